@@ -1,0 +1,88 @@
+//! The time by which a store decides.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use crate::decision::Micros;
+
+/// A clock that stands still until it is told otherwise, in either direction.
+///
+/// For tests and dry runs: the same sequence of times, keys and costs gives the same decisions on
+/// every store that was [built](crate::MemoryStore::with_clock) with such a clock. While the time
+/// is set by hand nothing is forgotten because of its age: each state says for itself when it
+/// ends.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Key, Limit, ManualClock, MemoryStore, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = ManualClock::new();
+/// let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+/// let limit = Limit::fixed_window("api", Quota::per_minute(1))?;
+/// let key = Key::new("alice");
+///
+/// assert!(limiter.check(&limit, &key).await?.allowed());
+/// assert!(!limiter.check(&limit, &key).await?.allowed());
+/// clock.advance(Duration::from_secs(60));
+/// assert!(limiter.check(&limit, &key).await?.allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock {
+    now_us: Arc<AtomicU64>,
+}
+
+impl ManualClock {
+    /// A clock that shows the Unix epoch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Shows `since_epoch` from now on, to the microsecond, at most 200 years after the epoch.
+    pub fn set(&self, since_epoch: Duration) {
+        /// Beyond this, the arithmetic would not be exact.
+        const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
+        let now = Micros::try_from(since_epoch.as_micros()).unwrap_or(LATEST);
+        self.now_us.store(now.min(LATEST), Ordering::SeqCst);
+    }
+
+    /// Shows a time `by` later.
+    pub fn advance(&self, by: Duration) {
+        self.set(Duration::from_micros(self.now()) + by);
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        self.now_us.load(Ordering::SeqCst)
+    }
+}
+
+/// The time of this process: it starts as the system's, and never steps back.
+///
+/// It reads tokio's clock, so that in a test with paused time the limiter's time is paused, too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessClock {
+    started: Instant,
+    started_at: Micros,
+}
+
+impl ProcessClock {
+    pub(crate) fn new() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            started: Instant::now(),
+            started_at: Micros::try_from(since_epoch.as_micros()).unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        let elapsed = self.started.elapsed().as_micros();
+        self.started_at + Micros::try_from(elapsed).unwrap_or_default()
+    }
+}

@@ -1,0 +1,135 @@
+//! The range of a limit's numbers and names: inside it, every store decides exactly.
+
+use std::time::Duration;
+
+use crate::algorithm::{Bucket, MAX_EXACT, Rate};
+use crate::decision::Micros;
+use crate::{ConfigError, Quota};
+
+/// The longest period: a leap year.
+const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The longest time from empty to full.
+const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
+
+/// Room for the sum of two, below [`MAX_EXACT`].
+const MAX_PRODUCT: u64 = MAX_EXACT / 2;
+
+/// More would cost more than it tells.
+const MAX_CELLS: u32 = 100;
+
+const MAX_NAME: usize = 64;
+
+pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
+    let printable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(printable) {
+        return Err(ConfigError::new(format!(
+            "the name becomes a header value and part of a key: it has 1 to {MAX_NAME} printable \
+             ASCII characters, without `\"` and `\\`"
+        )));
+    }
+    if name.trim() != name {
+        return Err(ConfigError::new("the name starts or ends with a space: remove it"));
+    }
+    Ok(())
+}
+
+pub(super) fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
+    if quota.limit() == 0 {
+        return Err(ConfigError::new(
+            "the limit is 0: nothing could ever pass; allow at least 1, or take the route away",
+        ));
+    }
+    if quota.explicit_burst() == Some(0) {
+        return Err(ConfigError::new("the burst is 0: nothing could ever pass; allow at least 1"));
+    }
+    if quota.period().is_zero() {
+        return Err(ConfigError::new("the period is 0: give it at least one microsecond"));
+    }
+    if quota.period().subsec_nanos() % 1_000 != 0 {
+        return Err(ConfigError::new(format!(
+            "the period {:?} is not a whole number of microseconds",
+            quota.period()
+        )));
+    }
+    if quota.period() > MAX_PERIOD {
+        return Err(ConfigError::new(format!(
+            "the period {:?} is longer than 366 days",
+            quota.period()
+        )));
+    }
+    if quota.limit() > MAX_PRODUCT {
+        return Err(ConfigError::new(format!(
+            "the limit {} is beyond exact arithmetic: at most {MAX_PRODUCT}",
+            quota.limit()
+        )));
+    }
+    Ok(())
+}
+
+/// The numbers of an algorithm that drains.
+pub(super) fn bucket(quota: &Quota) -> Result<Bucket, ConfigError> {
+    let rate = Rate::new(quota.limit(), micros(quota.period()));
+    let capacity = quota.capacity();
+    let parts = exact(capacity, rate.micros, "burst * period, with limit / period in lowest terms")
+        .map_err(|error| {
+            ConfigError::new(format!(
+                "{error}; use a rounder limit, a shorter period or a smaller burst"
+            ))
+        })?;
+    if parts.div_ceil(rate.units) > MAX_REFILL {
+        return Err(ConfigError::new(format!(
+            "a burst of {capacity} at {} per {:?} takes more than ten years to come back; use a \
+             smaller burst or a higher rate",
+            quota.limit(),
+            quota.period()
+        )));
+    }
+    Ok(Bucket { rate, capacity })
+}
+
+/// The numbers of an algorithm that counts.
+pub(super) fn window(quota: &Quota, what: &str) -> Result<(u64, Micros), ConfigError> {
+    if quota.explicit_burst().is_some() {
+        return Err(ConfigError::new(format!(
+            "{what} has no burst: it holds exactly the quota's limit; leave the burst out, or use \
+             a token bucket or GCRA"
+        )));
+    }
+    Ok((quota.limit(), micros(quota.period())))
+}
+
+/// The length of one of `cells` cells of a window.
+pub(super) fn cell_length(limit: u64, period: Micros, cells: u32) -> Result<Micros, ConfigError> {
+    if cells == 0 || cells > MAX_CELLS {
+        return Err(ConfigError::new(format!(
+            "{cells} cells: a sliding window has 1 to {MAX_CELLS}"
+        )));
+    }
+    if u64::from(cells) > period {
+        return Err(ConfigError::new(format!(
+            "{cells} cells in {period} us: a cell lasts at least one microsecond; use fewer cells \
+             or a longer period"
+        )));
+    }
+    let length = period.div_ceil(u64::from(cells));
+    exact(limit, length, "limit * period / cells").map_err(|error| {
+        ConfigError::new(format!("{error}; use more cells, or a smaller limit"))
+    })?;
+    Ok(length)
+}
+
+/// A product that every store can compute exactly.
+fn exact(a: u64, b: u64, what: &str) -> Result<u64, ConfigError> {
+    a.checked_mul(b).filter(|&product| product <= MAX_PRODUCT).ok_or_else(|| {
+        ConfigError::new(format!(
+            "{what} is {} in microseconds, beyond exact arithmetic (at most {MAX_PRODUCT})",
+            u128::from(a) * u128::from(b)
+        ))
+    })
+}
+
+fn micros(period: Duration) -> Micros {
+    // At most a year, as checked before.
+    Micros::try_from(period.as_micros()).unwrap_or(Micros::MAX)
+}

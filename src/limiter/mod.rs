@@ -1,0 +1,246 @@
+//! The core, without HTTP.
+
+mod turns;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use self::turns::Turns;
+use crate::{Answer, Charge, ConfigError, Decision, Error, Key, Limit, MemoryStore, Op, Store};
+
+/// Asks a [`Store`] whether a check fits; the core of the crate, without HTTP.
+///
+/// A limiter is a handle: cheap to clone, and to share between layers, tasks and queues. It does
+/// not own limits: each call names the [`Limit`] and the [`Key`], so a quota can change from one
+/// call to the next.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Key, Limit, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::in_memory();
+/// let mails = Limit::gcra("mails", Quota::per_second(2))?;
+/// let alice = Key::new("alice");
+///
+/// let decision = limiter.check(&mails, &alice).await?;
+/// assert!(decision.allowed());
+/// assert_eq!(decision.remaining(), 1);
+///
+/// // As much as is needed, at once or not at all.
+/// let decision = limiter.check_n(&mails, &alice, 2).await?;
+/// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
+///
+/// // Or waiting for it.
+/// let decision = limiter.acquire(&mails, &alice, 2, Duration::from_secs(1)).await?;
+/// assert!(decision.allowed());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Several limits are decided as one: all are charged, or none is.
+///
+/// ```
+/// # use tollgate::{Key, Limit, Op, Quota, RateLimiter};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = RateLimiter::in_memory();
+/// let user = Limit::token_bucket("user", Quota::per_second(5))?;
+/// let tenant = Limit::fixed_window("tenant", Quota::per_day(10_000))?;
+/// let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+///
+/// let decision = limiter
+///     .apply(Op::Charge, &[user.charge(&alice, 1), tenant.charge(&acme, 1)])
+///     .await?;
+/// assert!(decision.allowed());
+/// assert_eq!(decision.verdicts()[1].remaining(), 9_999);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RateLimiter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Box<dyn Store>,
+    /// The limits that layers were built with, by name.
+    limits: Mutex<HashMap<String, Limit>>,
+    turns: Turns,
+}
+
+impl RateLimiter {
+    /// A limiter on a store of your choice.
+    pub fn new(store: impl Store) -> Self {
+        let (limits, turns) = (Mutex::default(), Turns::default());
+        Self { shared: Arc::new(Shared { store: Box::new(store), limits, turns }) }
+    }
+
+    /// A limiter on the embedded store: for one process, for development and for tests.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::new(MemoryStore::new())
+    }
+
+    /// A limiter on the Redis at `url`, shared by all replicas that name it:
+    /// `redis://[user:password@]host[:port][/database]`.
+    ///
+    /// This connects, so that a wrong address or password is known at once. Use
+    /// [`RedisStore::builder`](crate::RedisStore::builder) to start without Redis, to set
+    /// deadlines and the key prefix, or to bring a pool.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is not one, or the Redis behind it cannot be reached.
+    #[cfg(feature = "redis")]
+    pub async fn redis(url: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::connect(url).await?))
+    }
+
+    /// Whether one unit fits, taking it if it does.
+    ///
+    /// # Errors
+    ///
+    /// If the store could not decide; so for all checks. A refusal is not an error.
+    pub async fn check(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
+        self.check_n(limit, key, 1).await
+    }
+
+    /// Whether `n` units fit, taking all of them or none. Zero takes nothing and always fits.
+    pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
+        self.apply(Op::Charge, &[limit.charge(key, n)]).await
+    }
+
+    /// What [`check_n`](Self::check_n) would answer. Nothing is changed.
+    pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
+        self.apply(Op::Peek, &[limit.charge(key, n)]).await
+    }
+
+    /// Gives `n` units back, as after work that was charged and not done. The budget never grows
+    /// above its capacity. Answers what is there afterwards.
+    pub async fn refund(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
+        self.apply(Op::Refund, &[limit.charge(key, n)]).await
+    }
+
+    /// Forgets what `key` has used under `limit`. Answers what is there afterwards.
+    pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
+        self.apply(Op::Reset, &[limit.charge(key, 0)]).await
+    }
+
+    /// Any of the above for several limits at once, each under its own key, in one call to the
+    /// store: all or none.
+    ///
+    /// A batch that is empty, or names one budget twice, is answered with an error that
+    /// [is misuse](Error::is_misuse).
+    pub fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        self.shared.store.apply(op, batch)
+    }
+
+    /// Takes `n` units, waiting for them at most `max_wait`.
+    ///
+    /// The wait is exactly as long as needed: the store says when the units will be there, and
+    /// nobody asks before. Waiters of one process for one budget get their turn in the order in
+    /// which they came, so a large request is not starved by small ones. A leaky bucket's delay
+    /// is part of the wait.
+    ///
+    /// The decision is a refusal if the units would not be there in time; that is known, and
+    /// answered, without waiting for it, unless others wait in front. Dropping the future gives
+    /// the wait up; units that were already taken stay taken.
+    pub async fn acquire(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        n: u32,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        self.acquire_all(&[limit.charge(key, n)], max_wait).await
+    }
+
+    /// [`acquire`](Self::acquire) for several limits at once: all or none.
+    pub async fn acquire_all(
+        &self,
+        batch: &[Charge<'_>],
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        crate::check_batch(batch)?;
+        let now = Instant::now();
+        let deadline = now.checked_add(max_wait).unwrap_or(now + FOREVER);
+
+        let Ok(turn) = timeout_at(deadline, self.shared.turns.wait(batch)).await else {
+            let decision = self.apply(Op::Peek, batch).await?;
+            let retry_after = decision.retry_after().unwrap_or(Duration::from_micros(1));
+            return Ok(if decision.never() {
+                decision
+            } else {
+                decision.refused_until(retry_after)
+            });
+        };
+        loop {
+            let decision = self.apply(Op::Charge, batch).await?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if decision.allowed() {
+                drop(turn);
+                return self.wait_out(decision, batch, left).await;
+            }
+            match decision.retry_after() {
+                Some(retry_after) if retry_after <= left => sleep(retry_after).await,
+                _ => return Ok(decision),
+            }
+        }
+    }
+
+    /// Waits until it is an admitted check's turn to leave, or gives it back if that is too late.
+    async fn wait_out(
+        &self,
+        decision: Decision,
+        batch: &[Charge<'_>],
+        left: Duration,
+    ) -> Result<Decision, Error> {
+        if let Some(late) = decision.delay().checked_sub(left).filter(|late| !late.is_zero()) {
+            self.apply(Op::Refund, batch).await?;
+            return Ok(decision.refused_until(late));
+        }
+        if !decision.delay().is_zero() {
+            sleep(decision.delay()).await;
+        }
+        Ok(decision)
+    }
+
+    /// Makes sure that a name stands for one quota in this limiter.
+    ///
+    /// Layers call this when they are built. Call it for limits that are used without a layer, to
+    /// be told of a name that is used twice by mistake.
+    ///
+    /// # Errors
+    ///
+    /// If another limit of the same name has another quota or algorithm.
+    pub fn register(&self, limit: &Limit) -> Result<(), ConfigError> {
+        let mut limits = self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        match limits.get(limit.name()) {
+            None => {
+                limits.insert(limit.name().to_owned(), limit.clone());
+                Ok(())
+            }
+            Some(known) if known == limit => Ok(()),
+            Some(known) => Err(ConfigError::new(format!(
+                "the name is taken in this limiter by {known}, and this is {limit}: limits of one \
+                 name share their budgets, so give this one another name, or the same quota",
+            ))
+            .of_limit(limit.name())),
+        }
+    }
+}
+
+/// Longer than any process runs.
+const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter").field("store", &self.shared.store).finish_non_exhaustive()
+    }
+}

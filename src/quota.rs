@@ -1,0 +1,98 @@
+//! How much is allowed.
+
+use std::time::Duration;
+
+/// How much: `limit` units per `period`, with a `burst`.
+///
+/// A unit is whatever a check costs: by default one unit is one request. A quota is plain data;
+/// it is checked when a [`Limit`](crate::Limit) is made of it, where the algorithm is known.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Quota;
+///
+/// let quota = Quota::per_second(10).burst(20);
+/// assert_eq!(quota.limit(), 10);
+/// assert_eq!(quota.period(), Duration::from_secs(1));
+/// assert_eq!(quota.capacity(), 20);
+///
+/// // Without a burst, one period's worth may come at once.
+/// assert_eq!(Quota::per_minute(30).capacity(), 30);
+/// assert_eq!(Quota::new(500, Duration::from_secs(15 * 60)).limit(), 500);
+/// ```
+///
+/// # Which algorithms take a burst
+///
+/// The token bucket, the leaky bucket and GCRA refill all the time at `limit / period`, and hold
+/// at most `burst` units. The windows and the log hold exactly `limit` units a `period`; a burst
+/// given to one of them is a [`ConfigError`](crate::ConfigError).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct Quota {
+    limit: u64,
+    period: Duration,
+    burst: Option<u64>,
+}
+
+impl Quota {
+    /// `limit` units per `period`.
+    ///
+    /// The period is counted in whole microseconds, from one microsecond to 366 days.
+    pub const fn new(limit: u64, period: Duration) -> Self {
+        Self { limit, period, burst: None }
+    }
+
+    /// `limit` units per second. `per_second(n)` is n per second, whatever the burst.
+    pub const fn per_second(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(1))
+    }
+
+    /// `limit` units per minute.
+    pub const fn per_minute(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(60))
+    }
+
+    /// `limit` units per hour.
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(60 * 60))
+    }
+
+    /// `limit` units per day of 24 hours.
+    pub const fn per_day(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(24 * 60 * 60))
+    }
+
+    /// The same rate, with at most `burst` units at once.
+    ///
+    /// A burst below `limit` smooths; a burst above it lets an idle client catch up.
+    pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = Some(burst);
+        self
+    }
+
+    /// Units per [`period`](Self::period).
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The time in which `limit` units are allowed.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// The most units that can be had at once: the burst, or `limit` where none was given.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match self.burst {
+            Some(burst) => burst,
+            None => self.limit,
+        }
+    }
+
+    /// The burst, if one was given.
+    pub(crate) const fn explicit_burst(&self) -> Option<u64> {
+        self.burst
+    }
+}
