@@ -1,0 +1,34 @@
+//! GCRA: the token bucket's promise as a schedule.
+//!
+//! The generic cell rate algorithm keeps a theoretical arrival time (TAT): when the budget would
+//! be whole again if nobody came. A check of cost `c` moves it by `c` emission intervals of
+//! `period / limit`, and conforms while it stays within `capacity` intervals of now. In any
+//! interval of length `t` at most `capacity + t * limit / period` units are admitted.
+//!
+//! The distance from now to the TAT is the level that the token bucket misses, so the decisions
+//! are the same, to the microsecond. A bare TAT would be a smaller state, but it cannot say under
+//! which rate it was written, nor when: a changed quota would mint units, and a clock that steps
+//! back would take some away. So the state is the TAT as (time, level, rate).
+//!
+//! Source: ITU-T Recommendation I.371 (2004), annex A; ATM Forum TM 4.1. Twin:
+//! `scripts/gcra.lua`.
+
+use super::bucket::{Bucket, Level};
+use super::{Effect, Rule};
+use crate::decision::{Micros, Verdict};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gcra(pub(crate) Bucket);
+
+impl Rule for Gcra {
+    type State = Level;
+
+    fn decide(&self, tat: &mut Option<Level>, now: Micros, cost: u64, effect: Effect) -> Verdict {
+        // A cell that conforms is not held back.
+        Verdict { delay: 0, ..self.0.decide(tat, now, cost, effect) }
+    }
+
+    fn refund(&self, tat: &mut Option<Level>, now: Micros, units: u64) {
+        self.0.refund(tat, now, units);
+    }
+}

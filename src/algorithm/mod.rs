@@ -1,0 +1,197 @@
+//! The arithmetic of the six algorithms: no async, no I/O, no clock.
+//!
+//! Each file is the twin of a Lua script in `scripts/`: the same numbers in, the same numbers
+//! out, to the microsecond. All of it is integer arithmetic below 2^53, the range in which Lua's
+//! numbers are exact; [`Limit`](crate::Limit) refuses a quota that could leave that range.
+//!
+//! An algorithm answers three questions about a state (`None` is a budget nobody has touched):
+//!
+//! 1. `decide`: does a cost fit now? With [`Effect::Commit`] the answer is also carried out.
+//! 2. `refund`: take back a charge.
+//! 3. `ends_at`: when may the state be forgotten, because it says the same as no state?
+//!
+//! # What holds for all six
+//!
+//! - **Time that steps back.** Behind the state's last time by up to one full period, no time has
+//!   passed: nothing is credited, and `retry_after` counts the catch-up. Behind by more, the
+//!   clock was set back, and the state goes on from the new time with what it held.
+//! - **A changed quota.** What was used stays used, and counts against the new quota from the
+//!   first check that brings it: a change mints nothing, and takes effect at once. So a state
+//!   carries the rate or the period it was written under.
+//! - **A refused check consumes nothing.** It writes only where one of the two rules above moved
+//!   the state, so that the `retry_after` it gave stays true.
+
+mod bucket;
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
+mod sliding_log;
+mod sliding_window;
+mod token_bucket;
+
+pub(crate) use bucket::{Bucket, Rate};
+pub(crate) use fixed_window::{Anchor, FixedWindow};
+pub(crate) use gcra::Gcra;
+pub(crate) use leaky_bucket::{LeakyBucket, Mode};
+pub(crate) use sliding_log::SlidingLog;
+pub(crate) use sliding_window::SlidingWindow;
+pub(crate) use token_bucket::TokenBucket;
+
+use crate::decision::{Micros, Verdict};
+
+/// Integers below this are exact in Lua, as is the sum of two below half of it.
+pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
+
+/// What a decision may do to the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Only answer.
+    Dry,
+    /// Charge the cost if it fits.
+    Commit,
+}
+
+/// An algorithm, over its own kind of state.
+trait Rule {
+    type State: Kept;
+
+    /// Whether `cost` fits at `now`.
+    fn decide(
+        &self,
+        state: &mut Option<Self::State>,
+        now: Micros,
+        cost: u64,
+        effect: Effect,
+    ) -> Verdict;
+
+    /// Takes `units` back out of what was used.
+    fn refund(&self, state: &mut Option<Self::State>, now: Micros, units: u64);
+}
+
+/// The same, over any state.
+trait AnyRule {
+    fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict;
+    fn refund(&self, state: &mut Option<State>, now: Micros, units: u64);
+}
+
+impl<R: Rule> AnyRule for R {
+    fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict {
+        R::State::unpacked(state, |state| Rule::decide(self, state, now, cost, effect))
+    }
+
+    fn refund(&self, state: &mut Option<State>, now: Micros, units: u64) {
+        R::State::unpacked(state, |state| Rule::refund(self, state, now, units));
+    }
+}
+
+/// A kind of state that a [`State`] can hold.
+trait Kept: Sized {
+    fn pack(self) -> State;
+    fn unpack(state: State) -> Result<Self, State>;
+
+    /// Lets `act` work on the state in the slot. A state of another kind was written by another
+    /// algorithm: it counts as none, and stays until something is put in its place.
+    fn unpacked<T>(slot: &mut Option<State>, act: impl FnOnce(&mut Option<Self>) -> T) -> T {
+        let (mut state, foreign) = match slot.take().map(Self::unpack) {
+            Some(Ok(state)) => (Some(state), None),
+            Some(Err(foreign)) => (None, Some(foreign)),
+            None => (None, None),
+        };
+        let answer = act(&mut state);
+        *slot = state.map(Self::pack).or(foreign);
+        answer
+    }
+}
+
+/// A limit's algorithm, with its numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    FixedWindow(FixedWindow),
+    SlidingWindow(SlidingWindow),
+    SlidingLog(SlidingLog),
+    TokenBucket(TokenBucket),
+    LeakyBucket(LeakyBucket),
+    Gcra(Gcra),
+}
+
+/// What a store remembers of one key under one limit.
+///
+/// Opaque: a store keeps it and hands it back to [`decide`](crate::decide).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State(Kind);
+
+/// The token bucket, the leaky bucket and GCRA share a state, so that one can be exchanged for
+/// another without a free burst.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Bucket(bucket::Level),
+    Window(fixed_window::Window),
+    Cells(sliding_window::Cells),
+    Log(sliding_log::Log),
+}
+
+macro_rules! kept {
+    ($($kind:ident: $state:ty),*) => {$(
+        impl Kept for $state {
+            fn pack(self) -> State {
+                State(Kind::$kind(self))
+            }
+
+            fn unpack(state: State) -> Result<Self, State> {
+                match state.0 {
+                    Kind::$kind(state) => Ok(state),
+                    other => Err(State(other)),
+                }
+            }
+        }
+    )*};
+}
+
+kept!(
+    Bucket: bucket::Level,
+    Window: fixed_window::Window,
+    Cells: sliding_window::Cells,
+    Log: sliding_log::Log
+);
+
+impl Algorithm {
+    pub(crate) fn decide(
+        &self,
+        state: &mut Option<State>,
+        now: Micros,
+        cost: u32,
+        effect: Effect,
+    ) -> Verdict {
+        self.rule().decide(state, now, u64::from(cost), effect)
+    }
+
+    pub(crate) fn refund(&self, state: &mut Option<State>, now: Micros, units: u32) {
+        self.rule().refund(state, now, u64::from(units));
+    }
+
+    /// To add an algorithm is to add a line here, and its script to the list of scripts.
+    fn rule(&self) -> &dyn AnyRule {
+        match self {
+            Self::FixedWindow(rule) => rule,
+            Self::SlidingWindow(rule) => rule,
+            Self::SlidingLog(rule) => rule,
+            Self::TokenBucket(rule) => rule,
+            Self::LeakyBucket(rule) => rule,
+            Self::Gcra(rule) => rule,
+        }
+    }
+}
+
+impl State {
+    /// The time, in microseconds since the Unix epoch, from which this state says the same as no
+    /// state at all.
+    #[must_use]
+    pub fn ends_at(&self) -> u64 {
+        match &self.0 {
+            Kind::Bucket(level) => level.ends_at(),
+            Kind::Window(window) => window.ends_at(),
+            Kind::Cells(cells) => cells.ends_at(),
+            Kind::Log(log) => log.ends_at(),
+        }
+    }
+}

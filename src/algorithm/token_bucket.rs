@@ -1,0 +1,37 @@
+//! Token bucket: a burst at once, then the rate.
+//!
+//! A bucket holds up to `capacity` tokens and gains `limit` every `period`, evenly and without
+//! rounding. A check takes as many tokens as it costs. In any interval of length `t` at most
+//! `capacity + t * limit / period` units are admitted.
+//!
+//! The state counts the tokens that are missing, not those that are there: nobody's bucket and a
+//! full one are then the same thing, under any quota.
+//!
+//! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
+//! 1986. Twin: `scripts/token_bucket.lua`.
+
+use super::bucket::{Bucket, Level};
+use super::{Effect, Rule};
+use crate::decision::{Micros, Verdict};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenBucket(pub(crate) Bucket);
+
+impl Rule for TokenBucket {
+    type State = Level;
+
+    fn decide(
+        &self,
+        missing: &mut Option<Level>,
+        now: Micros,
+        cost: u64,
+        effect: Effect,
+    ) -> Verdict {
+        // Tokens that are there can be taken at once.
+        Verdict { delay: 0, ..self.0.decide(missing, now, cost, effect) }
+    }
+
+    fn refund(&self, missing: &mut Option<Level>, now: Micros, units: u64) {
+        self.0.refund(missing, now, units);
+    }
+}
