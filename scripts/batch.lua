@@ -1,0 +1,151 @@
+-- Decides a batch of checks, in groups: within a group all are charged, or none is.
+-- Twin: src/store/batch.rs.
+--
+-- KEYS     every budget that is touched
+-- ARGV[1]  the time in us since the epoch; empty for the server's own. With a time set by hand
+--          (tests, dry runs) the server's expiry, which goes by the real one, must not interfere:
+--          states are kept for an hour more.
+-- ARGV[2]  I2 number of limits, then for each: B algorithm, I7 four numbers, as its file says;
+--          then groups: B op, B size, and for each charge of it: I2 key, I2 limit (both from 1),
+--          I4 cost
+--
+-- returns  five integers a charge, in order: status, remaining, retry_after (-1: none),
+--          reset_after, delay
+local CHARGE, PEEK, REFUND, RESET = 0, 1, 2, 3
+
+-- By the number of an algorithm, which is that in src/store/redis/wire.rs.
+local DECIDE = {
+  fixed_window_decide, sliding_window_decide, sliding_log_decide,
+  token_bucket_decide, leaky_bucket_decide, gcra_decide,
+}
+local REFUND_OF = {
+  fixed_window_refund, sliding_window_refund, sliding_log_refund,
+  token_bucket_refund, leaky_bucket_refund, gcra_refund,
+}
+local KIND = {WINDOW_KIND, CELLS_KIND, LOG_KIND, BUCKET_KIND, BUCKET_KIND, BUCKET_KIND}
+
+local now, grace = tonumber(ARGV[1]), 3600000
+if not now then
+  local time = redis.call('TIME')
+  now, grace = time[1] * 1000000 + time[2], 0
+end
+
+local request = ARGV[2]
+local count, at = struct.unpack('>I2', request)
+local algorithm, p1, p2, p3, p4 = {}, {}, {}, {}, {}
+for i = 1, count do
+  algorithm[i], p1[i], p2[i], p3[i], p4[i], at = struct.unpack('>BI7I7I7I7', request, at)
+end
+
+-- What is known of each key, by its number: read once, written once.
+local values, kinds, ends, changed = {}, {}, {}, {}
+
+-- Whether a stored value is one of this kind.
+local function is_readable(key, kind, value)
+  if string.byte(value) ~= kind then return false end
+  if kind == BUCKET_KIND then return #value == 28 end
+  if kind == WINDOW_KIND then return #value == 21 end
+  if kind == LOG_KIND then return log_is_whole(key, value) end
+  return #value > CELLS_HEAD_SIZE and (#value - CELLS_HEAD_SIZE) % 7 == 0
+end
+
+-- The value of a key for an algorithm of this kind, and UNREADABLE if there is another.
+local function read(k, kind)
+  if kinds[k] == kind then return values[k], 0 end
+  local value
+  if kinds[k] then
+    value = values[k]
+  elseif kind == LOG_KIND then
+    value = redis.pcall('GETRANGE', KEYS[k], 0, LOG_SIZE - 1)
+    if value == '' then value = false end
+  else
+    value = redis.pcall('GET', KEYS[k])
+  end
+  kinds[k], values[k] = kind, value
+  if value and (type(value) ~= 'string' or not is_readable(KEYS[k], kind, value)) then
+    values[k] = false
+    return false, UNREADABLE
+  end
+  return value, 0
+end
+
+local function keep(k, value, ends_at)
+  values[k], ends[k], changed[k] = value, ends_at, true
+end
+
+-- Applies `op` to one charge: status, remaining, retry_after, reset_after, delay.
+local function apply(op, k, l, cost)
+  local a = algorithm[l]
+  local value, unreadable = read(k, KIND[a])
+  if op == REFUND and value then
+    keep(k, REFUND_OF[a](value, p1[l], p2[l], p3[l], p4[l], now, cost, KEYS[k]))
+  elseif op == RESET then
+    keep(k, false)
+  end
+  if op >= REFUND then cost = 0 end
+  local status, remaining, retry_after, reset_after, delay, new, ends_at =
+    DECIDE[a](values[k], p1[l], p2[l], p3[l], p4[l], now, cost, op == CHARGE, KEYS[k])
+  if new ~= nil then keep(k, new, ends_at) end
+  return status + unreadable, remaining, retry_after, reset_after, delay
+end
+
+local reply, n = {}, 0
+
+local function answer(i, status, remaining, retry_after, reset_after, delay)
+  reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4], reply[i + 5] =
+    status, remaining, retry_after, reset_after, delay
+end
+
+local key_of, limit_of, cost_of = {}, {}, {}
+local last = #request
+while at <= last do
+  local op, size
+  op, size, at = struct.unpack('>BB', request, at)
+  local probe = op
+  if op == CHARGE and size > 1 then probe = PEEK end
+  local all = true
+  for i = 1, size do
+    local k, l, cost
+    k, l, cost, at = struct.unpack('>I2I2I4', request, at)
+    key_of[i], limit_of[i], cost_of[i] = k, l, cost
+    answer(n + i * 5 - 5, apply(probe, k, l, cost))
+    all = all and reply[n + i * 5 - 4] % UNREADABLE == ALLOWED
+  end
+  for i = 1, size do
+    local place = n + i * 5 - 5
+    local status = reply[place + 1]
+    if all and probe ~= op then
+      answer(place, apply(op, key_of[i], limit_of[i], cost_of[i]))
+    elseif not all and size > 1 then
+      if status % UNREADABLE == ALLOWED then
+        -- Nothing is taken from a limit that agrees with a check that another refuses.
+        answer(place, apply(PEEK, key_of[i], limit_of[i], 0))
+      elseif op == CHARGE then
+        -- A refusal may have to remember that the clock or the quota moved.
+        apply(op, key_of[i], limit_of[i], cost_of[i])
+      end
+    end
+    -- What was unreadable is told once, by whoever read it first.
+    if status >= UNREADABLE and reply[place + 1] < UNREADABLE then
+      reply[place + 1] = reply[place + 1] + UNREADABLE
+    end
+  end
+  n = n + size * 5
+end
+
+for k in pairs(changed) do
+  local key, value = KEYS[k], values[k]
+  if not value then
+    redis.call('DEL', key)
+  else
+    local ttl = string.format('%d', max(ceil((ends[k] - now) / 1000), 1) + grace)
+    if kinds[k] == LOG_KIND and struct.unpack('>I4', value, 10) > 0 then
+      redis.call('SETRANGE', key, 0, value)
+      redis.call('PEXPIRE', key, ttl)
+    else
+      redis.call('SET', key, value, 'PX', ttl)
+    end
+  end
+end
+
+return reply
