@@ -1,0 +1,197 @@
+//! One part of the embedded store: a table that forgets as it goes.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::algorithm::State;
+use crate::decision::{Micros, Verdict};
+use crate::store::batch::decide_one;
+use crate::store::{Charge, Op};
+
+/// How many places of the table are looked at with each operation.
+const SWEEP_STEP: usize = 2;
+
+/// A table smaller than this is swept as if it had this many places.
+const MIN_ROUND: usize = 64;
+
+/// How many budgets are compared when one has to make room.
+const CANDIDATES: usize = 16;
+
+/// What is remembered of one key under one limit.
+pub(super) struct Budget {
+    limit: Arc<str>,
+    key: Box<str>,
+    /// `None` only outside the table.
+    pub(super) state: Option<State>,
+    /// Until when a check of one unit is known to be refused.
+    exhausted_until: Micros,
+}
+
+impl Budget {
+    fn new(charge: &Charge<'_>, state: Option<State>) -> Self {
+        let key = charge.key.as_str().into();
+        Self { limit: charge.limit.shared_name(), key, state, exhausted_until: 0 }
+    }
+
+    fn is_of(&self, charge: &Charge<'_>) -> bool {
+        *self.key == *charge.key.as_str() && *self.limit == *charge.limit.name()
+    }
+
+    fn ends_at(&self) -> Micros {
+        self.state.as_ref().map_or(0, State::ends_at)
+    }
+
+    /// Notes what an operation left.
+    pub(super) fn note(&mut self, verdict: &Verdict, now: Micros) {
+        self.exhausted_until = match verdict.retry_after {
+            Some(retry_after) => now + retry_after,
+            None if verdict.remaining == 0 => now + verdict.reset_after,
+            None => 0,
+        };
+    }
+}
+
+/// By which hash a budget is found.
+pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &str) -> u64 {
+    hasher.hash_one((limit, key))
+}
+
+/// Nothing that is remembered may be forgotten to make room.
+pub(super) struct Full;
+
+pub(super) struct Shard {
+    table: HashTable<Budget>,
+    hasher: DefaultHashBuilder,
+    /// The most budgets it may remember.
+    cap: usize,
+    /// The next place to be swept.
+    cursor: usize,
+}
+
+impl Shard {
+    pub(super) fn new(hasher: DefaultHashBuilder, cap: usize) -> Self {
+        Self { table: HashTable::new(), hasher, cap, cursor: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Applies `op` to the budget of one charge, in place.
+    pub(super) fn apply(
+        &mut self,
+        hash: u64,
+        op: Op,
+        charge: &Charge<'_>,
+        now: Micros,
+    ) -> Result<Verdict, Full> {
+        let Ok(mut found) = self.table.find_entry(hash, |budget| budget.is_of(charge)) else {
+            let mut state = None;
+            let verdict = decide_one(op, charge, &mut state, now);
+            if state.is_some() {
+                self.make_room(1, now)?;
+                let mut budget = Budget::new(charge, state);
+                budget.note(&verdict, now);
+                self.put(hash, budget);
+            }
+            return Ok(verdict);
+        };
+        let budget = found.get_mut();
+        let verdict = decide_one(op, charge, &mut budget.state, now);
+        if op != Op::Peek {
+            budget.note(&verdict, now);
+        }
+        if budget.state.is_none() {
+            found.remove();
+        }
+        Ok(verdict)
+    }
+
+    /// Takes the budget of a charge out of the table, or a new one.
+    pub(super) fn take(&mut self, hash: u64, charge: &Charge<'_>) -> Budget {
+        match self.table.find_entry(hash, |budget| budget.is_of(charge)) {
+            Ok(found) => found.remove().0,
+            Err(_) => Budget::new(charge, None),
+        }
+    }
+
+    /// Remembers a budget that is not in the table, if it has a state.
+    pub(super) fn put(&mut self, hash: u64, budget: Budget) {
+        if budget.state.is_some() {
+            let hasher = &self.hasher;
+            let hash_of = |budget: &Budget| self::hash(hasher, &budget.limit, &budget.key);
+            self.table.insert_unique(hash, budget, hash_of);
+        }
+    }
+
+    /// Makes room for `wanted` more budgets: those that have ended go first, then, of the next
+    /// few that are not exhausted, the one that ends soonest.
+    pub(super) fn make_room(&mut self, wanted: usize, now: Micros) -> Result<(), Full> {
+        while self.table.len() + wanted > self.cap {
+            let place = self.least_needed(now).ok_or(Full)?;
+            self.remove(place);
+        }
+        Ok(())
+    }
+
+    fn least_needed(&self, now: Micros) -> Option<usize> {
+        let places = self.table.num_buckets();
+        let mut least: Option<(Micros, usize)> = None;
+        let mut candidates = 0;
+        for place in (0..places).map(|step| (self.cursor + step) % places) {
+            let Some(budget) = self.table.get_bucket(place) else { continue };
+            let ends_at = budget.ends_at();
+            if ends_at <= now {
+                return Some(place);
+            }
+            if budget.exhausted_until > now {
+                continue;
+            }
+            if least.is_none_or(|(soonest, _)| ends_at < soonest) {
+                least = Some((ends_at, place));
+            }
+            candidates += 1;
+            if candidates == CANDIDATES {
+                break;
+            }
+        }
+        least.map(|(_, place)| place)
+    }
+
+    /// Looks at the next few places for budgets that have ended. Answers whether that was the
+    /// last step of a round.
+    pub(super) fn sweep(&mut self, now: Micros) -> bool {
+        for place in self.cursor..self.cursor + SWEEP_STEP {
+            if self.table.get_bucket(place).is_some_and(|budget| budget.ends_at() <= now) {
+                self.remove(place);
+            }
+        }
+        self.cursor += SWEEP_STEP;
+        if self.cursor < self.table.num_buckets().max(MIN_ROUND) {
+            return false;
+        }
+        self.cursor = 0;
+        if self.table.len() < self.table.capacity() / 8 {
+            let hasher = &self.hasher;
+            self.table.shrink_to(self.table.len() * 2, |budget| {
+                self::hash(hasher, &budget.limit, &budget.key)
+            });
+        }
+        true
+    }
+
+    /// As many steps as a small table needs.
+    pub(super) fn sweep_round(&mut self, now: Micros) {
+        for _ in 0..MIN_ROUND / SWEEP_STEP {
+            self.sweep(now);
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        if let Ok(budget) = self.table.get_bucket_entry(place) {
+            budget.remove();
+        }
+    }
+}

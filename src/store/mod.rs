@@ -1,0 +1,170 @@
+//! Where budgets are remembered.
+//!
+//! A store answers one question: [`apply`](Store::apply) an operation to a batch of charges. A
+//! wrapper of a store is a store.
+
+mod batch;
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+
+pub use self::batch::decide;
+pub use self::memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisStore, RedisStoreBuilder};
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::{Decision, Error, Key, Limit};
+
+/// What to do with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Take the cost from every budget of the batch, or from none.
+    Charge,
+    /// Answer as a charge would, and change nothing.
+    Peek,
+    /// Give the cost back to every budget, never above its capacity. The answer is that of a
+    /// peek of cost 0 afterwards.
+    Refund,
+    /// Forget every budget. The answer is that of a peek of cost 0 afterwards.
+    Reset,
+}
+
+/// A cost, whose it is, and under which limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge<'a> {
+    /// The limit under which the cost counts.
+    pub limit: &'a Limit,
+    /// Whose budget it is taken from.
+    pub key: &'a Key,
+    /// In units. A check of cost 0 always passes and takes nothing.
+    pub cost: u32,
+}
+
+/// Where budgets are remembered, and decided.
+///
+/// What a store has to hold to, and what `tollgate::conformance` (feature `test-util`) tests:
+///
+/// 1. A batch is decided as one: charged whole, or not at all. Concurrent batches are decided one
+///    after another.
+/// 2. The decision is that of [`decide`] at the store's own time, in every field. In a
+///    refused batch, the verdict of a limit that would have allowed the check is that of a peek
+///    of cost 0.
+/// 3. A refused check and a peek take nothing; a peek does not even prolong a state's life.
+/// 4. A state that cannot be read counts as none. It never fails the check.
+/// 5. A state is kept until [`State::ends_at`](crate::State::ends_at), and not for ever.
+/// 6. `apply` does not block, and its answer comes within a bounded time: a store that talks to
+///    others has a deadline of its own. An [`Error`] means "could not decide".
+/// 7. The batch is [checked](check_batch) before anything else.
+///
+/// # Example: a wrapper that lets one key pass
+///
+/// ```
+/// use tollgate::{Answer, Charge, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Store};
+///
+/// #[derive(Debug)]
+/// struct Peeking<S>(S, Key);
+///
+/// impl<S: Store> Store for Peeking<S> {
+///     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+///         let free = batch.iter().all(|charge| *charge.key == self.1);
+///         self.0.apply(if free && op == Op::Charge { Op::Peek } else { op }, batch)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let health_check = Key::new("health-check");
+/// let limiter = RateLimiter::new(Peeking(MemoryStore::new(), health_check.clone()));
+/// let limit = Limit::gcra("api", Quota::per_minute(1))?;
+/// for _ in 0..5 {
+///     assert!(limiter.check(&limit, &health_check).await?.allowed());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Applies `op` to every charge of the batch, as one.
+    ///
+    /// Dropping the answer before it is ready gives the decision up; whether the charge happens
+    /// is then unknown.
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer;
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        (**self).apply(op, batch)
+    }
+}
+
+/// Checks that a batch can be decided: it has at least one charge, and no budget twice, which
+/// would make "all or none" ambiguous.
+///
+/// # Errors
+///
+/// One that [is misuse](Error::is_misuse).
+pub fn check_batch(batch: &[Charge<'_>]) -> Result<(), Error> {
+    if batch.is_empty() {
+        return Err(Error::misuse("the batch is empty: name at least one limit and key"));
+    }
+    for (i, charge) in batch.iter().enumerate() {
+        let same = |other: &Charge<'_>| {
+            other.limit.name() == charge.limit.name() && other.key == charge.key
+        };
+        if batch[..i].iter().any(same) {
+            return Err(Error::misuse(format!(
+                "limit `{}` and key `{}` are in the batch twice: charge the sum once",
+                charge.limit.name(),
+                charge.key
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A decision, now or later: the future that a [`Store`] answers with.
+#[must_use = "a decision does nothing until it is awaited"]
+pub struct Answer(Inner);
+
+enum Inner {
+    Ready(Option<Result<Decision, Error>>),
+    Later(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
+}
+
+impl Answer {
+    /// An answer that is there already; it costs no allocation.
+    pub fn ready(answer: Result<Decision, Error>) -> Self {
+        Self(Inner::Ready(Some(answer)))
+    }
+
+    /// An answer that has to be waited for.
+    pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
+        Self(Inner::Later(Box::pin(answer)))
+    }
+}
+
+impl Future for Answer {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            // Polled again after completion, it stays pending: there is no second answer.
+            Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Inner::Later(answer) => answer.as_mut().poll(cx),
+        }
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Inner::Ready(_) => "Answer(ready)",
+            Inner::Later(_) => "Answer(later)",
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! The store that all replicas of a service share.
+
+mod builder;
+mod connection;
+mod script;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::time::{Instant, timeout_at};
+
+pub use self::builder::RedisStoreBuilder;
+use self::connection::Connections;
+use self::wire::Request;
+use super::{Answer, Charge, Op, Store, check_batch};
+use crate::clock::ManualClock;
+use crate::{ConfigError, Decision, Error, telemetry};
+
+/// The store that all replicas of a service share: Redis, or a server that speaks its protocol
+/// and runs its scripts, as Valkey.
+///
+/// - One check is one script call, atomic on the server, at the server's time: neither racing
+///   replicas nor their clocks can admit too much.
+/// - Every call has a [deadline](RedisStoreBuilder::deadline). A check that finds Redis gone
+///   fails, never hangs, and a charge whose answer was lost is not sent again: it may have
+///   happened.
+/// - A restart, a failover and `SCRIPT FLUSH` heal by themselves.
+/// - Budgets are kept under `prefix:{key}:limit`, each with a time to live that ends when it is
+///   whole again. The braces keep all limits of one key in one slot of a Redis Cluster.
+/// - The connection is checked out of the pool once, and kept for as long as it works.
+///
+/// A user for it needs `~prefix:*` and `+evalsha +script|load +time +get +set +getrange +setrange
+/// +strlen +pexpire +del`, and `+ping +unwatch +client|setinfo` for the connection.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tollgate::{RateLimiter, RedisStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::builder()
+///     .url("redis://127.0.0.1/")
+///     .prefix("shop")
+///     .deadline(Duration::from_millis(50))
+///     .connect()
+///     .await?;
+/// let limiter = RateLimiter::new(store);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connections: Connections,
+    prefix: String,
+    deadline: Duration,
+    clock: Option<ManualClock>,
+}
+
+impl RedisStore {
+    /// Connects to `redis://[user:password@]host[:port][/database]`, with the defaults of the
+    /// [builder](Self::builder).
+    ///
+    /// # Errors
+    ///
+    /// If the URL is not one, or the Redis behind it cannot be reached.
+    pub async fn connect(url: &str) -> Result<Self, ConfigError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// A store from a URL or a pool, with settings.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::new()
+    }
+}
+
+impl Shared {
+    async fn decide(&self, request: &Request) -> Result<Decision, Error> {
+        let deadline = Instant::now() + self.deadline;
+        let mut handle = timeout_at(deadline, self.connections.get())
+            .await
+            .map_err(|_| Error::unreachable("no connection within the deadline"))??;
+
+        let reply = timeout_at(deadline, self.call(&mut handle.connection, request)).await;
+        match reply {
+            Ok(Ok(reply)) => request.decision(&reply, telemetry::unreadable),
+            Ok(Err(error)) => {
+                if ends_connection(&error) {
+                    self.connections.discard(&handle, &error);
+                }
+                Err(Error::store(error))
+            }
+            Err(_) => {
+                let error = Error::timeout();
+                self.connections.discard(&handle, &error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn call(
+        &self,
+        connection: &mut MultiplexedConnection,
+        request: &Request,
+    ) -> RedisResult<Vec<i64>> {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(script::hash()).arg(request.keys.len());
+        call.arg(&request.keys);
+        call.arg(wire::time(self.clock.as_ref().map(ManualClock::now))).arg(&request.body);
+
+        match call.query_async(connection).await {
+            // The script was not there, so nothing was charged. It is loaded rather than sent
+            // with EVAL: newer servers forget scripts that came with EVAL.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(script::code());
+                load.query_async::<()>(connection).await?;
+                call.query_async(connection).await
+            }
+            reply => reply,
+        }
+    }
+}
+
+/// Whether another connection may do better: this one is broken, or leads to a server that is no
+/// longer the one to ask.
+fn ends_connection(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_unrecoverable_error()
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(
+                ServerErrorKind::ReadOnly
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::BusyLoading
+            )
+        )
+}
+
+impl Store for RedisStore {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        let request =
+            check_batch(batch).and_then(|()| Request::new(&self.shared.prefix, op, batch));
+        match request {
+            Ok(request) => {
+                let shared = Arc::clone(&self.shared);
+                Answer::later(async move { shared.decide(&request).await })
+            }
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the address: a URL has a password.
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.shared.prefix)
+            .field("deadline", &self.shared.deadline)
+            .finish_non_exhaustive()
+    }
+}
