@@ -1,0 +1,95 @@
+//! A real redis-server for a test: started on a free port, stopped when dropped.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+/// How often another port is tried if somebody took the free one meanwhile.
+const ATTEMPTS: usize = 10;
+
+pub struct RedisServer {
+    process: Child,
+    port: u16,
+}
+
+impl RedisServer {
+    /// Starts the `redis-server` in `$REDIS_SERVER` or on the path.
+    pub fn start() -> Self {
+        (0..ATTEMPTS)
+            .find_map(|_| Self::start_on(free_port()))
+            .unwrap_or_else(|| panic!("redis-server did not start on {ATTEMPTS} free ports"))
+    }
+
+    /// Starts on a given port; `None` if the server does not come up there.
+    pub fn start_on(port: u16) -> Option<Self> {
+        let binary = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut process = Command::new(&binary)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "no", "--dir", "/tmp"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("cannot start `{binary}`: {error}; install Redis (`make redis`) or set $REDIS_SERVER")
+            });
+        let output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let ready = output
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line.to_lowercase().contains("ready to accept connections"));
+        if !ready {
+            process.wait().expect("a child can be waited for");
+        }
+        ready.then_some(Self { process, port })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub fn client(&self) -> redis::Client {
+        redis::Client::open(self.url()).expect("the URL is one")
+    }
+
+    /// A connection to look behind the store's back.
+    pub fn connection(&self) -> redis::Connection {
+        self.client().get_connection().expect("the server runs")
+    }
+
+    /// Ends the server without a goodbye.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("the server can be killed");
+        self.process.wait().expect("a child can be waited for");
+    }
+
+    /// Stops the server from answering, or lets it go on: a hang that is not a closed connection.
+    pub fn pause(&self, paused: bool) {
+        let signal = if paused { "-STOP" } else { "-CONT" };
+        let status = Command::new("kill")
+            .args([signal, &self.process.id().to_string()])
+            .status()
+            .expect("there is a `kill`");
+        assert!(status.success());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
+    listener.local_addr().expect("it is bound").port()
+}

@@ -1,0 +1,182 @@
+//! The Lua half and the Rust half give the same answers, in every field, whatever happens.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use support::RedisServer;
+use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, RedisStore, Store};
+
+/// One step of a sequence: the clock is moved, then a batch is applied.
+#[derive(Clone, Debug)]
+struct Step {
+    move_us: i64,
+    op: Op,
+    /// Key, limit (0 or 1), cost.
+    charges: Vec<(usize, usize, u32)>,
+    /// Puts the other quota in force for limit 0 or 1 first.
+    swap: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    TokenBucket,
+    LeakyQueue,
+    LeakyMeter,
+    Gcra,
+    FixedFirst,
+    FixedAligned,
+    Sliding(u32),
+    Log,
+}
+
+fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u64) -> Limit {
+    let plain = Quota::new(units, Duration::from_micros(period_us));
+    let bursty = plain.burst(burst);
+    match algorithm {
+        Algorithm::TokenBucket => Limit::token_bucket(name, bursty),
+        Algorithm::LeakyQueue => Limit::leaky_bucket(name, bursty),
+        Algorithm::LeakyMeter => Limit::leaky_bucket_meter(name, bursty),
+        Algorithm::Gcra => Limit::gcra(name, bursty),
+        Algorithm::FixedFirst => Limit::fixed_window(name, plain),
+        Algorithm::FixedAligned => Limit::fixed_window_aligned(name, plain),
+        Algorithm::Sliding(cells) => Limit::sliding_window_of(name, plain, cells),
+        Algorithm::Log => Limit::sliding_log(name, plain),
+    }
+    .expect("the numbers are in range")
+}
+
+fn algorithms() -> BoxedStrategy<Algorithm> {
+    prop_oneof![
+        Just(Algorithm::TokenBucket),
+        Just(Algorithm::LeakyQueue),
+        Just(Algorithm::LeakyMeter),
+        Just(Algorithm::Gcra),
+        Just(Algorithm::FixedFirst),
+        Just(Algorithm::FixedAligned),
+        (1u32..6).prop_map(Algorithm::Sliding),
+        Just(Algorithm::Log),
+    ]
+    .boxed()
+}
+
+/// Small and odd numbers, so that sequences meet their edges.
+fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrategy<Limit> {
+    let units = prop_oneof![1u64..8, 1u64..300, Just(70_000u64), Just(1_000_000u64)];
+    let period =
+        prop_oneof![6u64..50, 1_000u64..5_000, Just(1_000_000u64), 50_000_000u64..70_000_000];
+    (algorithm, units, period, 1u64..12)
+        .prop_map(move |(algorithm, units, period, burst)| {
+            limit(name, algorithm, units, period, burst)
+        })
+        .boxed()
+}
+
+/// Time mostly goes on, sometimes back; by a little, or by periods.
+fn moves() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        3 => Just(0i64),
+        4 => 0i64..20,
+        4 => 0i64..2_000,
+        4 => 0i64..2_000_000,
+        2 => 0i64..100_000_000,
+        2 => -20i64..0,
+        2 => -2_000_000i64..0,
+        1 => -200_000_000i64..0,
+    ]
+    .boxed()
+}
+
+fn steps() -> BoxedStrategy<Vec<Step>> {
+    let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset)];
+    let cost = prop_oneof![1 => Just(0u32), 6 => Just(1u32), 4 => 1u32..6, 1 => 1u32..300, 1 => Just(u32::MAX)];
+    let one = (0usize..2, 0usize..2, cost);
+    let charges = prop_oneof![
+        3 => one.clone().prop_map(|charge| vec![charge]),
+        2 => (one.clone(), one).prop_map(|(a, mut b)| {
+            if (a.0, a.1) == (b.0, b.1) {
+                b.1 = 1 - b.1;
+            }
+            vec![a, b]
+        }),
+    ];
+    let swap = prop_oneof![12 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
+    let step = (moves(), op, charges, swap).prop_map(|(move_us, op, charges, swap)| Step {
+        move_us,
+        op,
+        charges,
+        swap,
+    });
+    prop::collection::vec(step, 1..60).boxed()
+}
+
+/// Two limits, each with another quota of the same name to be exchanged for.
+fn quotas() -> BoxedStrategy<[[Limit; 2]; 2]> {
+    let pair = |name: &'static str| {
+        // Most changes keep the algorithm.
+        let same = algorithms()
+            .prop_flat_map(move |a| (limits(name, Just(a).boxed()), limits(name, Just(a).boxed())));
+        let other = (limits(name, algorithms()), limits(name, algorithms()));
+        prop_oneof![4 => same, 1 => other].prop_map(|(a, b)| [a, b]).boxed()
+    };
+    (pair("a"), pair("b")).prop_map(|(a, b)| [a, b]).boxed()
+}
+
+async fn replay(
+    stores: &[&dyn Store; 2],
+    clock: &ManualClock,
+    start_us: u64,
+    mut limits: [[Limit; 2]; 2],
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
+    let keys = [Key::new("k{1}"), Key::from_parts(["k", "2"])];
+    let mut now = start_us as i64;
+    for (number, step) in steps.iter().enumerate() {
+        now = (now + step.move_us).max(0);
+        clock.set(Duration::from_micros(now as u64));
+        if let Some(limit) = step.swap {
+            limits[limit].reverse();
+        }
+        let batch: Vec<Charge<'_>> = step
+            .charges
+            .iter()
+            .map(|&(key, limit, cost)| limits[limit][0].charge(&keys[key], cost))
+            .collect();
+        let memory = stores[0].apply(step.op, &batch).await.expect("memory decides");
+        let redis = stores[1].apply(step.op, &batch).await.expect("Redis decides");
+        prop_assert_eq!(&memory, &redis, "step {} at {}: {:?}", number, now, step);
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_and_redis_decide_the_same_in_every_field() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    let case = AtomicUsize::new(0);
+    let start = prop_oneof![Just(0u64), Just(1_790_000_000_123_456u64)];
+    let config = ProptestConfig {
+        cases: 1_000,
+        failure_persistence: Some(Box::new(
+            proptest::test_runner::FileFailurePersistence::WithSource("regressions"),
+        )),
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(start in start, limits in quotas(), steps in steps())| {
+        let case = case.fetch_add(1, Ordering::Relaxed);
+        runtime.block_on(async {
+            let clock = ManualClock::new();
+            let memory = MemoryStore::with_clock(clock.clone());
+            let redis = RedisStore::builder()
+                .url(server.url())
+                .prefix(format!("case-{case}"))
+                .clock(clock.clone())
+                .deadline(Duration::from_secs(10))
+                .build()
+                .expect("the settings are right");
+            replay(&[&memory, &redis], &clock, start, limits, &steps).await
+        })?;
+    });
+}
