@@ -5,6 +5,8 @@ mod algorithm;
 mod clock;
 mod decision;
 mod error;
+#[cfg(feature = "http")]
+mod http;
 mod key;
 mod limit;
 mod limiter;
@@ -16,6 +18,14 @@ pub use algorithm::State;
 pub use clock::ManualClock;
 pub use decision::{Decision, Verdict};
 pub use error::{ConfigError, Error};
+#[cfg(feature = "axum")]
+pub use http::Route;
+#[cfg(feature = "http")]
+pub use http::{
+    And, Extension, FromFn, Global, Header, KeyExtractor, MissingKey, OnMissingKey, OnStoreFailure,
+    Or, PeerIp, PeerNetwork, RateLimit, RateLimitLayer, RateLimitLayerBuilder, ResetFormat,
+    ResponseBody, ResponseFuture, UnkeyedLayer, from_fn,
+};
 pub use key::Key;
 pub use limit::Limit;
 pub use limiter::RateLimiter;

@@ -33,10 +33,10 @@ pub(crate) fn disconnected(error: &dyn std::fmt::Display) {
 
 /// A request was refused.
 #[cfg(feature = "http")]
-pub(crate) fn refused(limits: &dyn std::fmt::Display, decision: &Decision) {
+pub(crate) fn refused(limits: &str, decision: &Decision) {
     tracing::debug!(
         target: TARGET,
-        %limits,
+        limits,
         limit = decision.limit(),
         remaining = decision.remaining(),
         retry_after = ?decision.retry_after(),
@@ -46,8 +46,8 @@ pub(crate) fn refused(limits: &dyn std::fmt::Display, decision: &Decision) {
 
 /// A request could not be decided, and was forwarded or refused as configured.
 #[cfg(feature = "http")]
-pub(crate) fn undecided(limits: &dyn std::fmt::Display, error: &Error, forwarded: bool) {
-    tracing::error!(target: TARGET, %limits, %error, forwarded, "request could not be decided");
+pub(crate) fn undecided(limits: &str, error: &Error, forwarded: bool) {
+    tracing::error!(target: TARGET, limits, %error, forwarded, "request could not be decided");
 }
 
 /// A request had no key, and was forwarded or refused as configured.

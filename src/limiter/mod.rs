@@ -244,3 +244,9 @@ impl fmt::Debug for RateLimiter {
         f.debug_struct("RateLimiter").field("store", &self.shared.store).finish_non_exhaustive()
     }
 }
+
+impl From<&Self> for RateLimiter {
+    fn from(limiter: &Self) -> Self {
+        limiter.clone()
+    }
+}

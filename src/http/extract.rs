@@ -1,0 +1,216 @@
+//! The key extractors that come with the crate.
+
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use http::HeaderName;
+use http::request::Parts;
+
+use super::{KeyExtractor, MissingKey};
+use crate::{ConfigError, Key};
+
+/// How much of an IPv6 address is one client: what a provider gives to one customer.
+const IPV6_PREFIX: u8 = 64;
+
+/// The address of the peer: who the connection comes from.
+///
+/// It cannot be spoofed, and behind a proxy it is the proxy's: everyone shares one budget then.
+/// An IPv4 address counts as a whole, in whichever form a dual-stack listener shows it; of an
+/// IPv6 address the first 64 bits, because a single client can have all addresses below them.
+/// [`PeerNetwork`] has other sizes.
+///
+/// With axum, serve with connect info:
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use axum::Router;
+/// # async fn serve(app: Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+/// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+/// # }
+/// ```
+///
+/// Elsewhere, put the peer's [`SocketAddr`] into the request's extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerIp;
+
+impl KeyExtractor for PeerIp {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        PeerNetwork { ipv6_prefix: IPV6_PREFIX }.extract(parts)
+    }
+}
+
+/// The network of the peer: [`PeerIp`] with another size for IPv6.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerNetwork {
+    ipv6_prefix: u8,
+}
+
+impl PeerNetwork {
+    /// Counts the first `bits` of an IPv6 address, 32 to 128.
+    ///
+    /// # Errors
+    ///
+    /// If there are more or fewer.
+    pub fn ipv6_prefix(bits: u8) -> Result<Self, ConfigError> {
+        if !(32..=128).contains(&bits) {
+            return Err(ConfigError::new(format!(
+                "an IPv6 prefix of {bits} bits: 32 to 128 tell clients apart"
+            )));
+        }
+        Ok(Self { ipv6_prefix: bits })
+    }
+}
+
+impl KeyExtractor for PeerNetwork {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        let peer = peer(parts).ok_or(MissingKey::new(
+            "the peer's address is unknown: with axum, serve the router with \
+             `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere, put the peer's \
+             `SocketAddr` into the request's extensions",
+        ))?;
+        Ok(match peer.ip().to_canonical() {
+            address @ IpAddr::V4(_) => address.into(),
+            IpAddr::V6(address) => {
+                let mask = u128::MAX << (128 - u32::from(self.ipv6_prefix));
+                let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+                Key::new(format!("{network}/{}", self.ipv6_prefix))
+            }
+        })
+    }
+}
+
+fn peer(parts: &Parts) -> Option<SocketAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(info) = parts.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0);
+    }
+    parts.extensions.get::<SocketAddr>().copied()
+}
+
+/// The value of a header, byte by byte.
+///
+/// **A client chooses what it sends.** Use this for a header that something in front of the
+/// service sets, and strips from what clients send, or that authentication has checked before:
+/// otherwise every new value is a fresh budget. A header that is missing, empty or there more
+/// than once gives no key.
+#[derive(Clone, Debug)]
+pub struct Header(HeaderName);
+
+impl Header {
+    /// The header of this name.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a header's name.
+    pub fn new(name: &str) -> Result<Self, ConfigError> {
+        name.parse().map(Self).map_err(|error| {
+            ConfigError::new(format!("`{}` is not a header name: {error}", name.escape_debug()))
+        })
+    }
+}
+
+impl KeyExtractor for Header {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        let name = &self.0;
+        let mut values = parts.headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (Some(value), None) if !value.is_empty() => Ok(Key::new(value.as_bytes())),
+            (Some(_), None) => Err(MissingKey::new(format!("the header `{name}` is empty"))),
+            (Some(_), Some(_)) => {
+                Err(MissingKey::new(format!("the header `{name}` is there more than once")))
+            }
+            (None, _) => Err(MissingKey::new(format!("the header `{name}` is missing"))),
+        }
+    }
+}
+
+/// The route that matched: method and path template, as `GET /users/{id}`.
+///
+/// The template is the router's, so no spelling of a path is a budget of its own. `HEAD` counts
+/// as `GET`, which answers it; methods that HTTP does not define count as one. There is no key
+/// where no route matched: use `Router::layer` or `route_layer`, not a service around the router.
+#[cfg(feature = "axum")]
+#[derive(Clone, Copy, Debug)]
+pub struct Route;
+
+#[cfg(feature = "axum")]
+impl KeyExtractor for Route {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        use http::Method;
+
+        let path = parts.extensions.get::<axum::extract::MatchedPath>().ok_or(MissingKey::new(
+            "no route matched: put the layer inside the router, with `Router::layer` or \
+             `route_layer`",
+        ))?;
+        let method = match parts.method {
+            Method::HEAD => "GET",
+            Method::GET
+            | Method::POST
+            | Method::PUT
+            | Method::DELETE
+            | Method::OPTIONS
+            | Method::PATCH
+            | Method::TRACE
+            | Method::CONNECT => parts.method.as_str(),
+            _ => "OTHER",
+        };
+        Ok(Key::from_parts([method, path.as_str()]))
+    }
+}
+
+/// What an earlier layer left in the request's extensions, as the user that authentication found.
+///
+/// ```
+/// use tollgate::{Extension, Key};
+///
+/// #[derive(Clone)]
+/// struct UserId(u64);
+///
+/// let by_user = Extension::new(|user: &UserId| Key::from(user.0));
+/// # let _ = by_user;
+/// ```
+///
+/// Put the rate limit layer inside the authentication's, so that only those who passed it are
+/// counted as somebody.
+#[derive(Clone, Copy)]
+pub struct Extension<T, F> {
+    key: F,
+    of: PhantomData<fn(&T)>,
+}
+
+impl<T, F: Fn(&T) -> Key> Extension<T, F> {
+    /// The key of a `T` in the extensions.
+    pub const fn new(key: F) -> Self {
+        Self { key, of: PhantomData }
+    }
+}
+
+impl<T, F> KeyExtractor for Extension<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> Key + Send + Sync + 'static,
+{
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        parts.extensions.get::<T>().map(&self.key).ok_or_else(|| {
+            MissingKey::new(format!("the request has no `{}` extension", type_name::<T>()))
+        })
+    }
+}
+
+impl<T, F> fmt::Debug for Extension<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extension<{}>", type_name::<T>())
+    }
+}
+
+/// One key for everyone: a budget for the whole service.
+#[derive(Clone, Copy, Debug)]
+pub struct Global;
+
+impl KeyExtractor for Global {
+    fn extract(&self, _: &Parts) -> Result<Key, MissingKey> {
+        Ok(Key::global())
+    }
+}

@@ -1,0 +1,161 @@
+//! From a request to a key.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use crate::Key;
+
+/// Takes a key from a request's head.
+///
+/// An extractor sees the head only, so that a request is decided before its body arrives. It is
+/// object-safe: `Arc<dyn KeyExtractor>` is an extractor, too.
+///
+/// What a client can choose freely must not be a key by itself: whoever sends another value with
+/// each request has a fresh budget each time. Take what authentication left, or the peer's
+/// address; and put the [matched path](crate::Route), never the request's path, into a key.
+///
+/// ```
+/// use http::request::Parts;
+/// use tollgate::{Key, KeyExtractor, MissingKey, PeerIp};
+///
+/// /// The tenant that the gateway in front has authenticated.
+/// struct Tenant;
+///
+/// impl KeyExtractor for Tenant {
+///     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+///         let host = parts.headers.get("host").ok_or(MissingKey::new("no host"))?;
+///         Ok(Key::new(host.as_bytes()))
+///     }
+/// }
+///
+/// // Each tenant's clients one by one; who has no tenant, by address alone.
+/// let key = Tenant.and(PeerIp).or(PeerIp);
+/// # fn takes(_: impl KeyExtractor) {}
+/// # takes(key);
+/// ```
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// The key of a request, or why it has none.
+    ///
+    /// # Errors
+    ///
+    /// What becomes of the request then is the layer's
+    /// [choice](crate::RateLimitLayer::on_missing_key).
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey>;
+
+    /// This key and another's, as one. It is missing if one of them is.
+    fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
+    where
+        Self: Sized,
+    {
+        And(self, other)
+    }
+
+    /// This key, or another's where this one is missing. Keys of the two never meet: a client
+    /// cannot reach another's address budget with a header that looks like an address.
+    fn or<E: KeyExtractor>(self, fallback: E) -> Or<Self, E>
+    where
+        Self: Sized,
+    {
+        Or(self, fallback)
+    }
+}
+
+/// Why a request has no key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingKey {
+    reason: Cow<'static, str>,
+}
+
+impl MissingKey {
+    /// The reason is logged, and told to the client if the request is refused.
+    pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+impl fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for MissingKey {}
+
+impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        (**self).extract(parts)
+    }
+}
+
+impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        (**self).extract(parts)
+    }
+}
+
+/// Two keys as one: see [`KeyExtractor::and`].
+#[derive(Clone, Copy, Debug)]
+pub struct And<A, B>(A, B);
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        Ok(self.0.extract(parts)?.join(&self.1.extract(parts)?))
+    }
+}
+
+/// A key or another: see [`KeyExtractor::or`].
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B>(A, B);
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        // The number of the branch keeps the two apart, whatever their keys contain.
+        match self.0.extract(parts) {
+            Ok(key) => Ok(Key::from(1).join(&key)),
+            Err(first) => match self.1.extract(parts) {
+                Ok(key) => Ok(Key::from(2).join(&key)),
+                Err(second) => Err(MissingKey::new(format!("{first}; {second}"))),
+            },
+        }
+    }
+}
+
+/// A closure as an extractor: see [`from_fn`].
+#[derive(Clone, Copy)]
+pub struct FromFn<F>(F);
+
+/// Makes an extractor of a closure.
+///
+/// ```
+/// use http::request::Parts;
+/// use tollgate::{Key, from_fn};
+///
+/// let by_language = from_fn(|parts: &Parts| {
+///     parts.headers.get("accept-language").map(|value| Key::new(value.as_bytes()))
+/// });
+/// # let _ = by_language;
+/// ```
+pub fn from_fn<F>(extract: F) -> FromFn<F>
+where
+    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+{
+    FromFn(extract)
+}
+
+impl<F> KeyExtractor for FromFn<F>
+where
+    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+{
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        (self.0)(parts).ok_or(MissingKey::new("the request has no key"))
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn")
+    }
+}

@@ -1,0 +1,63 @@
+//! The answers that the layer gives itself.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+
+use super::headers;
+use super::settings::Settings;
+use super::{MissingKey, ResponseBody};
+use crate::Decision;
+
+/// 429, or 422 for a request that can never pass: to try it again is no use.
+fn status(decision: &Decision) -> StatusCode {
+    if decision.never() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::TOO_MANY_REQUESTS }
+}
+
+/// The answer to a refused request.
+pub(super) fn refused<B>(settings: &Settings, decision: Decision) -> Response<ResponseBody<B>> {
+    let mut response = match &settings.on_refused {
+        Some(on_refused) => on_refused(&decision),
+        None => text(status(&decision), explanation(&decision)),
+    };
+    if response.status() == StatusCode::OK {
+        // A closure that sets no status must not turn a refusal into a success.
+        *response.status_mut() = status(&decision);
+    }
+    headers::budget(response.headers_mut(), &decision, settings.reset_format);
+    headers::retry_after(response.headers_mut(), &decision);
+    response.extensions_mut().insert(decision);
+    response.map(ResponseBody::refusal)
+}
+
+/// The answer to a request without a key.
+pub(super) fn keyless<B>(status: StatusCode, reason: &MissingKey) -> Response<ResponseBody<B>> {
+    text(status, format!("this request cannot be rate limited: {reason}\n"))
+        .map(ResponseBody::refusal)
+}
+
+/// The answer when the store cannot decide.
+pub(super) fn undecided<B>() -> Response<ResponseBody<B>> {
+    text(StatusCode::SERVICE_UNAVAILABLE, "the rate limit cannot be checked at the moment\n".into())
+        .map(ResponseBody::refusal)
+}
+
+fn explanation(decision: &Decision) -> String {
+    match decision.retry_after() {
+        Some(retry_after) => {
+            format!("too many requests: try again in {} s\n", headers::seconds(retry_after).max(1))
+        }
+        None => format!(
+            "this request costs more than the {} units that its limit ever allows at once\n",
+            decision.limit()
+        ),
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
