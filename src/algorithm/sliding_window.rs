@@ -123,7 +123,7 @@ impl SlidingWindow {
             full -= leaving;
             if let Some(free) = room.checked_sub(full) {
                 // Of the cell being left, `free` units may still overlap.
-                let left = if leaving == 0 { 0 } else { free * self.length / leaving };
+                let left = (free * self.length).checked_div(leaving).unwrap_or(0);
                 let start = (cells.newest + step as u64) * self.length;
                 return start + self.length.saturating_sub(left);
             }

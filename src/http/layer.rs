@@ -68,17 +68,17 @@ pub struct RateLimitLayer {
 impl RateLimitLayer {
     /// A burst at once, then the rate. See [`Limit::token_bucket`].
     pub fn token_bucket(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::of(limiter, Limit::token_bucket(name, quota))
+        Self::unkeyed(limiter, Limit::token_bucket(name, quota))
     }
 
     /// Requests leave evenly, each after its delay. See [`Limit::leaky_bucket`].
     pub fn leaky_bucket(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::of(limiter, Limit::leaky_bucket(name, quota))
+        Self::unkeyed(limiter, Limit::leaky_bucket(name, quota))
     }
 
     /// At most the limit in each window. See [`Limit::fixed_window`].
     pub fn fixed_window(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::of(limiter, Limit::fixed_window(name, quota))
+        Self::unkeyed(limiter, Limit::fixed_window(name, quota))
     }
 
     /// Two counters, the previous period's weighted. See [`Limit::sliding_window`].
@@ -87,25 +87,25 @@ impl RateLimitLayer {
         name: &str,
         quota: Quota,
     ) -> UnkeyedLayer {
-        Self::of(limiter, Limit::sliding_window(name, quota))
+        Self::unkeyed(limiter, Limit::sliding_window(name, quota))
     }
 
     /// Exactly the limit in any window. See [`Limit::sliding_log`].
     pub fn sliding_log(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::of(limiter, Limit::sliding_log(name, quota))
+        Self::unkeyed(limiter, Limit::sliding_log(name, quota))
     }
 
     /// The token bucket's promise as a schedule. See [`Limit::gcra`].
     pub fn gcra(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::of(limiter, Limit::gcra(name, quota))
+        Self::unkeyed(limiter, Limit::gcra(name, quota))
     }
 
     /// Any limit, as one read from a configuration file.
-    pub fn new(limiter: impl Into<RateLimiter>, limit: Limit) -> UnkeyedLayer {
-        Self::of(limiter, Ok(limit))
+    pub fn of(limiter: impl Into<RateLimiter>, limit: Limit) -> UnkeyedLayer {
+        Self::unkeyed(limiter, Ok(limit))
     }
 
-    fn of(limiter: impl Into<RateLimiter>, limit: Result<Limit, ConfigError>) -> UnkeyedLayer {
+    fn unkeyed(limiter: impl Into<RateLimiter>, limit: Result<Limit, ConfigError>) -> UnkeyedLayer {
         UnkeyedLayer { limiter: limiter.into(), limit }
     }
 

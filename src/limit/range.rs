@@ -46,7 +46,7 @@ pub(super) fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
     if quota.period().is_zero() {
         return Err(ConfigError::new("the period is 0: give it at least one microsecond"));
     }
-    if quota.period().subsec_nanos() % 1_000 != 0 {
+    if !quota.period().subsec_nanos().is_multiple_of(1_000) {
         return Err(ConfigError::new(format!(
             "the period {:?} is not a whole number of microseconds",
             quota.period()

@@ -1,0 +1,299 @@
+//! A dry run of a limit: reads checks from stdin, one JSON object a line, and prints what each
+//! would have been answered, in virtual time.
+//!
+//! ```sh
+//! cargo run --example replay -- \
+//!   --limit '{"name":"api","algorithm":"gcra","limit":5,"period_us":1000000,"burst":5}' <<'EOF'
+//! {"at_us":0,"op":"charge","key":"k","cost":1}
+//! {"at_us":200000,"op":"peek","key":"k","cost":5}
+//! EOF
+//! ```
+//!
+//! A line has the time (`at_us`), and may have an `op` (`charge`, `peek`, `refund`, `reset`;
+//! charge if it is not given), a `key`, a `cost` (1 if it is not given), and a `limit` that takes
+//! the place of the one of its name from there on (with one limit, whatever its name).
+//!
+//! `--help` lists the options.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tollgate::{
+    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, RateLimiter, RedisStore, Verdict,
+};
+
+const HELP: &str = "\
+Replays checks against limits, in virtual time.
+
+usage: replay --limit JSON [--limit JSON ...] [--store memory|redis://...] [--summary] < checks
+
+  --limit JSON    a limit, as {\"name\":\"api\",\"algorithm\":\"gcra\",\"limit\":5,\"period_us\":1000000,\"burst\":5};
+                  several are decided as one group
+  --store STORE   memory (the default), or the URL of a Redis; what is replayed there is kept
+                  under keys of this run's own, and goes away by itself
+  --summary       print totals instead of each decision
+
+a check, one a line: {\"at_us\":0,\"op\":\"charge\",\"key\":\"k\",\"cost\":1}
+  op is charge, peek, refund or reset; \"limit\":{...} changes the quota from there on
+";
+
+struct Options {
+    limits: Vec<Limit>,
+    store: String,
+    summary: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Check {
+    at_us: u64,
+    #[serde(default)]
+    op: Operation,
+    #[serde(default)]
+    key: String,
+    #[serde(default = "one")]
+    cost: u32,
+    limit: Option<Limit>,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Operation {
+    #[default]
+    Charge,
+    Peek,
+    Refund,
+    Reset,
+}
+
+impl From<Operation> for Op {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Charge => Self::Charge,
+            Operation::Peek => Self::Peek,
+            Operation::Refund => Self::Refund,
+            Operation::Reset => Self::Reset,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    allowed: bool,
+    limit: u64,
+    remaining: u64,
+    retry_after_us: Option<u128>,
+    reset_after_us: u128,
+    delay_us: u128,
+    never: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<Line<'a>>,
+}
+
+impl<'a> Line<'a> {
+    fn of_verdict(name: Option<&'a str>, verdict: &Verdict) -> Self {
+        Self {
+            name,
+            allowed: verdict.allowed(),
+            limit: verdict.limit(),
+            remaining: verdict.remaining(),
+            retry_after_us: verdict.retry_after().map(|wait| wait.as_micros()),
+            reset_after_us: verdict.reset_after().as_micros(),
+            delay_us: verdict.delay().as_micros(),
+            never: verdict.never(),
+            limits: Vec::new(),
+        }
+    }
+
+    fn of_decision(limits: &'a [Limit], decision: &Decision) -> Self {
+        let mut line = Self::of_verdict(None, decision.deciding());
+        line.delay_us = decision.delay().as_micros();
+        if limits.len() > 1 {
+            let pairs = limits.iter().zip(decision.verdicts());
+            line.limits =
+                pairs.map(|(limit, it)| Self::of_verdict(Some(limit.name()), it)).collect();
+        }
+        line
+    }
+}
+
+/// Totals, in units.
+#[derive(Default, Serialize)]
+struct Summary {
+    checks: u64,
+    admitted: u64,
+    refused: u64,
+    peak_rate: Peak,
+    keys: BTreeMap<String, Totals>,
+    #[serde(skip)]
+    admissions: Vec<(u64, u64)>,
+}
+
+#[derive(Default, Serialize)]
+struct Totals {
+    admitted: u64,
+    refused: u64,
+}
+
+/// The most units that were admitted in any second, of all keys.
+#[derive(Default, Serialize)]
+struct Peak {
+    units_per_second: u64,
+    from_us: u64,
+}
+
+impl Summary {
+    fn count(&mut self, check: &Check, decision: &Decision) {
+        if check.op != Operation::Charge {
+            return;
+        }
+        self.checks += 1;
+        let totals = self.keys.entry(check.key.clone()).or_default();
+        if decision.allowed() {
+            self.admitted += 1;
+            totals.admitted += 1;
+            self.admissions.push((check.at_us, check.cost.into()));
+        } else {
+            self.refused += 1;
+            totals.refused += 1;
+        }
+    }
+
+    fn finish(mut self) -> Self {
+        self.admissions.sort_unstable();
+        let (mut first, mut units) = (0, 0);
+        for &(at, cost) in &self.admissions {
+            units += cost;
+            while self.admissions[first].0 + 1_000_000 <= at {
+                units -= self.admissions[first].1;
+                first += 1;
+            }
+            if units > self.peak_rate.units_per_second {
+                self.peak_rate =
+                    Peak { units_per_second: units, from_us: self.admissions[first].0 };
+            }
+        }
+        self
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let Some(mut options) = options()? else {
+        print!("{HELP}");
+        return Ok(());
+    };
+    let clock = ManualClock::new();
+    let limiter = limiter(&options.store, &clock).await?;
+    // Line by line, so that another program can ask and read in turn.
+    let mut output = io::stdout().lock();
+    let mut summary = Summary::default();
+
+    for (number, line) in io::stdin().lock().lines().enumerate() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let wrong = |error: &dyn Error| format!("line {}: {error}", number + 1);
+        let check: Check = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+        if let Some(limit) = &check.limit {
+            change(&mut options.limits, limit).map_err(|error| wrong(&*error))?;
+        }
+        clock.set(Duration::from_micros(check.at_us));
+        let key = Key::new(&check.key);
+        let batch: Vec<Charge<'_>> =
+            options.limits.iter().map(|limit| limit.charge(&key, check.cost)).collect();
+        let decision =
+            limiter.apply(check.op.into(), &batch).await.map_err(|error| wrong(&error))?;
+        summary.count(&check, &decision);
+        if !options.summary {
+            serde_json::to_writer(&mut output, &Line::of_decision(&options.limits, &decision))?;
+            writeln!(output)?;
+        }
+    }
+    if options.summary {
+        serde_json::to_writer_pretty(&mut output, &summary.finish())?;
+        writeln!(output)?;
+    }
+    output.flush()?;
+    Ok(())
+}
+
+/// Puts a limit in the place of the one of its name.
+fn change(limits: &mut [Limit], limit: &Limit) -> Result<(), Box<dyn Error>> {
+    let only = limits.len() == 1;
+    let place = limits.iter_mut().find(|known| only || known.name() == limit.name());
+    let place = place.ok_or_else(|| {
+        format!("no --limit has the name `{}`, so there is none to change", limit.name())
+    })?;
+    *place = limit.clone();
+    Ok(())
+}
+
+async fn limiter(store: &str, clock: &ManualClock) -> Result<RateLimiter, Box<dyn Error>> {
+    if store == "memory" {
+        return Ok(RateLimiter::new(MemoryStore::with_clock(clock.clone())));
+    }
+    if !store.starts_with("redis") {
+        return Err(format!("--store is `memory` or the URL of a Redis, not `{store}`").into());
+    }
+    // Nothing that an earlier run left may count.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let prefix = format!("replay-{}-{}", std::process::id(), now.as_micros());
+    let redis = RedisStore::builder()
+        .url(store)
+        .prefix(prefix)
+        .clock(clock.clone())
+        .deadline(Duration::from_secs(5))
+        .connect()
+        .await?;
+    Ok(RateLimiter::new(redis))
+}
+
+/// The options, or none if help is wanted.
+fn options() -> Result<Option<Options>, Box<dyn Error>> {
+    let mut options = Options { limits: Vec::new(), store: "memory".to_owned(), summary: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value; see --help"));
+        match argument.as_str() {
+            "--limit" => {
+                let json = value()?;
+                let limit: Limit = serde_json::from_str(&json)
+                    .map_err(|error| format!("--limit {json}: {error}"))?;
+                if options.limits.iter().any(|known| known.name() == limit.name()) {
+                    return Err(format!("two limits have the name `{}`", limit.name()).into());
+                }
+                options.limits.push(limit);
+            }
+            "--store" => options.store = value()?,
+            "--summary" => options.summary = true,
+            "--help" | "-h" => return Ok(None),
+            _ => return Err(format!("unknown option `{argument}`; see --help").into()),
+        }
+    }
+    if options.limits.is_empty() {
+        return Err("no limit: give at least one --limit; see --help".into());
+    }
+    Ok(Some(options))
+}

@@ -1,0 +1,55 @@
+//! A queue consumer without HTTP: four tasks send mails, together at most 5 a second.
+//!
+//! ```sh
+//! cargo run --example worker
+//! REDIS_URL=redis://127.0.0.1/ cargo run --example worker   # start several: they share the rate
+//! ```
+
+use std::env;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tollgate::{Key, Limit, Quota, RateLimiter};
+
+const MAILS: u32 = 20;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) => RateLimiter::redis(&url).await?,
+        Err(_) => RateLimiter::in_memory(),
+    };
+    // Without a burst the mails leave evenly, one every 200 ms.
+    let rate = Limit::gcra("mails", Quota::per_second(5).burst(1))?;
+    let provider = Key::new("smtp.example.com");
+
+    let queue = Arc::new(Mutex::new((1..=MAILS).collect::<std::collections::VecDeque<_>>()));
+    let started = Instant::now();
+    let mut workers = JoinSet::new();
+    for worker in 1..=4 {
+        let (limiter, rate, provider) = (limiter.clone(), rate.clone(), provider.clone());
+        let queue = Arc::clone(&queue);
+        workers.spawn(async move {
+            loop {
+                let Some(mail) = queue.lock().await.pop_front() else { return Ok(()) };
+                // Waits as long as needed, but not longer than the provider's patience.
+                let decision =
+                    limiter.acquire(&rate, &provider, 1, Duration::from_secs(10)).await?;
+                if !decision.allowed() {
+                    println!("mail {mail:2} put back: no turn within 10 s");
+                    queue.lock().await.push_back(mail);
+                    continue;
+                }
+                let at = started.elapsed().as_millis();
+                println!("{at:5} ms: worker {worker} sends mail {mail:2}");
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker?.map_err(|error: tollgate::Error| error)?;
+    }
+    Ok(())
+}
