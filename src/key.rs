@@ -198,7 +198,8 @@ mod tests {
         ) {
             let key = Key::new(part);
             prop_assert!(!key.as_str().is_empty() && key.as_str().len() <= MAX_ENCODED);
-            prop_assert!(key.as_str().bytes().all(|b| b.is_ascii_graphic() && b != b'{' && b != b'}'));
+            let safe = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
+            prop_assert!(key.as_str().bytes().all(safe), "{}", key);
         }
     }
 }

@@ -1,8 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// Nothing in a request can make the library panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod algorithm;
 mod clock;
+#[cfg(feature = "test-util")]
+pub mod conformance;
 mod decision;
 mod error;
 #[cfg(feature = "http")]

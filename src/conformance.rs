@@ -1,0 +1,168 @@
+//! What every store has to hold to, as a suite to run on yours (feature `test-util`).
+//!
+//! ```
+//! use tollgate::{MemoryStore, conformance};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! // A store that starts empty and decides by the clock it is given.
+//! conformance::check(MemoryStore::with_clock).await;
+//! # }
+//! ```
+//!
+//! The suite replays sequences under every algorithm, with time in both directions, changed
+//! quotas, refunds and groups, and compares each decision, field by field, with that of
+//! [`decide`](crate::decide). It panics at the first difference, saying which.
+
+#![allow(clippy::panic, clippy::expect_used, reason = "a suite speaks by panicking")]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::{
+    Charge, Decision, Key, Limit, ManualClock, Op, Quota, RateLimiter, State, Store, decide,
+};
+
+/// How many checks each sequence has.
+const STEPS: usize = 400;
+
+/// Where sequences start: an hour that is not a round number, in microseconds.
+const START: u64 = 1_790_000_123_456_789;
+
+/// Runs the suite on a store. `store` makes an empty one that decides by the clock it is given.
+///
+/// # Panics
+///
+/// If the store does not conform.
+pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
+    let clock = ManualClock::new();
+    misuse_is_an_error(RateLimiter::new(store(clock.clone()))).await;
+    groups_are_charged_whole_or_not_at_all(&clock, RateLimiter::new(store(clock.clone()))).await;
+    for (seed, limits) in (1..).zip(pairs()) {
+        let store = RateLimiter::new(store(clock.clone()));
+        sequences_are_decided_as_by_the_algorithm(&clock, store, seed, limits).await;
+    }
+}
+
+async fn misuse_is_an_error(limiter: RateLimiter) {
+    let limit = Limit::gcra("misuse", Quota::per_second(1)).expect("it is in range");
+    let key = Key::new("k");
+    for batch in [&[][..], &[limit.charge(&key, 1), limit.charge(&key, 2)]] {
+        let answer = limiter.apply(Op::Charge, batch).await;
+        let error = answer.expect_err("a batch that is empty or names a budget twice is an error");
+        assert!(error.is_misuse(), "such a batch is misuse, not: {error}");
+    }
+}
+
+async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: RateLimiter) {
+    clock.set(Duration::from_micros(START));
+    let wide = Limit::token_bucket("wide", Quota::per_second(100)).expect("it is in range");
+    let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
+    let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+    let group = [wide.charge(&alice, 10), tight.charge(&acme, 1)];
+    let charge = async || limiter.apply(Op::Charge, &group).await.expect("it decides");
+
+    assert!(charge().await.allowed(), "a group that fits is admitted");
+    let refused = charge().await;
+    assert!(!refused.allowed(), "a group of which one does not fit is refused");
+    assert_eq!(refused.verdicts()[0].remaining(), 90, "and nothing is taken from the other");
+    let left = limiter.peek(&wide, &alice, 0).await.expect("it decides");
+    assert_eq!(left.remaining(), 90, "nor is it later");
+}
+
+/// The reference: states in a map, and the algorithms themselves.
+struct Reference(HashMap<(String, String), State>);
+
+impl Reference {
+    fn apply(&mut self, op: Op, batch: &[Charge<'_>], now_us: u64) -> Decision {
+        let budget =
+            |charge: &Charge<'_>| (charge.limit.name().to_owned(), charge.key.as_str().to_owned());
+        let mut states: Vec<_> =
+            batch.iter().map(|charge| self.0.remove(&budget(charge))).collect();
+        let decision = decide(op, batch, &mut states, now_us).expect("the batch is one");
+        let kept = batch.iter().zip(states);
+        self.0.extend(kept.filter_map(|(charge, state)| Some((budget(charge), state?))));
+        decision
+    }
+}
+
+async fn sequences_are_decided_as_by_the_algorithm(
+    clock: &ManualClock,
+    limiter: RateLimiter,
+    seed: u64,
+    mut limits: [Limit; 2],
+) {
+    let companion = Limit::gcra("companion", Quota::per_minute(90)).expect("it is in range");
+    let keys = [Key::new("{k}\r\n"), Key::from_parts(["a:b", "c"])];
+    let mut reference = Reference(HashMap::new());
+    let mut random = Random(seed);
+    let mut now = START;
+    for step in 0..STEPS {
+        now = match random.below(10) {
+            0 => now - random.below(3_000_000),
+            1 => now - random.below(3_000),
+            2 => now + random.below(90_000_000),
+            3..6 => now + random.below(700_000),
+            _ => now + random.below(40),
+        };
+        clock.set(Duration::from_micros(now));
+        if random.below(25) == 0 {
+            limits.reverse();
+        }
+        let op = match random.below(12) {
+            0 => Op::Reset,
+            1 => Op::Refund,
+            2 => Op::Peek,
+            _ => Op::Charge,
+        };
+        let cost = u32::try_from(random.below(5)).unwrap_or(0);
+        let key = &keys[usize::from(random.below(3) == 0)];
+        let mut batch = vec![limits[0].charge(key, cost)];
+        if random.below(4) == 0 {
+            batch.push(companion.charge(&keys[0], 1));
+        }
+        let expected = reference.apply(op, &batch, now);
+        let decided = limiter.apply(op, &batch).await;
+        let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
+        assert_eq!(
+            decided, expected,
+            "the store (left) differs from the algorithm (right) at step {step}: \
+             {op:?} of {batch:?} at {now} us"
+        );
+    }
+}
+
+/// Each algorithm with two quotas that take turns.
+fn pairs() -> impl Iterator<Item = [Limit; 2]> {
+    let small = Quota::new(5, Duration::from_secs(1));
+    let large = Quota::new(7, Duration::from_millis(1_500));
+    let limits = [
+        [
+            Limit::token_bucket("limit", small.burst(3)),
+            Limit::token_bucket("limit", large.burst(9)),
+        ],
+        [Limit::gcra("limit", small), Limit::gcra("limit", large)],
+        [
+            Limit::leaky_bucket("limit", small.burst(4)),
+            Limit::leaky_bucket_meter("limit", large.burst(4)),
+        ],
+        [Limit::fixed_window("limit", small), Limit::fixed_window("limit", large)],
+        [Limit::fixed_window_aligned("limit", small), Limit::fixed_window_aligned("limit", large)],
+        [Limit::sliding_window("limit", small), Limit::sliding_window_of("limit", large, 6)],
+        [Limit::sliding_log("limit", small), Limit::sliding_log("limit", large)],
+    ];
+    limits.into_iter().map(|pair| pair.map(|limit| limit.expect("it is in range")))
+}
+
+/// A small generator, so that the suite needs no other crate: splitmix64.
+struct Random(u64);
+
+impl Random {
+    const fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}

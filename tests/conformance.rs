@@ -1,0 +1,34 @@
+//! The conformance suite, on both stores.
+
+#![cfg(feature = "test-util")]
+
+#[cfg(feature = "redis")]
+mod support;
+
+use tollgate::{MemoryStore, conformance};
+
+#[tokio::test]
+async fn the_embedded_store_conforms() {
+    conformance::check(MemoryStore::with_clock).await;
+}
+
+#[tokio::test]
+async fn a_capped_embedded_store_conforms() {
+    conformance::check(|clock| MemoryStore::with_clock(clock).max_keys(8)).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_conforms() {
+    use std::time::Duration;
+    use tollgate::RedisStore;
+
+    let server = support::RedisServer::start();
+    let mut stores = 0;
+    conformance::check(|clock| {
+        stores += 1;
+        let builder = RedisStore::builder().url(server.url()).prefix(format!("store-{stores}"));
+        builder.clock(clock).deadline(Duration::from_secs(10)).build().unwrap()
+    })
+    .await;
+}

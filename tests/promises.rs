@@ -1,0 +1,399 @@
+//! What each algorithm promises, over any sequence of checks; and the contract that all share.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::{Decision, Key, Limit, Op, Quota, State, decide};
+
+const SECOND: u64 = 1_000_000;
+
+/// A day in 2026, with odd microseconds.
+const START: u64 = 1_790_000_123_456_789;
+
+fn quota(limit: u64, period_us: u64) -> Quota {
+    Quota::new(limit, Duration::from_micros(period_us))
+}
+
+/// One key under one limit.
+#[derive(Clone)]
+struct Budget {
+    limit: Limit,
+    state: [Option<State>; 1],
+}
+
+impl Budget {
+    fn new(limit: Limit) -> Self {
+        Self { limit, state: [None] }
+    }
+
+    fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
+        let key = Key::new("k");
+        decide(op, &[self.limit.charge(&key, cost)], &mut self.state, now).unwrap()
+    }
+
+    fn charge(&mut self, now: u64, cost: u32) -> Decision {
+        self.apply(Op::Charge, now, cost)
+    }
+}
+
+fn every_algorithm(limit: u64, period_us: u64) -> Vec<Limit> {
+    let quota = quota(limit, period_us);
+    vec![
+        Limit::token_bucket("token_bucket", quota).unwrap(),
+        Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
+        Limit::leaky_bucket_meter("leaky_bucket_meter", quota).unwrap(),
+        Limit::gcra("gcra", quota).unwrap(),
+        Limit::fixed_window("fixed_window", quota).unwrap(),
+        Limit::fixed_window_aligned("fixed_window_aligned", quota).unwrap(),
+        Limit::sliding_window("sliding_window", quota).unwrap(),
+        Limit::sliding_window_of("sliding_window_of_5", quota, 5).unwrap(),
+        Limit::sliding_log("sliding_log", quota).unwrap(),
+    ]
+}
+
+/// Gaps between checks, and costs.
+fn traffic(period_us: u64) -> impl Strategy<Value = Vec<(u64, u32)>> {
+    let gap = prop_oneof![
+        3 => Just(0),
+        3 => 0..period_us / 20,
+        2 => 0..period_us / 2,
+        1 => 0..period_us * 3,
+    ];
+    let cost = prop_oneof![5 => Just(1u32), 1 => 0u32..5];
+    prop::collection::vec((gap, cost), 1..200)
+}
+
+/// The admitted units of a sequence, with their times.
+fn admissions(budget: &mut Budget, traffic: &[(u64, u32)]) -> Vec<(u64, u64)> {
+    let mut now = START;
+    let mut admitted = Vec::new();
+    for &(gap, cost) in traffic {
+        now += gap;
+        if budget.charge(now, cost).allowed() {
+            admitted.push((now, u64::from(cost)));
+        }
+    }
+    admitted
+}
+
+/// The most units in any window `[t, t + length)`.
+fn peak(admitted: &[(u64, u64)], length: u64) -> u64 {
+    let from =
+        |start: u64| admitted.iter().filter(move |(at, _)| (start..start + length).contains(at));
+    admitted.iter().map(|&(start, _)| from(start).map(|(_, units)| units).sum()).max().unwrap_or(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_window_of_a_sliding_log_holds_more_than_the_limit(
+        limit in 1u64..20, traffic in traffic(SECOND),
+    ) {
+        let mut budget = Budget::new(Limit::sliding_log("log", quota(limit, SECOND)).unwrap());
+        let admitted = admissions(&mut budget, &traffic);
+        prop_assert!(peak(&admitted, SECOND) <= limit);
+    }
+
+    #[test]
+    fn buckets_and_gcra_never_admit_more_than_burst_plus_rate_in_any_interval(
+        limit in 1u64..20, burst in 1u64..20, traffic in traffic(SECOND),
+    ) {
+        let quota = quota(limit, SECOND).burst(burst);
+        for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket, Limit::leaky_bucket_meter] {
+            let mut budget = Budget::new(limit_of("bucket", quota).unwrap());
+            let admitted = admissions(&mut budget, &traffic);
+            for (i, &(start, _)) in admitted.iter().enumerate() {
+                let mut units = 0;
+                for &(at, cost) in &admitted[i..] {
+                    units += cost;
+                    // units <= burst + limit * (at - start) / second, without a division
+                    prop_assert!((units - units.min(burst)) * SECOND <= limit * (at - start));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_fixed_window_holds_more_than_the_limit(
+        limit in 1u64..20, traffic in traffic(SECOND),
+    ) {
+        let mut budget = Budget::new(Limit::fixed_window_aligned("fixed", quota(limit, SECOND)).unwrap());
+        let mut windows = std::collections::HashMap::<u64, u64>::new();
+        for (at, units) in admissions(&mut budget, &traffic) {
+            *windows.entry(at / SECOND).or_default() += units;
+        }
+        prop_assert!(windows.values().all(|&units| units <= limit));
+    }
+
+    #[test]
+    fn no_run_of_whole_cells_of_a_sliding_window_holds_more_than_the_limit(
+        limit in 1u64..20, cells in 1u32..8, traffic in traffic(SECOND),
+    ) {
+        let mut budget = Budget::new(Limit::sliding_window_of("cells", quota(limit, SECOND), cells).unwrap());
+        let admitted = admissions(&mut budget, &traffic);
+        let length = SECOND.div_ceil(u64::from(cells));
+        for &(at, _) in &admitted {
+            let newest = at / length;
+            let run = admitted.iter().filter(|(at, _)| {
+                (newest + 1).saturating_sub(u64::from(cells)) <= at / length && at / length <= newest
+            });
+            prop_assert!(run.map(|(_, units)| units).sum::<u64>() <= limit);
+        }
+        prop_assert!(peak(&admitted, SECOND) <= 2 * limit);
+    }
+
+    #[test]
+    fn a_queue_lets_units_out_no_faster_than_its_rate(
+        limit in 1u64..20, burst in 1u64..20, traffic in traffic(SECOND),
+    ) {
+        let mut budget = Budget::new(Limit::leaky_bucket("queue", quota(limit, SECOND).burst(burst)).unwrap());
+        let (mut now, mut free) = (START, 0);
+        for (gap, cost) in traffic {
+            now += gap;
+            let decision = budget.charge(now, cost);
+            if decision.allowed() && cost > 0 {
+                let leaves = now + decision.delay().as_micros() as u64;
+                prop_assert!(leaves >= free, "left {} us early", free - leaves);
+                // Rounded down: a turn may begin within the microsecond in which the last ended.
+                free = leaves + u64::from(cost) * SECOND / limit;
+                prop_assert!(decision.delay().as_micros() as u64 <= (burst * SECOND).div_ceil(limit));
+                free -= u64::from(free > leaves);
+            }
+        }
+    }
+
+    #[test]
+    fn retry_after_is_exact_and_reset_after_is_when_all_is_back(
+        limit in 1u64..12, cost in 1u32..12, traffic in traffic(SECOND),
+    ) {
+        for limit in every_algorithm(limit, SECOND) {
+            let mut budget = Budget::new(limit);
+            let mut now = START;
+            for (gap, units) in &traffic {
+                now += gap;
+                budget.charge(now, *units);
+            }
+            let decision = budget.apply(Op::Peek, now, cost);
+            if let Some(wait) = decision.retry_after() {
+                let wait = wait.as_micros() as u64;
+                prop_assert!(!decision.allowed() && wait > 0);
+                prop_assert!(!budget.clone().charge(now + wait - 1, cost).allowed(), "{} us early", 1);
+                prop_assert!(budget.clone().charge(now + wait, cost).allowed());
+                // Trying too early in between changes nothing.
+                let mut hasty = budget.clone();
+                hasty.charge(now + wait / 2, cost);
+                hasty.charge(now + wait - 1, cost);
+                prop_assert!(hasty.charge(now + wait, cost).allowed());
+            } else {
+                prop_assert!(decision.allowed() || decision.never());
+                prop_assert_eq!(decision.never(), u64::from(cost) > decision.limit());
+            }
+            let reset = budget.apply(Op::Peek, now, 0).reset_after().as_micros() as u64;
+            let whole = budget.apply(Op::Peek, now + reset, 0);
+            prop_assert_eq!(whole.remaining(), whole.limit());
+            if reset > 0 {
+                let earlier = budget.apply(Op::Peek, now + reset - 1, 0);
+                prop_assert!(!earlier.reset_after().is_zero());
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_and_a_peek_consume_nothing(
+        limit in 1u64..12, cost in 0u32..20, traffic in traffic(SECOND),
+    ) {
+        for limit in every_algorithm(limit, SECOND) {
+            let mut budget = Budget::new(limit);
+            admissions(&mut budget, &traffic);
+            let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
+            let before = budget.state.clone();
+            let peeked = budget.apply(Op::Peek, now, cost);
+            prop_assert_eq!(&budget.state, &before);
+            let charged = budget.charge(now, cost);
+            prop_assert_eq!(&peeked, &charged, "a peek answers as a charge");
+            if !charged.allowed() || cost == 0 {
+                prop_assert_eq!(&budget.state, &before);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refund_gives_back_what_was_taken_and_never_more_than_the_capacity(
+        limit in 1u64..12, cost in 1u32..12, traffic in traffic(SECOND),
+    ) {
+        for limit in every_algorithm(limit, SECOND) {
+            let mut budget = Budget::new(limit);
+            admissions(&mut budget, &traffic);
+            let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
+            let before = budget.apply(Op::Peek, now, 0);
+            if budget.charge(now, cost).allowed() {
+                let after = budget.apply(Op::Refund, now, cost);
+                prop_assert_eq!(after.remaining(), before.remaining());
+            }
+            let all = budget.apply(Op::Refund, now, u32::MAX);
+            prop_assert_eq!(all.remaining(), all.limit());
+            prop_assert_eq!(&budget.state, &[None]);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_mints_nothing_and_locks_nobody_out_for_more_than_a_period(
+        limit in 1u64..12, back in 1u64..5 * SECOND, traffic in traffic(SECOND),
+    ) {
+        for limit in every_algorithm(limit, SECOND) {
+            let mut budget = Budget::new(limit);
+            admissions(&mut budget, &traffic);
+            let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
+            let before = budget.apply(Op::Peek, now, 1);
+            let stepped = budget.apply(Op::Peek, now - back, 1);
+            prop_assert!(stepped.remaining() <= before.remaining() || back > SECOND);
+            // Charged until refused, at the time stepped back to.
+            while budget.charge(now - back, 1).allowed() {}
+            let wait = budget.apply(Op::Peek, now - back, 1).retry_after().unwrap();
+            // Without a step, it is one period at most; in a window of cells, one cell more.
+            let at_most = if budget.limit.name().starts_with("sliding_window") { 3 } else { 2 };
+            prop_assert!(wait <= Duration::from_secs(at_most), "{:?} {wait:?}", budget.limit);
+            prop_assert!(budget.charge(now - back + wait.as_micros() as u64, 1).allowed());
+        }
+    }
+
+    #[test]
+    fn a_changed_quota_counts_what_was_used_and_mints_nothing(
+        old in 1u64..30, new in 1u64..30, used in 1u32..30,
+        old_period in 1u64..5, new_period in 1u64..5, elapsed in 0u64..SECOND,
+    ) {
+        let pairs = every_algorithm(old, old_period * SECOND)
+            .into_iter()
+            .zip(every_algorithm(new, new_period * SECOND));
+        for (old, new) in pairs {
+            if old.name().starts_with("sliding_window") && new_period < old_period {
+                // Its units fade from the first moment, and fade faster in a shorter period.
+                continue;
+            }
+            let mut budget = Budget::new(old.clone());
+            let mut taken = 0;
+            while taken < used && budget.charge(START, 1).allowed() {
+                taken += 1;
+            }
+            let now = START + elapsed;
+            let kept = budget.apply(Op::Peek, now, 0);
+            let in_use = kept.limit() - kept.remaining();
+            budget.limit = new.clone();
+            let changed = budget.apply(Op::Peek, now, 0);
+            // Whole units may have been rounded down once before.
+            let at_most = changed.limit().saturating_sub(in_use) + 1;
+            prop_assert!(changed.remaining() <= at_most, "{:?}: {kept:?} {changed:?}", budget.limit);
+
+            // Nor by changing to and fro: no more is had than the larger quota has left.
+            let mut more = 0;
+            for turn in 0..100 {
+                budget.limit = [&old, &new][turn % 2].clone();
+                more += u64::from(budget.charge(now, 1).allowed());
+            }
+            prop_assert!(more <= kept.remaining().max(at_most));
+        }
+    }
+}
+
+#[test]
+fn three_a_second_are_three_a_second_over_an_hour() {
+    for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
+        let mut budget = Budget::new(limit_of("thirds", Quota::per_second(3)).unwrap());
+        while budget.charge(START, 1).allowed() {}
+        let mut admitted = 0;
+        for tick in 1..=3600 * 1000 {
+            while budget.charge(START + tick * 1000, 1).allowed() {
+                admitted += 1;
+            }
+        }
+        assert_eq!(admitted, 3 * 3600);
+    }
+}
+
+#[test]
+fn a_budget_has_its_whole_capacity_at_first_and_not_one_more() {
+    for limit in every_algorithm(7, SECOND) {
+        let mut budget = Budget::new(limit);
+        for left in (0..7).rev() {
+            let decision = budget.charge(START, 1);
+            assert!(decision.allowed());
+            assert_eq!(decision.remaining(), left, "{:?}", budget.limit);
+        }
+        assert!(!budget.charge(START, 1).allowed());
+    }
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_never_and_not_a_refusal_to_wait_for() {
+    for limit in every_algorithm(7, SECOND) {
+        let mut budget = Budget::new(limit);
+        for cost in [8, u32::MAX] {
+            let decision = budget.charge(START, cost);
+            assert!(!decision.allowed() && decision.never());
+            assert_eq!(decision.retry_after(), None);
+            assert_eq!(decision.remaining(), 7);
+        }
+        assert!(budget.charge(START, 7).allowed());
+    }
+}
+
+#[test]
+fn a_cost_of_zero_always_passes_and_takes_nothing() {
+    for limit in every_algorithm(2, SECOND) {
+        let mut budget = Budget::new(limit);
+        assert!(budget.charge(START, 2).allowed());
+        let decision = budget.charge(START, 0);
+        assert!(decision.allowed());
+        assert_eq!((decision.remaining(), decision.delay()), (0, Duration::ZERO));
+    }
+}
+
+#[test]
+fn a_queue_gives_each_its_turn() {
+    let mut budget =
+        Budget::new(Limit::leaky_bucket("queue", Quota::per_second(10).burst(3)).unwrap());
+    let delays: Vec<_> = (0..3).map(|_| budget.charge(START, 1).delay()).collect();
+    assert_eq!(delays, [0, 100, 200].map(Duration::from_millis));
+    assert_eq!(budget.charge(START, 1).retry_after(), Some(Duration::from_millis(100)));
+}
+
+#[test]
+fn a_lowered_quota_counts_what_was_used_and_a_raised_one_gives_the_difference_at_once() {
+    for (small, large) in every_algorithm(5, SECOND).into_iter().zip(every_algorithm(10, SECOND)) {
+        let mut budget = Budget::new(large.clone());
+        assert!(budget.charge(START, 6).allowed());
+        budget.limit = small.clone();
+        let lowered = budget.charge(START, 1);
+        assert_eq!((lowered.allowed(), lowered.remaining()), (false, 0), "{small:?}");
+        budget.limit = large;
+        assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), 4, "{small:?}");
+    }
+}
+
+#[test]
+fn a_large_debt_under_a_much_smaller_quota_locks_nobody_out_for_longer_than_it_took_to_build() {
+    // 10,000 a day, all used; then 100 a day. At the new rate that would be 99 days.
+    let day = 24 * 3600 * SECOND;
+    for (large, small) in every_algorithm(10_000, day).into_iter().zip(every_algorithm(100, day)) {
+        let mut budget = Budget::new(large);
+        assert!(budget.charge(START, 10_000).allowed());
+        budget.limit = small;
+        let wait = budget.charge(START, 1).retry_after().unwrap();
+        assert!(wait <= Duration::from_secs(2 * 24 * 3600), "{:?}: {wait:?}", budget.limit);
+        assert!(budget.charge(START + wait.as_micros() as u64, 1).allowed());
+    }
+}
+
+#[test]
+fn a_clock_set_back_by_years_goes_on_with_what_was_held() {
+    for limit in every_algorithm(5, SECOND) {
+        let mut budget = Budget::new(limit);
+        assert!(budget.charge(START, 3).allowed());
+        let year = 365 * 24 * 3600 * SECOND;
+        assert!(budget.charge(START - year, 1).allowed());
+        let decision = budget.charge(START - year, 2);
+        assert!(!decision.allowed(), "{:?}: {decision:?}", budget.limit);
+        assert!(decision.retry_after().unwrap() <= Duration::from_micros(2 * SECOND));
+    }
+}
