@@ -43,10 +43,10 @@ local values, kinds, ends, changed = {}, {}, {}, {}
 -- Whether a stored value is one of this kind.
 local function is_readable(key, kind, value)
   if string.byte(value) ~= kind then return false end
-  if kind == BUCKET_KIND then return #value == 28 end
-  if kind == WINDOW_KIND then return #value == 21 end
+  if kind == BUCKET_KIND then return bucket_is_whole(value) end
+  if kind == WINDOW_KIND then return window_is_whole(value) end
   if kind == LOG_KIND then return log_is_whole(key, value) end
-  return #value > CELLS_HEAD_SIZE and (#value - CELLS_HEAD_SIZE) % 7 == 0
+  return cells_are_whole(value)
 end
 
 -- The value of a key for an algorithm of this kind, and UNREADABLE if there is another.

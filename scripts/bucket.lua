@@ -8,11 +8,16 @@
 -- limit    units, micros, capacity (in units)
 local BUCKET = '>BI7I7I7I6'
 
+local function bucket_is_whole(value)
+  if #value ~= 28 then return false end
+  local _, at, used, u, m = struct.unpack(BUCKET, value)
+  return u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
+end
+
 -- The level at `now` under this quota: at, used, units, micros, behind, moved.
 local function bucket_resume(value, units, micros, capacity, now)
   if not value then return now, 0, units, micros, 0, false end
   local _, at, used, u, m = struct.unpack(BUCKET, value)
-  if u == 0 or m == 0 then return now, 0, units, micros, 0, false end
   local behind, moved = at - now, false
   if behind <= 0 then
     used = used + behind * u

@@ -8,6 +8,12 @@
 --          with the key's first request
 local WINDOW = '>BI7I7I6'
 
+local function window_is_whole(value)
+  if #value ~= 21 then return false end
+  local _, count, window_end, p = struct.unpack(WINDOW, value)
+  return p > 0 and count <= MAX_EXACT and window_end <= MAX_EXACT
+end
+
 local function fixed_window_end(period, aligned, time)
   if aligned == 1 then return (floor(time / period) + 1) * period end
   return time + period

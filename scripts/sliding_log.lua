@@ -31,7 +31,11 @@ end
 -- Whether a head that was read is whole, and its ring there.
 local function log_is_whole(key, head)
   if #head ~= LOG_SIZE then return false end
-  local _, _, clock_bytes, sum_bytes, slots, first, entries = struct.unpack(LOG, head)
+  local _, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
+    struct.unpack(LOG, head)
+  if period == 0 or before > sum or oldest > clock or newest > MAX_EXACT or sum - before > MAX_EXACT then
+    return false
+  end
   if slots == 0 then return entries == 0 end
   return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
     and first < slots and entries <= slots

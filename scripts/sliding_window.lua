@@ -9,6 +9,17 @@
 local CELLS_HEAD = '>BI6I7'
 local CELLS_HEAD_SIZE = 14
 
+local function cells_are_whole(value)
+  local size = #value - CELLS_HEAD_SIZE
+  if size <= 0 or size % 7 ~= 0 then return false end
+  local _, length, newest = struct.unpack(CELLS_HEAD, value)
+  if length == 0 or newest * length > MAX_EXACT then return false end
+  for i = 0, size / 7 - 1 do
+    if struct.unpack('>I7', value, CELLS_HEAD_SIZE + 1 + i * 7) > MAX_EXACT / length then return false end
+  end
+  return true
+end
+
 -- From when on the counts say nothing.
 local function cells_end(length, newest, counts)
   local youngest = 1
@@ -28,7 +39,7 @@ local function sliding_window_resume(value, length, cells, now)
   local len = (#value - CELLS_HEAD_SIZE) / 7
   local old = {struct.unpack('>' .. string.rep('I7', len), value, CELLS_HEAD_SIZE + 1)}
   old[len + 1] = nil
-  if l == 0 or now >= cells_end(l, n, old) then return counts, newest, time, moved end
+  if now >= cells_end(l, n, old) then return counts, newest, time, moved end
 
   if n * l - now > length * cells then
     n, moved = floor(now / l), true

@@ -33,8 +33,8 @@ use crate::{ConfigError, Decision, Error, telemetry};
 ///   whole again. The braces keep all limits of one key in one slot of a Redis Cluster.
 /// - The connection is checked out of the pool once, and kept for as long as it works.
 ///
-/// A user for it needs `~prefix:*` and `+evalsha +script|load +time +get +set +getrange +setrange
-/// +strlen +pexpire +del`, and `+ping +unwatch +client|setinfo` for the connection.
+/// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
+/// +script|load +time +get +set +getrange +setrange +strlen +pexpire +del +ping +unwatch`.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -1,0 +1,456 @@
+//! The Redis store against a real server: what it keeps, what heals, and what happens when the
+//! server does not answer.
+
+#![cfg(feature = "redis")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use support::{RedisServer, free_port};
+use tollgate::{Key, Limit, ManualClock, Op, Quota, RateLimiter, RedisStore};
+
+/// One limit under each algorithm, 5 units a minute.
+fn limits() -> Vec<Limit> {
+    let quota = Quota::per_minute(5);
+    vec![
+        Limit::token_bucket("token_bucket", quota).unwrap(),
+        Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
+        Limit::gcra("gcra", quota).unwrap(),
+        Limit::fixed_window("fixed_window", quota).unwrap(),
+        Limit::sliding_window_of("sliding_window", quota, 4).unwrap(),
+        Limit::sliding_log("sliding_log", quota).unwrap(),
+    ]
+}
+
+async fn limiter(server: &RedisServer) -> RateLimiter {
+    RateLimiter::redis(&server.url()).await.unwrap()
+}
+
+/// How often a command was called on the server.
+fn calls(connection: &mut redis::Connection, command: &str) -> u64 {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let start = format!("cmdstat_{command}:calls=");
+    info.lines()
+        .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+#[tokio::test]
+async fn replicas_that_name_one_redis_share_their_budgets() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server).await, limiter(&server).await);
+    let key = Key::new("alice");
+    for limit in limits() {
+        assert_eq!(one.check_n(&limit, &key, 2).await.unwrap().remaining(), 3);
+        assert_eq!(other.check_n(&limit, &key, 2).await.unwrap().remaining(), 1);
+        assert!(!one.check_n(&limit, &key, 2).await.unwrap().allowed(), "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn every_key_lives_exactly_as_long_as_its_state_matters() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits() {
+        let decision = limiter.check_n(&limit, &key, 2).await.unwrap();
+        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let left: u64 = behind.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
+        let reset = decision.reset_after();
+        // Never sooner; later only by rounding to the millisecond. Time has passed since.
+        assert!(u128::from(left) <= reset.as_millis() + 1, "{limit}: {left} {reset:?}");
+        assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{limit}");
+    }
+    assert_eq!(behind.keys::<_, Vec<String>>("*").unwrap().len(), limits().len());
+}
+
+#[tokio::test]
+async fn a_peek_changes_nothing_not_even_the_time_to_live() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits() {
+        limiter.check_n(&limit, &key, 2).await.unwrap();
+        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let snapshot = |behind: &mut redis::Connection| -> (Vec<u8>, i64) {
+            let expires = redis::cmd("PEXPIRETIME").arg(&redis_key).query(behind).unwrap();
+            (behind.get(&redis_key).unwrap(), expires)
+        };
+        let before = snapshot(&mut behind);
+        assert!(limiter.peek(&limit, &key, 3).await.unwrap().allowed());
+        assert!(!limiter.peek(&limit, &key, 4).await.unwrap().allowed());
+        assert!(limiter.check_n(&limit, &key, 0).await.unwrap().allowed());
+        assert_eq!(snapshot(&mut behind), before, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_check_writes_nothing() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits() {
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        let changes = |behind: &mut redis::Connection| {
+            ["set", "setrange", "pexpire", "del"].map(|command| calls(behind, command))
+        };
+        let before = changes(&mut behind);
+        assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+        assert_eq!(changes(&mut behind), before, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn reset_and_a_full_refund_leave_no_key() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits() {
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        assert_eq!(limiter.refund(&limit, &key, 2).await.unwrap().remaining(), 2, "{limit}");
+        assert_eq!(limiter.refund(&limit, &key, 900).await.unwrap().remaining(), 5, "{limit}");
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        assert_eq!(limiter.reset(&limit, &key).await.unwrap().remaining(), 5, "{limit}");
+    }
+    assert_eq!(behind.keys::<_, Vec<String>>("*").unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits() {
+        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        limiter.check_n(&limit, &key, 1).await.unwrap();
+        // Two entries, so that a log has a ring.
+        limiter.check_n(&limit, &key, 1).await.unwrap();
+        let good: Vec<u8> = behind.get(&redis_key).unwrap();
+        let mut garbage: Vec<Vec<u8>> = vec![
+            Vec::new(),
+            b"42".to_vec(),
+            good[..good.len() - 1].to_vec(),
+            [&good[..], b"x"].concat(),
+            vec![0xff; good.len()],
+            vec![0; good.len()],
+        ];
+        // Every single byte wrong, of a value of the right size.
+        for place in 0..good.len() {
+            let mut value = good.clone();
+            value[place] ^= 0xff;
+            garbage.push(value);
+        }
+        for value in garbage {
+            let () = behind.set(&redis_key, &value).unwrap();
+            let decision = limiter.check(&limit, &key).await;
+            let decision = decision.unwrap_or_else(|error| panic!("{limit} {value:?}: {error}"));
+            assert!(decision.remaining() <= 5, "{limit} {value:?}");
+            limiter.refund(&limit, &key, 1).await.unwrap();
+            limiter.peek(&limit, &key, 1).await.unwrap();
+            limiter.check_n(&limit, &key, 5).await.unwrap();
+        }
+        for foreign in ["LPUSH", "SADD"] {
+            let () = behind.del(&redis_key).unwrap();
+            let () = redis::cmd(foreign).arg(&redis_key).arg("x").query(&mut behind).unwrap();
+            assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5, "{limit}");
+            assert_eq!(limiter.refund(&limit, &key, 1).await.unwrap().remaining(), 5, "{limit}");
+            assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
+            assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 3, "{limit}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_lost_its_time_to_live_does_not_lock_anyone_out() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_790_000_000));
+    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits() {
+        clock.set(Duration::from_secs(1_790_000_000));
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        let () = behind.persist(format!("tollgate:{{alice}}:{}", limit.name())).unwrap();
+        // Two minutes: a window that moves in cells holds on for a cell longer than its period.
+        clock.advance(Duration::from_secs(120));
+        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn hostile_keys_stay_in_their_own_budget() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let limit = Limit::fixed_window("api", Quota::per_minute(1)).unwrap();
+    let hostile = ["}{", "a}:api", "{a}", "a\r\nDEL *", "\0", "*", "", "ä", "a:b", "%00"];
+    let keys: Vec<Key> =
+        hostile.iter().map(Key::new).chain([Key::new("x".repeat(1 << 20))]).collect();
+    for key in &keys {
+        assert!(limiter.check(&limit, key).await.unwrap().allowed(), "{key:?}");
+        assert!(!limiter.check(&limit, key).await.unwrap().allowed(), "{key:?}");
+    }
+    let stored: Vec<String> = behind.keys("*").unwrap();
+    assert_eq!(stored.len(), keys.len());
+    assert!(stored.iter().all(|key| key.len() < 160 && key.ends_with("}:api")));
+}
+
+#[tokio::test]
+async fn all_limits_of_a_key_share_a_slot() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::from_parts(["10.0.0.1", "GET /search"]);
+    for limit in limits() {
+        limiter.check(&limit, &key).await.unwrap();
+    }
+    let stored: Vec<String> = behind.keys("*").unwrap();
+    let tag = format!("{{{}}}", key.as_str());
+    assert_eq!(stored.len(), limits().len());
+    assert!(stored.iter().all(|key| key.matches(&tag).count() == 1));
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_forgot_is_loaded_within_the_same_check() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let key = Key::new("alice");
+    for left in (0..5).rev() {
+        let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut behind).unwrap();
+        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
+    }
+}
+
+#[tokio::test]
+async fn checks_do_not_pay_for_the_pools_pings() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
+    for _ in 0..50 {
+        limiter.check(&limit, &Key::new("alice")).await.unwrap();
+    }
+    assert_eq!(calls(&mut behind, "ping"), 0);
+    assert_eq!(calls(&mut behind, "evalsha"), 51, "one a check, and one to find it missing");
+}
+
+#[tokio::test]
+async fn a_pool_of_one_connection_that_the_application_uses_is_enough() {
+    let server = RedisServer::start();
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .builder()
+        .unwrap()
+        .max_size(2)
+        .build()
+        .unwrap();
+    let store = RedisStore::builder().pool(pool.clone()).prefix("shop").build().unwrap();
+    let limiter = RateLimiter::new(store);
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let key = Key::new("alice");
+    let checks = (0..20).map(|_| limiter.check(&limit, &key));
+    let mut admitted = 0;
+    for check in checks {
+        admitted += u32::from(check.await.unwrap().allowed());
+    }
+    assert_eq!(admitted, 5);
+    let mut own = pool.get().await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut own).await.unwrap();
+    assert_eq!(keys, ["shop:{alice}:api"]);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_costs_no_more_than_the_deadline() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(100);
+    let store = RedisStore::builder().url(server.url()).deadline(deadline).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let key = Key::new("alice");
+    limiter.check(&limit, &key).await.unwrap();
+
+    server.pause(true);
+    let started = Instant::now();
+    let error = limiter.check(&limit, &key).await.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert!(error.may_have_charged());
+    // A server that accepts connections and says nothing is no different.
+    let error = limiter.check(&limit, &key).await.unwrap_err();
+    assert!(error.is_timeout() || error.is_unreachable(), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10), "it does not hang");
+
+    server.pause(false);
+    let decision = decide_again(&limiter, &limit, &key).await;
+    // The charge whose answer was lost happened, once: it was not sent again.
+    assert_eq!(decision.remaining(), 3 - 1);
+}
+
+/// Checks until the store has recovered; the checks that fail meanwhile must not charge.
+async fn decide_again(limiter: &RateLimiter, limit: &Limit, key: &Key) -> tollgate::Decision {
+    for _ in 0..1_000 {
+        match limiter.check(limit, key).await {
+            Ok(decision) => return decision,
+            Err(error) => assert!(!error.is_misuse(), "{error}"),
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the store did not recover");
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_fails_checks_at_once_and_heals_when_it_is_back() {
+    let mut server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let key = Key::new("alice");
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+
+    server.kill();
+    assert!(limiter.check(&limit, &key).await.is_err());
+    let error = limiter.check(&limit, &key).await.unwrap_err();
+    assert!(error.is_unreachable() && !error.may_have_charged(), "{error}");
+
+    let _again = RedisServer::start_on(server.port()).expect("the port is free again");
+    let decision = decide_again(&limiter, &limit, &key).await;
+    assert_eq!(decision.remaining(), 4, "the new server knows nothing, not even the script");
+}
+
+#[tokio::test]
+async fn many_checks_at_once_during_an_outage_all_fail_and_make_one_connection_afterwards() {
+    let mut server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
+    let key = Key::new("alice");
+    server.kill();
+    let storm = |limiter: RateLimiter| {
+        let (limit, key) = (limit.clone(), key.clone());
+        async move {
+            let mut checks = tokio::task::JoinSet::new();
+            for _ in 0..100 {
+                let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+                checks.spawn(async move { limiter.check(&limit, &key).await });
+            }
+            checks.join_all().await
+        }
+    };
+    assert!(storm(limiter.clone()).await.iter().all(Result::is_err));
+
+    let again = RedisServer::start_on(server.port()).expect("the port is free again");
+    decide_again(&limiter, &limit, &key).await;
+    assert!(storm(limiter.clone()).await.iter().all(Result::is_ok));
+    let mut behind = again.connection();
+    let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut behind).unwrap();
+    assert_eq!(clients.lines().count(), 2, "the store's and this one:\n{clients}");
+}
+
+#[tokio::test]
+async fn a_check_that_is_given_up_before_it_is_polled_charges_nothing() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let key = Key::new("alice");
+    drop(limiter.apply(Op::Charge, &[limit.charge(&key, 1)]));
+    assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_when_the_store_is_built() {
+    let nobody = free_port();
+    let error = RedisStore::connect(&format!("redis://127.0.0.1:{nobody}/")).await.unwrap_err();
+    assert!(error.to_string().contains("check that Redis runs"), "{error}");
+
+    for url in ["", "localhost", "http://127.0.0.1/", "redis://:hunter2@/"] {
+        let error = RedisStore::builder().url(url).build();
+        let error = error.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!error.contains("hunter2"), "{error}");
+        assert!(
+            url.contains("hunter2") || error.contains("redis://[user:password@]host"),
+            "{error}"
+        );
+    }
+    for prefix in ["", "a b", "a{b", "ä"] {
+        let error = RedisStore::builder().prefix(prefix).build().unwrap_err();
+        assert!(error.to_string().starts_with("the key prefix"), "{error}");
+    }
+    let error = RedisStore::builder().deadline(Duration::ZERO).build().unwrap_err();
+    assert_eq!(error.to_string(), "the deadline is 0: no check could be answered in time");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_when_the_store_connects() {
+    let server = RedisServer::start();
+    let mut behind = server.connection();
+    let () = redis::cmd("CONFIG")
+        .arg(&["SET", "requirepass", "open sesame"])
+        .query(&mut behind)
+        .unwrap();
+    let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
+    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("WRONGPASS") || error.to_lowercase().contains("password"), "{error}");
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let server = RedisServer::start();
+    let mut behind = server.connection();
+    let rules = "on >secret resetkeys ~tollgate:* resetchannels -@all +evalsha +script|load +time \
+                 +get +set +getrange +setrange +strlen +pexpire +del +ping +unwatch";
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg("limiter");
+    for rule in rules.split_whitespace() {
+        command.arg(rule);
+    }
+    let () = command.query(&mut behind).unwrap();
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let limiter = RateLimiter::redis(&url).await.unwrap();
+    let key = Key::new("alice");
+    for limit in limits() {
+        for cost in [1, 1, 9] {
+            limiter.check_n(&limit, &key, cost).await.unwrap();
+        }
+        limiter.refund(&limit, &key, 1).await.unwrap();
+        limiter.reset(&limit, &key).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_exact_log_of_a_thousand_requests_is_small() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let limit = Limit::sliding_log("log", Quota::per_minute(1_000)).unwrap();
+    let key = Key::new("k");
+    for _ in 0..1_000 {
+        clock.advance(Duration::from_micros(40_017));
+        assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    }
+    let usage: u64 = redis::cmd("MEMORY")
+        .arg(&["USAGE", "tollgate:{k}:log"])
+        .query(&mut server.connection())
+        .unwrap();
+    assert!(usage <= 7_000, "{usage} bytes");
+}
+
+#[tokio::test]
+async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let limit = Limit::sliding_log("log", Quota::per_minute(100_000)).unwrap();
+    let key = Key::new("k");
+    for _ in 0..5 {
+        assert!(limiter.check_n(&limit, &key, 1_000).await.unwrap().allowed());
+    }
+    let size: usize = server.connection().strlen("tollgate:{k}:log").unwrap();
+    assert!(size < 200, "{size} bytes");
+}
