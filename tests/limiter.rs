@@ -1,0 +1,178 @@
+//! The core without HTTP: waiting, turns, several limits, and names.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tollgate::{Key, Limit, Op, Quota, RateLimiter};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn ten_a_second(burst: u64) -> Limit {
+    Limit::gcra("limit", Quota::per_second(10).burst(burst)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_waits_exactly_until_the_units_are_there() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(2), Key::new("k"));
+    let started = Instant::now();
+    for waited in [0, 0, 100, 200, 300] {
+        let decision = limiter.acquire(&limit, &key, 1, 1_000 * MS).await.unwrap();
+        assert!(decision.allowed());
+        assert_eq!(started.elapsed(), waited * MS);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_refuses_at_once_what_it_would_have_to_wait_too_long_for() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(2), Key::new("k"));
+    let started = Instant::now();
+    assert!(limiter.acquire(&limit, &key, 2, Duration::ZERO).await.unwrap().allowed());
+    let decision = limiter.acquire(&limit, &key, 2, 199 * MS).await.unwrap();
+    assert!(!decision.allowed());
+    assert_eq!(decision.retry_after(), Some(200 * MS));
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert!(limiter.acquire(&limit, &key, 2, 200 * MS).await.unwrap().allowed());
+    assert_eq!(started.elapsed(), 200 * MS);
+
+    let never = limiter.acquire(&limit, &key, 3, Duration::MAX).await.unwrap();
+    assert!(never.never());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_get_their_turn_in_the_order_in_which_they_came() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(5), Key::new("k"));
+    limiter.check_n(&limit, &key, 5).await.unwrap();
+    let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiters = JoinSet::new();
+    // A large one in front is not starved by the small ones behind.
+    for (number, units) in [(0, 5), (1, 1), (2, 1), (3, 1)] {
+        let (limiter, limit, key, done) =
+            (limiter.clone(), limit.clone(), key.clone(), done.clone());
+        waiters.spawn(async move {
+            let decision = limiter.acquire(&limit, &key, units, 10_000 * MS).await.unwrap();
+            assert!(decision.allowed());
+            done.send(number).unwrap();
+        });
+        tokio::task::yield_now().await;
+    }
+    drop(done);
+    let started = Instant::now();
+    for expected in 0..4 {
+        assert_eq!(order.recv().await, Some(expected));
+    }
+    assert_eq!(started.elapsed(), 800 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_gives_up_lets_the_next_one_go_first() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(1), Key::new("k"));
+    limiter.check(&limit, &key).await.unwrap();
+    let impatient = {
+        let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await })
+    };
+    tokio::task::yield_now().await;
+    impatient.abort();
+    assert!(impatient.await.unwrap_err().is_cancelled());
+    let started = Instant::now();
+    assert!(limiter.acquire(&limit, &key, 1, 100 * MS).await.unwrap().allowed());
+    assert_eq!(started.elapsed(), 100 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_others_in_front_for_too_long_is_refused_in_time() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(1), Key::new("k"));
+    limiter.check(&limit, &key).await.unwrap();
+    let mut front = JoinSet::new();
+    for _ in 0..5 {
+        let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+        front.spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await });
+    }
+    tokio::task::yield_now().await;
+    let started = Instant::now();
+    let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
+    assert!(!decision.allowed() && decision.retry_after().is_some());
+    assert_eq!(started.elapsed(), 250 * MS);
+    assert!(front.join_all().await.into_iter().all(|it| it.unwrap().allowed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_waits_out_a_leaky_buckets_delay() {
+    let limiter = RateLimiter::in_memory();
+    let limit = Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap();
+    let key = Key::new("k");
+    let started = Instant::now();
+    let mut waiters = JoinSet::new();
+    for _ in 0..5 {
+        let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+        waiters.spawn(async move {
+            limiter.acquire(&limit, &key, 1, 10_000 * MS).await.unwrap();
+            started.elapsed()
+        });
+    }
+    let mut left = waiters.join_all().await;
+    left.sort();
+    assert_eq!(left, [0, 100, 200, 300, 400].map(|waited| waited * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delay_longer_than_the_patience_is_given_back() {
+    let limiter = RateLimiter::in_memory();
+    let limit = Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap();
+    let key = Key::new("k");
+    limiter.check_n(&limit, &key, 4).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1, 150 * MS).await.unwrap();
+    assert!(!decision.allowed());
+    assert_eq!(decision.retry_after(), Some(250 * MS));
+    assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_limits_are_waited_for_together_and_charged_together() {
+    let limiter = RateLimiter::in_memory();
+    let fast = Limit::gcra("fast", Quota::per_second(10).burst(1)).unwrap();
+    let slow = Limit::gcra("slow", Quota::per_second(2).burst(1)).unwrap();
+    let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+    let group = [fast.charge(&alice, 1), slow.charge(&acme, 1)];
+    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+
+    let started = Instant::now();
+    assert!(limiter.acquire_all(&group, 1_000 * MS).await.unwrap().allowed());
+    assert_eq!(started.elapsed(), 500 * MS);
+    assert_eq!(limiter.peek(&fast, &alice, 0).await.unwrap().remaining(), 0);
+}
+
+#[tokio::test]
+async fn a_batch_without_a_charge_or_with_one_twice_is_an_error_that_says_so() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(1), Key::new("k"));
+    let error = limiter.apply(Op::Charge, &[]).await.unwrap_err();
+    assert!(error.is_misuse(), "{error}");
+    let twice = [limit.charge(&key, 1), limit.charge(&key, 1)];
+    let error = limiter.acquire_all(&twice, MS).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the check cannot be decided: limit `limit` and key `k` are in the batch twice: charge \
+         the sum once"
+    );
+}
+
+#[tokio::test]
+async fn one_name_stands_for_one_quota() {
+    let limiter = RateLimiter::in_memory();
+    limiter.register(&ten_a_second(1)).unwrap();
+    limiter.register(&ten_a_second(1)).unwrap();
+    let error = limiter.register(&ten_a_second(2)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "limit `limit`: the name is taken in this limiter by 10 per 1s, burst 1 (GCRA), and this \
+         is 10 per 1s, burst 2 (GCRA): limits of one name share their budgets, so give this one \
+         another name, or the same quota"
+    );
+}

@@ -1,0 +1,144 @@
+//! Names, numbers and configuration files: what is wrong is told when a limit is built.
+
+use std::time::Duration;
+
+use tollgate::{ConfigError, Limit, Quota};
+
+type Constructor = fn(&str, Quota) -> Result<Limit, ConfigError>;
+
+const CONSTRUCTORS: [Constructor; 9] = [
+    Limit::token_bucket,
+    Limit::leaky_bucket,
+    Limit::leaky_bucket_meter,
+    Limit::gcra,
+    Limit::fixed_window,
+    Limit::fixed_window_aligned,
+    Limit::sliding_window,
+    Limit::sliding_log,
+    |name, quota| Limit::sliding_window_of(name, quota, 7),
+];
+
+fn message(result: Result<Limit, ConfigError>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn quotas_that_allow_nothing_or_last_no_time_or_too_long_are_refused_by_every_algorithm() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    for limit in CONSTRUCTORS {
+        for (quota, why) in [
+            (Quota::per_second(0), "the limit is 0"),
+            (Quota::new(1, Duration::ZERO), "the period is 0"),
+            (Quota::new(1, Duration::from_nanos(1_500)), "not a whole number of microseconds"),
+            (Quota::new(1, 367 * day), "longer than 366 days"),
+            (Quota::new(1, Duration::MAX), "not a whole number of microseconds"),
+            (Quota::new(1, Duration::from_secs(u64::MAX)), "longer than 366 days"),
+            (Quota::per_second(u64::MAX), "beyond exact arithmetic"),
+        ] {
+            let message = message(limit("api", quota));
+            assert!(message.starts_with("limit `api`: ") && message.contains(why), "{message}");
+        }
+        assert!(limit("api", Quota::new(1, 366 * day)).is_ok());
+        assert!(limit("api", Quota::new(1, Duration::from_micros(7))).is_ok());
+    }
+}
+
+#[test]
+fn names_that_cannot_be_a_header_value_are_refused_by_every_algorithm() {
+    for limit in CONSTRUCTORS {
+        for name in ["", "a\nb", "a\0b", "ä", "a\"b", "a\\b", " a", "a ", &"x".repeat(65)] {
+            let message = message(limit(name, Quota::per_second(1)));
+            assert!(message.contains("name"), "{message}");
+            assert!(message.chars().all(|it| !it.is_control()), "{message:?}");
+        }
+        for name in ["a", "5-in-1min", "per client", "a:b{c}/d", &"x".repeat(64)] {
+            assert!(limit(name, Quota::per_second(1)).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_burst_is_refused_by_algorithms_that_have_none() {
+    let quota = Quota::per_second(10).burst(20);
+    for limit in &CONSTRUCTORS[..4] {
+        assert!(limit("api", quota).is_ok());
+        assert!(message(limit("api", Quota::per_second(10).burst(0))).contains("the burst is 0"));
+    }
+    for limit in &CONSTRUCTORS[4..] {
+        assert!(message(limit("api", quota)).contains("has no burst"));
+    }
+}
+
+#[test]
+fn numbers_beyond_exact_arithmetic_are_refused_and_rounder_ones_are_not() {
+    // In lowest terms, a million a day is 1 in 86,400 us.
+    assert!(Limit::token_bucket("api", Quota::per_day(1_000_000)).is_ok());
+    let message_of = message(Limit::token_bucket("api", Quota::per_day(1_000_001)));
+    assert!(message_of.contains("use a rounder limit"), "{message_of}");
+    let message_of = message(Limit::sliding_window("api", Quota::per_day(1_000_000)));
+    assert!(message_of.contains("use more cells"), "{message_of}");
+    assert!(Limit::sliding_window_of("api", Quota::per_day(1_000_000), 24).is_ok());
+    let slow = Quota::new(1, Duration::from_secs(86_400)).burst(5_000);
+    assert!(message(Limit::gcra("api", slow)).contains("more than ten years to come back"));
+}
+
+#[test]
+fn cells_are_one_to_a_hundred_and_last_a_microsecond_at_least() {
+    for (cells, period, why) in [
+        (0, 1_000, "0 cells"),
+        (101, 1_000, "101 cells"),
+        (u32::MAX, 1_000, "cells"),
+        (7, 6, "a cell lasts at least one microsecond"),
+    ] {
+        let quota = Quota::new(1, Duration::from_micros(period));
+        assert!(message(Limit::sliding_window_of("api", quota, cells)).contains(why));
+    }
+}
+
+#[test]
+fn a_limit_survives_its_configuration_format() {
+    for limit in CONSTRUCTORS {
+        let limit = limit("api", Quota::per_minute(30)).unwrap();
+        let json = serde_json::to_string(&limit).unwrap();
+        assert_eq!(serde_json::from_str::<Limit>(&json).unwrap(), limit, "{json}");
+    }
+    let bursty = Limit::gcra("api", Quota::per_minute(30).burst(7)).unwrap();
+    let json = serde_json::to_string(&bursty).unwrap();
+    assert_eq!(
+        json,
+        r#"{"name":"api","algorithm":"gcra","limit":30,"period_us":60000000,"burst":7}"#
+    );
+}
+
+#[test]
+fn mistakes_in_a_configuration_file_are_told() {
+    let parse = |json: &str| serde_json::from_str::<Limit>(json).unwrap_err().to_string();
+    for (json, why) in [
+        (r#"{"name":"a","algorithm":"gcra","limit":1}"#, "missing field `period_us`"),
+        (r#"{"name":"a","algorithm":"gcr","limit":1,"period_us":1}"#, "unknown variant `gcr`"),
+        (
+            r#"{"name":"a","algorithm":"gcra","limit":1,"period_us":1,"brust":1}"#,
+            "unknown field `brust`",
+        ),
+        (r#"{"name":"a","algorithm":"gcra","limit":-1,"period_us":1}"#, "invalid value"),
+        (
+            r#"{"name":"a","algorithm":"gcra","limit":1,"period_us":1,"cells":1}"#,
+            "`cells` is a field of sliding_window only",
+        ),
+        (
+            r#"{"name":"a","algorithm":"gcra","limit":1,"period_us":1,"mode":"queue"}"#,
+            "`mode` is a field of leaky_bucket only",
+        ),
+        (
+            r#"{"name":"a","algorithm":"gcra","limit":1,"period_us":1,"anchor":"clock"}"#,
+            "`anchor` is a field of fixed_window only",
+        ),
+        (
+            r#"{"name":"a","algorithm":"fixed_window","limit":1,"period_us":1,"burst":1}"#,
+            "has no burst",
+        ),
+    ] {
+        let message = parse(json);
+        assert!(message.contains(why), "{message}");
+    }
+}

@@ -1,0 +1,167 @@
+//! The embedded store: exact under concurrency, and bounded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::advance;
+use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, Store};
+
+fn key(number: usize) -> Key {
+    Key::from(number as u64)
+}
+
+#[test]
+fn threads_that_race_for_one_key_get_exactly_the_limit() {
+    for limit in [
+        Limit::token_bucket("limit", Quota::per_day(1_000)).unwrap(),
+        Limit::fixed_window("limit", Quota::per_day(1_000)).unwrap(),
+        Limit::sliding_log("limit", Quota::per_day(1_000)).unwrap(),
+    ] {
+        let store = MemoryStore::with_clock(ManualClock::new());
+        let admitted = AtomicU32::new(0);
+        thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    for _ in 0..500 {
+                        if decide(&store, &limit, &key(1)) {
+                            admitted.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 1_000, "{limit}");
+    }
+}
+
+/// A check on a store that answers at once.
+fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
+    let mut answer = store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match Future::poll(std::pin::Pin::new(&mut answer), &mut context) {
+        std::task::Poll::Ready(decision) => decision.unwrap().allowed(),
+        std::task::Poll::Pending => panic!("the embedded store answers at once"),
+    }
+}
+
+#[test]
+fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
+    let store = MemoryStore::with_clock(ManualClock::new());
+    let limit = Limit::fixed_window("limit", Quota::per_day(2_000)).unwrap();
+    let keys: Vec<Key> = (0..8).map(key).collect();
+    thread::scope(|threads| {
+        for number in 0..8 {
+            let (store, limit, keys) = (&store, &limit, &keys);
+            threads.spawn(move || {
+                for turn in 0..250 {
+                    let (one, other) = (&keys[number], &keys[(number + turn % 7 + 1) % 8]);
+                    let group = [limit.charge(other, 1), limit.charge(one, 1)];
+                    drop(store.apply(Op::Charge, &group));
+                }
+            });
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let limiter = RateLimiter::new(store);
+    let used: u64 = keys
+        .iter()
+        .map(|key| 2_000 - runtime.block_on(limiter.peek(&limit, key, 0)).unwrap().remaining())
+        .sum();
+    assert_eq!(used, 8 * 250 * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn budgets_that_are_whole_again_are_forgotten_while_one_key_is_busy() {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = RateLimiter::new(Arc::clone(&store));
+    let limit = Limit::token_bucket("limit", Quota::per_second(1)).unwrap();
+    for number in 0..10_000 {
+        limiter.check(&limit, &key(number)).await.unwrap();
+    }
+    assert_eq!(store.len(), 10_000);
+
+    advance(Duration::from_secs(2)).await;
+    for _ in 0..20_000 {
+        limiter.check(&limit, &key(0)).await.unwrap();
+    }
+    assert_eq!(store.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded_by_the_keys_in_use() {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = RateLimiter::new(Arc::clone(&store));
+    let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
+    // A new key every millisecond, each whole again after a second: 1,000 are in use.
+    let mut most = 0;
+    for number in 0..20_000 {
+        limiter.check(&limit, &key(number)).await.unwrap();
+        advance(Duration::from_millis(1)).await;
+        most = most.max(store.len());
+    }
+    assert!((1_000..4_000).contains(&most), "{most}");
+}
+
+#[tokio::test]
+async fn a_budget_that_was_only_looked_at_is_not_remembered() {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = RateLimiter::new(Arc::clone(&store));
+    let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
+    limiter.peek(&limit, &key(1), 1).await.unwrap();
+    limiter.check_n(&limit, &key(1), 0).await.unwrap();
+    limiter.refund(&limit, &key(1), 1).await.unwrap();
+    assert!(store.is_empty());
+    limiter.check(&limit, &key(1)).await.unwrap();
+    limiter.reset(&limit, &key(1)).await.unwrap();
+    assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn a_capped_store_forgets_others_but_never_a_key_that_is_refused() {
+    for cap in [1, 10, 100, 5_000] {
+        let store = Arc::new(MemoryStore::with_clock(ManualClock::new()).max_keys(cap));
+        let limiter = RateLimiter::new(Arc::clone(&store));
+        let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
+        let refused = Key::new("refused");
+        while limiter.check(&limit, &refused).await.unwrap().allowed() {}
+        for number in 0..10_000 {
+            // Whether a fresh key finds room depends on who is in its part of the store.
+            let decision = limiter.check(&limit, &key(number)).await;
+            assert!(decision.is_ok_and(|it| it.allowed()) || cap < 100);
+            assert!(store.len() <= cap);
+        }
+        assert!(!limiter.check(&limit, &refused).await.unwrap().allowed(), "cap {cap}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_full_of_refused_keys_says_that_it_is_full() {
+    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(10));
+    let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
+    for number in 0..10 {
+        assert!(limiter.check(&limit, &key(number)).await.unwrap().allowed());
+    }
+    let error = limiter.check(&limit, &key(10)).await.unwrap_err();
+    assert!(error.is_overloaded() && !error.may_have_charged(), "{error}");
+    assert!(error.to_string().contains("max_keys"), "{error}");
+
+    let (known, fresh) = (key(3), key(11));
+    let group = [limit.charge(&known, 1), limit.charge(&fresh, 1)];
+    assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_overloaded());
+    assert!(!limiter.check(&limit, &key(3)).await.unwrap().allowed(), "it is still remembered");
+}
+
+#[tokio::test]
+async fn a_key_that_was_whole_again_makes_room() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(10));
+    let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
+    for number in 0..30 {
+        if number % 10 == 0 {
+            clock.advance(Duration::from_secs(60));
+        }
+        assert!(limiter.check(&limit, &key(number)).await.unwrap().allowed());
+    }
+}
