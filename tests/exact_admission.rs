@@ -1,0 +1,98 @@
+//! Replicas that race for one key get exactly the limit, all together.
+
+#![cfg(feature = "redis")]
+
+mod support;
+
+use std::env;
+use std::process::{Command, Stdio};
+
+use support::RedisServer;
+use tokio::task::JoinSet;
+use tollgate::{Key, Limit, Quota, RateLimiter};
+
+const PROCESSES: usize = 4;
+const TASKS: usize = 32;
+const CHECKS: usize = 20;
+const ROUNDS: usize = 5;
+
+/// Less than what is asked for in a round: 4 * 32 * 20 = 2,560.
+const LIMIT: u64 = 1_000;
+
+fn limits() -> [Limit; 6] {
+    // Nothing comes back while the test runs.
+    let quota = Quota::per_day(LIMIT);
+    [
+        Limit::token_bucket("token_bucket", quota).unwrap(),
+        Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
+        Limit::gcra("gcra", quota).unwrap(),
+        Limit::fixed_window("fixed_window", quota).unwrap(),
+        Limit::sliding_window_of("sliding_window", quota, 24).unwrap(),
+        Limit::sliding_log("sliding_log", quota).unwrap(),
+    ]
+}
+
+/// One replica: started by the test below, in a process of its own.
+#[test]
+#[ignore = "it is a part of the test below, which starts it"]
+fn replica() {
+    let url = env::var("REPLICA_REDIS_URL").expect("it is started by the test below");
+    let key = Key::new(env::var("REPLICA_KEY").expect("it is started by the test below"));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter = RateLimiter::redis(&url).await.unwrap();
+        for limit in limits() {
+            let mut tasks = JoinSet::new();
+            for _ in 0..TASKS {
+                let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+                tasks.spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..CHECKS {
+                        let decision = limiter.check(&limit, &key).await.unwrap();
+                        admitted += usize::from(decision.allowed());
+                    }
+                    admitted
+                });
+            }
+            let admitted: usize = tasks.join_all().await.into_iter().sum();
+            println!("admitted {} {admitted}", limit.name());
+        }
+    });
+}
+
+#[test]
+fn four_processes_of_32_tasks_admit_exactly_the_limit_every_time() {
+    let server = RedisServer::start();
+    for round in 0..ROUNDS {
+        let replicas: Vec<_> = (0..PROCESSES)
+            .map(|_| {
+                Command::new(env::current_exe().unwrap())
+                    .args(["--exact", "replica", "--ignored", "--nocapture"])
+                    .env("REPLICA_REDIS_URL", server.url())
+                    .env("REPLICA_KEY", format!("round-{round}"))
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let outputs: Vec<String> = replicas
+            .into_iter()
+            .map(|replica| {
+                let output = replica.wait_with_output().unwrap();
+                assert!(output.status.success());
+                String::from_utf8(output.stdout).unwrap()
+            })
+            .collect();
+        for limit in limits() {
+            let start = format!("admitted {} ", limit.name());
+            let each: Vec<u64> = outputs
+                .iter()
+                .flat_map(|output| output.lines())
+                .filter_map(|line| line.strip_prefix(&start)?.parse().ok())
+                .collect();
+            println!("round {round}, {}: {each:?}", limit.name());
+            assert_eq!(each.len(), PROCESSES);
+            assert_eq!(each.iter().sum::<u64>(), LIMIT, "{limit}: {each:?}");
+        }
+    }
+}

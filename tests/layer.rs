@@ -1,0 +1,531 @@
+//! The layer as a tower service.
+
+#![cfg(feature = "axum")]
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::{any, get};
+use axum::{Extension as AxumExtension, Router};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tokio::time::Instant;
+use tollgate::{
+    Answer, Charge, Decision, Error, Extension, Global, Header, Key, KeyExtractor, Limit,
+    ManualClock, MemoryStore, OnMissingKey, OnStoreFailure, Op, PeerIp, PeerNetwork, Quota,
+    RateLimit, RateLimitLayer, RateLimiter, ResetFormat, Route, Store, from_fn,
+};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+
+const PER_MINUTE: Quota = Quota::per_minute(2);
+
+fn limiter() -> RateLimiter {
+    RateLimiter::new(MemoryStore::with_clock(ManualClock::new()))
+}
+
+fn request(method: &str, path: &str) -> http::request::Builder {
+    Request::builder().method(method).uri(path)
+}
+
+fn plain(path: &str) -> Request<Body> {
+    request("GET", path).body(Body::empty()).unwrap()
+}
+
+fn from_peer(peer: &str) -> Request<Body> {
+    let mut request = plain("/");
+    let address = SocketAddr::new(peer.parse().unwrap(), 4711);
+    request.extensions_mut().insert(ConnectInfo(address));
+    request
+}
+
+async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
+    app.clone().oneshot(request).await.unwrap()
+}
+
+async fn status(app: &Router, request: Request<Body>) -> u16 {
+    send(app, request).await.status().as_u16()
+}
+
+async fn text(response: Response<Body>) -> String {
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn number(headers: &HeaderMap, name: &str) -> u64 {
+    headers[name].to_str().unwrap().parse().unwrap()
+}
+
+/// An app that answers `GET /`, behind a layer.
+fn app(layer: RateLimitLayer) -> Router {
+    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+}
+
+fn global(limiter: &RateLimiter) -> RateLimitLayer {
+    RateLimitLayer::fixed_window(limiter, "api", PER_MINUTE).key(Global).unwrap()
+}
+
+#[tokio::test]
+async fn requests_pass_with_headers_until_the_budget_is_empty_and_then_get_429() {
+    let app = app(global(&limiter()));
+    for left in [1, 0] {
+        let response = send(&app, plain("/")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(number(response.headers(), "x-ratelimit-limit"), 2);
+        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left);
+        assert!(!response.headers().contains_key("retry-after"));
+        assert_eq!(text(response).await, "hello");
+    }
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(number(response.headers(), "retry-after"), 60);
+    assert_eq!(number(response.headers(), "x-ratelimit-limit"), 2);
+    assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 0);
+    assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
+    assert_eq!(text(response).await, "too many requests: try again in 60 s\n");
+}
+
+#[tokio::test]
+async fn retry_after_is_rounded_up_and_at_least_one() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+    let app = app(RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(1))
+        .key(Global)
+        .unwrap());
+    send(&app, plain("/")).await;
+    for (elapsed_us, retry_after) in [(1, 60), (58_999_999, 2), (59_000_000, 1), (59_999_999, 1)] {
+        clock.set(Duration::from_micros(elapsed_us));
+        let response = send(&app, plain("/")).await;
+        assert_eq!(number(response.headers(), "retry-after"), retry_after);
+    }
+    clock.set(Duration::from_secs(60));
+    assert_eq!(status(&app, plain("/")).await, 200);
+}
+
+#[tokio::test]
+async fn reset_is_told_in_seconds_since_the_epoch_or_from_now() {
+    let limiter = limiter();
+    let response = send(&app(global(&limiter)), plain("/")).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!((now + 50..=now + 61).contains(&number(response.headers(), "x-ratelimit-reset")));
+
+    let layer = global(&limiter).reset_format(ResetFormat::DeltaSeconds);
+    let response = send(&app(layer), plain("/")).await;
+    assert_eq!(number(response.headers(), "x-ratelimit-reset"), 60);
+}
+
+#[tokio::test]
+async fn the_decision_is_in_the_requests_and_the_responses_extensions() {
+    let handler = |AxumExtension(decision): AxumExtension<Decision>| async move {
+        decision.remaining().to_string()
+    };
+    let app = Router::new().route("/", get(handler)).layer(global(&limiter()));
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.extensions().get::<Decision>().unwrap().remaining(), 1);
+    assert_eq!(text(response).await, "1");
+    send(&app, plain("/")).await;
+    let refused = send(&app, plain("/")).await;
+    assert!(!refused.extensions().get::<Decision>().unwrap().allowed());
+}
+
+#[tokio::test]
+async fn a_closure_over_the_decision_replaces_the_refusal_but_not_its_meaning() {
+    let layer = global(&limiter()).on_refused(|decision| {
+        Response::builder()
+            .header("content-type", "application/json")
+            .body(format!(r#"{{"limit":{}}}"#, decision.limit()))
+            .unwrap()
+    });
+    let app = app(layer);
+    send(&app, plain("/")).await;
+    send(&app, plain("/")).await;
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.headers()["content-type"], "application/json");
+    assert_eq!(number(response.headers(), "retry-after"), 60);
+    assert_eq!(text(response).await, r#"{"limit":2}"#);
+}
+
+#[tokio::test]
+async fn a_request_that_can_never_pass_is_told_so_and_not_to_retry() {
+    let layer = global(&limiter()).cost(|parts| parts.uri.path().len() as u32);
+    let app = Router::new().fallback(|| async { "hello" }).layer(layer);
+    let response = send(&app, plain("/expensive")).await;
+    assert_eq!(response.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(!response.headers().contains_key("retry-after"));
+    assert!(text(response).await.contains("more than the 2 units"));
+    assert_eq!(number(send(&app, plain("/a")).await.headers(), "x-ratelimit-remaining"), 0);
+}
+
+#[tokio::test]
+async fn several_limits_are_decided_in_one_call_each_under_its_own_key() {
+    let layer = RateLimitLayer::builder(limiter())
+        .limit(Limit::fixed_window("client", Quota::per_minute(2)).unwrap(), PeerIp)
+        .limit(Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(), Global)
+        .build()
+        .unwrap();
+    let app = app(layer);
+    assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
+    assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
+    // The client's limit refuses, so everyone's is not charged.
+    assert_eq!(status(&app, from_peer("192.0.2.1")).await, 429);
+    assert_eq!(status(&app, from_peer("192.0.2.2")).await, 200);
+    let response = send(&app, from_peer("192.0.2.3")).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(number(response.headers(), "x-ratelimit-limit"), 3);
+}
+
+#[tokio::test]
+async fn layers_share_a_budget_only_by_the_same_name_and_key() {
+    let limiter = limiter();
+    let layer =
+        |name| RateLimitLayer::fixed_window(&limiter, name, PER_MINUTE).key(Global).unwrap();
+    let app = Router::new()
+        .route("/a", get(|| async {}).layer(layer("shared")))
+        .route("/b", get(|| async {}).layer(layer("shared")))
+        .route("/c", get(|| async {}).layer(layer("own")));
+    for (path, expected) in [("/a", 200), ("/b", 200), ("/a", 429), ("/b", 429), ("/c", 200)] {
+        assert_eq!(status(&app, plain(path)).await, expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn of_stacked_layers_the_headers_tell_the_tightest_and_a_refusal_inside_stays() {
+    let limiter = limiter();
+    let layer = |name, limit| {
+        RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit)).key(Global).unwrap()
+    };
+    let app = app(layer("inner", 2)).layer(layer("outer", 10));
+    let response = send(&app, plain("/")).await;
+    assert_eq!(number(response.headers(), "x-ratelimit-limit"), 2);
+    send(&app, plain("/")).await;
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(number(response.headers(), "x-ratelimit-limit"), 2);
+    assert!(!response.extensions().get::<Decision>().unwrap().allowed());
+}
+
+#[tokio::test]
+async fn a_layer_works_wherever_axum_takes_one() {
+    let limiter = limiter();
+    let layer = |name: &str| RateLimitLayer::gcra(&limiter, name, PER_MINUTE).key(Global).unwrap();
+    let app = Router::new()
+        .route("/method", get(|| async {}).layer(layer("method")))
+        .route("/route", get(|| async {}))
+        .route_layer(layer("route"))
+        .layer(ServiceBuilder::new().layer(layer("builder")));
+    assert_eq!(status(&app, plain("/method")).await, 200);
+    assert_eq!(status(&app, plain("/nowhere")).await, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaky_bucket_holds_requests_back_until_it_is_their_turn() {
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(10).burst(3));
+    let app = app(layer.key(Global).unwrap());
+    let started = Instant::now();
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let app = app.clone();
+        requests.spawn(async move { (status(&app, plain("/")).await, started.elapsed()) });
+    }
+    let mut answers = requests.join_all().await;
+    answers.sort();
+    let ms = Duration::from_millis;
+    assert_eq!(answers, [(200, ms(0)), (200, ms(100)), (200, ms(200)), (429, ms(0))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_while_it_waits_never_reaches_the_handler() {
+    let called = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&called);
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(1).burst(5));
+    let handler = move || async move {
+        count.fetch_add(1, Ordering::SeqCst);
+    };
+    let app = Router::new().route("/", get(handler)).layer(layer.key(Global).unwrap());
+    assert_eq!(status(&app, plain("/")).await, 200);
+    let impatient =
+        tokio::time::timeout(Duration::from_millis(500), status(&app, plain("/"))).await;
+    assert!(impatient.is_err());
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn cors_preflight_is_exempt_and_nothing_that_only_looks_like_it() {
+    let preflight = || {
+        request("OPTIONS", "/")
+            .header("origin", "https://example.com")
+            .header("access-control-request-method", "PUT")
+            .body(Body::empty())
+            .unwrap()
+    };
+    let limiter = limiter();
+    let limited = app(global(&limiter));
+    for _ in 0..5 {
+        let response = send(&limited, preflight()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(!response.headers().contains_key("x-ratelimit-limit"));
+    }
+    for expected in [200, 200, 429] {
+        let options = request("OPTIONS", "/").header("origin", "https://example.com");
+        assert_eq!(status(&limited, options.body(Body::empty()).unwrap()).await, expected);
+    }
+    assert_eq!(status(&app(global(&limiter).limit_preflight()), preflight()).await, 429);
+}
+
+#[tokio::test]
+async fn a_predicate_exempts_requests() {
+    let layer = global(&limiter()).skip(|parts| parts.uri.path() == "/health");
+    let app = Router::new().fallback(|| async {}).layer(layer);
+    for _ in 0..5 {
+        assert_eq!(status(&app, plain("/health")).await, 200);
+    }
+    for expected in [200, 200, 429] {
+        assert_eq!(status(&app, plain("/healthy")).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_has_the_outcome_that_was_chosen() {
+    let layer = || {
+        let key = Header::new("x-user").unwrap();
+        RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(key).unwrap()
+    };
+    let response = send(&app(layer()), plain("/")).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(
+        text(response).await,
+        "this request cannot be rate limited: the header `x-user` is missing\n"
+    );
+    let unauthorized = layer().on_missing_key(OnMissingKey::Refuse(StatusCode::UNAUTHORIZED));
+    assert_eq!(status(&app(unauthorized), plain("/")).await, 401);
+    let forward = app(layer().on_missing_key(OnMissingKey::Forward));
+    for _ in 0..5 {
+        let response = send(&forward, plain("/")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(!response.headers().contains_key("x-ratelimit-limit"));
+    }
+}
+
+#[tokio::test]
+async fn peer_ip_without_connect_info_says_how_to_add_it() {
+    let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(PeerIp).unwrap();
+    let response = send(&app(layer), plain("/")).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    let body = text(response).await;
+    assert!(body.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{body}");
+}
+
+/// The key of a request, as text.
+fn key_of(extractor: &impl KeyExtractor, request: Request<Body>) -> Result<String, String> {
+    let (parts, _) = request.into_parts();
+    extractor.extract(&parts).map(|key| key.to_string()).map_err(|missing| missing.to_string())
+}
+
+#[test]
+fn peers_are_told_apart_by_ipv4_address_and_by_ipv6_network() {
+    let key = |peer| key_of(&PeerIp, from_peer(peer)).unwrap();
+    assert_eq!(key("192.0.2.1"), "192.0.2.1");
+    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"), "as a dual-stack listener shows it");
+    assert_ne!(key("::ffff:192.0.2.1"), key("::ffff:192.0.2.2"));
+    assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff:ffff:ffff:ffff"));
+    assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
+    assert_ne!(key("2001:db8:1234:5678::102:304"), key("1.2.3.4"));
+    let wide = PeerNetwork::ipv6_prefix(48).unwrap();
+    assert_eq!(
+        key_of(&wide, from_peer("2001:db8:0:1::1")),
+        key_of(&wide, from_peer("2001:db8:0:2::1"))
+    );
+    assert!(PeerNetwork::ipv6_prefix(129).is_err() && PeerNetwork::ipv6_prefix(0).is_err());
+}
+
+#[test]
+fn forwarded_headers_do_not_change_a_peers_key() {
+    for name in ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x_forwarded_for"] {
+        let mut spoofed = from_peer("192.0.2.1");
+        spoofed.headers_mut().insert(name, "203.0.113.9".parse().unwrap());
+        assert_eq!(key_of(&PeerIp, spoofed).unwrap(), "192.0.2.1");
+    }
+}
+
+#[test]
+fn a_header_gives_a_key_only_if_it_is_there_once_and_says_something() {
+    let header = Header::new("X-User").unwrap();
+    let with = |values: &[&[u8]]| {
+        let mut request = plain("/");
+        for value in values {
+            let value = http::HeaderValue::from_bytes(value).unwrap();
+            request.headers_mut().append("x-user", value);
+        }
+        key_of(&header, request)
+    };
+    assert_eq!(with(&[b"alice"]).unwrap(), "alice");
+    assert_eq!(with(&[b"\xff{}:"]).unwrap(), "%ff%7b%7d%3a");
+    assert_eq!(with(&[]).unwrap_err(), "the header `x-user` is missing");
+    assert_eq!(with(&[b""]).unwrap_err(), "the header `x-user` is empty");
+    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is there more than once");
+    assert!(Header::new("x user").unwrap_err().to_string().contains("is not a header name"));
+}
+
+#[tokio::test]
+async fn a_route_is_its_template_and_no_spelling_of_it_is_a_budget_of_its_own() {
+    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(100));
+    let app = Router::new()
+        .route("/users/{id}", any(|| async {}))
+        .route("/other", any(|| async {}))
+        .route_layer(layer.key(Route).unwrap());
+    let mut left = 100;
+    for (method, path) in [
+        ("GET", "/users/1"),
+        ("GET", "/users/2?x=1"),
+        ("HEAD", "/users/%61"),
+        ("GET", "http://example.com/users/abs"),
+    ] {
+        let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
+        left -= 1;
+        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
+    }
+    for (method, path, left) in [
+        ("POST", "/users/1", 99),
+        ("FOO", "/users/1", 99),
+        ("BAR", "/users/1", 98),
+        ("GET", "/other", 99),
+    ] {
+        let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
+        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
+    }
+    assert_eq!(status(&app, plain("/nowhere")).await, 404);
+}
+
+#[test]
+fn mixed_keys_are_missing_if_a_part_is_and_fallbacks_never_meet() {
+    let user = || Header::new("x-user").unwrap();
+    let mix = user().and(PeerIp);
+    assert!(key_of(&mix, from_peer("192.0.2.1")).is_err());
+
+    let either = user().or(PeerIp);
+    let mut spoofed = from_peer("192.0.2.1");
+    spoofed.headers_mut().insert("x-user", "192.0.2.9".parse().unwrap());
+    assert_ne!(key_of(&either, spoofed), key_of(&either, from_peer("192.0.2.9")));
+    assert!(key_of(&either, plain("/")).unwrap_err().contains("`x-user` is missing; the peer's"));
+}
+
+#[derive(Clone)]
+struct UserId(u64);
+
+#[test]
+fn extensions_closures_and_boxed_extractors_give_keys() {
+    let user = Extension::new(|user: &UserId| Key::from(user.0));
+    let mut request = plain("/");
+    assert!(key_of(&user, plain("/")).unwrap_err().contains("UserId"));
+    request.extensions_mut().insert(UserId(7));
+    assert_eq!(key_of(&user, request).unwrap(), "7");
+
+    let path = from_fn(|parts| Some(Key::new(parts.uri.path())));
+    let boxed: Arc<dyn KeyExtractor> = Arc::new(path);
+    assert_eq!(key_of(&boxed, plain("/a")).unwrap(), "%2fa".replace("%2f", "/"));
+}
+
+/// A store that cannot decide.
+#[derive(Debug)]
+struct Broken;
+
+impl Store for Broken {
+    fn apply(&self, _: Op, _: &[Charge<'_>]) -> Answer {
+        Answer::later(async { Err(Error::unreachable("nobody is there")) })
+    }
+}
+
+#[tokio::test]
+async fn when_the_store_fails_the_request_has_the_outcome_that_was_chosen() {
+    let layer =
+        || RateLimitLayer::gcra(RateLimiter::new(Broken), "api", PER_MINUTE).key(Global).unwrap();
+    let response = send(&app(layer()), plain("/")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(!response.headers().contains_key("x-ratelimit-limit"));
+
+    let refusing = app(layer().on_store_failure(OnStoreFailure::Refuse));
+    let response = send(&refusing, plain("/")).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(text(response).await, "the rate limit cannot be checked at the moment\n");
+}
+
+#[test]
+fn what_is_wrong_is_told_when_the_layer_is_built() {
+    let limiter = limiter();
+    let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota).key(Global);
+    assert!(layer("api", PER_MINUTE).is_ok());
+    assert!(layer("api", PER_MINUTE).is_ok(), "the same again is no mistake");
+    for (name, quota, why) in [
+        ("api", Quota::per_minute(3), "the name is taken in this limiter by 2 per 60s"),
+        ("zero", Quota::per_minute(0), "the limit is 0"),
+        ("burst", Quota::per_minute(1).burst(2), "has no burst"),
+        ("new\nline", PER_MINUTE, "the name becomes a header value"),
+    ] {
+        let error = layer(name, quota).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    let error = RateLimitLayer::builder(&limiter).build().unwrap_err();
+    assert!(error.to_string().contains("the layer has no limit"));
+    let twice = Limit::fixed_window("twice", PER_MINUTE).unwrap();
+    let builder =
+        RateLimitLayer::builder(&limiter).limit(twice.clone(), PeerIp).limit(twice, Global);
+    assert!(builder.build().unwrap_err().to_string().contains("two limits of this name"));
+}
+
+/// A service that is ready once, and must be called on the instance that was made ready.
+struct Fussy {
+    ready: bool,
+}
+
+impl Clone for Fussy {
+    fn clone(&self) -> Self {
+        Self { ready: false }
+    }
+}
+
+impl Service<Request<Full<bytes::Bytes>>> for Fussy {
+    type Response = Response<Full<bytes::Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Full<bytes::Bytes>>) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called without being ready");
+        std::future::ready(Ok(Response::new(Full::default())))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_is_called_is_the_one_that_was_ready() {
+    let mut service = global(&limiter()).layer(Fussy { ready: false });
+    for expected in [200, 200, 429, 429] {
+        let service = service.ready().await.unwrap();
+        let request = Request::new(Full::default());
+        assert_eq!(service.call(request).await.unwrap().status(), expected);
+    }
+}
+
+#[test]
+fn the_layer_its_service_and_its_future_can_be_sent_shared_and_cloned() {
+    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    fn sent<T: Send>(_: &T) {}
+    let layer = global(&limiter());
+    let mut service: RateLimit<Fussy> = layer.layer(Fussy { ready: true });
+    shared(&layer);
+    shared(&service);
+    sent(&service.call(Request::new(Full::default())));
+}

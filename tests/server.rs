@@ -1,0 +1,79 @@
+//! Real servers over TCP: axum's with peers, and a service that is not axum's.
+
+#![cfg(feature = "axum")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tollgate::{
+    ManualClock, MemoryStore, OnStoreFailure, PeerIp, Quota, RateLimitLayer, RateLimiter,
+};
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    address
+}
+
+/// One request on a connection of its own, as text.
+async fn get_root(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
+}
+
+fn app(limiter: &RateLimiter) -> Router {
+    let layer = RateLimitLayer::token_bucket(limiter, "api", Quota::per_minute(6).burst(3));
+    let layer = layer.key(PeerIp).unwrap().on_store_failure(OnStoreFailure::Refuse);
+    Router::new().route("/", get(|| async { "hello" })).layer(layer)
+}
+
+#[tokio::test]
+async fn a_peer_gets_its_burst_then_429_and_after_retry_after_passes_again() {
+    let clock = ManualClock::new();
+    let address = serve(app(&RateLimiter::new(MemoryStore::with_clock(clock.clone())))).await;
+    for left in ["2", "1", "0"] {
+        let response = get_root(address).await;
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+        assert!(response.contains(&format!("x-ratelimit-remaining: {left}\r\n")), "{response}");
+    }
+    let refused = get_root(address).await;
+    assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{refused}");
+    assert!(refused.contains("retry-after: 10\r\n"), "{refused}");
+    assert!(refused.ends_with("too many requests: try again in 10 s\n"), "{refused}");
+    clock.advance(Duration::from_secs(10));
+    assert!(get_root(address).await.starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn two_replicas_on_one_redis_admit_one_burst_and_answer_503_without_it() {
+    let mut redis = support::RedisServer::start();
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        replicas.push(serve(app(&RateLimiter::redis(&redis.url()).await.unwrap())).await);
+    }
+    let mut admitted = 0;
+    for turn in 0..10 {
+        let response = get_root(replicas[turn % 2]).await;
+        admitted += usize::from(response.starts_with("HTTP/1.1 200 OK\r\n"));
+    }
+    assert_eq!(admitted, 3);
+
+    redis.kill();
+    for replica in replicas {
+        let response = get_root(replica).await;
+        assert!(response.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{response}");
+    }
+}
