@@ -1,0 +1,104 @@
+//! The sequences in `tests/vectors`, on both stores.
+
+#[cfg(feature = "redis")]
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::{Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Store, Verdict};
+
+/// The sequences, with the names of their files.
+fn vectors() -> Vec<(String, Vec<Value>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let mut vectors: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), lines)
+        })
+        .collect();
+    vectors.sort_by(|a, b| a.0.cmp(&b.0));
+    assert!(vectors.len() >= 10, "the vectors are there");
+    vectors
+}
+
+fn in_json(verdict: &Verdict) -> Value {
+    let micros = |duration: Duration| duration.as_micros() as u64;
+    json!({
+        "allowed": verdict.allowed(),
+        "limit": verdict.limit(),
+        "remaining": verdict.remaining(),
+        "retry_after_us": verdict.retry_after().map(micros),
+        "reset_after_us": micros(verdict.reset_after()),
+        "delay_us": micros(verdict.delay()),
+        "never": verdict.never(),
+    })
+}
+
+fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
+    let mut line = in_json(decision.deciding());
+    line["delay_us"] = json!(decision.delay().as_micros() as u64);
+    if limits.len() > 1 {
+        let pairs = limits.iter().zip(decision.verdicts());
+        let each = pairs.map(|(limit, verdict)| {
+            let mut each = in_json(verdict);
+            each["name"] = json!(limit.name());
+            each
+        });
+        line["limits"] = each.collect();
+    }
+    line
+}
+
+async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
+    for (name, lines) in vectors() {
+        let clock = ManualClock::new();
+        let store = store(&name, clock.clone());
+        let parse = |json: &Value| serde_json::from_value::<Limit>(json.clone()).unwrap();
+        let mut limits: Vec<Limit> =
+            lines[0]["limits"].as_array().unwrap().iter().map(parse).collect();
+        for (number, line) in lines.iter().enumerate().skip(1) {
+            if let Some(changed) = line.get("limit").map(parse) {
+                let place = limits.iter_mut().find(|limit| limit.name() == changed.name());
+                *place.unwrap() = changed;
+            }
+            clock.set(Duration::from_micros(line["at_us"].as_u64().unwrap()));
+            let key = Key::new(line["key"].as_str().unwrap());
+            let cost = u32::try_from(line["cost"].as_u64().unwrap()).unwrap();
+            let op = match line["op"].as_str().unwrap() {
+                "charge" => Op::Charge,
+                "peek" => Op::Peek,
+                "refund" => Op::Refund,
+                "reset" => Op::Reset,
+                other => panic!("{other} is no operation"),
+            };
+            let batch: Vec<Charge<'_>> =
+                limits.iter().map(|limit| limit.charge(&key, cost)).collect();
+            let decision = store.apply(op, &batch).await.unwrap();
+            let answer = in_json_as_printed(&limits, &decision);
+            assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_embedded_store_answers_as_expected() {
+    replay(|_, clock| Box::new(MemoryStore::with_clock(clock))).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_answers_as_expected() {
+    let server = support::RedisServer::start();
+    replay(|name, clock| {
+        let builder = tollgate::RedisStore::builder().url(server.url()).prefix(name);
+        Box::new(builder.clock(clock).deadline(Duration::from_secs(10)).build().unwrap())
+    })
+    .await;
+}
