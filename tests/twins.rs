@@ -1,5 +1,7 @@
 //! The Lua half and the Rust half give the same answers, in every field, whatever happens.
 
+#![cfg(feature = "redis")]
+
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,28 @@
+# make test   everything, on a redis-server that the tests start themselves
+# make check  format, lints, and every combination of features
+# make doc    the documentation, without warnings
+
+.PHONY: test check doc redis
+
+# Without Redis, without Axum, without HTTP: features are additive.
+FEWER_FEATURES = "" redis http "http redis"
+
+test: redis
+	cargo test --all-features
+	for features in $(FEWER_FEATURES); do \
+	  cargo test --no-default-features --features "$$features" --lib --tests || exit 1; \
+	done
+
+check:
+	cargo fmt --check
+	cargo clippy --all-features --all-targets -- -D warnings
+	for features in $(FEWER_FEATURES) axum; do \
+	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+
+# Installs a redis-server where none is found.
+redis:
+	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install-redis.sh
