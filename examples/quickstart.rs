@@ -21,8 +21,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
 
     let (limiter, store) = match env::var("REDIS_URL") {
-        Ok(url) => (RateLimiter::redis(&url).await?, "Redis"),
-        Err(_) => (RateLimiter::in_memory(), "the embedded store"),
+        Ok(url) if !url.is_empty() => (RateLimiter::redis(&url).await?, "Redis"),
+        _ => (RateLimiter::in_memory(), "the embedded store"),
     };
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(
         RateLimitLayer::token_bucket(&limiter, "quickstart", Quota::per_second(1).burst(10))
@@ -36,6 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(("127.0.0.1", port))
         .await
         .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT"))?;
+    let port = listener.local_addr()?.port();
     println!("10 requests at once, then 1 a second, on {store}. Try it:");
     println!();
     println!("  for i in $(seq 12); do curl -si http://127.0.0.1:{port}/ | head -1; done");

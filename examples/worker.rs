@@ -19,8 +19,8 @@ const MAILS: u32 = 20;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) => RateLimiter::redis(&url).await?,
-        Err(_) => RateLimiter::in_memory(),
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        _ => RateLimiter::in_memory(),
     };
     // Without a burst the mails leave evenly, one every 200 ms.
     let rate = Limit::gcra("mails", Quota::per_second(5).burst(1))?;

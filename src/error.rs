@@ -17,7 +17,7 @@ use std::fmt;
 ///      leave the burst out, or use a token bucket or GCRA"
 /// );
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     message: String,
 }
@@ -39,13 +39,19 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// The message as it is: this is what a `main` that returns it prints.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl StdError for ConfigError {}
 
 /// A check that could not be decided.
 ///
 /// This is never a refusal: a refusal is a [`Decision`](crate::Decision). What to do about it is
-/// the caller's choice; the tower layer's is
-/// [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
+/// the caller's choice; the tower layer's is `RateLimitLayer::on_store_failure`.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
@@ -60,8 +66,8 @@ enum Kind {
     Unreachable,
     /// An answer that is no decision.
     Store,
-    /// No room for one more.
-    Overloaded,
+    /// No room for one more budget.
+    Full,
     /// A batch that no store can decide.
     Misuse,
 }
@@ -84,9 +90,9 @@ impl Error {
         Self { kind: Kind::Store, source: Some(source.into()) }
     }
 
-    /// The store has no room for this check. Nothing was charged.
-    pub fn overloaded(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { kind: Kind::Overloaded, source: Some(source.into()) }
+    /// The store has no room to remember one more budget. Nothing was charged.
+    pub fn full(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self { kind: Kind::Full, source: Some(source.into()) }
     }
 
     /// The batch cannot be decided by any store. Nothing was charged.
@@ -106,10 +112,10 @@ impl Error {
         self.kind == Kind::Unreachable
     }
 
-    /// Whether the store had no room for the check.
+    /// Whether the store had no room to remember one more budget.
     #[must_use]
-    pub fn is_overloaded(&self) -> bool {
-        self.kind == Kind::Overloaded
+    pub fn is_full(&self) -> bool {
+        self.kind == Kind::Full
     }
 
     /// Whether the check itself was wrong, as one that names the same budget twice.
@@ -132,7 +138,7 @@ impl fmt::Display for Error {
             Kind::Timeout => "the rate limit store did not answer within its deadline",
             Kind::Unreachable => "the rate limit store could not be reached",
             Kind::Store => "the rate limit store did not answer with a decision",
-            Kind::Overloaded => "the rate limit store has no room for this check",
+            Kind::Full => "the rate limit store has no room for another budget",
             Kind::Misuse => "the check cannot be decided",
         })?;
         match &self.source {

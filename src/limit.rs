@@ -171,6 +171,11 @@ impl Limit {
         Charge { limit: self, key, cost }
     }
 
+    /// Whether two limits decide alike, however their quotas were written.
+    pub(crate) fn decides_as(&self, other: &Self) -> bool {
+        self.algorithm == other.algorithm
+    }
+
     pub(crate) fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }

@@ -1,7 +1,13 @@
 //! Every event of the crate, and its fields; nowhere else.
 //!
-//! All events have the target `tollgate`. A refusal is `debug`: it is the limiter's daily work,
-//! and an attacker must not fill the log. What an operator has to know is `warn` or `error`.
+//! All events have the target `tollgate`. A refusal is `debug`: it is the limiter's daily work.
+//! What an operator has to know is `warn` or `error`, and what any request can cause is told once
+//! a second at most: a client must not fill the log.
+
+#[cfg(feature = "http")]
+use std::sync::{Mutex, PoisonError};
+#[cfg(feature = "http")]
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "http")]
 use crate::{Decision, Error};
@@ -46,12 +52,50 @@ pub(crate) fn refused(limits: &str, decision: &Decision) {
 
 /// A request could not be decided, and was forwarded or refused as configured.
 #[cfg(feature = "http")]
-pub(crate) fn undecided(limits: &str, error: &Error, forwarded: bool) {
-    tracing::error!(target: TARGET, limits, %error, forwarded, "request could not be decided");
+pub(crate) fn undecided(at_most: &Throttle, limits: &str, error: &Error, forwarded: bool) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
+            target: TARGET, limits, %error, forwarded, unreported, "request could not be decided"
+        );
+    }
 }
 
 /// A request had no key, and was forwarded or refused as configured.
 #[cfg(feature = "http")]
-pub(crate) fn keyless(limit: &str, reason: &dyn std::fmt::Display, forwarded: bool) {
-    tracing::warn!(target: TARGET, limit, %reason, forwarded, "request without a rate limit key");
+pub(crate) fn keyless(at_most: &Throttle, limit: &str, reason: &str, forwarded: bool) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(
+            target: TARGET, limit, reason, forwarded, unreported, "request without a rate limit key"
+        );
+    }
+}
+
+/// Lets one event a second through: what every request can cause must not fill the log.
+#[cfg(feature = "http")]
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    state: Mutex<ThrottleState>,
+}
+
+#[cfg(feature = "http")]
+#[derive(Debug, Default)]
+struct ThrottleState {
+    reported: Option<Instant>,
+    unreported: u64,
+}
+
+#[cfg(feature = "http")]
+impl Throttle {
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    /// How many were not reported before this one, if this one is to be.
+    fn report(&self) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.reported.is_some_and(|at| at.elapsed() < Self::INTERVAL) {
+            state.unreported += 1;
+            return None;
+        }
+        state.reported = Some(Instant::now());
+        Some(std::mem::take(&mut state.unreported))
+    }
 }

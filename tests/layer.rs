@@ -134,12 +134,10 @@ async fn the_decision_is_in_the_requests_and_the_responses_extensions() {
 }
 
 #[tokio::test]
-async fn a_closure_over_the_decision_replaces_the_refusal_but_not_its_meaning() {
-    let layer = global(&limiter()).on_refused(|decision| {
-        Response::builder()
-            .header("content-type", "application/json")
-            .body(format!(r#"{{"limit":{}}}"#, decision.limit()))
-            .unwrap()
+async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
+    let layer = global(&limiter()).on_refused(|decision, mut answer| {
+        answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
+        answer.map(|_| format!(r#"{{"limit":{}}}"#, decision.limit()))
     });
     let app = app(layer);
     send(&app, plain("/")).await;

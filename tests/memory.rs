@@ -144,12 +144,12 @@ async fn a_store_full_of_refused_keys_says_that_it_is_full() {
         assert!(limiter.check(&limit, &key(number)).await.unwrap().allowed());
     }
     let error = limiter.check(&limit, &key(10)).await.unwrap_err();
-    assert!(error.is_overloaded() && !error.may_have_charged(), "{error}");
+    assert!(error.is_full() && !error.may_have_charged(), "{error}");
     assert!(error.to_string().contains("max_keys"), "{error}");
 
     let (known, fresh) = (key(3), key(11));
     let group = [limit.charge(&known, 1), limit.charge(&fresh, 1)];
-    assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_overloaded());
+    assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_full());
     assert!(!limiter.check(&limit, &key(3)).await.unwrap().allowed(), "it is still remembered");
 }
 

@@ -2,8 +2,10 @@
 
 use http::request::Parts;
 use http::{Extensions, Response};
+use tokio::time::Instant;
 
-use super::settings::Settings;
+use super::headers::Told;
+use super::settings::{KeyedLimit, Settings};
 use super::{MissingKey, OnMissingKey, OnStoreFailure, ResponseBody, refusal};
 use crate::{Answer, Charge, Decision, Error, Key, Op, telemetry};
 
@@ -19,8 +21,10 @@ pub(super) enum Admission<B> {
 
 /// What becomes of a request once it is decided.
 pub(super) enum Outcome<B> {
-    /// It goes on to the inner service: at once, or after the decision's delay.
-    Forward(Option<Decision>),
+    /// It goes on to the inner service, after the decision's delay.
+    Admit(Told),
+    /// It goes on undecided.
+    Forward,
     /// It is answered here.
     Refuse(Response<ResponseBody<B>>),
 }
@@ -30,40 +34,50 @@ impl Settings {
         if self.exempts(parts) {
             return Admission::Forward;
         }
-        match self.ask(parts) {
-            Ok(answer) => Admission::Check(answer),
-            Err((limit, reason)) => {
-                let forwarded = self.on_missing_key == OnMissingKey::Forward;
-                telemetry::keyless(limit, &reason, forwarded);
-                match self.on_missing_key {
-                    OnMissingKey::Forward => Admission::Forward,
-                    OnMissingKey::Refuse(status) => {
-                        Admission::Refuse(refusal::keyless(status, &reason))
-                    }
-                }
-            }
-        }
-    }
-
-    /// One question for all limits, or the limit that has no key.
-    fn ask(&self, parts: &Parts) -> Result<Answer, (&str, MissingKey)> {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         if let [only] = &self.limits[..] {
-            let key = only.key.extract(parts).map_err(|reason| (only.limit.name(), reason))?;
-            return Ok(self.limiter.apply(Op::Charge, &[only.limit.charge(&key, cost)]));
+            return match self.key(only, parts) {
+                Ok(Some(key)) => Admission::Check(self.ask(&[only.limit.charge(&key, cost)])),
+                Ok(None) => Admission::Forward,
+                Err(response) => Admission::Refuse(*response),
+            };
         }
-        let mut keys: Vec<Key> = Vec::with_capacity(self.limits.len());
-        for keyed in &self.limits {
-            let key = keyed.key.extract(parts).map_err(|reason| (keyed.limit.name(), reason))?;
-            keys.push(key);
+        let mut keyed: Vec<(&KeyedLimit, Key)> = Vec::with_capacity(self.limits.len());
+        for limit in &self.limits {
+            match self.key(limit, parts) {
+                Ok(key) => keyed.extend(key.map(|key| (limit, key))),
+                Err(response) => return Admission::Refuse(*response),
+            }
         }
-        let batch: Vec<Charge<'_>> = self
-            .limits
-            .iter()
-            .zip(&keys)
-            .map(|(keyed, key)| keyed.limit.charge(key, cost))
-            .collect();
-        Ok(self.limiter.apply(Op::Charge, &batch))
+        if keyed.is_empty() {
+            return Admission::Forward;
+        }
+        let charges: Vec<Charge<'_>> =
+            keyed.iter().map(|(keyed, key)| keyed.limit.charge(key, cost)).collect();
+        Admission::Check(self.ask(&charges))
+    }
+
+    fn ask(&self, charges: &[Charge<'_>]) -> Answer {
+        self.limiter.apply(Op::Charge, charges)
+    }
+
+    /// The key of a request under one limit; none if it does without; the answer if it may not.
+    fn key<B>(
+        &self,
+        keyed: &KeyedLimit,
+        parts: &Parts,
+    ) -> Result<Option<Key>, Box<Response<ResponseBody<B>>>> {
+        let missing: MissingKey = match keyed.key.extract(parts) {
+            Ok(key) => return Ok(Some(key)),
+            Err(missing) => missing,
+        };
+        let forwarded = self.on_missing_key == OnMissingKey::Forward;
+        let limit = keyed.limit.name();
+        telemetry::keyless(&self.keyless_events, limit, missing.logged(), forwarded);
+        match self.on_missing_key {
+            OnMissingKey::Forward => Ok(None),
+            OnMissingKey::Refuse(status) => Err(Box::new(refusal::keyless(status, &missing))),
+        }
     }
 
     /// What to do, given the answer. The decision is left in the request's extensions.
@@ -73,21 +87,22 @@ impl Settings {
         extensions: &mut Extensions,
     ) -> Outcome<B> {
         match answer {
-            Ok(decision) if decision.allowed() => {
-                extensions.insert(decision.clone());
-                Outcome::Forward(Some(decision))
-            }
             Ok(decision) => {
-                telemetry::refused(&self.names, &decision);
-                Outcome::Refuse(refusal::refused(self, decision))
+                let told = Told { decision, at: Instant::now(), format: self.reset_format };
+                if !told.decision.allowed() {
+                    telemetry::refused(&self.names, &told.decision);
+                    return Outcome::Refuse(refusal::refused(self, told));
+                }
+                if told.is_tightest(extensions.get()) {
+                    extensions.insert(told.decision.clone());
+                }
+                Outcome::Admit(told)
             }
             Err(error) => {
-                let forwarded = self.on_store_failure == OnStoreFailure::Forward;
-                telemetry::undecided(&self.names, &error, forwarded);
-                match self.on_store_failure {
-                    OnStoreFailure::Forward => Outcome::Forward(None),
-                    OnStoreFailure::Refuse => Outcome::Refuse(refusal::undecided()),
-                }
+                let forwarded =
+                    self.on_store_failure == OnStoreFailure::Forward && !error.is_full();
+                telemetry::undecided(&self.undecided_events, &self.names, &error, forwarded);
+                if forwarded { Outcome::Forward } else { Outcome::Refuse(refusal::undecided()) }
             }
         }
     }

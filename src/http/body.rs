@@ -37,6 +37,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// An empty response of the inner kind: what layers around this one may answer with.
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::inner(B::default())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;

@@ -16,7 +16,7 @@ const IPV6_PREFIX: u8 = 64;
 
 /// The address of the peer: who the connection comes from.
 ///
-/// It cannot be spoofed, and behind a proxy it is the proxy's: everyone shares one budget then.
+/// A client cannot spoof it, and behind a proxy it is the proxy's: everyone shares one budget then.
 /// An IPv4 address counts as a whole, in whichever form a dual-stack listener shows it; of an
 /// IPv6 address the first 64 bits, because a single client can have all addresses below them.
 /// [`PeerNetwork`] has other sizes.
@@ -61,6 +61,21 @@ impl PeerNetwork {
         }
         Ok(Self { ipv6_prefix: bits })
     }
+
+    /// The key of an address, however it was found: for a server that keeps the peer elsewhere,
+    /// with [`from_fn`](crate::from_fn).
+    #[must_use]
+    pub fn key_of(&self, address: IpAddr) -> Key {
+        match address.to_canonical() {
+            address @ IpAddr::V4(_) => address.into(),
+            IpAddr::V6(address) => {
+                let mask = u128::MAX << (128 - u32::from(self.ipv6_prefix));
+                let network = Ipv6Addr::from_bits(address.to_bits() & mask).to_string();
+                // A colon would have to be escaped.
+                Key::new(format!("{}/{}", network.replace(':', "-"), self.ipv6_prefix))
+            }
+        }
+    }
 }
 
 impl KeyExtractor for PeerNetwork {
@@ -70,14 +85,7 @@ impl KeyExtractor for PeerNetwork {
              `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere, put the peer's \
              `SocketAddr` into the request's extensions",
         ))?;
-        Ok(match peer.ip().to_canonical() {
-            address @ IpAddr::V4(_) => address.into(),
-            IpAddr::V6(address) => {
-                let mask = u128::MAX << (128 - u32::from(self.ipv6_prefix));
-                let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-                Key::new(format!("{network}/{}", self.ipv6_prefix))
-            }
-        })
+        Ok(self.key_of(peer.ip()))
     }
 }
 
@@ -85,6 +93,12 @@ fn peer(parts: &Parts) -> Option<SocketAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = parts.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(info.0);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(mock) =
+        parts.extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>()
+    {
+        return Some(mock.0);
     }
     parts.extensions.get::<SocketAddr>().copied()
 }
@@ -111,6 +125,12 @@ impl Header {
     }
 }
 
+impl From<HeaderName> for Header {
+    fn from(name: HeaderName) -> Self {
+        Self(name)
+    }
+}
+
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         let name = &self.0;
@@ -129,8 +149,11 @@ impl KeyExtractor for Header {
 /// The route that matched: method and path template, as `GET /users/{id}`.
 ///
 /// The template is the router's, so no spelling of a path is a budget of its own. `HEAD` counts
-/// as `GET`, which answers it; methods that HTTP does not define count as one. There is no key
-/// where no route matched: use `Router::layer` or `route_layer`, not a service around the router.
+/// as `GET`, which answers it; methods that HTTP does not define count as one.
+///
+/// Put the layer on with `route_layer`, so that it sees matched requests only. There is no key
+/// where no route matched: outside the router, for a 404 behind `Router::layer`, and inside a
+/// `nest_service`; `Route.or(Global)` counts all of those as one.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
@@ -140,10 +163,13 @@ impl KeyExtractor for Route {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         use http::Method;
 
-        let path = parts.extensions.get::<axum::extract::MatchedPath>().ok_or(MissingKey::new(
-            "no route matched: put the layer inside the router, with `Router::layer` or \
-             `route_layer`",
-        ))?;
+        let path =
+            parts
+                .extensions
+                .get::<axum::extract::MatchedPath>()
+                .ok_or(MissingKey::new("no route matched").detail(
+                "no route matched: put the layer on with `route_layer`, or use `Route.or(Global)`",
+            ))?;
         let method = match parts.method {
             Method::HEAD => "GET",
             Method::GET
@@ -194,7 +220,10 @@ where
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         parts.extensions.get::<T>().map(&self.key).ok_or_else(|| {
-            MissingKey::new(format!("the request has no `{}` extension", type_name::<T>()))
+            MissingKey::new("nothing says who sent it").detail(format!(
+                "the request has no `{}` extension: put the layer that adds it outside this one",
+                type_name::<T>()
+            ))
         })
     }
 }

@@ -11,10 +11,11 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
+use super::ResponseBody;
 use super::admission::Outcome;
+use super::headers::Told;
 use super::settings::Settings;
-use super::{ResponseBody, headers};
-use crate::{Answer, Decision};
+use crate::Answer;
 
 pin_project! {
     /// The response of [`RateLimit`](crate::RateLimit).
@@ -35,20 +36,24 @@ pin_project! {
     enum State<S, F, ReqBody, ResBody> {
         Checking {
             answer: Answer,
-            // Taken when the request is handed on.
+            settings: Arc<Settings>,
+            // Taken when the request goes on; so in the other states.
             held: Option<Held<S, ReqBody>>,
         },
         Delaying {
             #[pin]
             delay: Sleep,
             held: Option<Held<S, ReqBody>>,
-            decision: Option<Decision>,
+            told: Option<Told>,
+        },
+        Preparing {
+            held: Option<Held<S, ReqBody>>,
+            told: Option<Told>,
         },
         Calling {
             #[pin]
             response: F,
-            decision: Option<Decision>,
-            settings: Arc<Settings>,
+            told: Option<Told>,
         },
         Answered {
             response: Option<Response<ResponseBody<ResBody>>>,
@@ -56,24 +61,19 @@ pin_project! {
     }
 }
 
-/// A request that waits, and the service that is ready for it.
+/// A request that waits, and the service that it waits for.
 struct Held<S, ReqBody> {
     request: Request<ReqBody>,
     service: S,
-    settings: Arc<Settings>,
 }
 
 impl<S, ReqBody> Held<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// Hands the request on.
-    fn call<ResBody>(
-        mut self,
-        decision: Option<Decision>,
-    ) -> State<S, S::Future, ReqBody, ResBody> {
-        let response = self.service.call(self.request);
-        State::Calling { response, decision, settings: self.settings }
+    /// Hands the request on to the service, which is ready.
+    fn call<ResBody>(mut self, told: Option<Told>) -> State<S, S::Future, ReqBody, ResBody> {
+        State::Calling { response: self.service.call(self.request), told }
     }
 }
 
@@ -87,12 +87,12 @@ where
         service: S,
         settings: Arc<Settings>,
     ) -> Self {
-        let held = Some(Held { request, service, settings });
-        Self { state: State::Checking { answer, held } }
+        let held = Some(Held { request, service });
+        Self { state: State::Checking { answer, settings, held } }
     }
 
-    pub(super) const fn calling(response: S::Future, settings: Arc<Settings>) -> Self {
-        Self { state: State::Calling { response, decision: None, settings } }
+    pub(super) const fn calling(response: S::Future) -> Self {
+        Self { state: State::Calling { response, told: None } }
     }
 
     pub(super) const fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
@@ -102,42 +102,49 @@ where
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody, ResBody>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
+            // Polled again after completion, the future finds nothing to take, and stays pending.
             let next = match state.as_mut().project() {
-                StateProjection::Checking { answer, held } => {
+                StateProjection::Checking { answer, settings, held } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
-                    // Polled again after completion, the future stays pending.
                     let Some(mut held) = held.take() else { return Poll::Pending };
-                    match held.settings.conclude(answer, held.request.extensions_mut()) {
+                    match settings.conclude(answer, held.request.extensions_mut()) {
                         Outcome::Refuse(response) => State::Answered { response: Some(response) },
-                        Outcome::Forward(Some(decision)) if !decision.delay().is_zero() => {
+                        Outcome::Forward => held.call(None),
+                        Outcome::Admit(told) if told.decision.delay().is_zero() => {
+                            held.call(Some(told))
+                        }
+                        Outcome::Admit(told) => {
+                            // What the ready service reserved is for others while this one waits.
+                            held.service = held.service.clone();
                             State::Delaying {
-                                delay: sleep(decision.delay()),
+                                delay: sleep(told.decision.delay()),
                                 held: Some(held),
-                                decision: Some(decision),
+                                told: Some(told),
                             }
                         }
-                        Outcome::Forward(decision) => held.call(decision),
                     }
                 }
-                StateProjection::Delaying { delay, held, decision } => {
+                StateProjection::Delaying { delay, held, told } => {
                     ready!(delay.poll(cx));
-                    let Some(held) = held.take() else { return Poll::Pending };
-                    held.call(decision.take())
+                    State::Preparing { held: held.take(), told: told.take() }
                 }
-                StateProjection::Calling { response, decision, settings } => {
+                StateProjection::Preparing { held, told } => {
+                    let Some(waiting) = held else { return Poll::Pending };
+                    ready!(waiting.service.poll_ready(cx))?;
+                    let Some(held) = held.take() else { return Poll::Pending };
+                    held.call(told.take())
+                }
+                StateProjection::Calling { response, told } => {
                     let mut response = ready!(response.poll(cx))?;
-                    if let Some(decision) = decision.take() {
-                        headers::budget(response.headers_mut(), &decision, settings.reset_format);
-                        if response.extensions().get::<Decision>().is_none() {
-                            response.extensions_mut().insert(decision);
-                        }
+                    if let Some(told) = told.take() {
+                        told.tell(&mut response);
                     }
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
@@ -157,7 +164,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Checking { .. } => "ResponseFuture(checking)",
-            State::Delaying { .. } => "ResponseFuture(delaying)",
+            State::Delaying { .. } | State::Preparing { .. } => "ResponseFuture(delaying)",
             State::Calling { .. } => "ResponseFuture(calling)",
             State::Answered { .. } => "ResponseFuture(answered)",
         })

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::Response;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use tokio::time::Instant;
 
 use crate::Decision;
 
@@ -12,6 +14,7 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// How `X-RateLimit-Reset` tells when the whole budget is back. It is rounded up either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ResetFormat {
     /// In seconds since the Unix epoch, as GitHub's and most others' clients expect.
     EpochSeconds,
@@ -19,37 +22,74 @@ pub enum ResetFormat {
     DeltaSeconds,
 }
 
-/// Whole seconds, rounded up: never early.
-pub(super) fn seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+/// A decision on its way into a response.
+pub(super) struct Told {
+    pub(super) decision: Decision,
+    /// When it was decided: its durations start here, however long the handler takes.
+    pub(super) at: Instant,
+    pub(super) format: ResetFormat,
+}
+
+impl Told {
+    /// Whether this is what a client has to heed, beside what another layer decided: a refusal
+    /// first, then the fewest units left.
+    pub(super) fn is_tightest(&self, other: Option<&Decision>) -> bool {
+        other.is_none_or(|other| {
+            other.allowed() && (!self.decision.allowed() || self.is_shorter_than(other.remaining()))
+        })
+    }
+
+    fn is_shorter_than(&self, remaining: u64) -> bool {
+        self.decision.remaining() < remaining
+    }
+
+    /// Tells an admitted request's response, unless a layer closer to the handler, or the handler
+    /// itself, told of a tighter budget.
+    pub(super) fn tell<B>(self, response: &mut Response<B>) {
+        let inner = response.extensions().get::<Decision>();
+        let tightest = match (inner, response.headers().get(REMAINING)) {
+            (None, Some(remaining)) => remaining
+                .to_str()
+                .ok()
+                .and_then(|it| it.parse().ok())
+                .is_none_or(|remaining| self.is_shorter_than(remaining)),
+            (inner, _) => self.is_tightest(inner),
+        };
+        if tightest {
+            self.write(response.headers_mut());
+            response.extensions_mut().insert(self.decision);
+        }
+    }
+
+    /// The headers of any response.
+    pub(super) fn write(&self, headers: &mut HeaderMap) {
+        let reset_after = self.decision.reset_after().saturating_sub(self.at.elapsed());
+        let reset = match self.format {
+            ResetFormat::DeltaSeconds => seconds(reset_after),
+            ResetFormat::EpochSeconds => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                seconds(now + reset_after)
+            }
+        };
+        headers.insert(LIMIT, HeaderValue::from(self.decision.limit()));
+        headers.insert(REMAINING, HeaderValue::from(self.decision.remaining()));
+        headers.insert(RESET, HeaderValue::from(reset));
+    }
+
+    /// The header of a refusal: when to come back.
+    pub(super) fn write_retry_after(&self, headers: &mut HeaderMap) {
+        if let Some(retry_after) = retry_after(&self.decision) {
+            headers.insert(RETRY_AFTER, retry_after.into());
+        }
+    }
 }
 
 /// When to come back, in whole seconds, rounded up, at least 1: 0 would say "now".
-pub(super) fn retry_after(headers: &mut HeaderMap, decision: &Decision) {
-    if let Some(retry_after) = decision.retry_after() {
-        headers.insert(RETRY_AFTER, seconds(retry_after).max(1).into());
-    }
+pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
+    decision.retry_after().map(|retry_after| seconds(retry_after).max(1))
 }
 
-/// What is left. Headers of a layer closer to the handler stay if they speak of a refusal, or of
-/// a budget that is as short: a client has to heed the tightest.
-pub(super) fn budget(headers: &mut HeaderMap, decision: &Decision, format: ResetFormat) {
-    let inner = headers.get(REMAINING).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let refused_inside = inner.is_some() && headers.contains_key(RETRY_AFTER);
-    if decision.allowed()
-        && (refused_inside || inner.is_some_and(|inner| inner <= decision.remaining()))
-    {
-        return;
-    }
-    let reset_after = decision.reset_after();
-    let reset = match format {
-        ResetFormat::DeltaSeconds => seconds(reset_after),
-        ResetFormat::EpochSeconds => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            seconds(now + reset_after)
-        }
-    };
-    headers.insert(LIMIT, HeaderValue::from(decision.limit()));
-    headers.insert(REMAINING, HeaderValue::from(decision.remaining()));
-    headers.insert(RESET, HeaderValue::from(reset));
+/// Whole seconds, rounded up: never early.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

@@ -15,19 +15,19 @@ use crate::Key;
 ///
 /// What a client can choose freely must not be a key by itself: whoever sends another value with
 /// each request has a fresh budget each time. Take what authentication left, or the peer's
-/// address; and put the [matched path](crate::Route), never the request's path, into a key.
+/// address; and put the matched path (`Route`), never the request's path, into a key.
 ///
 /// ```
 /// use http::request::Parts;
 /// use tollgate::{Key, KeyExtractor, MissingKey, PeerIp};
 ///
-/// /// The tenant that the gateway in front has authenticated.
+/// /// The tenant, from a header that the gateway sets, and strips from what clients send.
 /// struct Tenant;
 ///
 /// impl KeyExtractor for Tenant {
 ///     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-///         let host = parts.headers.get("host").ok_or(MissingKey::new("no host"))?;
-///         Ok(Key::new(host.as_bytes()))
+///         let tenant = parts.headers.get("x-tenant").ok_or(MissingKey::new("no tenant"))?;
+///         Ok(Key::new(tenant.as_bytes()))
 ///     }
 /// }
 ///
@@ -36,6 +36,12 @@ use crate::Key;
 /// # fn takes(_: impl KeyExtractor) {}
 /// # takes(key);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not take a key from a request",
+    label = "not a key extractor",
+    note = "for a header use `Header::new(\"x-name\")?`, for a closure `from_fn(|parts| ...)`, for \
+            everyone together `Global`"
+)]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// The key of a request, or why it has none.
     ///
@@ -67,12 +73,24 @@ pub trait KeyExtractor: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingKey {
     reason: Cow<'static, str>,
+    detail: Option<Cow<'static, str>>,
 }
 
 impl MissingKey {
     /// The reason is logged, and told to the client if the request is refused.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into() }
+        Self { reason: reason.into(), detail: None }
+    }
+
+    /// Adds what only the log gets: names of the application's inside, advice to its developers.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    pub(super) fn logged(&self) -> &str {
+        self.detail.as_deref().unwrap_or(&self.reason)
     }
 }
 
@@ -115,10 +133,13 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         // The number of the branch keeps the two apart, whatever their keys contain.
         match self.0.extract(parts) {
             Ok(key) => Ok(Key::from(1).join(&key)),
-            Err(first) => match self.1.extract(parts) {
-                Ok(key) => Ok(Key::from(2).join(&key)),
-                Err(second) => Err(MissingKey::new(format!("{first}; {second}"))),
-            },
+            Err(first) => {
+                match self.1.extract(parts) {
+                    Ok(key) => Ok(Key::from(2).join(&key)),
+                    Err(second) => Err(MissingKey::new(format!("{first}; {second}"))
+                        .detail(format!("{}; {}", first.logged(), second.logged()))),
+                }
+            }
         }
     }
 }
@@ -133,10 +154,16 @@ pub struct FromFn<F>(F);
 /// use http::request::Parts;
 /// use tollgate::{Key, from_fn};
 ///
-/// let by_language = from_fn(|parts: &Parts| {
-///     parts.headers.get("accept-language").map(|value| Key::new(value.as_bytes()))
+/// #[derive(Clone)]
+/// struct ClientCertificate {
+///     fingerprint: [u8; 32],
+/// }
+///
+/// // Left by the TLS acceptor.
+/// let by_certificate = from_fn(|parts: &Parts| {
+///     parts.extensions.get::<ClientCertificate>().map(|it| Key::new(it.fingerprint))
 /// });
-/// # let _ = by_language;
+/// # let _ = by_certificate;
 /// ```
 pub fn from_fn<F>(extract: F) -> FromFn<F>
 where

@@ -43,7 +43,7 @@ use crate::{ConfigError, Decision, Limit, Quota, RateLimiter};
 ///    [cost](Self::cost) is above the capacity can never pass: it is answered with 422, without
 ///    `Retry-After`, so that clients do not try for ever.
 /// 5. Admitted, it waits out a leaky bucket's delay, and is forwarded. A client that goes away
-///    meanwhile costs nothing more.
+///    meanwhile costs nothing more. The inner service is not held ready for it while it waits.
 /// 6. Both answers carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
 ///    [`X-RateLimit-Reset`](Self::reset_format). The [`Decision`] is in the request's extensions
 ///    for the handler, and in the response's for layers outside.
@@ -55,11 +55,14 @@ use crate::{ConfigError, Decision, Limit, Quota, RateLimiter};
 /// Layers share a budget only if they use the same limiter (or Redis and prefix), the same limit
 /// name, and the same key. Stacked layers are decided one after another, the outer first; what
 /// an outer layer charged stays charged if an inner one refuses. To charge all or none, put the
-/// limits into [one layer](Self::builder). Of stacked layers, the headers tell the tightest
-/// budget.
+/// limits into [one layer](Self::builder). Of stacked layers, the headers and the decision in the
+/// extensions tell the tightest budget.
 ///
-/// Inside a CORS layer, so that refusals carry its headers too, and let it expose `Retry-After`
-/// and `X-RateLimit-*`.
+/// Put it inside a CORS layer, so that refusals carry its headers too, and let that expose
+/// `Retry-After` and `X-RateLimit-*`. Inside authentication, where the key is a user. The headers
+/// speak of one client: a response that a shared cache may keep should not carry them.
+///
+/// The future needs a tokio runtime with time enabled.
 #[derive(Clone)]
 pub struct RateLimitLayer {
     settings: Arc<Settings>,
@@ -142,13 +145,18 @@ impl RateLimitLayer {
     }
 
     /// Which requests are not limited, as health checks. Besides CORS preflight requests, none
-    /// are.
+    /// are. Said more than once, each names more of them.
     #[must_use]
     pub fn skip(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.skip = Some(Arc::new(exempt)))
+        self.with(|settings| settings.skip.push(Arc::new(exempt)))
     }
 
     /// Limits CORS preflight requests, too.
+    ///
+    /// A preflight request is an `OPTIONS` request with two headers that anybody can send. It is
+    /// free by default because a browser sends it unasked, and because a CORS layer answers it. If
+    /// the service itself answers `OPTIONS` with something that costs (a catch-all handler, a
+    /// proxy), limit it; behind a CORS layer this changes nothing, as none gets here.
     #[must_use]
     pub fn limit_preflight(self) -> Self {
         self.with(|settings| settings.limits_preflight = true)
@@ -162,26 +170,29 @@ impl RateLimitLayer {
     }
 
     /// What becomes of a request when the store cannot decide: it is forwarded, if this is not
-    /// set.
+    /// set. A store that is [full](crate::Error::is_full) always refuses, with 503: somebody sends
+    /// more keys than it was told to remember.
     #[must_use]
     pub fn on_store_failure(self, outcome: OnStoreFailure) -> Self {
         self.with(|settings| settings.on_store_failure = outcome)
     }
 
-    /// The answer to a refused request: status, headers and body. The rate limit headers are
-    /// added to it; a status of 200, which is what a response starts with, becomes 429 or 422.
+    /// The answer to a refused request, made of the one that would have been sent: its status is
+    /// 429 or 422, and the rate limit headers and `Retry-After` are set. What is returned is sent
+    /// as it is.
     ///
     /// ```
     /// # use tollgate::{PeerIp, Quota, RateLimitLayer, RateLimiter};
-    /// use http::Response;
+    /// use http::HeaderValue;
     /// use tollgate::Decision;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// let layer = RateLimitLayer::gcra(&limiter, "api", Quota::per_second(5))
     ///     .key(PeerIp)?
-    ///     .on_refused(|decision: &Decision| {
-    ///         Response::new(format!(r#"{{"error":"slow down","limit":{}}}"#, decision.limit()))
+    ///     .on_refused(|decision: &Decision, mut answer| {
+    ///         answer.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    ///         answer.map(|_text| format!(r#"{{"error":"slow down","limit":{}}}"#, decision.limit()))
     ///     });
     /// # let _ = layer;
     /// # Ok(())
@@ -190,10 +201,11 @@ impl RateLimitLayer {
     #[must_use]
     pub fn on_refused<T: Into<Bytes>>(
         self,
-        answer: impl Fn(&Decision) -> Response<T> + Send + Sync + 'static,
+        answer: impl Fn(&Decision, Response<Bytes>) -> Response<T> + Send + Sync + 'static,
     ) -> Self {
         self.with(|settings| {
-            settings.on_refused = Some(Arc::new(move |decision| answer(decision).map(Into::into)));
+            settings.on_refused =
+                Some(Arc::new(move |decision, default| answer(decision, default).map(Into::into)));
         })
     }
 
@@ -274,8 +286,9 @@ impl RateLimitLayerBuilder {
                 )
                 .of_limit(keyed.limit.name()));
             }
-            self.limiter.register(&keyed.limit)?;
         }
+        let limits: Vec<_> = self.limits.iter().map(|keyed| &keyed.limit).collect();
+        self.limiter.register_all(&limits)?;
         Ok(RateLimitLayer { settings: Arc::new(Settings::new(self.limiter, self.limits)) })
     }
 }

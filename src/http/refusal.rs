@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::headers;
+use super::headers::{Told, retry_after};
 use super::settings::Settings;
 use super::{MissingKey, ResponseBody};
 use crate::Decision;
@@ -14,18 +14,14 @@ fn status(decision: &Decision) -> StatusCode {
 }
 
 /// The answer to a refused request.
-pub(super) fn refused<B>(settings: &Settings, decision: Decision) -> Response<ResponseBody<B>> {
-    let mut response = match &settings.on_refused {
-        Some(on_refused) => on_refused(&decision),
-        None => text(status(&decision), explanation(&decision)),
-    };
-    if response.status() == StatusCode::OK {
-        // A closure that sets no status must not turn a refusal into a success.
-        *response.status_mut() = status(&decision);
+pub(super) fn refused<B>(settings: &Settings, told: Told) -> Response<ResponseBody<B>> {
+    let mut response = text(status(&told.decision), explanation(&told.decision));
+    told.write(response.headers_mut());
+    told.write_retry_after(response.headers_mut());
+    if let Some(on_refused) = &settings.on_refused {
+        response = on_refused(&told.decision, response);
     }
-    headers::budget(response.headers_mut(), &decision, settings.reset_format);
-    headers::retry_after(response.headers_mut(), &decision);
-    response.extensions_mut().insert(decision);
+    response.extensions_mut().insert(told.decision);
     response.map(ResponseBody::refusal)
 }
 
@@ -42,10 +38,8 @@ pub(super) fn undecided<B>() -> Response<ResponseBody<B>> {
 }
 
 fn explanation(decision: &Decision) -> String {
-    match decision.retry_after() {
-        Some(retry_after) => {
-            format!("too many requests: try again in {} s\n", headers::seconds(retry_after).max(1))
-        }
+    match retry_after(decision) {
+        Some(retry_after) => format!("too many requests: try again in {retry_after} s\n"),
         None => format!(
             "this request costs more than the {} units that its limit ever allows at once\n",
             decision.limit()

@@ -40,18 +40,18 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        // The inner service that is ready is this one, and not its clone. It goes with the request,
+        // so that what it reserved is given back when the request is refused.
+        let clone = self.inner.clone();
+        let mut ready = mem::replace(&mut self.inner, clone);
+
         let (parts, body) = request.into_parts();
         let admission = self.settings.admit(&parts);
         let request = Request::from_parts(parts, body);
         match admission {
-            Admission::Forward => {
-                ResponseFuture::calling(self.inner.call(request), Arc::clone(&self.settings))
-            }
+            Admission::Forward => ResponseFuture::calling(ready.call(request)),
             Admission::Refuse(response) => ResponseFuture::answered(response),
             Admission::Check(answer) => {
-                // The inner service that is ready is this one, and not its clone.
-                let clone = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, clone);
                 ResponseFuture::checking(answer, request, ready, Arc::clone(&self.settings))
             }
         }
@@ -63,6 +63,6 @@ impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
             .field("limits", &self.settings.names)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -7,19 +7,22 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
 use super::{KeyExtractor, ResetFormat};
+use crate::telemetry::Throttle;
 use crate::{Decision, Limit, RateLimiter};
 
 /// What becomes of a request that has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnMissingKey {
     /// It is answered with this status, and the reason.
     Refuse(StatusCode),
-    /// It passes, unlimited.
+    /// It is not counted under the limit whose key is missing. The layer's other limits decide.
     Forward,
 }
 
 /// What becomes of a request when the store cannot decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnStoreFailure {
     /// It passes, unlimited: the service is worth more than the limit.
     Forward,
@@ -29,7 +32,7 @@ pub enum OnStoreFailure {
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
-pub(super) type Refusal = Arc<dyn Fn(&Decision) -> Response<Bytes> + Send + Sync>;
+pub(super) type Refusal = Arc<dyn Fn(&Decision, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
 
 #[derive(Clone)]
 pub(super) struct KeyedLimit {
@@ -45,12 +48,15 @@ pub(super) struct Settings {
     /// Those names, for events.
     pub(super) names: String,
     pub(super) cost: Option<Cost>,
-    pub(super) skip: Option<Predicate>,
+    /// A request that one of them names is exempt.
+    pub(super) skip: Vec<Predicate>,
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) on_refused: Option<Refusal>,
     pub(super) reset_format: ResetFormat,
+    pub(super) keyless_events: Arc<Throttle>,
+    pub(super) undecided_events: Arc<Throttle>,
 }
 
 impl Settings {
@@ -61,18 +67,19 @@ impl Settings {
             names: names.join(", "),
             limits,
             cost: None,
-            skip: None,
+            skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Refuse(StatusCode::BAD_REQUEST),
             on_store_failure: OnStoreFailure::Forward,
             on_refused: None,
             reset_format: ResetFormat::EpochSeconds,
+            keyless_events: Arc::default(),
+            undecided_events: Arc::default(),
         }
     }
 
     pub(super) fn exempts(&self, parts: &Parts) -> bool {
-        (!self.limits_preflight && is_preflight(parts))
-            || self.skip.as_ref().is_some_and(|skip| skip(parts))
+        (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
     }
 }
 

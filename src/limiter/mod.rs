@@ -220,19 +220,23 @@ impl RateLimiter {
     ///
     /// If another limit of the same name has another quota or algorithm.
     pub fn register(&self, limit: &Limit) -> Result<(), ConfigError> {
+        self.register_all(&[limit])
+    }
+
+    /// All of them, or none.
+    pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         let mut limits = self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        match limits.get(limit.name()) {
-            None => {
-                limits.insert(limit.name().to_owned(), limit.clone());
-                Ok(())
+        for limit in new {
+            if let Some(known) = limits.get(limit.name()).filter(|known| !known.decides_as(limit)) {
+                return Err(ConfigError::new(format!(
+                    "the name is taken in this limiter by {known}, and this is {limit}: limits of \
+                     one name share their budgets, so give this one another name, or the same quota",
+                ))
+                .of_limit(limit.name()));
             }
-            Some(known) if known == limit => Ok(()),
-            Some(known) => Err(ConfigError::new(format!(
-                "the name is taken in this limiter by {known}, and this is {limit}: limits of one \
-                 name share their budgets, so give this one another name, or the same quota",
-            ))
-            .of_limit(limit.name())),
         }
+        limits.extend(new.iter().map(|&limit| (limit.name().to_owned(), limit.clone())));
+        Ok(())
     }
 }
 

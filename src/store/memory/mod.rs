@@ -87,8 +87,9 @@ impl MemoryStore {
     /// When a new key finds its part of the store full, a budget that is not exhausted is
     /// forgotten: of the next few, the one that would be whole again soonest. A key that is
     /// refused is never forgotten in favour of a fresh one, so nobody gets rid of a refusal by
-    /// sending other keys. If all that are remembered are exhausted, a fresh key's check fails as
-    /// [overloaded](crate::Error::is_overloaded).
+    /// sending other keys. If all that are remembered are exhausted, a fresh key's check fails because the store
+    /// [is full](crate::Error::is_full); the tower layer answers 503 then, whatever it does when
+    /// a store fails, so that a flood of keys is no way around the limit.
     ///
     /// Whatever the store remembers is forgotten: this is for building one.
     #[must_use]
@@ -200,7 +201,7 @@ impl MemoryStore {
 }
 
 fn full(_: Full) -> Error {
-    Error::overloaded(
+    Error::full(
         "every budget it remembers is exhausted, and none of those is forgotten for a fresh key; \
          raise MemoryStore::max_keys",
     )
