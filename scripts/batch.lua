@@ -52,40 +52,41 @@ end
 -- The value of a key for an algorithm of this kind, and UNREADABLE if there is another.
 local function read(k, kind)
   if kinds[k] == kind then return values[k], 0 end
+  if kinds[k] then return false, UNREADABLE end
   local value
-  if kinds[k] then
-    value = values[k]
-  elseif kind == LOG_KIND then
+  if kind == LOG_KIND then
     value = redis.pcall('GETRANGE', KEYS[k], 0, LOG_SIZE - 1)
     if value == '' then value = false end
   else
     value = redis.pcall('GET', KEYS[k])
   end
-  kinds[k], values[k] = kind, value
   if value and (type(value) ~= 'string' or not is_readable(KEYS[k], kind, value)) then
-    values[k] = false
     return false, UNREADABLE
   end
+  kinds[k], values[k] = kind, value
   return value, 0
 end
 
-local function keep(k, value, ends_at)
-  values[k], ends[k], changed[k] = value, ends_at, true
+local function keep(k, kind, value, ends_at)
+  kinds[k], values[k], ends[k], changed[k] = kind, value, ends_at, true
 end
 
 -- Applies `op` to one charge: status, remaining, retry_after, reset_after, delay.
-local function apply(op, k, l, cost)
+local function apply(op, k, l, cost, effect)
   local a = algorithm[l]
-  local value, unreadable = read(k, KIND[a])
+  local kind = KIND[a]
+  local value, unreadable = read(k, kind)
   if op == REFUND and value then
-    keep(k, REFUND_OF[a](value, p1[l], p2[l], p3[l], p4[l], now, cost, KEYS[k]))
+    keep(k, kind, REFUND_OF[a](value, p1[l], p2[l], p3[l], p4[l], now, cost, KEYS[k]))
+    value = values[k]
   elseif op == RESET then
-    keep(k, false)
+    keep(k, kind, false)
+    value = false
   end
   if op >= REFUND then cost = 0 end
   local status, remaining, retry_after, reset_after, delay, new, ends_at =
-    DECIDE[a](values[k], p1[l], p2[l], p3[l], p4[l], now, cost, op == CHARGE, KEYS[k])
-  if new ~= nil then keep(k, new, ends_at) end
+    DECIDE[a](value, p1[l], p2[l], p3[l], p4[l], now, cost, effect, KEYS[k])
+  if new then keep(k, kind, new, ends_at) end
   return status + unreadable, remaining, retry_after, reset_after, delay
 end
 
@@ -101,33 +102,27 @@ local last = #request
 while at <= last do
   local op, size
   op, size, at = struct.unpack('>BB', request, at)
-  local probe = op
-  if op == CHARGE and size > 1 then probe = PEEK end
-  local all = true
+  local effect, all = DRY, true
+  if op == CHARGE and size == 1 then effect = COMMIT end
   for i = 1, size do
     local k, l, cost
     k, l, cost, at = struct.unpack('>I2I2I4', request, at)
     key_of[i], limit_of[i], cost_of[i] = k, l, cost
-    answer(n + i * 5 - 5, apply(probe, k, l, cost))
+    answer(n + i * 5 - 5, apply(op, k, l, cost, effect))
     all = all and reply[n + i * 5 - 4] % UNREADABLE == ALLOWED
   end
-  for i = 1, size do
-    local place = n + i * 5 - 5
-    local status = reply[place + 1]
-    if all and probe ~= op then
-      answer(place, apply(op, key_of[i], limit_of[i], cost_of[i]))
-    elseif not all and size > 1 then
-      if status % UNREADABLE == ALLOWED then
-        -- Nothing is taken from a limit that agrees with a check that another refuses.
-        answer(place, apply(PEEK, key_of[i], limit_of[i], 0))
-      elseif op == CHARGE then
-        -- A refusal may have to remember that the clock or the quota moved.
-        apply(op, key_of[i], limit_of[i], cost_of[i])
+  if size > 1 and op <= PEEK and (op == CHARGE or not all) then
+    if op == CHARGE then effect = all and COMMIT or SETTLE end
+    for i = 1, size do
+      local place = n + i * 5 - 5
+      local status, cost = reply[place + 1], cost_of[i]
+      -- Nothing is taken from a limit that agrees with a check that another refuses.
+      if not all and status % UNREADABLE == ALLOWED then cost = 0 end
+      answer(place, apply(op, key_of[i], limit_of[i], cost, effect))
+      -- What was unreadable is told by whoever read it first.
+      if status >= UNREADABLE and reply[place + 1] < UNREADABLE then
+        reply[place + 1] = reply[place + 1] + UNREADABLE
       end
-    end
-    -- What was unreadable is told once, by whoever read it first.
-    if status >= UNREADABLE and reply[place + 1] < UNREADABLE then
-      reply[place + 1] = reply[place + 1] + UNREADABLE
     end
   end
   n = n + size * 5

@@ -4,9 +4,9 @@
 --
 -- limit    units, micros, capacity, queue: 1 if what is admitted waits for its turn, 0 if the
 --          bucket is a meter
-local function leaky_bucket_decide(value, units, micros, capacity, queue, now, cost, commit)
+local function leaky_bucket_decide(value, units, micros, capacity, queue, now, cost, effect)
   local status, remaining, retry_after, reset_after, waits, new, ends_at =
-    bucket_decide(value, units, micros, capacity, now, cost, commit)
+    bucket_decide(value, units, micros, capacity, now, cost, effect)
   return status, remaining, retry_after, reset_after, waits * queue, new, ends_at
 end
 

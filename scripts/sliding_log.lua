@@ -33,10 +33,11 @@ local function log_is_whole(key, head)
   if #head ~= LOG_SIZE then return false end
   local _, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
     struct.unpack(LOG, head)
-  if period == 0 or before > sum or oldest > clock or newest > MAX_EXACT or sum - before > MAX_EXACT then
+  if period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT or before > sum
+    or oldest > clock or clock > MAX_EXACT or (entries == 0 and oldest ~= clock) then
     return false
   end
-  if slots == 0 then return entries == 0 end
+  if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
   return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
     and first < slots and entries <= slots
     and redis.call('STRLEN', key) == LOG_SIZE + slots * (clock_bytes + sum_bytes)
@@ -68,7 +69,8 @@ local function log_entry(log, key, i)
   local place = log_place(log, i)
   local clock, sum = struct.unpack('>I' .. log.clock_bytes .. 'I' .. log.sum_bytes,
     redis.call('GETRANGE', key, place, place + log.clock_bytes + log.sum_bytes - 1))
-  return (log.clock - clock) % 256 ^ log.clock_bytes, (sum - log.before) % 256 ^ log.sum_bytes
+  return (log.clock - clock) % 256 ^ log.clock_bytes,
+    min((sum - log.before) % 256 ^ log.sum_bytes, log.sum - log.before)
 end
 
 -- The first entry, from `from` on, that is less than `age` older than the newest and has at least
@@ -89,7 +91,7 @@ local function log_find(log, key, from, age, units)
 end
 
 -- The log at `now` under this quota: log (nil: nothing counts), time, set_back, gone (how many of
--- the oldest have left), left (units they had), moved.
+-- the oldest have left), left (units they had), and whether it was made to last longer.
 local function sliding_log_resume(value, period, now, key)
   local log = value and log_unpack(value)
   if not log or now >= log.newest + log.period then return nil, now, 0, 0, 0, false end
@@ -97,8 +99,8 @@ local function sliding_log_resume(value, period, now, key)
   if log.newest - now > period then set_back = log.newest - now end
   local time = max(now, log.newest - set_back)
   local age = log.newest - (time + set_back - min(log.period, period))
-  local moved = set_back > 0 or log.period ~= period
-  if age <= 0 then return nil, now, 0, 0, 0, true end
+  if age <= 0 then return nil, now, 0, 0, 0, false end
+  local moved = set_back > 0 or log.period < period
   local gone, left = 0, 0
   if log.clock - log.oldest >= age then
     gone = log_find(log, key, 1, age, 0)
@@ -120,18 +122,37 @@ local function log_adopt(log, key, period, set_back, gone, left)
   log.period = period
 end
 
+-- The slots of the ring, oldest first, as one string.
+local function log_slots(log, key)
+  if log.entries == 0 then return '' end
+  local size = log.clock_bytes + log.sum_bytes
+  local start, length = log_place(log, 0), log.entries * size
+  local ring_end = LOG_SIZE + log.slots * size
+  local slots = redis.call('GETRANGE', key, start, min(start + length, ring_end) - 1)
+  if #slots < length then
+    slots = slots .. redis.call('GETRANGE', key, LOG_SIZE, LOG_SIZE + length - #slots - 1)
+  end
+  return slots
+end
+
 -- Writes the ring anew, with room for more entries and for the numbers of this quota.
 local function log_rebuild(log, key, limit, clock_bytes, sum_bytes)
   local slots = max(log.entries + 1, min(limit, max(8, log.entries * 2)))
-  local slot = '>I' .. clock_bytes .. 'I' .. sum_bytes
-  local ring = {string.rep('\0', LOG_SIZE)}
-  for i = 0, log.entries - 1 do
-    local age, units = log_entry(log, key, i)
-    ring[i + 2] = struct.pack(slot,
-      (log.clock - age) % 256 ^ clock_bytes, (log.before + units) % 256 ^ sum_bytes)
+  local ring = log_slots(log, key)
+  if clock_bytes ~= log.clock_bytes or sum_bytes ~= log.sum_bytes then
+    local wide, at = {}, 1
+    local old, new = '>I' .. log.clock_bytes .. 'I' .. log.sum_bytes, '>I' .. clock_bytes .. 'I' .. sum_bytes
+    for i = 1, log.entries do
+      local clock, sum
+      clock, sum, at = struct.unpack(old, ring, at)
+      clock = log.clock - (log.clock - clock) % 256 ^ log.clock_bytes
+      sum = log.before + (sum - log.before) % 256 ^ log.sum_bytes
+      wide[i] = struct.pack(new, clock % 256 ^ clock_bytes, sum % 256 ^ sum_bytes)
+    end
+    ring = table.concat(wide)
   end
-  ring[log.entries + 2] = string.rep('\0', (slots - log.entries) * (clock_bytes + sum_bytes))
-  redis.call('SET', key, table.concat(ring))
+  redis.call('SET', key, string.rep('\0', LOG_SIZE) .. ring
+    .. string.rep('\0', (slots - log.entries) * (clock_bytes + sum_bytes)))
   log.first, log.slots, log.clock_bytes, log.sum_bytes = 0, slots, clock_bytes, sum_bytes
 end
 
@@ -148,7 +169,7 @@ local function log_shift(log, key, limit)
 end
 
 -- status, remaining, retry_after, reset_after, delay[, value, ends_at]
-local function sliding_log_decide(value, limit, period, _, _, now, cost, commit, key)
+local function sliding_log_decide(value, limit, period, _, _, now, cost, effect, key)
   local log, time, set_back, gone, left, moved = sliding_log_resume(value, period, now, key)
   local used = 0
   if log then used = log.sum - log.before - left end
@@ -170,12 +191,11 @@ local function sliding_log_decide(value, limit, period, _, _, now, cost, commit,
     reset_after = log.newest - set_back + period - now
   end
   local remaining = max(limit - used, 0)
-  if not commit or not (charges or moved) then
+  if not ((charges and effect == COMMIT) or (moved and not charges and settles(effect, cost))) then
     return status, remaining, retry_after, reset_after, 0
   end
 
   if not log then
-    if not charges then return status, remaining, retry_after, reset_after, 0, false end
     log = {
       period = period, clock_bytes = 0, sum_bytes = 0, slots = 0, first = 0, entries = 0,
       before = 0, oldest = 0, newest = time, clock = 0, sum = 0,
@@ -190,6 +210,12 @@ local function sliding_log_decide(value, limit, period, _, _, now, cost, commit,
       log.newest = time
     end
     log.sum = log.sum + cost
+    if log.sum > MAX_EXACT / 2 then
+      -- Sums only count from `before`; slots hold them modulo their size.
+      local base = log.before
+      if log.sum_bytes > 0 then base = base - base % 256 ^ log.sum_bytes end
+      log.before, log.sum = log.before - base, log.sum - base
+    end
   end
   return status, remaining, retry_after, reset_after, 0, log_pack(log)
 end
@@ -198,19 +224,13 @@ end
 local function sliding_log_refund(value, _, period, _, _, now, back, key)
   local log, _, set_back, gone, left = sliding_log_resume(value, period, now, key)
   if not log then return false end
+  local kept = log.sum - log.before - left - back
+  if kept <= 0 then return false end
   log_adopt(log, key, period, set_back, gone, left)
-  while true do
-    local age, units = 0, 0
-    if log.entries > 0 then age, units = log_entry(log, key, log.entries - 1) end
-    local held = log.sum - log.before - units
-    if held > back then
-      log.sum = log.sum - back
-      return log_pack(log)
-    end
-    if log.entries == 0 then return false end
-    back = back - held
-    log.sum = log.before + units
-    log.entries = log.entries - 1
-    log.newest, log.clock = log.newest - age, log.clock - age
-  end
+  -- The newest entries go; the first that reaches what is kept becomes the newest.
+  local newest = log_find(log, key, 0, math.huge, kept)
+  local age = log_entry(log, key, newest)
+  log.sum, log.entries = log.before + kept, newest
+  log.newest, log.clock = log.newest - age, log.clock - age
+  return log_pack(log)
 end

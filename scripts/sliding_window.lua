@@ -3,69 +3,95 @@
 --
 -- value    14 bytes and 7 for each cell and the one being left, or false for an untouched budget:
 --            B  kind   I6 length of a cell in us
---                      I7 newest: the newest cell starts at newest * length
---                      I7 counts, newest first
+--                      I7 at       time of the last charge, in us
+--                      I7 counts   of that time's cell and of those before it
 -- limit    limit, length, cells
-local CELLS_HEAD = '>BI6I7'
-local CELLS_HEAD_SIZE = 14
+local CELLS, CELLS_SIZE, MAX_CELLS = '>BI6I7', 14, 101
 
 local function cells_are_whole(value)
-  local size = #value - CELLS_HEAD_SIZE
-  if size <= 0 or size % 7 ~= 0 then return false end
-  local _, length, newest = struct.unpack(CELLS_HEAD, value)
-  if length == 0 or newest * length > MAX_EXACT then return false end
-  for i = 0, size / 7 - 1 do
-    if struct.unpack('>I7', value, CELLS_HEAD_SIZE + 1 + i * 7) > MAX_EXACT / length then return false end
+  local len = (#value - CELLS_SIZE) / 7
+  if len < 2 or len > MAX_CELLS or len ~= floor(len) then return false end
+  local _, length, at = struct.unpack(CELLS, value)
+  if length == 0 or length > MAX_REFILL or at > MAX_EXACT then return false end
+  for i = 0, len - 1 do
+    local count = struct.unpack('>I7', value, CELLS_SIZE + 1 + i * 7)
+    if count > MAX_EXACT / MAX_CELLS then return false end
   end
   return true
 end
 
+-- length, at, counts
+local function cells_unpack(value)
+  local len = (#value - CELLS_SIZE) / 7
+  local _, length, at = struct.unpack(CELLS, value)
+  local counts = {struct.unpack('>' .. string.rep('I7', len), value, CELLS_SIZE + 1)}
+  counts[len + 1] = nil
+  return length, at, counts
+end
+
 -- From when on the counts say nothing.
-local function cells_end(length, newest, counts)
+local function cells_end(length, at, counts)
   local youngest = 1
   for i = 1, #counts do
     if counts[i] > 0 then youngest = i break end
   end
-  return (newest + #counts - youngest + 1) * length
+  return (floor(at / length) + #counts - youngest + 1) * length
 end
 
--- The counts at `now` under this quota: counts, newest, time, moved.
-local function sliding_window_resume(value, length, cells, now)
-  local counts, newest, time, moved = {}, floor(now / length), now, false
+-- value, ends_at
+local function cells_pack(length, at, counts)
+  return struct.pack(CELLS, CELLS_KIND, length, at)
+    .. struct.pack('>' .. string.rep('I7', #counts), unpack(counts)),
+    cells_end(length, at, counts)
+end
+
+local function cells_fresh(cells)
+  local counts = {}
   for i = 1, cells + 1 do counts[i] = 0 end
-  if not value then return counts, newest, time, moved end
+  return counts
+end
 
-  local _, l, n = struct.unpack(CELLS_HEAD, value)
-  local len = (#value - CELLS_HEAD_SIZE) / 7
-  local old = {struct.unpack('>' .. string.rep('I7', len), value, CELLS_HEAD_SIZE + 1)}
-  old[len + 1] = nil
-  if now >= cells_end(l, n, old) then return counts, newest, time, moved end
-
-  if n * l - now > length * cells then
-    n, moved = floor(now / l), true
-  end
-  time = max(now, n * l)
-  newest = floor(time / length)
-  if l ~= length or len ~= cells + 1 then
-    moved = true
-    for age = 0, len - 1 do
-      if old[age + 1] > 0 then
-        local last = min((n - age + 1) * l - 1, time)
-        local i = newest - floor(last / length) + 1
-        if i <= cells + 1 then
-          counts[i] = min(counts[i] + old[age + 1], floor(MAX_EXACT / length))
-        end
-      end
+-- The same counts in other cells.
+local function cells_recut(old, old_length, at, length, cells)
+  local counts, old_newest, newest = cells_fresh(cells), floor(at / old_length), floor(at / length)
+  for age = 0, #old - 1 do
+    if old[age + 1] > 0 then
+      local last = min((old_newest - age + 1) * old_length - 1, at)
+      local i = newest - floor(last / length) + 1
+      if i <= cells + 1 then counts[i] = counts[i] + old[age + 1] end
     end
-  else
-    for i = newest - n + 1, cells + 1 do counts[i] = old[i - newest + n] end
   end
-  return counts, newest, time, moved
+  return counts
+end
+
+-- The counts at the time of the last charge, under this quota: counts, at, and whether they were
+-- made to last longer.
+local function sliding_window_resume(value, length, cells, now)
+  if not value then return cells_fresh(cells), now, false end
+  local old_length, at, counts = cells_unpack(value)
+  local old_end, moved = cells_end(old_length, at, counts), false
+  if now >= old_end then return cells_fresh(cells), now, false end
+  if old_length ~= length or #counts ~= cells + 1 then
+    counts = cells_recut(counts, old_length, at, length, cells)
+    moved = cells_end(length, at, counts) > old_end
+  end
+  if at - now > length * cells then at, moved = now, true end
+  if now >= cells_end(length, at, counts) then return cells_fresh(cells), now, false end
+  return counts, at, moved
+end
+
+-- The counts at `time`, which is not before `at`.
+local function cells_advance(counts, at, length, time)
+  local by = floor(time / length) - floor(at / length)
+  if by == 0 then return counts end
+  local advanced = {}
+  for i = 1, #counts do advanced[i] = counts[i - by] or 0 end
+  return advanced
 end
 
 -- The first time at which no more than `room` units count.
-local function cells_time_until(counts, newest, length, room)
-  local full = 0
+local function cells_time_until(counts, at, length, room)
+  local full, newest = 0, floor(at / length)
   for i = 1, #counts do full = full + counts[i] end
   for i = #counts, 1, -1 do
     local leaving = counts[i]
@@ -78,46 +104,43 @@ local function cells_time_until(counts, newest, length, room)
   end
 end
 
-local function cells_pack(counts, newest, length)
-  return struct.pack(CELLS_HEAD, CELLS_KIND, length, newest)
-    .. struct.pack('>' .. string.rep('I7', #counts), unpack(counts))
-end
-
 -- status, remaining, retry_after, reset_after, delay[, value, ends_at]
-local function sliding_window_decide(value, limit, length, cells, _, now, cost, commit)
-  local counts, newest, time, moved = sliding_window_resume(value, length, cells, now)
-  local overlap = length - (time - newest * length)
-  local used = ceil(counts[cells + 1] * overlap / length)
+local function sliding_window_decide(value, limit, length, cells, _, now, cost, effect)
+  local held, at, moved = sliding_window_resume(value, length, cells, now)
+  local time = max(now, at)
+  local counts = cells_advance(held, at, length, time)
+  local used = ceil(counts[cells + 1] * (length - time % length) / length)
   for i = 1, cells do used = used + counts[i] end
   local status, retry_after = ALLOWED, -1
   if cost > limit then
     status = NEVER
   elseif cost > 0 and used + cost > limit then
     status = REFUSED
-    retry_after = cells_time_until(counts, newest, length, limit - cost) - now
+    retry_after = cells_time_until(counts, time, length, limit - cost) - now
   else
     used = used + cost
-    counts[1] = counts[1] + cost
   end
-  local ends_at, reset_after = cells_end(length, newest, counts), 0
-  if used > 0 then reset_after = ends_at - now end
-  if commit and (moved or (status == ALLOWED and cost > 0)) then
-    return status, max(limit - used, 0), retry_after, reset_after, 0,
-      cells_pack(counts, newest, length), ends_at
-  end
-  return status, max(limit - used, 0), retry_after, reset_after, 0
+  local charges = status == ALLOWED and cost > 0
+  local new, ends_at
+  if not charges and moved and settles(effect, cost) then new, ends_at = cells_pack(length, at, held) end
+  if charges then counts[1] = counts[1] + cost end
+  local reset_after = 0
+  if used > 0 then reset_after = cells_end(length, time, counts) - now end
+  if charges and effect == COMMIT then new, ends_at = cells_pack(length, time, counts) end
+  return status, max(limit - used, 0), retry_after, reset_after, 0, new, ends_at
 end
 
 -- value (false: nothing is left to remember), ends_at
 local function sliding_window_refund(value, _, length, cells, _, now, back)
-  local counts, newest = sliding_window_resume(value, length, cells, now)
-  local left = 0
+  local counts, at = sliding_window_resume(value, length, cells, now)
   for i = 1, cells + 1 do
     local taken = min(back, counts[i])
     counts[i] = counts[i] - taken
     back = back - taken
-    left = left + counts[i]
   end
-  if left == 0 then return false end
-  return cells_pack(counts, newest, length), cells_end(length, newest, counts)
+  local new, ends_at = cells_pack(length, at, counts)
+  local left = 0
+  for i = 1, cells + 1 do left = left + counts[i] end
+  if left == 0 or now >= ends_at then return false end
+  return new, ends_at
 end

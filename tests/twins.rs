@@ -44,7 +44,11 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
         Algorithm::Gcra => Limit::gcra(name, bursty),
         Algorithm::FixedFirst => Limit::fixed_window(name, plain),
         Algorithm::FixedAligned => Limit::fixed_window_aligned(name, plain),
-        Algorithm::Sliding(cells) => Limit::sliding_window_of(name, plain, cells),
+        Algorithm::Sliding(cells) => {
+            // Cells last whole microseconds.
+            let whole = Quota::new(units, plain.period() / 6 * cells);
+            Limit::sliding_window_of(name, whole, cells)
+        }
         Algorithm::Log => Limit::sliding_log(name, plain),
     }
     .expect("the numbers are in range")
@@ -69,6 +73,7 @@ fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrat
     let units = prop_oneof![1u64..8, 1u64..300, Just(70_000u64), Just(1_000_000u64)];
     let period =
         prop_oneof![6u64..50, 1_000u64..5_000, Just(1_000_000u64), 50_000_000u64..70_000_000];
+    let period = period.prop_map(|period: u64| period / 6 * 6);
     (algorithm, units, period, 1u64..12)
         .prop_map(move |(algorithm, units, period, burst)| {
             limit(name, algorithm, units, period, burst)

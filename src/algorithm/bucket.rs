@@ -7,6 +7,14 @@
 //! Nothing is rounded. With the rate reduced to `units / micros`, the level is counted in parts
 //! of `1 / micros` of a unit: a charge of one unit adds `micros` parts, and each microsecond
 //! drains `units` parts. 3 a second is 3 a second after an hour, too.
+//!
+//! # A changed quota
+//!
+//! The level stays, and drains at the new rate from the check that brings it. One case needs
+//! care: the level is above the new capacity, and the new rate is slower. At the new rate the
+//! surplus could take many periods to drain, and lock its key out; cut off, it would be minted
+//! when the quota goes back up. So the surplus drains as fast as it was allowed to build up, and
+//! what is below the new capacity at the new rate: the level remembers both.
 
 use super::{Effect, MAX_EXACT};
 use crate::decision::{Micros, Verdict};
@@ -31,6 +39,18 @@ impl Rate {
     const fn faster_than(self, other: Self) -> bool {
         self.units as f64 / self.micros as f64 > other.units as f64 / other.micros as f64
     }
+
+    /// How long `parts` take to drain.
+    const fn drains(self, parts: u64) -> Micros {
+        parts.div_ceil(self.units)
+    }
+}
+
+/// What becomes of a level once it is down to `floor` units: it goes on at `rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slower {
+    floor: u64,
+    rate: Rate,
 }
 
 /// The state: at `at`, `used` parts were held, draining at `rate`.
@@ -39,16 +59,42 @@ pub(crate) struct Level {
     at: Micros,
     used: u64,
     rate: Rate,
+    then: Option<Slower>,
 }
 
 impl Level {
-    pub(crate) const fn ends_at(&self) -> Micros {
-        self.at + self.used.div_ceil(self.rate.units)
+    pub(crate) fn ends_at(&self) -> Micros {
+        self.at + self.until(0)
     }
 
-    /// The same units in the parts of another rate. A part that does not divide is rounded up:
-    /// at most one part, which drains within a microsecond, and none is minted.
-    fn at_rate(self, rate: Rate) -> Self {
+    /// How long it takes from `at` until `units` or less are left.
+    fn until(&self, units: u64) -> Micros {
+        let above = |floor: u64| self.used.saturating_sub(floor.saturating_mul(self.rate.micros));
+        match self.then {
+            Some(slower) if units < slower.floor => {
+                let below = (slower.floor - units) * slower.rate.micros;
+                self.rate.drains(above(slower.floor)) + slower.rate.drains(below)
+            }
+            _ => self.rate.drains(above(units)),
+        }
+    }
+
+    /// The level at `now`, which is not before `at`.
+    fn drained(mut self, now: Micros) -> Self {
+        if let Some(slower) = self.then {
+            let reached = self.at + self.until(slower.floor);
+            if reached <= now {
+                let used = slower.floor * slower.rate.micros;
+                self = Self { at: reached, used, rate: slower.rate, then: None };
+            }
+        }
+        let drained = (now - self.at).saturating_mul(self.rate.units);
+        Self { at: now, used: self.used.saturating_sub(drained), ..self }
+    }
+
+    /// The same units in the parts of another rate, if they can be counted exactly. A part that
+    /// does not divide is rounded up: at most one, which drains within a microsecond.
+    fn at_rate(self, rate: Rate) -> Option<Self> {
         let whole = self.used / self.rate.micros;
         let rest = self.used % self.rate.micros;
         let parts = if rest == 0 {
@@ -57,18 +103,26 @@ impl Level {
             // Floating point for the same reason as in `faster_than`.
             (rest as f64 / self.rate.micros as f64 * rate.micros as f64).floor() as u64 + 1
         };
-        let used = whole.saturating_mul(rate.micros).saturating_add(parts).min(MAX_EXACT);
-        Self { used, rate, ..self }
+        let used = whole.checked_mul(rate.micros)?.checked_add(parts)?;
+        (used <= MAX_EXACT).then_some(Self { at: self.at, used, rate, then: None })
     }
-}
 
-/// A level brought forward to the time and the quota of a check.
-struct Resumed {
-    level: Level,
-    /// How far the clock is behind the level's time.
-    behind: Micros,
-    /// Whether more than draining happened, so that it has to be remembered.
-    moved: bool,
+    /// The level under a quota that was not yet in force.
+    fn under(self, quota: &Bucket) -> Self {
+        if self.rate == quota.rate {
+            return Self { then: None, ..self };
+        }
+        let overdrawn = self.used > quota.capacity.saturating_mul(self.rate.micros);
+        let changed = if overdrawn && !quota.rate.faster_than(self.rate) {
+            None
+        } else {
+            self.at_rate(quota.rate)
+        };
+        changed.unwrap_or(Self {
+            then: Some(Slower { floor: quota.capacity, rate: quota.rate }),
+            ..self
+        })
+    }
 }
 
 /// The quota of a draining level.
@@ -81,40 +135,25 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// From empty to full: the time in which the whole capacity drains.
-    pub(crate) const fn full_period(&self) -> Micros {
-        (self.capacity * self.rate.micros).div_ceil(self.rate.units)
+    const fn full_period(&self) -> Micros {
+        self.rate.drains(self.capacity * self.rate.micros)
     }
 
-    fn resume(&self, state: Option<Level>, now: Micros) -> Resumed {
-        let fresh = Level { at: now, used: 0, rate: self.rate };
-        let Some(mut level) = state else {
-            return Resumed { level: fresh, behind: 0, moved: false };
+    /// The level brought forward to `now` and this quota, and whether more than draining happened
+    /// to it, so that it has to be remembered.
+    fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {
+        let fresh = Level { at: now, used: 0, rate: self.rate, then: None };
+        let Some(mut level) = state.filter(|level| now < level.ends_at()) else {
+            return (fresh, false);
         };
-        let mut behind = level.at.saturating_sub(now);
-        let mut moved = false;
-        if behind > self.full_period() {
+        let set_back = level.at.saturating_sub(now) > self.full_period();
+        if set_back {
             level.at = now;
-            behind = 0;
-            moved = true;
-        } else if behind == 0 {
-            let drained = (now - level.at).saturating_mul(level.rate.units);
-            level.used = level.used.saturating_sub(drained);
-            level.at = now;
-            if level.used == 0 {
-                return Resumed { level: fresh, behind: 0, moved: false };
-            }
+        } else if level.at < now {
+            level = level.drained(now);
         }
-        if level.rate != self.rate {
-            // Debt that does not fit under a smaller quota drains as fast as it was allowed to
-            // build up, until it fits. At the slower rate it could lock a key out for many
-            // periods; cut down to the capacity, it would be minted when the quota goes back up.
-            let overdrawn = level.used > self.capacity.saturating_mul(level.rate.micros);
-            if !overdrawn || self.rate.faster_than(level.rate) {
-                level = level.at_rate(self.rate);
-                moved = true;
-            }
-        }
-        Resumed { level, behind, moved }
+        let changed = level.under(self);
+        (changed, set_back || changed != level)
     }
 
     /// Whether `cost` units fit on top of the level.
@@ -125,43 +164,37 @@ impl Bucket {
         cost: u64,
         effect: Effect,
     ) -> Verdict {
-        let Resumed { mut level, behind, moved } = self.resume(*state, now);
-        let part = level.rate.micros;
-        let full = self.capacity.saturating_mul(part);
+        let (mut level, moved) = self.resume(*state, now);
+        let behind = level.at - now;
         let never = cost > self.capacity;
-        // How far the level is above the highest one on which the cost still fits.
-        let excess = if never {
-            0
-        } else {
-            level.used.saturating_sub((self.capacity - cost).saturating_mul(part))
-        };
-        let allowed = !never && (cost == 0 || excess == 0);
-        let waits = level.used.div_ceil(level.rate.units);
-        if allowed {
-            level.used += cost * part;
+        // Until the level is low enough for the cost.
+        let wait = if never { 0 } else { level.until(self.capacity - cost) };
+        let allowed = !never && (cost == 0 || wait == 0);
+        let turn = level.until(0);
+        let charges = allowed && cost > 0;
+        if charges {
+            level.used += cost * level.rate.micros;
         }
-        if effect == Effect::Commit && (moved || (allowed && cost > 0)) {
+        if (charges && effect == Effect::Commit) || (moved && !charges && effect.settles(cost)) {
             *state = Some(level);
         }
+        let part = level.rate.micros;
         Verdict {
             allowed,
             never,
             limit: self.capacity,
-            remaining: full.saturating_sub(level.used) / part,
-            retry_after: (!allowed && !never).then(|| excess.div_ceil(level.rate.units) + behind),
-            reset_after: if level.used == 0 {
-                0
-            } else {
-                level.used.div_ceil(level.rate.units) + behind
-            },
-            delay: if allowed && cost > 0 { waits } else { 0 },
+            remaining: self.capacity.saturating_mul(part).saturating_sub(level.used) / part,
+            retry_after: (!allowed && !never).then_some(wait + behind),
+            reset_after: if level.used == 0 { 0 } else { level.until(0) + behind },
+            delay: if charges { turn } else { 0 },
         }
     }
 
     /// Takes `units` out of the level.
     pub(crate) fn refund(&self, state: &mut Option<Level>, now: Micros, units: u64) {
-        let Resumed { mut level, .. } = self.resume(*state, now);
+        let (mut level, _) = self.resume(*state, now);
         level.used = level.used.saturating_sub(units.saturating_mul(level.rate.micros));
-        *state = (level.used > 0).then_some(level);
+        // What is left may fit now.
+        *state = (level.used > 0).then(|| level.under(self));
     }
 }

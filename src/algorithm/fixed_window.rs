@@ -4,8 +4,8 @@
 //! clock (the Unix epoch), the same for every key. Across the border of two windows up to twice
 //! the limit can pass within one period; the sliding algorithms do not allow that.
 //!
-//! A smaller period shortens the window in force; a longer one begins with the next window. So a
-//! change neither forgets what was used nor extends a refusal.
+//! Under a longer period the window in force goes on until that period is over, too. Under a
+//! shorter one it is as if all of it had been used at once, with the last charge.
 //!
 //! Twin: `scripts/fixed_window.lua`.
 
@@ -24,10 +24,12 @@ pub(crate) enum Anchor {
     Clock,
 }
 
-/// The state: `count` units used in the window that is `period` long and ends at `end`.
+/// The state: `count` units used, the last at `at`, in the window that is `period` long and ends
+/// at `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     count: u64,
+    at: Micros,
     end: Micros,
     period: Micros,
 }
@@ -46,30 +48,32 @@ pub(crate) struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// The end of a window that holds `now`.
-    const fn end_from(&self, now: Micros) -> Micros {
+    /// The end of a window that holds `time`.
+    const fn end_from(&self, time: Micros) -> Micros {
         match self.anchor {
-            Anchor::First => now + self.period,
-            Anchor::Clock => (now / self.period + 1) * self.period,
+            Anchor::First => time + self.period,
+            Anchor::Clock => (time / self.period + 1) * self.period,
         }
     }
 
-    /// The window in force, and whether it had to be moved.
+    /// The window in force, and whether it was made to last longer.
     fn resume(&self, state: Option<Window>, now: Micros) -> (Window, bool) {
-        let fresh = Window { count: 0, end: self.end_from(now), period: self.period };
-        let Some(mut window) = state.filter(|window| now < window.end) else {
+        let period = self.period;
+        let fresh = Window { count: 0, at: now, end: self.end_from(now), period };
+        let Some(window) = state.filter(|window| now < window.end) else {
             return (fresh, false);
         };
-        let start = window.end.saturating_sub(window.period);
-        if start.saturating_sub(now) > self.period {
+        if window.at.saturating_sub(now) > period {
             return (Window { count: window.count, ..fresh }, true);
         }
-        if window.period > self.period {
-            window.end = window.end.min(self.end_from(now.max(start)));
-            window.period = self.period;
-            return (window, true);
-        }
-        (window, false)
+        let (end, longer) = if window.period < period {
+            (self.end_from(window.end.saturating_sub(window.period)).max(window.end), true)
+        } else if window.period > period {
+            (self.end_from(window.at).min(window.end), false)
+        } else {
+            return (window, false);
+        };
+        if now < end { (Window { end, period, ..window }, longer) } else { (fresh, false) }
     }
 }
 
@@ -86,10 +90,12 @@ impl Rule for FixedWindow {
         let (mut window, moved) = self.resume(*state, now);
         let never = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;
-        if allowed {
+        let charges = allowed && cost > 0;
+        if charges {
             window.count += cost;
+            window.at = window.at.max(now);
         }
-        if effect == Effect::Commit && (moved || (allowed && cost > 0)) {
+        if (charges && effect == Effect::Commit) || (moved && !charges && effect.settles(cost)) {
             *state = Some(window);
         }
         Verdict {

@@ -17,9 +17,11 @@
 //!   clock was set back, and the state goes on from the new time with what it held.
 //! - **A changed quota.** What was used stays used, and counts against the new quota from the
 //!   first check that brings it: a change mints nothing, and takes effect at once. So a state
-//!   carries the rate or the period it was written under.
-//! - **A refused check consumes nothing.** It writes only where one of the two rules above moved
-//!   the state, so that the `retry_after` it gave stays true.
+//!   carries the rate or the period it was written under. A shorter period lets go of what lies
+//!   outside it.
+//! - **A refused check consumes nothing.** It writes only where one of the two rules above made
+//!   the state last longer, so that the `retry_after` it gave stays true. A peek does not write
+//!   even then: after a clock was set back, its `retry_after` is that of a charge made now.
 
 mod bucket;
 mod fixed_window;
@@ -47,8 +49,21 @@ pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
 pub(crate) enum Effect {
     /// Only answer.
     Dry,
-    /// Charge the cost if it fits.
+    /// Remember that the clock or the quota moved, so that what was answered stays true.
+    Settle,
+    /// Charge the cost if it fits; else settle. A cost of 0 has no effect.
     Commit,
+}
+
+impl Effect {
+    /// Whether a check of this cost that does not charge may still move the state.
+    fn settles(self, cost: u64) -> bool {
+        match self {
+            Self::Dry => false,
+            Self::Settle => true,
+            Self::Commit => cost > 0,
+        }
+    }
 }
 
 /// An algorithm, over its own kind of state.

@@ -92,7 +92,7 @@ struct View {
     before: u64,
     /// Units that count.
     used: u64,
-    /// Whether more than time passed, so that it has to be remembered.
+    /// Whether it was made to last longer.
     moved: bool,
 }
 
@@ -105,7 +105,7 @@ impl SlidingLog {
         let left = time + set_back - log.period.min(self.period) as i64;
         let first = log.entries.partition_point(|entry| entry.at <= left);
         let before = first.checked_sub(1).map_or(log.before, |last| log.entries[last].sum);
-        let moved = set_back > 0 || log.period != self.period;
+        let moved = set_back > 0 || log.period < self.period;
         View { time, set_back, first, before, used: log.sum() - before, moved }
     }
 }
@@ -135,7 +135,8 @@ impl Rule for SlidingLog {
             _ => 0,
         };
 
-        if effect == Effect::Commit && (charges || view.moved) {
+        if (charges && effect == Effect::Commit) || (view.moved && !charges && effect.settles(cost))
+        {
             let mut log = state.take().filter(|log| now < log.ends_at()).unwrap_or(empty);
             log.adopt(&view, self.period);
             if charges {

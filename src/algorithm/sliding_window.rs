@@ -14,16 +14,16 @@
 //!
 //! Twin: `scripts/sliding_window.lua`.
 
-use super::{Effect, MAX_EXACT, Rule};
+use super::{Effect, Rule};
 use crate::decision::{Micros, Verdict};
 
-/// The state: the counts of the newest cell and of those before it.
+/// The state: the counts of the cell of the last charge, and of those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cells {
     /// The length of a cell.
     length: Micros,
-    /// The newest cell starts at `newest * length`.
-    newest: u64,
+    /// The time of the last charge.
+    at: Micros,
     /// Newest first; as many as the window has cells, and the one it is leaving.
     counts: Vec<u64>,
 }
@@ -31,36 +31,40 @@ pub(crate) struct Cells {
 impl Cells {
     pub(crate) fn ends_at(&self) -> Micros {
         let youngest = self.counts.iter().position(|&count| count > 0).unwrap_or(0);
-        (self.newest + (self.counts.len() - youngest) as u64) * self.length
+        (self.newest() + (self.counts.len() - youngest) as u64) * self.length
     }
 
-    fn start(&self) -> Micros {
-        self.newest * self.length
+    /// The number of the newest cell, which starts at its multiple of the length.
+    const fn newest(&self) -> u64 {
+        self.at / self.length
     }
 
     fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0)
     }
 
-    fn advance_to(&mut self, cell: u64) {
+    /// Goes on to a time that is not before `at`.
+    fn advance_to(&mut self, time: Micros) {
         let len = self.counts.len();
-        let by = usize::try_from(cell - self.newest).map_or(len, |by| by.min(len));
+        let cells = time / self.length - self.newest();
+        let by = usize::try_from(cells).map_or(len, |by| by.min(len));
         self.counts.rotate_right(by);
         self.counts[..by].fill(0);
-        self.newest = cell;
+        self.at = time;
     }
 
-    /// The same counts in other cells, as seen at `now`. A cell's count goes where the cell
-    /// ended, so that nothing is forgotten early.
-    fn recut(&self, length: Micros, len: usize, now: Micros) -> Self {
-        let mut recut = Self { length, newest: now / length, counts: vec![0; len] };
+    /// The same counts in other cells. A count goes where its cell ended, or where the last
+    /// charge was: nothing is forgotten early, and nothing is moved behind its last charge, so
+    /// that two quotas in turn do not keep it alive.
+    fn recut(&self, length: Micros, len: usize) -> Self {
+        let mut recut = Self { length, at: self.at, counts: vec![0; len] };
         for (age, &count) in self.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
-            // Ages start from `newest`, so they may reach back beyond time zero.
-            let end = (self.newest as i64 - age as i64 + 1) * self.length as i64;
-            let cell = (end - 1).min(now as i64).div_euclid(length as i64);
-            let age = usize::try_from(recut.newest as i64 - cell).unwrap_or(0);
+            // Ages start from the newest cell, so they may reach back beyond time zero.
+            let end = (self.newest() as i64 - age as i64 + 1) * self.length as i64;
+            let cell = (end - 1).min(self.at as i64).div_euclid(length as i64);
+            let age = usize::try_from(recut.newest() as i64 - cell).unwrap_or(0);
             if let Some(sum) = recut.counts.get_mut(age) {
-                *sum = (*sum + count).min(MAX_EXACT / length);
+                *sum += count;
             }
         }
         recut
@@ -75,44 +79,35 @@ pub(crate) struct SlidingWindow {
     pub(crate) cells: u32,
 }
 
-/// Cells brought forward to the time and the quota of a check.
-struct Resumed {
-    cells: Cells,
-    /// The time that counts: the check's, or the newest cell's start where that is later.
-    time: Micros,
-    moved: bool,
-}
-
 impl SlidingWindow {
-    fn resume(&self, state: Option<&Cells>, now: Micros) -> Resumed {
+    /// The cells under this quota, as of their last charge, and whether they were made to last
+    /// longer.
+    fn resume(&self, state: Option<&Cells>, now: Micros) -> (Cells, bool) {
         let len = self.cells as usize + 1;
-        let fresh =
-            || Cells { length: self.length, newest: now / self.length, counts: vec![0; len] };
+        let fresh = || Cells { length: self.length, at: now, counts: vec![0; len] };
         let Some(state) = state.filter(|state| now < state.ends_at()) else {
-            return Resumed { cells: fresh(), time: now, moved: false };
+            return (fresh(), false);
         };
-        let mut cells = state.clone();
-        let mut moved = false;
-        let behind = cells.start().saturating_sub(now);
-        if behind > self.length * u64::from(self.cells) {
-            cells.newest = now / cells.length;
-            moved = true;
-        }
-        let time = now.max(cells.start());
-        if cells.length != self.length || cells.counts.len() != len {
-            cells = cells.recut(self.length, len, time);
-            moved = true;
+        let mut cells = if state.length == self.length && state.counts.len() == len {
+            state.clone()
         } else {
-            cells.advance_to(time / self.length);
+            state.recut(self.length, len)
+        };
+        let mut moved = cells.ends_at() > state.ends_at();
+        if cells.at.saturating_sub(now) > self.length * u64::from(self.cells) {
+            cells.at = now;
+            moved = true;
         }
-        Resumed { cells, time, moved }
+        if now < cells.ends_at() { (cells, moved) } else { (fresh(), false) }
     }
 
-    /// Units that count at `time`, rounded up.
-    fn used(&self, cells: &Cells, time: Micros) -> u64 {
+    /// Units that count at the time of the newest cell, rounded up.
+    fn used(&self, cells: &Cells) -> u64 {
         let (oldest, window) = cells.counts.split_last().unwrap_or((&0, &[]));
-        let overlap = self.length - (time - cells.start());
-        window.iter().sum::<u64>() + (oldest * overlap).div_ceil(self.length)
+        let overlap = self.length - cells.at % self.length;
+        // In floating point, as in Lua: exact below the limit, and rounded alike above it.
+        let fading = (*oldest as f64 * overlap as f64 / self.length as f64).ceil() as u64;
+        window.iter().sum::<u64>() + fading
     }
 
     /// The first time at which no more than `room` units count.
@@ -124,7 +119,7 @@ impl SlidingWindow {
             if let Some(free) = room.checked_sub(full) {
                 // Of the cell being left, `free` units may still overlap.
                 let left = (free * self.length).checked_div(leaving).unwrap_or(0);
-                let start = (cells.newest + step as u64) * self.length;
+                let start = (cells.newest() + step as u64) * self.length;
                 return start + self.length.saturating_sub(left);
             }
         }
@@ -136,10 +131,13 @@ impl Rule for SlidingWindow {
     type State = Cells;
 
     fn decide(&self, state: &mut Option<Cells>, now: Micros, cost: u64, effect: Effect) -> Verdict {
-        let Resumed { mut cells, time, moved } = self.resume(state.as_ref(), now);
-        let used = self.used(&cells, time);
+        let (mut cells, moved) = self.resume(state.as_ref(), now);
+        let settled = (moved && effect.settles(cost)).then(|| cells.clone());
+        cells.advance_to(now.max(cells.at));
+        let used = self.used(&cells);
         let never = cost > self.limit;
         let allowed = cost == 0 || used + cost <= self.limit;
+        let charges = allowed && cost > 0;
         let retry_after =
             (!allowed && !never).then(|| self.time_until(&cells, self.limit - cost) - now);
         let remaining = self.limit.saturating_sub(if allowed { used + cost } else { used });
@@ -147,8 +145,10 @@ impl Rule for SlidingWindow {
             cells.counts[0] += cost;
         }
         let reset_after = if cells.is_empty() { 0 } else { cells.ends_at() - now };
-        if effect == Effect::Commit && (moved || (allowed && cost > 0)) {
+        if charges && effect == Effect::Commit {
             *state = Some(cells);
+        } else if !charges && settled.is_some() {
+            *state = settled;
         }
         Verdict { allowed, never, limit: self.limit, remaining, retry_after, reset_after, delay: 0 }
     }
@@ -156,12 +156,12 @@ impl Rule for SlidingWindow {
     /// Takes units out of the newest cells first: those count in full, so that the whole refund
     /// can be used at once.
     fn refund(&self, state: &mut Option<Cells>, now: Micros, mut units: u64) {
-        let Resumed { mut cells, .. } = self.resume(state.as_ref(), now);
+        let (mut cells, _) = self.resume(state.as_ref(), now);
         for count in &mut cells.counts {
             let back = units.min(*count);
             *count -= back;
             units -= back;
         }
-        *state = (!cells.is_empty()).then_some(cells);
+        *state = (!cells.is_empty() && now < cells.ends_at()).then_some(cells);
     }
 }

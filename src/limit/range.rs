@@ -113,6 +113,12 @@ pub(super) fn cell_length(limit: u64, period: Micros, cells: u32) -> Result<Micr
         )));
     }
     let length = period.div_ceil(u64::from(cells));
+    if length * u64::from(cells) - period > period / 100 {
+        return Err(ConfigError::new(format!(
+            "{cells} cells in {period} us: cells last whole microseconds, and would make the \
+             window more than 1 % longer; use a number of cells that divides the period"
+        )));
+    }
     exact(limit, length, "limit * period / cells").map_err(|error| {
         ConfigError::new(format!("{error}; use more cells, or a smaller limit"))
     })?;

@@ -86,15 +86,11 @@ fn decide_group(
     if verdicts.iter().all(Verdict::allowed) {
         return if op == Op::Charge { each(op) } else { verdicts };
     }
+    let effect = if op == Op::Charge { Effect::Settle } else { Effect::Dry };
     for ((verdict, charge), state) in verdicts.iter_mut().zip(batch).zip(states) {
-        if verdict.allowed {
-            // Nothing is taken from a limit that agrees with a check that another refuses.
-            *verdict = decide_one(Op::Peek, &Charge { cost: 0, ..*charge }, state, now);
-        }
-        if op == Op::Charge && !verdict.allowed {
-            // A refusal may have to remember that the clock or the quota moved.
-            decide_one(op, charge, state, now);
-        }
+        // Nothing is taken from a limit that agrees with a check that another refuses.
+        let cost = if verdict.allowed { 0 } else { charge.cost };
+        *verdict = charge.limit.algorithm().decide(state, now, cost, effect);
     }
     verdicts
 }
