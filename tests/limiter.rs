@@ -176,3 +176,43 @@ async fn one_name_stands_for_one_quota() {
          another name, or the same quota"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_needs_nothing_or_can_never_pass_does_not_wait_for_a_turn() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (ten_a_second(1), Key::new("k"));
+    limiter.check(&limit, &key).await.unwrap();
+    let waiter = {
+        let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await })
+    };
+    tokio::task::yield_now().await;
+    let started = Instant::now();
+    assert!(limiter.acquire(&limit, &key, 0, 50 * MS).await.unwrap().allowed());
+    assert!(limiter.acquire(&limit, &key, 2, 50 * MS).await.unwrap().never());
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert!(waiter.await.unwrap().unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_that_come_back_early_wake_who_waits_for_them() {
+    for reset in [false, true] {
+        let limiter = RateLimiter::in_memory();
+        let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
+        let key = Key::new("k");
+        limiter.check(&limit, &key).await.unwrap();
+        let waiter = {
+            let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+            tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
+        };
+        tokio::time::sleep(100 * MS).await;
+        let started = Instant::now();
+        if reset {
+            limiter.reset(&limit, &key).await.unwrap();
+        } else {
+            limiter.refund(&limit, &key, 1).await.unwrap();
+        }
+        assert!(waiter.await.unwrap().unwrap().allowed());
+        assert_eq!(started.elapsed(), Duration::ZERO);
+    }
+}

@@ -147,10 +147,13 @@ async fn a_store_full_of_refused_keys_says_that_it_is_full() {
     assert!(error.is_full() && !error.may_have_charged(), "{error}");
     assert!(error.to_string().contains("max_keys"), "{error}");
 
-    let (known, fresh) = (key(3), key(11));
-    let group = [limit.charge(&known, 1), limit.charge(&fresh, 1)];
+    let (known, fresh, other) = (key(3), key(11), key(12));
+    let group = [limit.charge(&other, 1), limit.charge(&fresh, 1)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_full());
-    assert!(!limiter.check(&limit, &key(3)).await.unwrap().allowed(), "it is still remembered");
+    // Who is refused is refused, whether there is room or not.
+    let group = [limit.charge(&known, 1), limit.charge(&fresh, 1)];
+    assert!(!limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+    assert!(!limiter.check(&limit, &fresh).await.is_ok_and(|decision| decision.allowed()));
 }
 
 #[tokio::test]
@@ -164,4 +167,35 @@ async fn a_key_that_was_whole_again_makes_room() {
         }
         assert!(limiter.check(&limit, &key(number)).await.unwrap().allowed());
     }
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_whatever_the_key_asks_for_next() {
+    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(64));
+    let quota = Quota::new(1_000, Duration::from_secs(1_000));
+    let limit = Limit::gcra("limit", quota).unwrap();
+    let longer = Limit::gcra("longer", Quota::per_day(1_000)).unwrap();
+    let refused = Key::new("refused");
+    limiter.check_n(&limit, &refused, 990).await.unwrap();
+    assert!(!limiter.check_n(&limit, &refused, 100).await.unwrap().allowed());
+    limiter.check_n(&limit, &refused, 0).await.unwrap();
+    limiter.check_n(&limit, &refused, 5_000).await.unwrap();
+    for number in 0..300 {
+        limiter.check(&longer, &key(number)).await.unwrap();
+    }
+    assert!(!limiter.check_n(&limit, &refused, 100).await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn a_key_that_has_units_again_can_make_room() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
+    let quota = Quota::new(1_000, Duration::from_secs(1_000));
+    let limit = Limit::gcra("limit", quota).unwrap();
+    for number in 0..64 {
+        limiter.check_n(&limit, &key(number), 1_000).await.unwrap();
+    }
+    assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
+    clock.advance(Duration::from_secs(500));
+    assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed());
 }

@@ -397,3 +397,100 @@ fn a_clock_set_back_by_years_goes_on_with_what_was_held() {
         assert!(decision.retry_after().unwrap() <= Duration::from_micros(2 * SECOND));
     }
 }
+
+#[test]
+fn a_quota_that_is_cut_while_overdrawn_counts_however_much_was_used_and_whoever_looked() {
+    let large = quota(1_000, SECOND);
+    let small = quota(10, 24 * 3600 * SECOND);
+    for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
+        let day = Duration::from_secs(24 * 3600);
+        for used in [10, 11, 500] {
+            let mut budget = Budget::new(limit_of("bucket", large).unwrap());
+            assert!(budget.charge(START, used).allowed());
+            budget.limit = limit_of("bucket", small).unwrap();
+            let wait = budget.charge(START, 10).retry_after().unwrap();
+            // What is above the new capacity drains as fast as before, the rest in a day.
+            assert_eq!(wait, day + Duration::from_millis(u64::from(used) - 10));
+            let wait = wait.as_micros() as u64;
+            for early in [1_000, wait / 3, wait - 1] {
+                assert!(!budget.charge(START + early, 10).allowed());
+            }
+            assert!(budget.charge(START + wait, 10).allowed());
+        }
+    }
+}
+
+#[test]
+fn a_glance_at_a_much_smaller_quota_mints_nothing_when_the_large_one_is_back() {
+    for (large, small) in [
+        (
+            quota(1_000_000_000, SECOND).burst(1_000_000_000_000),
+            quota(1_000_000_007, SECOND).burst(1_000_000_000),
+        ),
+        (quota(1_000, SECOND), quota(1, 24 * 3600 * SECOND)),
+    ] {
+        let mut budget = Budget::new(Limit::gcra("gcra", large).unwrap());
+        while budget.charge(START, u32::MAX).allowed() {}
+        while budget.charge(START, 1_000).allowed() {}
+        let left = budget.apply(Op::Peek, START, 0).remaining();
+        budget.limit = Limit::gcra("gcra", small).unwrap();
+        assert!(!budget.charge(START, 1).allowed());
+        budget.limit = Limit::gcra("gcra", large).unwrap();
+        assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), left);
+    }
+    let cells = |limit, period| Limit::sliding_window("cells", quota(limit, period)).unwrap();
+    let mut budget = Budget::new(cells(10_000, SECOND));
+    assert!(budget.charge(START, 10_000).allowed());
+    budget.limit = cells(1, 30 * 24 * 3600 * SECOND);
+    assert!(!budget.charge(START, 1).allowed());
+    budget.limit = cells(10_000, SECOND);
+    assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), 0);
+}
+
+#[test]
+fn two_quotas_that_take_turns_neither_lock_a_key_out_nor_let_it_off() {
+    for (one, other) in
+        every_algorithm(10, 60 * SECOND).into_iter().zip(every_algorithm(10, 61 * SECOND))
+    {
+        let mut budget = Budget::new(one.clone());
+        assert!(budget.charge(START, 10).allowed());
+        let admitted = (1..5_000).find(|turn| {
+            budget.limit = [&one, &other][(turn % 2) as usize].clone();
+            budget.charge(START + turn * 50_000, 10).allowed()
+        });
+        let waited = admitted.expect("it is let in again") * 50_000;
+        // Two cells of a window of one cell are the longest that any of them holds on.
+        let aligned = one.name() == "fixed_window_aligned";
+        assert!(waited <= 123 * SECOND, "{one}: {waited} us");
+        assert!(aligned || waited >= 59 * SECOND, "{one}: {waited} us");
+    }
+}
+
+#[test]
+fn a_check_of_no_cost_or_that_is_refused_leaves_no_less_than_it_found() {
+    for (long, short) in
+        every_algorithm(10, 3600 * SECOND).into_iter().zip(every_algorithm(10, 1_000))
+    {
+        let mut budget = Budget::new(long.clone());
+        assert!(budget.charge(START, 10).allowed());
+        let now = START + 60 * SECOND;
+        let left = budget.apply(Op::Peek, now, 0).remaining();
+        budget.limit = short.clone();
+        budget.charge(now, 0);
+        budget.charge(now, 11);
+        budget.limit = long;
+        assert_eq!(budget.apply(Op::Peek, now, 0).remaining(), left, "{short}");
+    }
+}
+
+#[test]
+fn a_longer_period_holds_from_the_first_check_that_brings_it() {
+    for limit_of in [Limit::fixed_window, Limit::sliding_log, Limit::gcra] {
+        let mut budget = Budget::new(limit_of("limit", quota(10, SECOND)).unwrap());
+        assert!(budget.charge(START, 10).allowed());
+        budget.limit = limit_of("limit", quota(10, 3600 * SECOND)).unwrap();
+        assert!(!budget.charge(START + SECOND / 2, 10).allowed());
+        assert!(!budget.charge(START + SECOND, 10).allowed(), "{}", budget.limit);
+        assert!(!budget.charge(START + 1_000 * SECOND, 10).allowed(), "{}", budget.limit);
+    }
+}

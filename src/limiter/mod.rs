@@ -138,7 +138,16 @@ impl RateLimiter {
     /// A batch that is empty, or names one budget twice, is answered with an error that
     /// [is misuse](Error::is_misuse).
     pub fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        self.shared.store.apply(op, batch)
+        let answer = self.shared.store.apply(op, batch);
+        if matches!(op, Op::Refund | Op::Reset) && self.shared.turns.somebody_waits() {
+            let shared = Arc::clone(&self.shared);
+            return Answer::later(async move {
+                let decision = answer.await;
+                shared.turns.look_again();
+                decision
+            });
+        }
+        answer
     }
 
     /// Takes `n` units, waiting for them at most `max_wait`.
@@ -168,6 +177,12 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         crate::check_batch(batch)?;
+        let takes_nothing = batch.iter().all(|charge| charge.cost == 0);
+        let never = |charge: &Charge<'_>| u64::from(charge.cost) > charge.limit.quota().capacity();
+        if takes_nothing || batch.iter().any(never) {
+            // It passes at once, or never: there is nothing to wait for.
+            return self.apply(Op::Charge, batch).await;
+        }
         let now = Instant::now();
         let deadline = now.checked_add(max_wait).unwrap_or(now + FOREVER);
 
@@ -188,7 +203,9 @@ impl RateLimiter {
                 return self.wait_out(decision, batch, left).await;
             }
             match decision.retry_after() {
-                Some(retry_after) if retry_after <= left => sleep(retry_after).await,
+                Some(retry_after) if retry_after <= left => {
+                    self.shared.turns.pause(retry_after).await
+                }
                 _ => return Ok(decision),
             }
         }

@@ -66,17 +66,17 @@ impl MemoryStore {
     /// An empty store without a cap.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(Clock::Process(ProcessClock::new()), SHARDS, usize::MAX)
+        Self::build(Clock::Process(ProcessClock::new()), SHARDS, None)
     }
 
     /// An empty store that decides by a clock set by hand, and forgets nothing because of its
     /// age.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
-        Self::build(Clock::Manual(clock), SHARDS, usize::MAX)
+        Self::build(Clock::Manual(clock), SHARDS, None)
     }
 
-    fn build(clock: Clock, shards: usize, cap: usize) -> Self {
+    fn build(clock: Clock, shards: usize, cap: Option<usize>) -> Self {
         let hasher = DefaultHashBuilder::default();
         let shard = |_| Mutex::new(Shard::new(hasher.clone(), cap));
         Self { shards: (0..shards).map(shard).collect(), hasher, clock, idle: AtomicUsize::new(0) }
@@ -98,7 +98,7 @@ impl MemoryStore {
         while shards > 1 && max_keys / shards < MIN_PER_SHARD {
             shards /= 2;
         }
-        Self::build(self.clock, shards, (max_keys / shards).max(1))
+        Self::build(self.clock, shards, Some((max_keys / shards).max(1)))
     }
 
     /// How many budgets are remembered at the moment.
@@ -132,22 +132,28 @@ impl MemoryStore {
             budgets.extend(shards.get_mut(index).map(|shard| shard.take(*hash, charge)));
         }
         let mut states: Vec<_> = budgets.iter_mut().map(|budget| budget.state.take()).collect();
-        let decision = shards
-            .iter_mut()
-            .try_for_each(|(index, shard)| {
-                let here = places.iter().filter(|(_, place)| place == index).count();
-                shard.make_room(if op == Op::Charge { here } else { 0 }, now)
-            })
-            .map_err(full)
-            .and_then(|()| decide(op, batch, &mut states, now));
 
-        let taken = budgets.into_iter().zip(states).zip(places);
-        for (i, ((mut budget, state), (hash, index))) in taken.enumerate() {
+        // Whoever is refused is refused, whether there is room or not: only what will be
+        // remembered needs some. All budgets of the group are out of the table meanwhile.
+        let decision = decide(Op::Peek, batch, &mut states, now).and_then(|peeked| {
+            if op == Op::Charge && peeked.allowed() {
+                for (index, shard) in &mut shards {
+                    let here = places.iter().zip(batch).zip(&states).filter(
+                        |(((_, place), charge), state)| {
+                            place == index && (charge.cost > 0 || state.is_some())
+                        },
+                    );
+                    shard.make_room(here.count(), now).map_err(full)?;
+                }
+            }
+            decide(op, batch, &mut states, now)
+        });
+
+        let taken = budgets.into_iter().zip(states).zip(places).zip(batch);
+        for (i, (((mut budget, state), (hash, index)), charge)) in taken.enumerate() {
             budget.state = state;
-            if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i))
-                && op != Op::Peek
-            {
-                budget.note(verdict, now);
+            if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
+                budget.note(op, charge, verdict, now);
             }
             if let Some(shard) = shards.get_mut(&index) {
                 shard.put(hash, budget);

@@ -19,6 +19,9 @@ const MIN_ROUND: usize = 64;
 /// How many budgets are compared when one has to make room.
 const CANDIDATES: usize = 16;
 
+/// How many places are looked at for them: a full table must not make a check slow.
+const MAX_LOOKS: usize = 256;
+
 /// What is remembered of one key under one limit.
 pub(super) struct Budget {
     limit: Arc<str>,
@@ -43,13 +46,20 @@ impl Budget {
         self.state.as_ref().map_or(0, State::ends_at)
     }
 
-    /// Notes what an operation left.
-    pub(super) fn note(&mut self, verdict: &Verdict, now: Micros) {
-        self.exhausted_until = match verdict.retry_after {
-            Some(retry_after) => now + retry_after,
-            None if verdict.remaining == 0 => now + verdict.reset_after,
-            None => 0,
+    /// Notes until when somebody is known to be refused: who was, and who would ask for one unit.
+    /// Only a refund or a reset takes a refusal back.
+    pub(super) fn note(&mut self, op: Op, charge: &Charge<'_>, verdict: &Verdict, now: Micros) {
+        let known = match op {
+            Op::Peek => return,
+            Op::Charge => self.exhausted_until,
+            Op::Refund | Op::Reset => 0,
         };
+        let wait = verdict.retry_after.or_else(|| {
+            let one = Charge { cost: 1, ..*charge };
+            let next = || decide_one(Op::Peek, &one, &mut self.state, now);
+            (verdict.remaining == 0).then(next)?.retry_after
+        });
+        self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
     }
 }
 
@@ -65,14 +75,16 @@ pub(super) struct Shard {
     table: HashTable<Budget>,
     hasher: DefaultHashBuilder,
     /// The most budgets it may remember.
-    cap: usize,
+    cap: Option<usize>,
     /// The next place to be swept.
     cursor: usize,
+    /// The next place to be looked at for a budget that can make room.
+    hand: usize,
 }
 
 impl Shard {
-    pub(super) fn new(hasher: DefaultHashBuilder, cap: usize) -> Self {
-        Self { table: HashTable::new(), hasher, cap, cursor: 0 }
+    pub(super) fn new(hasher: DefaultHashBuilder, cap: Option<usize>) -> Self {
+        Self { table: HashTable::new(), hasher, cap, cursor: 0, hand: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -93,15 +105,17 @@ impl Shard {
             if state.is_some() {
                 self.make_room(1, now)?;
                 let mut budget = Budget::new(charge, state);
-                budget.note(&verdict, now);
+                if self.cap.is_some() {
+                    budget.note(op, charge, &verdict, now);
+                }
                 self.put(hash, budget);
             }
             return Ok(verdict);
         };
         let budget = found.get_mut();
         let verdict = decide_one(op, charge, &mut budget.state, now);
-        if op != Op::Peek {
-            budget.note(&verdict, now);
+        if self.cap.is_some() {
+            budget.note(op, charge, &verdict, now);
         }
         if budget.state.is_none() {
             found.remove();
@@ -129,28 +143,29 @@ impl Shard {
     /// Makes room for `wanted` more budgets: those that have ended go first, then, of the next
     /// few that are not exhausted, the one that ends soonest.
     pub(super) fn make_room(&mut self, wanted: usize, now: Micros) -> Result<(), Full> {
-        while self.table.len() + wanted > self.cap {
+        while self.cap.is_some_and(|cap| self.table.len() + wanted > cap) {
             let place = self.least_needed(now).ok_or(Full)?;
             self.remove(place);
         }
         Ok(())
     }
 
-    fn least_needed(&self, now: Micros) -> Option<usize> {
+    fn least_needed(&mut self, now: Micros) -> Option<usize> {
         let places = self.table.num_buckets();
         let mut least: Option<(Micros, usize)> = None;
         let mut candidates = 0;
-        for place in (0..places).map(|step| (self.cursor + step) % places) {
-            let Some(budget) = self.table.get_bucket(place) else { continue };
+        for _ in 0..places.min(MAX_LOOKS) {
+            self.hand = (self.hand + 1) % places;
+            let Some(budget) = self.table.get_bucket(self.hand) else { continue };
             let ends_at = budget.ends_at();
             if ends_at <= now {
-                return Some(place);
+                return Some(self.hand);
             }
             if budget.exhausted_until > now {
                 continue;
             }
             if least.is_none_or(|(soonest, _)| ends_at < soonest) {
-                least = Some((ends_at, place));
+                least = Some((ends_at, self.hand));
             }
             candidates += 1;
             if candidates == CANDIDATES {

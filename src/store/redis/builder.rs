@@ -19,6 +19,8 @@ const DEFAULT_PREFIX: &str = "tollgate";
 /// Long against a round trip in a data centre, short against a user's patience.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(250);
 
+const MAX_DEADLINE: Duration = Duration::from_secs(60);
+
 const MAX_PREFIX: usize = 64;
 
 /// The settings of a [`RedisStore`].
@@ -60,7 +62,7 @@ impl RedisStoreBuilder {
     }
 
     /// A pool that the application already has, instead of a URL. One connection of it is kept
-    /// checked out.
+    /// checked out, so it has to hold at least two.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.source = Source::Pool(pool);
         self
@@ -73,7 +75,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long a check may take, connecting included, before it fails. Not zero.
+    /// How long a check may take, connecting included, before it fails: more than nothing, and at
+    /// most a minute.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -95,6 +98,12 @@ impl RedisStoreBuilder {
         if self.deadline.is_zero() {
             return Err(ConfigError::new("the deadline is 0: no check could be answered in time"));
         }
+        if self.deadline > MAX_DEADLINE {
+            return Err(ConfigError::new(format!(
+                "the deadline {:?} is longer than {MAX_DEADLINE:?}: a request would hang",
+                self.deadline
+            )));
+        }
         let printable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
         if self.prefix.is_empty()
             || self.prefix.len() > MAX_PREFIX
@@ -107,6 +116,12 @@ impl RedisStoreBuilder {
             )));
         }
         let pool = match self.source {
+            Source::Pool(pool) if pool.status().max_size < 2 => {
+                return Err(ConfigError::new(
+                    "the pool holds one connection, and the store would keep it for itself: give \
+                     the pool a max_size of at least 2, or the store a URL",
+                ));
+            }
             Source::Pool(pool) => pool,
             Source::Url(url) => pool(&url)?,
         };

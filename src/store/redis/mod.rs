@@ -6,7 +6,10 @@ mod script;
 mod wire;
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -14,7 +17,7 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 pub use self::builder::RedisStoreBuilder;
-use self::connection::Connections;
+use self::connection::{Connections, Handle};
 use self::wire::Request;
 use super::{Answer, Charge, Op, Store, check_batch};
 use crate::clock::ManualClock;
@@ -34,7 +37,7 @@ use crate::{ConfigError, Decision, Error, telemetry};
 /// - The connection is checked out of the pool once, and kept for as long as it works.
 ///
 /// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
-/// +script|load +time +get +set +getrange +setrange +strlen +pexpire +del +ping +unwatch`.
+/// +eval +script|load +time +get +set +getrange +setrange +strlen +pexpire +del +ping +unwatch`.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -81,23 +84,40 @@ impl RedisStore {
     }
 }
 
+/// A call that came to nothing.
+enum Failure {
+    /// It never left this process.
+    Unsent(RedisError),
+    /// It was answered with an error, or its answer was lost.
+    Sent(RedisError),
+    /// No answer came in time.
+    Late,
+}
+
 impl Shared {
     async fn decide(&self, request: &Request) -> Result<Decision, Error> {
         let deadline = Instant::now() + self.deadline;
-        let mut handle = timeout_at(deadline, self.connections.get())
-            .await
-            .map_err(|_| Error::unreachable("no connection within the deadline"))??;
-
-        let reply = timeout_at(deadline, self.call(&mut handle.connection, request)).await;
-        match reply {
-            Ok(Ok(reply)) => request.decision(&reply, telemetry::unreadable),
-            Ok(Err(error)) => {
+        let mut handle = self.connection(deadline).await?;
+        let mut answer = self.call(&mut handle, request, deadline).await;
+        if let Err(Failure::Unsent(error)) = &answer {
+            // The server closed the connection while nobody used it: a restart, or its timeout.
+            self.connections.discard(&handle, error);
+            handle = self.connection(deadline).await?;
+            answer = self.call(&mut handle, request, deadline).await;
+        }
+        match answer {
+            Ok(reply) => request.decision(&reply, telemetry::unreadable),
+            Err(Failure::Unsent(error)) => {
+                self.connections.discard(&handle, &error);
+                Err(Error::unreachable(error))
+            }
+            Err(Failure::Sent(error)) => {
                 if ends_connection(&error) {
                     self.connections.discard(&handle, &error);
                 }
                 Err(Error::store(error))
             }
-            Err(_) => {
+            Err(Failure::Late) => {
                 let error = Error::timeout();
                 self.connections.discard(&handle, &error);
                 Err(error)
@@ -105,28 +125,68 @@ impl Shared {
         }
     }
 
+    async fn connection(&self, deadline: Instant) -> Result<Handle, Error> {
+        timeout_at(deadline, self.connections.get())
+            .await
+            .map_err(|_| Error::unreachable("no connection within the deadline"))?
+    }
+
+    /// Runs the script, on a connection that may turn out to be closed.
     async fn call(
+        &self,
+        handle: &mut Handle,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Vec<i64>, Failure> {
+        let mut call = pin!(self.run_script(&mut handle.connection, request));
+        // A call is handed to the connection's task when it is first polled. If that task is gone,
+        // it is known at once; an error that comes later may be a lost answer.
+        let first = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        match first {
+            Poll::Ready(Err(error)) if error.is_unrecoverable_error() => {
+                Err(Failure::Unsent(error))
+            }
+            Poll::Ready(answer) => answer.map_err(Failure::Sent),
+            Poll::Pending => match timeout_at(deadline, call).await {
+                Ok(answer) => answer.map_err(Failure::Sent),
+                Err(_) => Err(Failure::Late),
+            },
+        }
+    }
+
+    async fn run_script(
         &self,
         connection: &mut MultiplexedConnection,
         request: &Request,
     ) -> RedisResult<Vec<i64>> {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(script::hash()).arg(request.keys.len());
-        call.arg(&request.keys);
-        call.arg(wire::time(self.clock.as_ref().map(ManualClock::now))).arg(&request.body);
-
-        match call.query_async(connection).await {
+        let with = |script: &str, by: &str| {
+            let mut call = redis::cmd(by);
+            call.arg(script).arg(request.keys.len()).arg(&request.keys);
+            call.arg(wire::time(self.clock.as_ref().map(ManualClock::now))).arg(&request.body);
+            call
+        };
+        let by_hash = with(script::hash(), "EVALSHA");
+        match by_hash.query_async(connection).await {
             // The script was not there, so nothing was charged. It is loaded rather than sent
             // with EVAL: newer servers forget scripts that came with EVAL.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+            Err(error) if is_no_script(&error) => {
                 let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(script::code());
-                load.query_async::<()>(connection).await?;
-                call.query_async(connection).await
+                load.arg("LOAD").arg(script::code()).query_async::<()>(connection).await?;
             }
-            reply => reply,
+            answer => return answer,
+        }
+        match by_hash.query_async(connection).await {
+            // It was flushed in between.
+            Err(error) if is_no_script(&error) => {
+                with(script::code(), "EVAL").query_async(connection).await
+            }
+            answer => answer,
         }
     }
+}
+
+fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// Whether another connection may do better: this one is broken, or leads to a server that is no
