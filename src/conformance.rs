@@ -12,7 +12,7 @@
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
 //! quotas, refunds and groups, and compares each decision, field by field, with that of
-//! [`decide`](crate::decide). It panics at the first difference, saying which.
+//! [`decide`](fn@crate::decide). It panics at the first difference, saying which.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a suite speaks by panicking")]
 

@@ -29,7 +29,7 @@ use crate::{Charge, ConfigError, Key, Quota};
 /// | [`gcra`](Self::gcra) | the same, thought of as a schedule | the same | one small string |
 /// | [`leaky_bucket`](Self::leaky_bucket) | smoothing calls to something slow | requests leave evenly, each after its `delay` | one small string |
 /// | [`sliding_window`](Self::sliding_window) | "n per period" without the jump at the border | even traffic exactly, any traffic at most twice | one small string |
-/// | [`sliding_log`](Self::sliding_log) | contracts: exactly n in any period | never more than `limit` in any window | 5 to 14 bytes a request |
+/// | [`sliding_log`](Self::sliding_log) | contracts: exactly n in any period | never more than `limit` in any window | 2 to 13 bytes a request |
 /// | [`fixed_window`](Self::fixed_window) | quotas a day or a month, billing | at most `limit` in each window | one small string |
 ///
 /// The constructors check the numbers: a `Limit` that exists can be decided, exactly.
