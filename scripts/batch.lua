@@ -14,15 +14,7 @@
 local CHARGE, PEEK, REFUND, RESET = 0, 1, 2, 3
 
 -- By the number of an algorithm, which is that in src/store/redis/wire.rs.
-local DECIDE = {
-  fixed_window_decide, sliding_window_decide, sliding_log_decide,
-  token_bucket_decide, leaky_bucket_decide, gcra_decide,
-}
-local REFUND_OF = {
-  fixed_window_refund, sliding_window_refund, sliding_log_refund,
-  token_bucket_refund, leaky_bucket_refund, gcra_refund,
-}
-local KIND = {WINDOW_KIND, CELLS_KIND, LOG_KIND, BUCKET_KIND, BUCKET_KIND, BUCKET_KIND}
+local ALGORITHMS = {fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, gcra}
 
 local now, grace = tonumber(ARGV[1]), 3600000
 if not now then
@@ -30,63 +22,65 @@ if not now then
   now, grace = time[1] * 1000000 + time[2], 0
 end
 
+-- The limits, by their number: their algorithm's functions, and their numbers.
 local request = ARGV[2]
 local count, at = struct.unpack('>I2', request)
-local algorithm, p1, p2, p3, p4 = {}, {}, {}, {}, {}
+local kind, is_whole, decide, refund, head_size, has_ring = {}, {}, {}, {}, {}, {}
+local p1, p2, p3, p4 = {}, {}, {}, {}
+local first_of = {}
 for i = 1, count do
-  algorithm[i], p1[i], p2[i], p3[i], p4[i], at = struct.unpack('>BI7I7I7I7', request, at)
+  local a
+  a, p1[i], p2[i], p3[i], p4[i], at = struct.unpack('>BI7I7I7I7', request, at)
+  local known = first_of[a]
+  if known then
+    kind[i], is_whole[i], decide[i], refund[i], head_size[i], has_ring[i] =
+      kind[known], is_whole[known], decide[known], refund[known], head_size[known], has_ring[known]
+  else
+    first_of[a] = i
+    kind[i], is_whole[i], decide[i], refund[i], head_size[i], has_ring[i] = ALGORITHMS[a]()
+  end
 end
 
 -- What is known of each key, by its number: read once, written once.
-local values, kinds, ends, changed = {}, {}, {}, {}
+local values, kinds, ends, written_by = {}, {}, {}, {}
 
--- Whether a stored value is one of this kind.
-local function is_readable(key, kind, value)
-  if string.byte(value) ~= kind then return false end
-  if kind == BUCKET_KIND then return bucket_is_whole(value) end
-  if kind == WINDOW_KIND then return window_is_whole(value) end
-  if kind == LOG_KIND then return log_is_whole(key, value) end
-  return cells_are_whole(value)
-end
-
--- The value of a key for an algorithm of this kind, and UNREADABLE if there is another.
-local function read(k, kind)
-  if kinds[k] == kind then return values[k], 0 end
+-- The value of a key for a limit, and UNREADABLE if there is another.
+local function read(k, l)
+  if kinds[k] == kind[l] then return values[k], 0 end
   if kinds[k] then return false, UNREADABLE end
   local value
-  if kind == LOG_KIND then
-    value = redis.pcall('GETRANGE', KEYS[k], 0, LOG_SIZE - 1)
+  if head_size[l] then
+    value = redis.pcall('GETRANGE', KEYS[k], 0, head_size[l] - 1)
     if value == '' then value = false end
   else
     value = redis.pcall('GET', KEYS[k])
   end
-  if value and (type(value) ~= 'string' or not is_readable(KEYS[k], kind, value)) then
+  if value and (type(value) ~= 'string' or string.byte(value) ~= kind[l]
+    or not is_whole[l](value, KEYS[k])) then
     return false, UNREADABLE
   end
-  kinds[k], values[k] = kind, value
+  kinds[k], values[k] = kind[l], value
   return value, 0
 end
 
-local function keep(k, kind, value, ends_at)
-  kinds[k], values[k], ends[k], changed[k] = kind, value, ends_at, true
+local function keep(k, l, value, ends_at)
+  kinds[k], values[k], ends[k], written_by[k] = kind[l], value, ends_at, l
 end
 
 -- Applies `op` to one charge: status, remaining, retry_after, reset_after, delay.
 local function apply(op, k, l, cost, effect)
-  local a = algorithm[l]
-  local kind = KIND[a]
-  local value, unreadable = read(k, kind)
+  local value, unreadable = read(k, l)
   if op == REFUND and value then
-    keep(k, kind, REFUND_OF[a](value, p1[l], p2[l], p3[l], p4[l], now, cost, KEYS[k]))
+    keep(k, l, refund[l](value, p1[l], p2[l], p3[l], p4[l], now, cost, KEYS[k]))
     value = values[k]
   elseif op == RESET then
-    keep(k, kind, false)
+    keep(k, l, false)
     value = false
   end
   if op >= REFUND then cost = 0 end
   local status, remaining, retry_after, reset_after, delay, new, ends_at =
-    DECIDE[a](value, p1[l], p2[l], p3[l], p4[l], now, cost, effect, KEYS[k])
-  if new then keep(k, kind, new, ends_at) end
+    decide[l](value, p1[l], p2[l], p3[l], p4[l], now, cost, effect, KEYS[k])
+  if new then keep(k, l, new, ends_at) end
   return status + unreadable, remaining, retry_after, reset_after, delay
 end
 
@@ -128,13 +122,13 @@ while at <= last do
   n = n + size * 5
 end
 
-for k in pairs(changed) do
+for k, l in pairs(written_by) do
   local key, value = KEYS[k], values[k]
   if not value then
     redis.call('DEL', key)
   else
     local ttl = string.format('%d', max(ceil((ends[k] - now) / 1000), 1) + grace)
-    if kinds[k] == LOG_KIND and struct.unpack('>I4', value, 10) > 0 then
+    if has_ring[l] and has_ring[l](value) then
       redis.call('SETRANGE', key, 0, value)
       redis.call('PEXPIRE', key, ttl)
     else

@@ -1,5 +1,6 @@
 -- A level that drains evenly: what token_bucket.lua, leaky_bucket.lua and gcra.lua share.
--- Twin: src/algorithm/bucket.rs, which has the reasons.
+-- Twin: src/algorithm/bucket.rs, which has the reasons. The delay of a decision is the time for
+-- the level to drain.
 --
 -- value    28 bytes, or false for an untouched budget:
 --            B  kind   I7 at     time in us at which `used` was held
@@ -8,11 +9,12 @@
 --          20 more if it goes on at another rate once it is down to `low` units:
 --                      I7 low, I7 units, I6 micros
 -- limit    units, micros, capacity (in units)
-local BUCKET, BUCKET_SIZE = '>BI7I7I7I6', 28
+local KIND = 4
+local LEVEL, LEVEL_SIZE = '>BI7I7I7I6', 28
 local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
 
 -- How long it takes from `at` until `level` units or less are left.
-local function bucket_until(used, u, m, low, low_u, low_m, level)
+local function time_until(used, u, m, low, low_u, low_m, level)
   if low and level < low then
     return ceil(max(used - low * m, 0) / u) + ceil((low - level) * low_m / low_u)
   end
@@ -20,30 +22,30 @@ local function bucket_until(used, u, m, low, low_u, low_m, level)
 end
 
 -- at, used, units, micros[, low, its units, its micros]
-local function bucket_unpack(value)
-  local _, at, used, u, m, next = struct.unpack(BUCKET, value)
-  if #value == BUCKET_SIZE then return at, used, u, m end
+local function unpack_level(value)
+  local _, at, used, u, m, next = struct.unpack(LEVEL, value)
+  if #value == LEVEL_SIZE then return at, used, u, m end
   return at, used, u, m, struct.unpack(SLOWER, value, next)
 end
 
-local function bucket_is_whole(value)
-  if #value ~= BUCKET_SIZE and #value ~= BUCKET_SIZE + SLOWER_SIZE then return false end
-  local at, used, u, m, low, low_u, low_m = bucket_unpack(value)
+local function is_whole(value)
+  if #value ~= LEVEL_SIZE and #value ~= LEVEL_SIZE + SLOWER_SIZE then return false end
+  local at, used, u, m, low, low_u, low_m = unpack_level(value)
   return u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
     and (not low or (low_u > 0 and low_m > 0 and low * low_m <= MAX_EXACT))
-    and bucket_until(used, u, m, low, low_u, low_m, 0) <= 2 * MAX_REFILL
+    and time_until(used, u, m, low, low_u, low_m, 0) <= 2 * MAX_REFILL
 end
 
 -- value, ends_at
-local function bucket_pack(at, used, u, m, low, low_u, low_m)
-  local value = struct.pack(BUCKET, BUCKET_KIND, at, used, u, m)
+local function pack_level(at, used, u, m, low, low_u, low_m)
+  local value = struct.pack(LEVEL, KIND, at, used, u, m)
   if low then value = value .. struct.pack(SLOWER, low, low_u, low_m) end
-  return value, at + bucket_until(used, u, m, low, low_u, low_m, 0)
+  return value, at + time_until(used, u, m, low, low_u, low_m, 0)
 end
 
 -- The level under a quota that may not yet have been in force: used, units, micros, low, its
 -- units, its micros, changed.
-local function bucket_under(used, u, m, low, low_u, low_m, units, micros, capacity)
+local function under(used, u, m, low, low_u, low_m, units, micros, capacity)
   if u == units and m == micros then return used, u, m, nil, nil, nil, low ~= nil end
   if used <= capacity * m or units / micros > u / m then
     local whole = floor(used / m)
@@ -59,10 +61,10 @@ local function bucket_under(used, u, m, low, low_u, low_m, units, micros, capaci
 end
 
 -- The level at `now` under this quota: at, used, units, micros, low, its units, its micros, moved.
-local function bucket_resume(value, units, micros, capacity, now)
+local function resume(value, units, micros, capacity, now)
   if not value then return now, 0, units, micros end
-  local at, used, u, m, low, low_u, low_m = bucket_unpack(value)
-  if now >= at + bucket_until(used, u, m, low, low_u, low_m, 0) then
+  local at, used, u, m, low, low_u, low_m = unpack_level(value)
+  if now >= at + time_until(used, u, m, low, low_u, low_m, 0) then
     return now, 0, units, micros
   end
   local set_back, changed = at - now > ceil(capacity * micros / units), false
@@ -70,7 +72,7 @@ local function bucket_resume(value, units, micros, capacity, now)
     at = now
   elseif at < now then
     if low then
-      local reached = at + bucket_until(used, u, m, low, low_u, low_m, low)
+      local reached = at + time_until(used, u, m, low, low_u, low_m, low)
       if reached <= now then
         at, used, u, m, low = reached, low * low_m, low_u, low_m, nil
       end
@@ -78,20 +80,19 @@ local function bucket_resume(value, units, micros, capacity, now)
     at, used = now, used - (now - at) * u
   end
   used, u, m, low, low_u, low_m, changed =
-    bucket_under(used, u, m, low, low_u, low_m, units, micros, capacity)
+    under(used, u, m, low, low_u, low_m, units, micros, capacity)
   return at, used, u, m, low, low_u, low_m, set_back or changed
 end
 
--- status, remaining, retry_after, reset_after, wait for the level to drain[, value, ends_at]
-local function bucket_decide(value, units, micros, capacity, now, cost, effect)
+local function decide(value, units, micros, capacity, _, now, cost, effect)
   local at, used, u, m, low, low_u, low_m, moved =
-    bucket_resume(value, units, micros, capacity, now)
+    resume(value, units, micros, capacity, now)
   local behind = at - now
   local status, retry_after, turn = ALLOWED, -1, 0
   if cost > capacity then
     status = NEVER
   elseif cost > 0 then
-    local wait = bucket_until(used, u, m, low, low_u, low_m, capacity - cost)
+    local wait = time_until(used, u, m, low, low_u, low_m, capacity - cost)
     if wait > 0 then
       status, retry_after = REFUSED, wait + behind
     else
@@ -102,20 +103,21 @@ local function bucket_decide(value, units, micros, capacity, now, cost, effect)
   local charges = status == ALLOWED and cost > 0
   local remaining = max(floor((capacity * m - used) / m), 0)
   local reset_after = 0
-  if used > 0 then reset_after = bucket_until(used, u, m, low, low_u, low_m, 0) + behind end
+  if used > 0 then reset_after = time_until(used, u, m, low, low_u, low_m, 0) + behind end
   if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost)) then
     return status, remaining, retry_after, reset_after, turn,
-      bucket_pack(at, used, u, m, low, low_u, low_m)
+      pack_level(at, used, u, m, low, low_u, low_m)
   end
   return status, remaining, retry_after, reset_after, turn
 end
 
--- value (false: nothing is left to remember), ends_at
-local function bucket_refund(value, units, micros, capacity, now, back)
-  local at, used, u, m, low, low_u, low_m = bucket_resume(value, units, micros, capacity, now)
+local function refund(value, units, micros, capacity, _, now, back)
+  local at, used, u, m, low, low_u, low_m = resume(value, units, micros, capacity, now)
   used = used - back * m
   if used <= 0 then return false end
   used, u, m, low, low_u, low_m =
-    bucket_under(used, u, m, low, low_u, low_m, units, micros, capacity)
-  return bucket_pack(at, used, u, m, low, low_u, low_m)
+    under(used, u, m, low, low_u, low_m, units, micros, capacity)
+  return pack_level(at, used, u, m, low, low_u, low_m)
 end
+
+return KIND, is_whole, decide, refund

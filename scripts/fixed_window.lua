@@ -7,43 +7,43 @@
 --                      I7 window_end, I6 period of the window, in us
 -- limit    limit, period, aligned: 1 if windows are aligned to the clock, 0 if a window starts
 --          with the key's first request
-local WINDOW = '>BI7I7I7I6'
+local KIND = 1
+local WINDOW, WINDOW_SIZE = '>BI7I7I7I6', 28
 
-local function window_is_whole(value)
-  if #value ~= 28 then return false end
+local function is_whole(value)
+  if #value ~= WINDOW_SIZE then return false end
   local _, count, at, window_end, p = struct.unpack(WINDOW, value)
   return p > 0 and p <= MAX_REFILL and count <= MAX_EXACT
     and at < window_end and window_end <= at + 2 * MAX_REFILL
 end
 
 -- The end of a window that holds `time`.
-local function window_end_from(period, aligned, time)
+local function end_from(period, aligned, time)
   if aligned == 1 then return (floor(time / period) + 1) * period end
   return time + period
 end
 
 -- The window in force: count, at, window_end, period, and whether it was made to last longer.
-local function fixed_window_resume(value, period, aligned, now)
+local function resume(value, period, aligned, now)
   if value then
     local _, count, at, window_end, p = struct.unpack(WINDOW, value)
     if now < window_end then
       if at - now > period then
-        return count, now, window_end_from(period, aligned, now), period, true
+        return count, now, end_from(period, aligned, now), period, true
       end
       if p < period then
-        local longer = window_end_from(period, aligned, max(window_end - p, 0))
+        local longer = end_from(period, aligned, max(window_end - p, 0))
         return count, at, max(longer, window_end), period, true
       end
-      if p > period then window_end = min(window_end_from(period, aligned, at), window_end) end
+      if p > period then window_end = min(end_from(period, aligned, at), window_end) end
       if now < window_end then return count, at, window_end, period, false end
     end
   end
-  return 0, now, window_end_from(period, aligned, now), period, false
+  return 0, now, end_from(period, aligned, now), period, false
 end
 
--- status, remaining, retry_after, reset_after, delay[, value, ends_at]
-local function fixed_window_decide(value, limit, period, aligned, _, now, cost, effect)
-  local count, at, window_end, p, moved = fixed_window_resume(value, period, aligned, now)
+local function decide(value, limit, period, aligned, _, now, cost, effect)
+  local count, at, window_end, p, moved = resume(value, period, aligned, now)
   local status, retry_after = ALLOWED, -1
   if cost > limit then
     status = NEVER
@@ -58,14 +58,15 @@ local function fixed_window_decide(value, limit, period, aligned, _, now, cost, 
   if count > 0 then reset_after = window_end - now end
   if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost)) then
     return status, max(limit - count, 0), retry_after, reset_after, 0,
-      struct.pack(WINDOW, WINDOW_KIND, count, at, window_end, p), window_end
+      struct.pack(WINDOW, KIND, count, at, window_end, p), window_end
   end
   return status, max(limit - count, 0), retry_after, reset_after, 0
 end
 
--- value (false: nothing is left to remember), ends_at
-local function fixed_window_refund(value, _, period, aligned, _, now, back)
-  local count, at, window_end, p = fixed_window_resume(value, period, aligned, now)
+local function refund(value, _, period, aligned, _, now, back)
+  local count, at, window_end, p = resume(value, period, aligned, now)
   if count <= back then return false end
-  return struct.pack(WINDOW, WINDOW_KIND, count - back, at, window_end, p), window_end
+  return struct.pack(WINDOW, KIND, count - back, at, window_end, p), window_end
 end
+
+return KIND, is_whole, decide, refund

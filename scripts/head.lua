@@ -1,7 +1,19 @@
 -- What all parts of the script share. The parts are put together when the crate is compiled
--- (src/store/redis/script.rs): head, algorithms, batch. All times are integer microseconds, all
--- numbers integers below 2^53, exact in Lua. Lua 5.1, no shebang: it runs on Redis 6.2 to 8 and
--- on Valkey.
+-- (src/store/redis/script.rs): this, then each algorithm as the body of a function of the file's
+-- name, then batch.lua. A call makes the functions of those algorithms only that it needs.
+--
+-- All times are integer microseconds, all numbers integers below 2^53, exact in Lua. Lua 5.1, no
+-- shebang: it runs on Redis 6.2 to 8 and on Valkey.
+--
+-- An algorithm returns
+--   kind      the first byte of what it stores. The three algorithms of a draining level share
+--             one, so that one can be exchanged for another without a free burst
+--   is_whole  (value, key): whether a stored value of this kind can be read
+--   decide    (value, four numbers of the limit, now, cost, effect, key): status, remaining,
+--             retry_after (-1: none), reset_after, delay[, new value, ends_at]
+--   refund    (value, four numbers of the limit, now, units, key): new value (false: nothing is
+--             left to remember), ends_at
+--   head_size, has_ring  for a value of which only a head is read and written
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local MAX_EXACT = 2 ^ 53 - 1
@@ -19,7 +31,3 @@ local DRY, SETTLE, COMMIT = 0, 1, 2
 local function settles(effect, cost)
   return effect == SETTLE or (effect == COMMIT and cost > 0)
 end
-
--- The first byte of a stored value says what wrote it. The three algorithms of a draining level
--- share a kind, so that one can be exchanged for another without a free burst.
-local WINDOW_KIND, CELLS_KIND, LOG_KIND, BUCKET_KIND = 1, 2, 3, 4

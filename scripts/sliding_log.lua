@@ -18,21 +18,22 @@
 -- slot     clock and sum of an entry, oldest first, both modulo their size. Clocks only tell how
 --          much older an entry is than the newest: setting the newest's time sets all.
 -- limit    limit, period
-local LOG = '>BI6BBI4I4I4I7I7i7I7I7'
-local LOG_SIZE = 56
+local KIND = 3
+local HEAD, HEAD_SIZE = '>BI6BBI4I4I4I7I7i7I7I7', 56
+local SLOTS_AT = 10
 
 -- Bytes that hold any number below `n`.
-local function log_bytes(n)
+local function bytes_for(n)
   local bytes = 1
   while n > 256 ^ bytes do bytes = bytes + 1 end
   return bytes
 end
 
 -- Whether a head that was read is whole, and its ring there.
-local function log_is_whole(key, head)
-  if #head ~= LOG_SIZE then return false end
+local function is_whole(head, key)
+  if #head ~= HEAD_SIZE then return false end
   local _, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
-    struct.unpack(LOG, head)
+    struct.unpack(HEAD, head)
   if period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT or before > sum
     or oldest > clock or clock > MAX_EXACT or (entries == 0 and oldest ~= clock) then
     return false
@@ -40,33 +41,33 @@ local function log_is_whole(key, head)
   if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
   return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
     and first < slots and entries <= slots
-    and redis.call('STRLEN', key) == LOG_SIZE + slots * (clock_bytes + sum_bytes)
+    and redis.call('STRLEN', key) == HEAD_SIZE + slots * (clock_bytes + sum_bytes)
 end
 
-local function log_unpack(value)
+local function unpack_head(value)
   local _, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
-    struct.unpack(LOG, value)
+    struct.unpack(HEAD, value)
   return {
     period = period, clock_bytes = clock_bytes, sum_bytes = sum_bytes, slots = slots, first = first,
     entries = entries, before = before, oldest = oldest, newest = newest, clock = clock, sum = sum,
   }
 end
 
-local function log_pack(log)
-  return struct.pack(LOG, LOG_KIND, log.period, log.clock_bytes, log.sum_bytes, log.slots,
+local function pack_head(log)
+  return struct.pack(HEAD, KIND, log.period, log.clock_bytes, log.sum_bytes, log.slots,
     log.first, log.entries, log.before, log.oldest, log.newest, log.clock, log.sum),
     log.newest + log.period
 end
 
 -- The place of the i-th oldest entry's slot in the string.
-local function log_place(log, i)
-  return LOG_SIZE + (log.first + i) % log.slots * (log.clock_bytes + log.sum_bytes)
+local function place_of(log, i)
+  return HEAD_SIZE + (log.first + i) % log.slots * (log.clock_bytes + log.sum_bytes)
 end
 
 -- Of the i-th oldest entry: how much older than the newest it is, and the units since `before`.
-local function log_entry(log, key, i)
+local function entry(log, key, i)
   if i == log.entries then return 0, log.sum - log.before end
-  local place = log_place(log, i)
+  local place = place_of(log, i)
   local clock, sum = struct.unpack('>I' .. log.clock_bytes .. 'I' .. log.sum_bytes,
     redis.call('GETRANGE', key, place, place + log.clock_bytes + log.sum_bytes - 1))
   return (log.clock - clock) % 256 ^ log.clock_bytes,
@@ -75,12 +76,12 @@ end
 
 -- The first entry, from `from` on, that is less than `age` older than the newest and has at least
 -- `units` up to it, or the newest. Most often it is one of the next, so the steps start small.
-local function log_find(log, key, from, age, units)
+local function find(log, key, from, age, units)
   local low, high, step = from - 1, log.entries, 1
   while low + 1 < high do
     local i = min(low + step, high - 1)
     if step == 0 then i = floor((low + high) / 2) end
-    local entry_age, entry_units = log_entry(log, key, i)
+    local entry_age, entry_units = entry(log, key, i)
     if entry_age < age and entry_units >= units then
       high, step = i, 0
     else
@@ -92,8 +93,8 @@ end
 
 -- The log at `now` under this quota: log (nil: nothing counts), time, set_back, gone (how many of
 -- the oldest have left), left (units they had), and whether it was made to last longer.
-local function sliding_log_resume(value, period, now, key)
-  local log = value and log_unpack(value)
+local function resume(value, period, now, key)
+  local log = value and unpack_head(value)
   if not log or now >= log.newest + log.period then return nil, now, 0, 0, 0, false end
   local set_back = 0
   if log.newest - now > period then set_back = log.newest - now end
@@ -103,16 +104,16 @@ local function sliding_log_resume(value, period, now, key)
   local moved = set_back > 0 or log.period < period
   local gone, left = 0, 0
   if log.clock - log.oldest >= age then
-    gone = log_find(log, key, 1, age, 0)
-    left = select(2, log_entry(log, key, gone - 1))
+    gone = find(log, key, 1, age, 0)
+    left = select(2, entry(log, key, gone - 1))
   end
   return log, time, set_back, gone, left, moved
 end
 
 -- Carries out what resume found.
-local function log_adopt(log, key, period, set_back, gone, left)
+local function adopt(log, key, period, set_back, gone, left)
   if gone > 0 then
-    local age = log_entry(log, key, gone)
+    local age = entry(log, key, gone)
     log.oldest = log.clock - age
     log.first = (log.first + gone) % log.slots
     log.entries = log.entries - gone
@@ -123,22 +124,22 @@ local function log_adopt(log, key, period, set_back, gone, left)
 end
 
 -- The slots of the ring, oldest first, as one string.
-local function log_slots(log, key)
+local function all_slots(log, key)
   if log.entries == 0 then return '' end
   local size = log.clock_bytes + log.sum_bytes
-  local start, length = log_place(log, 0), log.entries * size
-  local ring_end = LOG_SIZE + log.slots * size
+  local start, length = place_of(log, 0), log.entries * size
+  local ring_end = HEAD_SIZE + log.slots * size
   local slots = redis.call('GETRANGE', key, start, min(start + length, ring_end) - 1)
   if #slots < length then
-    slots = slots .. redis.call('GETRANGE', key, LOG_SIZE, LOG_SIZE + length - #slots - 1)
+    slots = slots .. redis.call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + length - #slots - 1)
   end
   return slots
 end
 
 -- Writes the ring anew, with room for more entries and for the numbers of this quota.
-local function log_rebuild(log, key, limit, clock_bytes, sum_bytes)
+local function rebuild(log, key, limit, clock_bytes, sum_bytes)
   local slots = max(log.entries + 1, min(limit, max(8, log.entries * 2)))
-  local ring = log_slots(log, key)
+  local ring = all_slots(log, key)
   if clock_bytes ~= log.clock_bytes or sum_bytes ~= log.sum_bytes then
     local wide, at = {}, 1
     local old, new = '>I' .. log.clock_bytes .. 'I' .. log.sum_bytes, '>I' .. clock_bytes .. 'I' .. sum_bytes
@@ -151,35 +152,34 @@ local function log_rebuild(log, key, limit, clock_bytes, sum_bytes)
     end
     ring = table.concat(wide)
   end
-  redis.call('SET', key, string.rep('\0', LOG_SIZE) .. ring
+  redis.call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
     .. string.rep('\0', (slots - log.entries) * (clock_bytes + sum_bytes)))
   log.first, log.slots, log.clock_bytes, log.sum_bytes = 0, slots, clock_bytes, sum_bytes
 end
 
 -- Makes room for a newer newest entry: the one there is goes into the ring.
-local function log_shift(log, key, limit)
-  local clock_bytes, sum_bytes = log_bytes(log.period), log_bytes(limit + 1)
+local function shift(log, key, limit)
+  local clock_bytes, sum_bytes = bytes_for(log.period), bytes_for(limit + 1)
   if log.entries == log.slots or log.clock_bytes < clock_bytes or log.sum_bytes < sum_bytes then
-    log_rebuild(log, key, limit, max(clock_bytes, log.clock_bytes), max(sum_bytes, log.sum_bytes))
+    rebuild(log, key, limit, max(clock_bytes, log.clock_bytes), max(sum_bytes, log.sum_bytes))
   end
-  redis.call('SETRANGE', key, log_place(log, log.entries),
+  redis.call('SETRANGE', key, place_of(log, log.entries),
     struct.pack('>I' .. log.clock_bytes .. 'I' .. log.sum_bytes,
       log.clock % 256 ^ log.clock_bytes, log.sum % 256 ^ log.sum_bytes))
   log.entries = log.entries + 1
 end
 
--- status, remaining, retry_after, reset_after, delay[, value, ends_at]
-local function sliding_log_decide(value, limit, period, _, _, now, cost, effect, key)
-  local log, time, set_back, gone, left, moved = sliding_log_resume(value, period, now, key)
+local function decide(value, limit, period, _, _, now, cost, effect, key)
+  local log, time, set_back, gone, left, moved = resume(value, period, now, key)
   local used = 0
   if log then used = log.sum - log.before - left end
   local status, retry_after = ALLOWED, -1
   if cost > limit then
     status = NEVER
   elseif cost > 0 and used + cost > limit then
-    local frees = log_find(log, key, gone, math.huge, left + used + cost - limit)
+    local frees = find(log, key, gone, math.huge, left + used + cost - limit)
     status = REFUSED
-    retry_after = log.newest - log_entry(log, key, frees) - set_back + period - now
+    retry_after = log.newest - entry(log, key, frees) - set_back + period - now
   else
     used = used + cost
   end
@@ -201,11 +201,11 @@ local function sliding_log_decide(value, limit, period, _, _, now, cost, effect,
       before = 0, oldest = 0, newest = time, clock = 0, sum = 0,
     }
   else
-    log_adopt(log, key, period, set_back, gone, left)
+    adopt(log, key, period, set_back, gone, left)
   end
   if charges then
     if log.newest ~= time then
-      log_shift(log, key, limit)
+      shift(log, key, limit)
       log.clock = log.clock + time - log.newest
       log.newest = time
     end
@@ -217,20 +217,25 @@ local function sliding_log_decide(value, limit, period, _, _, now, cost, effect,
       log.before, log.sum = log.before - base, log.sum - base
     end
   end
-  return status, remaining, retry_after, reset_after, 0, log_pack(log)
+  return status, remaining, retry_after, reset_after, 0, pack_head(log)
 end
 
--- value (false: nothing is left to remember), ends_at
-local function sliding_log_refund(value, _, period, _, _, now, back, key)
-  local log, _, set_back, gone, left = sliding_log_resume(value, period, now, key)
+local function refund(value, _, period, _, _, now, back, key)
+  local log, _, set_back, gone, left = resume(value, period, now, key)
   if not log then return false end
   local kept = log.sum - log.before - left - back
   if kept <= 0 then return false end
-  log_adopt(log, key, period, set_back, gone, left)
+  adopt(log, key, period, set_back, gone, left)
   -- The newest entries go; the first that reaches what is kept becomes the newest.
-  local newest = log_find(log, key, 0, math.huge, kept)
-  local age = log_entry(log, key, newest)
+  local newest = find(log, key, 0, math.huge, kept)
+  local age = entry(log, key, newest)
   log.sum, log.entries = log.before + kept, newest
   log.newest, log.clock = log.newest - age, log.clock - age
-  return log_pack(log)
+  return pack_head(log)
 end
+
+local function has_ring(head)
+  return struct.unpack('>I4', head, SLOTS_AT) > 0
+end
+
+return KIND, is_whole, decide, refund, HEAD_SIZE, has_ring

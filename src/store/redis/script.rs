@@ -2,17 +2,30 @@
 
 use std::sync::LazyLock;
 
+/// An algorithm's file as the body of a function of its name.
+macro_rules! function {
+    ($name:literal) => {
+        concat!(
+            "local function ",
+            $name,
+            "()\n",
+            include_str!(concat!("../../../scripts/", $name, ".lua")),
+            "end\n"
+        )
+    };
+}
+
 /// The Lua halves of the algorithms, and the one that applies them. To add an algorithm is to add
 /// a line here, and its number in `batch.lua` and [`wire`](super::wire).
 const SOURCE: &str = concat!(
     include_str!("../../../scripts/head.lua"),
-    include_str!("../../../scripts/fixed_window.lua"),
-    include_str!("../../../scripts/sliding_window.lua"),
-    include_str!("../../../scripts/sliding_log.lua"),
-    include_str!("../../../scripts/bucket.lua"),
-    include_str!("../../../scripts/token_bucket.lua"),
-    include_str!("../../../scripts/leaky_bucket.lua"),
-    include_str!("../../../scripts/gcra.lua"),
+    function!("fixed_window"),
+    function!("sliding_window"),
+    function!("sliding_log"),
+    function!("bucket"),
+    function!("token_bucket"),
+    function!("leaky_bucket"),
+    function!("gcra"),
     include_str!("../../../scripts/batch.lua"),
 );
 
