@@ -10,6 +10,7 @@
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 
 use axum::Router;
 use axum::routing::get;
@@ -17,7 +18,17 @@ use tokio::net::TcpListener;
 use tollgate::{PeerIp, Quota, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quickstart: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
 
     let (limiter, store) = match env::var("REDIS_URL") {
@@ -30,12 +41,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
 
     let port: u16 = match env::var("PORT") {
-        Ok(port) => port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?,
-        Err(_) => 3000,
+        Ok(port) if !port.is_empty() => {
+            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
+        }
+        _ => 3000,
     };
-    let listener = TcpListener::bind(("127.0.0.1", port))
-        .await
-        .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT"))?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
+        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another one")
+    })?;
     let port = listener.local_addr()?.port();
     println!("10 requests at once, then 1 a second, on {store}. Try it:");
     println!();

@@ -11,12 +11,13 @@
 //!
 //! A line has the time (`at_us`), and may have an `op` (`charge`, `peek`, `refund`, `reset`;
 //! charge if it is not given), a `key`, a `cost` (1 if it is not given), and a `limit` that takes
-//! the place of the one of its name from there on (with one limit, whatever its name).
+//! the place of the one of its name from there on.
 //!
 //! `--help` lists the options.
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt::Display;
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,12 +35,16 @@ usage: replay --limit JSON [--limit JSON ...] [--store memory|redis://...] [--su
   --limit JSON    a limit, as {\"name\":\"api\",\"algorithm\":\"gcra\",\"limit\":5,\"period_us\":1000000,\"burst\":5};
                   several are decided as one group
   --store STORE   memory (the default), or the URL of a Redis; what is replayed there is kept
-                  under keys of this run's own, and goes away by itself
+                  under keys of this run's own, and goes away by itself, an hour after its time
   --summary       print totals instead of each decision
 
 a check, one a line: {\"at_us\":0,\"op\":\"charge\",\"key\":\"k\",\"cost\":1}
-  op is charge, peek, refund or reset; \"limit\":{...} changes the quota from there on
+  op is charge (the default), peek, refund or reset; key is empty and cost is 1 by default;
+  \"limit\":{...} takes the place of the limit of its name from there on
 ";
+
+/// The latest time that a `ManualClock` shows.
+const LATEST_US: u64 = 200 * 366 * 24 * 60 * 60 * 1_000_000;
 
 struct Options {
     limits: Vec<Limit>,
@@ -127,7 +132,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Totals, in units.
+/// Totals: checks, but for the peak rate, which is in units.
 #[derive(Default, Serialize)]
 struct Summary {
     checks: u64,
@@ -162,7 +167,9 @@ impl Summary {
         if decision.allowed() {
             self.admitted += 1;
             totals.admitted += 1;
-            self.admissions.push((check.at_us, check.cost.into()));
+            // What waits for its turn counts when it leaves.
+            let leaves = check.at_us + decision.delay().as_micros() as u64;
+            self.admissions.push((leaves, check.cost.into()));
         } else {
             self.refused += 1;
             totals.refused += 1;
@@ -191,11 +198,19 @@ impl Summary {
 async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("replay: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let json = error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+    io.or(json) == Some(io::ErrorKind::BrokenPipe)
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
@@ -210,14 +225,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let mut summary = Summary::default();
 
     for (number, line) in io::stdin().lock().lines().enumerate() {
-        let line = line?;
+        let wrong = |error: &dyn Display| format!("line {}: {error}", number + 1);
+        let line = line.map_err(|error| wrong(&error))?;
         if line.trim().is_empty() {
             continue;
         }
-        let wrong = |error: &dyn Error| format!("line {}: {error}", number + 1);
-        let check: Check = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+        let check = parse(&line).map_err(|error| wrong(&error))?;
         if let Some(limit) = &check.limit {
-            change(&mut options.limits, limit).map_err(|error| wrong(&*error))?;
+            change(&mut options.limits, limit).map_err(|error| wrong(&error))?;
         }
         clock.set(Duration::from_micros(check.at_us));
         let key = Key::new(&check.key);
@@ -239,10 +254,20 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn parse(line: &str) -> Result<Check, String> {
+    let check: Check = serde_json::from_str(line).map_err(|error| {
+        // It is always line 1 of the line.
+        error.to_string().replace(" at line 1 column", ", at column")
+    })?;
+    if check.at_us > LATEST_US {
+        return Err(format!("at_us is {}, more than 200 years after 1970", check.at_us));
+    }
+    Ok(check)
+}
+
 /// Puts a limit in the place of the one of its name.
-fn change(limits: &mut [Limit], limit: &Limit) -> Result<(), Box<dyn Error>> {
-    let only = limits.len() == 1;
-    let place = limits.iter_mut().find(|known| only || known.name() == limit.name());
+fn change(limits: &mut [Limit], limit: &Limit) -> Result<(), String> {
+    let place = limits.iter_mut().find(|known| known.name() == limit.name());
     let place = place.ok_or_else(|| {
         format!("no --limit has the name `{}`, so there is none to change", limit.name())
     })?;
@@ -254,7 +279,7 @@ async fn limiter(store: &str, clock: &ManualClock) -> Result<RateLimiter, Box<dy
     if store == "memory" {
         return Ok(RateLimiter::new(MemoryStore::with_clock(clock.clone())));
     }
-    if !store.starts_with("redis") {
+    if !store.contains(':') {
         return Err(format!("--store is `memory` or the URL of a Redis, not `{store}`").into());
     }
     // Nothing that an earlier run left may count.

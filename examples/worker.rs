@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tollgate::{Key, Limit, Quota, RateLimiter};
+use tollgate::{Decision, Key, Limit, Quota, RateLimiter};
 
 const MAILS: u32 = 20;
 
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
         _ => RateLimiter::in_memory(),
     };
-    // Without a burst the mails leave evenly, one every 200 ms.
+    // With a burst of 1 the mails leave evenly, one every 200 ms.
     let rate = Limit::gcra("mails", Quota::per_second(5).burst(1))?;
     let provider = Key::new("smtp.example.com");
 
@@ -36,11 +36,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             loop {
                 let Some(mail) = queue.lock().await.pop_front() else { return Ok(()) };
                 // Waits as long as needed, but not longer than the provider's patience.
-                let decision =
-                    limiter.acquire(&rate, &provider, 1, Duration::from_secs(10)).await?;
-                if !decision.allowed() {
-                    println!("mail {mail:2} put back: no turn within 10 s");
+                let decision = limiter.acquire(&rate, &provider, 1, Duration::from_secs(10)).await;
+                if !decision.as_ref().is_ok_and(Decision::allowed) {
                     queue.lock().await.push_back(mail);
+                    println!("mail {mail:2} is back in the queue");
+                    // Without a store nobody knows the rate: the worker stops.
+                    decision?;
                     continue;
                 }
                 let at = started.elapsed().as_millis();

@@ -52,7 +52,6 @@ impl StdError for ConfigError {}
 ///
 /// This is never a refusal: a refusal is a [`Decision`](crate::Decision). What to do about it is
 /// the caller's choice; the tower layer's is `RateLimitLayer::on_store_failure`.
-#[derive(Debug)]
 pub struct Error {
     kind: Kind,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -145,6 +144,13 @@ impl fmt::Display for Error {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),
         }
+    }
+}
+
+/// The message as it is: this is what a `main` that returns it prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -120,11 +120,17 @@ impl From<String> for Key {
     }
 }
 
-impl From<u64> for Key {
-    fn from(part: u64) -> Self {
-        Self(part.to_string())
-    }
+macro_rules! from_numbers {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Key {
+            fn from(part: $number) -> Self {
+                Self(part.to_string())
+            }
+        }
+    )*};
 }
+
+from_numbers!(u16, u32, u64, u128, i16, i32, i64, i128);
 
 impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {

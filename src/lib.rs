@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod algorithm;
+mod charge;
 mod clock;
 #[cfg(feature = "test-util")]
 pub mod conformance;
@@ -19,6 +20,7 @@ mod store;
 mod telemetry;
 
 pub use algorithm::State;
+pub use charge::{Charge, Op, check_batch};
 pub use clock::ManualClock;
 pub use decision::{Decision, Verdict};
 pub use error::{ConfigError, Error};
@@ -34,6 +36,6 @@ pub use key::Key;
 pub use limit::Limit;
 pub use limiter::RateLimiter;
 pub use quota::Quota;
-pub use store::{Answer, Charge, MemoryStore, Op, Store, check_batch, decide};
+pub use store::{Answer, MemoryStore, Store, decide};
 #[cfg(feature = "redis")]
 pub use store::{RedisStore, RedisStoreBuilder};

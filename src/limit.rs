@@ -17,8 +17,8 @@ use crate::{Charge, ConfigError, Key, Quota};
 
 /// A named quota under one algorithm (the IETF draft's quota policy).
 ///
-/// The name is part of the key in the store and the policy's name in headers: 1 to 64 printable
-/// ASCII characters, without `"` and `\`, not starting or ending with a space. Two limits share a
+/// The name is part of the key in the store, and can stand in a header: 1 to 64 printable ASCII
+/// characters, without `"` and `\`, not starting or ending with a space. Two limits share a
 /// budget if they have the same name and are asked about the same key.
 ///
 /// Which to choose:

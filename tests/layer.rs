@@ -467,7 +467,7 @@ fn what_is_wrong_is_told_when_the_layer_is_built() {
         ("api", Quota::per_minute(3), "the name is taken in this limiter by 2 per 60s"),
         ("zero", Quota::per_minute(0), "the limit is 0"),
         ("burst", Quota::per_minute(1).burst(2), "has no burst"),
-        ("new\nline", PER_MINUTE, "the name becomes a header value"),
+        ("new\nline", PER_MINUTE, "the name has to fit into a header value"),
     ] {
         let error = layer(name, quota).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

@@ -132,10 +132,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         // The number of the branch keeps the two apart, whatever their keys contain.
         match self.0.extract(parts) {
-            Ok(key) => Ok(Key::from(1).join(&key)),
+            Ok(key) => Ok(Key::from(1_u16).join(&key)),
             Err(first) => {
                 match self.1.extract(parts) {
-                    Ok(key) => Ok(Key::from(2).join(&key)),
+                    Ok(key) => Ok(Key::from(2_u16).join(&key)),
                     Err(second) => Err(MissingKey::new(format!("{first}; {second}"))
                         .detail(format!("{}; {}", first.logged(), second.logged()))),
                 }

@@ -24,7 +24,7 @@ pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
     let printable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(printable) {
         return Err(ConfigError::new(format!(
-            "the name becomes a header value and part of a key: it has 1 to {MAX_NAME} printable \
+            "the name has to fit into a header value and a key: it has 1 to {MAX_NAME} printable \
              ASCII characters, without `\"` and `\\`"
         )));
     }

@@ -1,20 +1,19 @@
 //! All or none: a batch of charges against the states of its budgets.
 
-use super::{Charge, Op};
 use crate::algorithm::{Effect, State};
 use crate::decision::{Micros, Verdict};
-use crate::{Decision, Error};
+use crate::{Charge, Decision, Error, Op, check_batch};
 
 /// Applies `op` to a batch, given the state of each of its budgets, in the order of the batch.
 ///
-/// This is the whole of what a [`Store`](super::Store) decides; what is left to the store is to
+/// This is the whole of what a [`Store`](crate::Store) decides; what is left to the store is to
 /// hold the states still meanwhile. `now_us` is the store's time, in microseconds since the Unix
 /// epoch. Afterwards, a state that is `None` need not be kept, and any other until
 /// [`State::ends_at`].
 ///
 /// # Errors
 ///
-/// If the batch [cannot be decided](super::check_batch), or there is not one state for each of
+/// If the batch [cannot be decided](check_batch), or there is not one state for each of
 /// its charges. No state is changed then.
 ///
 /// ```
@@ -41,7 +40,7 @@ pub fn decide(
     states: &mut [Option<State>],
     now_us: u64,
 ) -> Result<Decision, Error> {
-    super::check_batch(batch)?;
+    check_batch(batch)?;
     if states.len() != batch.len() {
         return Err(Error::misuse("there has to be one state for each charge"));
     }

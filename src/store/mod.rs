@@ -19,32 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::{Decision, Error, Key, Limit};
-
-/// What to do with a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// Take the cost from every budget of the batch, or from none.
-    Charge,
-    /// Answer as a charge would, and change nothing.
-    Peek,
-    /// Give the cost back to every budget, never above its capacity. The answer is that of a
-    /// peek of cost 0 afterwards.
-    Refund,
-    /// Forget every budget. The answer is that of a peek of cost 0 afterwards.
-    Reset,
-}
-
-/// A cost, whose it is, and under which limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charge<'a> {
-    /// The limit under which the cost counts.
-    pub limit: &'a Limit,
-    /// Whose budget it is taken from.
-    pub key: &'a Key,
-    /// In units. A check of cost 0 always passes and takes nothing.
-    pub cost: u32,
-}
+use crate::{Charge, Decision, Error, Op};
 
 /// Where budgets are remembered, and decided.
 ///
@@ -60,7 +35,7 @@ pub struct Charge<'a> {
 /// 5. A state is kept until [`State::ends_at`](crate::State::ends_at), and not for ever.
 /// 6. `apply` does not block, and its answer comes within a bounded time: a store that talks to
 ///    others has a deadline of its own. An [`Error`] means "could not decide".
-/// 7. The batch is [checked](check_batch) before anything else.
+/// 7. The batch is [checked](crate::check_batch) before anything else.
 ///
 /// # Example: a wrapper that lets one key pass
 ///
@@ -100,31 +75,6 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         (**self).apply(op, batch)
     }
-}
-
-/// Checks that a batch can be decided: it has at least one charge, and no budget twice, which
-/// would make "all or none" ambiguous.
-///
-/// # Errors
-///
-/// One that [is misuse](Error::is_misuse).
-pub fn check_batch(batch: &[Charge<'_>]) -> Result<(), Error> {
-    if batch.is_empty() {
-        return Err(Error::misuse("the batch is empty: name at least one limit and key"));
-    }
-    for (i, charge) in batch.iter().enumerate() {
-        let same = |other: &Charge<'_>| {
-            other.limit.name() == charge.limit.name() && other.key == charge.key
-        };
-        if batch[..i].iter().any(same) {
-            return Err(Error::misuse(format!(
-                "limit `{}` and key `{}` are in the batch twice: charge the sum once",
-                charge.limit.name(),
-                charge.key
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// A decision, now or later: the future that a [`Store`] answers with.

@@ -11,10 +11,10 @@ use hashbrown::DefaultHashBuilder;
 
 use self::shard::{Full, Shard};
 use super::batch::decide;
-use super::{Answer, Charge, Op, Store, check_batch};
+use super::{Answer, Store};
 use crate::clock::{ManualClock, ProcessClock};
 use crate::decision::Micros;
-use crate::{Decision, Error};
+use crate::{Charge, Decision, Error, Op, check_batch};
 
 /// A power of two. More than there are cores, so that two threads rarely meet in one.
 const SHARDS: usize = 64;

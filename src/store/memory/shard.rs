@@ -8,7 +8,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::algorithm::State;
 use crate::decision::{Micros, Verdict};
 use crate::store::batch::decide_one;
-use crate::store::{Charge, Op};
+use crate::{Charge, Op};
 
 /// How many places of the table are looked at with each operation.
 const SWEEP_STEP: usize = 2;

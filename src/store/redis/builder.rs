@@ -55,7 +55,7 @@ impl RedisStoreBuilder {
     }
 
     /// The Redis to use: `redis://[user:password@]host[:port][/database]`. For `rediss://` (TLS),
-    /// enable one of the TLS features of the `redis` crate.
+    /// depend on the crate `redis`, version 1, with its feature `tokio-rustls-comp`.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = Source::Url(url.into());
         self
@@ -145,8 +145,7 @@ impl RedisStoreBuilder {
         match store.shared.connections.get().await {
             Ok(_) => Ok(store),
             Err(error) => Err(ConfigError::new(format!(
-                "{error}; check that Redis runs and that the URL names it, or build the store \
-                 without connecting"
+                "{error}; check that Redis runs, and the URL: host, port, user, password and database"
             ))),
         }
     }
@@ -160,7 +159,8 @@ fn pool(url: &str) -> Result<Pool, ConfigError> {
     let wrong = |error: &dyn fmt::Display| {
         ConfigError::new(format!(
             "the Redis URL cannot be used: {error}; it reads \
-             redis://[user:password@]host[:port][/database]"
+             redis://[user:password@]host[:port][/database], or rediss:// for TLS, which needs the \
+             feature `tokio-rustls-comp` of the crate `redis`"
         ))
     };
     let manager = Manager::new_with_config(url, connection).map_err(|error| wrong(&error))?;

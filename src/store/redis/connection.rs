@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::{Connection, Pool};
+use deadpool_redis::{Connection, Pool, PoolError};
 use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
 use crate::{Error, telemetry};
@@ -115,10 +116,19 @@ impl Shared {
                 drop(current);
                 return self.handle().ok_or_else(|| Error::unreachable("the connection was lost"));
             }
+            Ok(Err(PoolError::Backend(error))) => in_words(&error),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no connection within {CONNECT_TIMEOUT:?}"),
         };
         self.lock().failure.clone_from(&failure);
         Err(Error::unreachable(failure))
     }
+}
+
+/// Why no connection was made, on one line.
+fn in_words(error: &RedisError) -> String {
+    if error.kind() == ErrorKind::Parse {
+        return "what answers there does not speak Redis's protocol".to_owned();
+    }
+    error.to_string().replace('\n', " ")
 }

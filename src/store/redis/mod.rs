@@ -19,9 +19,9 @@ use tokio::time::{Instant, timeout_at};
 pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connections, Handle};
 use self::wire::Request;
-use super::{Answer, Charge, Op, Store, check_batch};
+use super::{Answer, Store};
 use crate::clock::ManualClock;
-use crate::{ConfigError, Decision, Error, telemetry};
+use crate::{Charge, ConfigError, Decision, Error, Op, check_batch, telemetry};
 
 /// The store that all replicas of a service share: Redis, or a server that speaks its protocol
 /// and runs its scripts, as Valkey.

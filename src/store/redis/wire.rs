@@ -2,8 +2,7 @@
 
 use crate::algorithm::{Algorithm, Anchor, Bucket, Mode};
 use crate::decision::{Micros, Verdict};
-use crate::store::{Charge, Op};
-use crate::{Decision, Error, Limit};
+use crate::{Charge, Decision, Error, Limit, Op};
 
 /// Integers in the reply for each charge.
 const FIELDS: usize = 5;
