@@ -106,10 +106,11 @@ while at <= last do
     all = all and reply[n + i * 5 - 4] % UNREADABLE == ALLOWED
   end
   if size > 1 and op <= PEEK and (op == CHARGE or not all) then
-    if op == CHARGE then effect = all and COMMIT or SETTLE end
     for i = 1, size do
       local place = n + i * 5 - 5
       local status, cost = reply[place + 1], cost_of[i]
+      effect = DRY
+      if op == CHARGE and cost > 0 then effect = all and COMMIT or SETTLE end
       -- Nothing is taken from a limit that agrees with a check that another refuses.
       if not all and status % UNREADABLE == ALLOWED then cost = 0 end
       answer(place, apply(op, key_of[i], limit_of[i], cost, effect))

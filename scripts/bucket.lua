@@ -104,7 +104,7 @@ local function decide(value, units, micros, capacity, _, now, cost, effect)
   local remaining = max(floor((capacity * m - used) / m), 0)
   local reset_after = 0
   if used > 0 then reset_after = time_until(used, u, m, low, low_u, low_m, 0) + behind end
-  if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost)) then
+  if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost, status)) then
     return status, remaining, retry_after, reset_after, turn,
       pack_level(at, used, u, m, low, low_u, low_m)
   end

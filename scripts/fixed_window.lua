@@ -31,12 +31,16 @@ local function resume(value, period, aligned, now)
       if at - now > period then
         return count, now, end_from(period, aligned, now), period, true
       end
-      if p < period then
-        local longer = end_from(period, aligned, max(window_end - p, 0))
-        return count, at, max(longer, window_end), period, true
+      local new_end = window_end
+      if aligned == 1 then
+        -- To the end of an aligned window, or two of the old kind could share it.
+        new_end = end_from(period, aligned, p > period and at or window_end - 1)
+      elseif p < period then
+        new_end = max(end_from(period, aligned, max(window_end - p, 0)), window_end)
+      elseif p > period then
+        new_end = min(end_from(period, aligned, at), window_end)
       end
-      if p > period then window_end = min(end_from(period, aligned, at), window_end) end
-      if now < window_end then return count, at, window_end, period, false end
+      if now < new_end then return count, at, new_end, period, new_end > window_end end
     end
   end
   return 0, now, end_from(period, aligned, now), period, false
@@ -56,7 +60,7 @@ local function decide(value, limit, period, aligned, _, now, cost, effect)
   if charges then at = max(at, now) end
   local reset_after = 0
   if count > 0 then reset_after = window_end - now end
-  if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost)) then
+  if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost, status)) then
     return status, max(limit - count, 0), retry_after, reset_after, 0,
       struct.pack(WINDOW, KIND, count, at, window_end, p), window_end
   end

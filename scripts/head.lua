@@ -24,10 +24,11 @@ local MAX_REFILL = 10 * 366 * 86400 * 1000000
 -- The status of a verdict. UNREADABLE is added when what was stored could not be read.
 local REFUSED, ALLOWED, NEVER, UNREADABLE = 0, 1, 2, 4
 
--- What a decision may do: only answer; remember that the clock or the quota made the state last
--- longer; charge the cost if it fits, and else settle. A cost of 0 has no effect.
+-- What a decision may do: only answer; remember that the clock or the quota moved, so that what
+-- was answered stays true; charge the cost if it fits, and else settle. A charge of cost 0, and
+-- one that can never pass, have no effect.
 local DRY, SETTLE, COMMIT = 0, 1, 2
 
-local function settles(effect, cost)
-  return effect == SETTLE or (effect == COMMIT and cost > 0)
+local function settles(effect, cost, status)
+  return status ~= NEVER and (effect == SETTLE or (effect == COMMIT and cost > 0))
 end

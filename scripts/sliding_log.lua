@@ -179,7 +179,8 @@ local function decide(value, limit, period, _, _, now, cost, effect, key)
   elseif cost > 0 and used + cost > limit then
     local frees = find(log, key, gone, math.huge, left + used + cost - limit)
     status = REFUSED
-    retry_after = log.newest - entry(log, key, frees) - set_back + period - now
+    -- A ring that was tampered with may say that it was long ago.
+    retry_after = max(log.newest - entry(log, key, frees) - set_back + period - now, 1)
   else
     used = used + cost
   end
@@ -191,7 +192,7 @@ local function decide(value, limit, period, _, _, now, cost, effect, key)
     reset_after = log.newest - set_back + period - now
   end
   local remaining = max(limit - used, 0)
-  if not ((charges and effect == COMMIT) or (moved and not charges and settles(effect, cost))) then
+  if not ((charges and effect == COMMIT) or (moved and not charges and settles(effect, cost, status))) then
     return status, remaining, retry_after, reset_after, 0
   end
 
@@ -212,8 +213,7 @@ local function decide(value, limit, period, _, _, now, cost, effect, key)
     log.sum = log.sum + cost
     if log.sum > MAX_EXACT / 2 then
       -- Sums only count from `before`; slots hold them modulo their size.
-      local base = log.before
-      if log.sum_bytes > 0 then base = base - base % 256 ^ log.sum_bytes end
+      local base = log.before - log.before % 256 ^ log.sum_bytes
       log.before, log.sum = log.before - base, log.sum - base
     end
   end

@@ -122,7 +122,7 @@ local function decide(value, limit, length, cells, _, now, cost, effect)
   end
   local charges = status == ALLOWED and cost > 0
   local new, ends_at
-  if not charges and moved and settles(effect, cost) then new, ends_at = pack_cells(length, at, held) end
+  if not charges and moved and settles(effect, cost, status) then new, ends_at = pack_cells(length, at, held) end
   if charges then counts[1] = counts[1] + cost end
   local reset_after = 0
   if used > 0 then reset_after = end_of(length, time, counts) - now end

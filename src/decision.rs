@@ -181,11 +181,14 @@ impl Decision {
 
     /// The same decision as a refusal for want of time: it would pass after `retry_after`.
     pub(crate) fn refused_until(mut self, retry_after: Duration) -> Self {
+        let place = self.group.iter().position(|verdict| *verdict == self.deciding);
         self.deciding.allowed = false;
-        self.deciding.retry_after =
-            Some(u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX));
+        self.deciding.retry_after = u64::try_from(retry_after.as_micros()).ok();
         self.deciding.delay = 0;
         self.delay = 0;
+        if let Some(verdict) = place.and_then(|place| self.group.get_mut(place)) {
+            *verdict = self.deciding;
+        }
         self
     }
 }

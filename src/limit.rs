@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::config::Config;
-use self::range::{bucket, cell_length, check_name, check_quota, window};
+use self::range::{bucket, cell_length, check_log, check_name, check_quota, window};
 use crate::algorithm::{
     Algorithm, Anchor, FixedWindow, Gcra, LeakyBucket, Mode, SlidingLog, SlidingWindow, TokenBucket,
 };
@@ -137,6 +137,7 @@ impl Limit {
     pub fn sliding_log(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
             let (limit, period) = window(quota, "a sliding log")?;
+            check_log(limit)?;
             Ok(Algorithm::SlidingLog(SlidingLog { limit, period }))
         })
     }

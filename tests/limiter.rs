@@ -1,10 +1,12 @@
 //! The core without HTTP: waiting, turns, several limits, and names.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Key, Limit, Op, Quota, RateLimiter};
+use tollgate::{Answer, Charge, Decision, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Store};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -215,4 +217,70 @@ async fn units_that_come_back_early_wake_who_waits_for_them() {
         assert!(waiter.await.unwrap().unwrap().allowed());
         assert_eq!(started.elapsed(), Duration::ZERO);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_those_who_wait_for_what_came_back_look_again() {
+    /// Counts what a store is asked.
+    #[derive(Debug, Default)]
+    struct Counting(MemoryStore, AtomicUsize);
+
+    impl Store for Counting {
+        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            self.0.apply(op, batch)
+        }
+    }
+
+    let store = Arc::new(Counting::default());
+    let limiter = RateLimiter::new(Arc::clone(&store));
+    let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
+    let mut waiters = JoinSet::new();
+    for number in 0..50_u32 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        waiters.spawn(async move {
+            let key = Key::from(number);
+            limiter.check(&limit, &key).await.unwrap();
+            limiter.acquire(&limit, &key, 1, Duration::MAX).await.unwrap()
+        });
+    }
+    tokio::time::sleep(MS).await;
+    let before = store.1.load(Ordering::SeqCst);
+    limiter.refund(&limit, &Key::from(7_u32), 1).await.unwrap();
+    assert!(waiters.join_next().await.unwrap().unwrap().allowed());
+    assert_eq!(store.1.load(Ordering::SeqCst), before + 2, "the refund, and one who looked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_that_cross_do_not_wait_for_each_other() {
+    let limiter = RateLimiter::in_memory();
+    let limit = ten_a_second(1);
+    let mut waiters = JoinSet::new();
+    for number in 0..20 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        waiters.spawn(async move {
+            let keys = [Key::new("a"), Key::new("b")];
+            let (one, other) = (&keys[number % 2], &keys[1 - number % 2]);
+            let group = [limit.charge(one, 1), limit.charge(other, 1)];
+            limiter.acquire_all(&group, Duration::from_secs(60)).await.unwrap()
+        });
+    }
+    assert!(waiters.join_all().await.iter().all(Decision::allowed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_would_be_too_late_is_told_what_is_left_and_who_refused() {
+    let limiter = RateLimiter::in_memory();
+    let queue = Limit::leaky_bucket("queue", Quota::per_second(1)).unwrap();
+    let queue = Limit::leaky_bucket(queue.name(), queue.quota().burst(5)).unwrap();
+    let wide = Limit::gcra("wide", Quota::per_second(100)).unwrap();
+    let key = Key::new("k");
+    limiter.check_n(&queue, &key, 3).await.unwrap();
+    let group = [wide.charge(&key, 1), queue.charge(&key, 1)];
+    let decision = limiter.acquire_all(&group, 1_000 * MS).await.unwrap();
+    assert!(!decision.allowed());
+    assert_eq!(decision.retry_after(), Some(2_000 * MS));
+    assert_eq!((decision.remaining(), decision.reset_after()), (2, 3_000 * MS));
+    assert!(decision.verdicts().contains(decision.deciding()));
+    assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), 100);
 }

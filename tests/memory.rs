@@ -199,3 +199,16 @@ async fn a_key_that_has_units_again_can_make_room() {
     clock.advance(Duration::from_secs(500));
     assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed());
 }
+
+#[tokio::test]
+async fn a_refusal_that_was_taken_back_can_make_room() {
+    for op in [Op::Refund, Op::Reset] {
+        let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(1));
+        let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
+        let refused = Key::new("refused");
+        while limiter.check(&limit, &refused).await.unwrap().allowed() {}
+        assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
+        limiter.apply(op, &[limit.charge(&refused, 1)]).await.unwrap();
+        assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
+    }
+}

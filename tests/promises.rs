@@ -494,3 +494,51 @@ fn a_longer_period_holds_from_the_first_check_that_brings_it() {
         assert!(!budget.charge(START + 1_000 * SECOND, 10).allowed(), "{}", budget.limit);
     }
 }
+
+#[test]
+fn no_window_of_the_clock_holds_more_than_the_limit_across_a_change() {
+    let aligned = |period| Limit::fixed_window_aligned("limit", quota(10, period)).unwrap();
+    let first = |period| Limit::fixed_window("limit", quota(10, period)).unwrap();
+    for (old, new, charges, border) in [
+        (aligned(10), aligned(55), [(51, 1), (58, 9), (60, 10)], 110),
+        (aligned(55), aligned(10), [(52, 1), (54, 9), (55, 10)], 60),
+        (first(60), aligned(60), [(5, 1), (64, 9), (65, 10)], 120),
+    ] {
+        let mut budget = Budget::new(old);
+        let [(at, cost), second, third] = charges;
+        assert!(budget.charge(at, cost).allowed());
+        budget.limit = new;
+        assert!(budget.charge(second.0, second.1).allowed());
+        assert!(!budget.charge(third.0, third.1).allowed(), "{}", budget.limit);
+        assert!(budget.charge(border, 10).allowed(), "{}", budget.limit);
+    }
+}
+
+#[test]
+fn a_member_of_a_group_that_costs_nothing_is_left_as_it_is() {
+    let key = Key::new("k");
+    let short = Limit::fixed_window("a", quota(5, SECOND)).unwrap();
+    let long = Limit::fixed_window("a", quota(5, 3600 * SECOND)).unwrap();
+    let exhausted = Limit::fixed_window("b", quota(1, SECOND)).unwrap();
+    let mut states = [None, None];
+    let group = [short.charge(&key, 1), exhausted.charge(&key, 1)];
+    assert!(decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
+    let before = states.clone();
+    let group = [long.charge(&key, 0), exhausted.charge(&key, 1)];
+    assert!(!decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
+    assert_eq!(states, before);
+}
+
+#[test]
+fn a_check_that_can_never_pass_leaves_no_trace_later_either() {
+    for (slow, fast) in
+        every_algorithm(10, 3600 * SECOND).into_iter().zip(every_algorithm(10, SECOND))
+    {
+        let mut budget = Budget::new(slow.clone());
+        assert!(budget.charge(START, 10).allowed());
+        let before = budget.state.clone();
+        budget.limit = fast;
+        assert!(budget.charge(START, 11).never());
+        assert_eq!(budget.state, before, "{slow}");
+    }
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redis::Commands;
 use support::{RedisServer, free_port};
-use tollgate::{Key, Limit, ManualClock, Op, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, RedisStore};
 
 /// One limit under each algorithm, 5 units a minute.
 fn limits() -> Vec<Limit> {
@@ -484,4 +484,125 @@ async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
     }
     let size: usize = server.connection().strlen("tollgate:{k}:log").unwrap();
     assert!(size < 200, "{size} bytes");
+}
+
+#[tokio::test]
+async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let redis = RateLimiter::new(store.connect().await.unwrap());
+    let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+    let mut behind = server.connection();
+    let key = Key::new("k");
+    let log = |limit, minutes: u64| {
+        Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(60 * minutes))).unwrap()
+    };
+    let mut limit = log(4_000, 1);
+    for step in 0..9_000_u32 {
+        clock.advance(Duration::from_micros(11_003));
+        match step {
+            // Sums need three bytes, then clocks five.
+            3_000 => limit = log(70_000, 1),
+            5_000 => limit = log(70_000, 90),
+            _ => {}
+        }
+        let cost = if step % 100 == 0 { 7 } else { 1 };
+        let expected = memory.check_n(&limit, &key, cost).await.unwrap();
+        assert_eq!(redis.check_n(&limit, &key, cost).await.unwrap(), expected, "step {step}");
+        if step % 1_000 == 999 {
+            let expected = memory.refund(&limit, &key, 5).await.unwrap();
+            assert_eq!(redis.refund(&limit, &key, 5).await.unwrap(), expected, "step {step}");
+        }
+    }
+    let rings = calls(&mut behind, "set");
+    assert!(rings < 40, "the ring was written anew {rings} times");
+    let expected = memory.refund(&limit, &key, 5_000).await.unwrap();
+    assert_eq!(redis.refund(&limit, &key, 5_000).await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_790_000_000));
+    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let limit = Limit::sliding_log("log", Quota::per_minute(1_000)).unwrap();
+    let key = Key::new("k");
+    let redis_key = "tollgate:{k}:log";
+    for _ in 0..3 {
+        clock.advance(Duration::from_millis(1));
+        limiter.check(&limit, &key).await.unwrap();
+    }
+    // Both sums of the head, `before` and `sum`, as after 2^52 units: a multiple of the ring's.
+    let mut behind = server.connection();
+    for (place, sum) in [(21, 0), (49, 3)] {
+        let sum: u64 = (1 << 52) + sum;
+        let bytes = &sum.to_be_bytes()[1..];
+        let () = behind.setrange(redis_key, place, bytes).unwrap();
+    }
+    for left in (900..997).rev() {
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
+    }
+    let head: Vec<u8> = behind.getrange(redis_key, 49, 55).unwrap();
+    assert_eq!(head, 100_u64.to_be_bytes()[1..], "it counts from the beginning again");
+}
+
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_asked_on_a_new_connection() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let key = Key::new("alice");
+    let mut behind = server.connection();
+    let mut store_connection = || -> String {
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut behind).unwrap();
+        let others = clients.lines().filter(|line| !line.contains("cmd=client"));
+        others.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+    };
+    limiter.check(&limit, &key).await.unwrap();
+    let before = store_connection();
+
+    let mut control = server.connection();
+    let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut control).unwrap();
+    let error = limiter.check(&limit, &key).await.unwrap_err();
+    assert!(error.to_string().to_lowercase().contains("read"), "{error}");
+    let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut control).unwrap();
+    drop(control);
+    assert_eq!(decide_again(&limiter, &limit, &key).await.remaining(), 3);
+    assert_ne!(store_connection(), before);
+}
+
+#[tokio::test]
+async fn many_checks_share_one_attempt_to_connect() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let accepted = std::thread::spawn(move || {
+        // Hangs up on everyone, and counts them; told to stop by one who says so.
+        let mut accepted = 0;
+        for stream in listener.incoming() {
+            let mut start = [0; 4];
+            let read = std::io::Read::read_exact(&mut stream.unwrap(), &mut start);
+            if read.is_ok() && start == *b"stop" {
+                break;
+            }
+            accepted += 1;
+        }
+        accepted
+    });
+    let limiter = RateLimiter::new(RedisStore::builder().url(&url).build().unwrap());
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let mut checks = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        checks.spawn(async move { limiter.check(&limit, &Key::new("k")).await });
+    }
+    assert!(checks.join_all().await.iter().all(Result::is_err));
+    let address = url.trim_start_matches("redis://").trim_end_matches('/').to_owned();
+    let mut stop = std::net::TcpStream::connect(address).unwrap();
+    std::io::Write::write_all(&mut stop, b"stop").unwrap();
+    let accepted = accepted.join().unwrap();
+    assert!(accepted < 10, "{accepted} connections for 100 checks");
 }

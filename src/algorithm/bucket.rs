@@ -175,7 +175,9 @@ impl Bucket {
         if charges {
             level.used += cost * level.rate.micros;
         }
-        if (charges && effect == Effect::Commit) || (moved && !charges && effect.settles(cost)) {
+        if (charges && effect == Effect::Commit)
+            || (moved && !charges && !never && effect.settles(cost))
+        {
             *state = Some(level);
         }
         let part = level.rate.micros;

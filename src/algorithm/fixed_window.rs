@@ -5,9 +5,12 @@
 //! the limit can pass within one period; the sliding algorithms do not allow that.
 //!
 //! Under a longer period the window in force goes on until that period is over, too. Under a
-//! shorter one it is as if all of it had been used at once, with the last charge.
+//! shorter one it is as if all of it had been used at once, with the last charge. Aligned to the
+//! clock, either ends where a window of the clock does.
 //!
 //! Twin: `scripts/fixed_window.lua`.
+
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,14 +69,20 @@ impl FixedWindow {
         if window.at.saturating_sub(now) > period {
             return (Window { count: window.count, ..fresh }, true);
         }
-        let (end, longer) = if window.period < period {
-            (self.end_from(window.end.saturating_sub(window.period)).max(window.end), true)
-        } else if window.period > period {
-            (self.end_from(window.at).min(window.end), false)
-        } else {
-            return (window, false);
+        let start = window.end.saturating_sub(window.period);
+        let end = match (self.anchor, window.period.cmp(&period)) {
+            (Anchor::First, Ordering::Equal) => window.end,
+            (Anchor::First, Ordering::Less) => self.end_from(start).max(window.end),
+            (Anchor::First, Ordering::Greater) => self.end_from(window.at).min(window.end),
+            // To the end of an aligned window, or two of the old kind could share it.
+            (Anchor::Clock, Ordering::Greater) => self.end_from(window.at),
+            (Anchor::Clock, _) => self.end_from(window.end - 1),
         };
-        if now < end { (Window { end, period, ..window }, longer) } else { (fresh, false) }
+        if now < end {
+            (Window { end, period, ..window }, end > window.end)
+        } else {
+            (fresh, false)
+        }
     }
 }
 
@@ -95,7 +104,9 @@ impl Rule for FixedWindow {
             window.count += cost;
             window.at = window.at.max(now);
         }
-        if (charges && effect == Effect::Commit) || (moved && !charges && effect.settles(cost)) {
+        if (charges && effect == Effect::Commit)
+            || (moved && !charges && !never && effect.settles(cost))
+        {
             *state = Some(window);
         }
         Verdict {

@@ -20,8 +20,9 @@
 //!   carries the rate or the period it was written under. A shorter period lets go of what lies
 //!   outside it.
 //! - **A refused check consumes nothing.** It writes only where one of the two rules above made
-//!   the state last longer, so that the `retry_after` it gave stays true. A peek does not write
-//!   even then: after a clock was set back, its `retry_after` is that of a charge made now.
+//!   the state last longer, or drain faster, so that the `retry_after` it gave stays true. A peek
+//!   does not write even then: after a clock was set back or a rate was raised, its `retry_after`
+//!   is that of a charge made now.
 
 mod bucket;
 mod fixed_window;
@@ -51,7 +52,8 @@ pub(crate) enum Effect {
     Dry,
     /// Remember that the clock or the quota moved, so that what was answered stays true.
     Settle,
-    /// Charge the cost if it fits; else settle. A cost of 0 has no effect.
+    /// Charge the cost if it fits; else settle. A cost of 0, and one that can never pass, have no
+    /// effect.
     Commit,
 }
 

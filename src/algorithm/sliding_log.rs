@@ -135,7 +135,8 @@ impl Rule for SlidingLog {
             _ => 0,
         };
 
-        if (charges && effect == Effect::Commit) || (view.moved && !charges && effect.settles(cost))
+        if (charges && effect == Effect::Commit)
+            || (view.moved && !charges && !never && effect.settles(cost))
         {
             let mut log = state.take().filter(|log| now < log.ends_at()).unwrap_or(empty);
             log.adopt(&view, self.period);

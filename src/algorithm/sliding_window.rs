@@ -132,10 +132,10 @@ impl Rule for SlidingWindow {
 
     fn decide(&self, state: &mut Option<Cells>, now: Micros, cost: u64, effect: Effect) -> Verdict {
         let (mut cells, moved) = self.resume(state.as_ref(), now);
-        let settled = (moved && effect.settles(cost)).then(|| cells.clone());
+        let never = cost > self.limit;
+        let settled = (moved && !never && effect.settles(cost)).then(|| cells.clone());
         cells.advance_to(now.max(cells.at));
         let used = self.used(&cells);
-        let never = cost > self.limit;
         let allowed = cost == 0 || used + cost <= self.limit;
         let charges = allowed && cost > 0;
         let retry_after =

@@ -15,6 +15,8 @@ const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
 /// Room for the sum of two, below [`MAX_EXACT`].
 const MAX_PRODUCT: u64 = MAX_EXACT / 2;
 
+const MAX_LOGGED: u64 = (1 << 47) - 1;
+
 /// More would cost more than it tells.
 const MAX_CELLS: u32 = 100;
 
@@ -97,6 +99,16 @@ pub(super) fn window(quota: &Quota, what: &str) -> Result<(u64, Micros), ConfigE
         )));
     }
     Ok((quota.limit(), micros(quota.period())))
+}
+
+/// A log sums up all that it ever admitted, and needs room to start over.
+pub(super) fn check_log(limit: u64) -> Result<(), ConfigError> {
+    if limit > MAX_LOGGED {
+        return Err(ConfigError::new(format!(
+            "the limit {limit} is beyond exact arithmetic: at most {MAX_LOGGED} in a sliding log"
+        )));
+    }
+    Ok(())
 }
 
 /// The length of one of `cells` cells of a window.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::turns::Turns;
 use crate::{Answer, Charge, ConfigError, Decision, Error, Key, Limit, MemoryStore, Op, Store};
@@ -139,11 +139,12 @@ impl RateLimiter {
     /// [is misuse](Error::is_misuse).
     pub fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         let answer = self.shared.store.apply(op, batch);
-        if matches!(op, Op::Refund | Op::Reset) && self.shared.turns.somebody_waits() {
-            let shared = Arc::clone(&self.shared);
+        if matches!(op, Op::Refund | Op::Reset)
+            && let Some(awaited) = self.shared.turns.awaited(batch)
+        {
             return Answer::later(async move {
                 let decision = answer.await;
-                shared.turns.look_again();
+                awaited.came_back();
                 decision
             });
         }
@@ -153,7 +154,8 @@ impl RateLimiter {
     /// Takes `n` units, waiting for them at most `max_wait`.
     ///
     /// The wait is exactly as long as needed: the store says when the units will be there, and
-    /// nobody asks before. Waiters of one process for one budget get their turn in the order in
+    /// nobody asks before, unless this limiter refunded or reset one of the budgets meanwhile. Waiters
+    /// of one process for one budget get their turn in the order in
     /// which they came, so a large request is not starved by small ones. A leaky bucket's delay
     /// is part of the wait.
     ///
@@ -196,15 +198,18 @@ impl RateLimiter {
             });
         };
         loop {
+            let came_back = turn.came_back();
             let decision = self.apply(Op::Charge, batch).await?;
             let left = deadline.saturating_duration_since(Instant::now());
             if decision.allowed() {
+                drop(came_back);
                 drop(turn);
                 return self.wait_out(decision, batch, left).await;
             }
             match decision.retry_after() {
+                // Whichever comes first, there is something new to find.
                 Some(retry_after) if retry_after <= left => {
-                    self.shared.turns.pause(retry_after).await
+                    drop(timeout(retry_after, came_back).await);
                 }
                 _ => return Ok(decision),
             }
@@ -219,8 +224,7 @@ impl RateLimiter {
         left: Duration,
     ) -> Result<Decision, Error> {
         if let Some(late) = decision.delay().checked_sub(left).filter(|late| !late.is_zero()) {
-            self.apply(Op::Refund, batch).await?;
-            return Ok(decision.refused_until(late));
+            return Ok(self.apply(Op::Refund, batch).await?.refused_until(late));
         }
         if !decision.delay().is_zero() {
             sleep(decision.delay()).await;

@@ -1,81 +1,123 @@
 //! First come, first served, among those of one process who wait for one budget.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
+use tokio::sync::futures::Notified;
 use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
-use tokio::time::timeout;
 
 use crate::Charge;
 
 type Budget = (String, String);
-type Queues = Arc<Mutex<HashMap<Budget, Arc<FairMutex<()>>>>>;
+type Queues = Arc<Mutex<HashMap<Budget, Arc<Queue>>>>;
 
-/// A queue for each budget that somebody waits for. tokio's mutex is a fair queue.
+fn budget(charge: &Charge<'_>) -> Budget {
+    (charge.limit.name().to_owned(), charge.key.as_str().to_owned())
+}
+
+fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Those who wait for one budget. tokio's mutex is a fair queue.
+#[derive(Default)]
+struct Queue {
+    front: Arc<FairMutex<()>>,
+    came_back: Notify,
+}
+
+/// A queue for each budget that somebody waits for.
 #[derive(Default)]
 pub(super) struct Turns {
     queues: Queues,
-    came_back: Notify,
 }
 
 /// The front of the queue for every budget of a batch.
 pub(super) struct Turn {
-    _places: Vec<Place>,
+    places: Vec<Place>,
 }
 
 /// A place in one queue, in front or not.
 struct Place {
     budget: Budget,
-    queue: Option<Arc<FairMutex<()>>>,
+    queue: Option<Arc<Queue>>,
     front: Option<OwnedMutexGuard<()>>,
+    queues: Queues,
+}
+
+/// Budgets that somebody waits for.
+pub(super) struct Awaited {
+    budgets: Vec<Budget>,
     queues: Queues,
 }
 
 impl Turns {
     /// Waits until nobody is in front, for any budget of the batch.
     pub(super) async fn wait(&self, batch: &[Charge<'_>]) -> Turn {
-        let mut budgets: Vec<Budget> = batch
-            .iter()
-            .map(|charge| (charge.limit.name().to_owned(), charge.key.as_str().to_owned()))
-            .collect();
+        let mut budgets: Vec<Budget> = batch.iter().map(budget).collect();
         // Always in the same order: two batches cannot wait for each other.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
         for budget in budgets {
-            let (mut place, queue) = self.line_up(budget);
-            place.front = Some(queue.lock_owned().await);
+            let (mut place, front) = self.line_up(budget);
+            place.front = Some(front.lock_owned().await);
             places.push(place);
         }
-        Turn { _places: places }
+        Turn { places }
     }
 
     fn line_up(&self, budget: Budget) -> (Place, Arc<FairMutex<()>>) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = Arc::clone(queues.entry(budget.clone()).or_default());
-        let held = Some(Arc::clone(&queue));
-        (Place { budget, queue: held, front: None, queues: Arc::clone(&self.queues) }, queue)
+        let queue = Arc::clone(lock(&self.queues).entry(budget.clone()).or_default());
+        let front = Arc::clone(&queue.front);
+        let queues = Arc::clone(&self.queues);
+        (Place { budget, queue: Some(queue), front: None, queues }, front)
     }
 
-    pub(super) fn somebody_waits(&self) -> bool {
-        !self.queues.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    /// The budgets of a batch, if somebody waits for one of them.
+    pub(super) fn awaited(&self, batch: &[Charge<'_>]) -> Option<Awaited> {
+        let budgets: Vec<Budget> = {
+            let queues = lock(&self.queues);
+            if queues.is_empty() {
+                return None;
+            }
+            batch.iter().map(budget).filter(|budget| queues.contains_key(budget)).collect()
+        };
+        (!budgets.is_empty()).then(|| Awaited { budgets, queues: Arc::clone(&self.queues) })
     }
+}
 
+impl Awaited {
     /// Tells those in front that units may have come back before their time.
-    pub(super) fn look_again(&self) {
-        self.came_back.notify_waiters();
+    pub(super) fn came_back(&self) {
+        let queues = lock(&self.queues);
+        for queue in self.budgets.iter().filter_map(|budget| queues.get(budget)) {
+            queue.came_back.notify_waiters();
+        }
     }
+}
 
-    /// Waits for `wait`, or until units may have come back.
-    pub(super) async fn pause(&self, wait: Duration) {
-        // Either way there is something new to find.
-        drop(timeout(wait, self.came_back.notified()).await);
+impl Turn {
+    /// Completes when units of one of the budgets may have come back, from now on.
+    pub(super) fn came_back(&self) -> impl Future<Output = ()> {
+        let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
+        let mut news: Vec<Pin<Box<Notified<'_>>>> =
+            queues.map(|queue| Box::pin(queue.came_back.notified())).collect();
+        for notified in &mut news {
+            notified.as_mut().enable();
+        }
+        poll_fn(move |cx| {
+            let any = news.iter_mut().any(|notified| notified.as_mut().poll(cx).is_ready());
+            if any { Poll::Ready(()) } else { Poll::Pending }
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = lock(&self.queues);
         // Let go under the lock, so that of those who leave together the last one sees it.
         self.front = None;
         self.queue = None;

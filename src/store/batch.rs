@@ -85,8 +85,9 @@ fn decide_group(
     if verdicts.iter().all(Verdict::allowed) {
         return if op == Op::Charge { each(op) } else { verdicts };
     }
-    let effect = if op == Op::Charge { Effect::Settle } else { Effect::Dry };
     for ((verdict, charge), state) in verdicts.iter_mut().zip(batch).zip(states) {
+        let settles = op == Op::Charge && charge.cost > 0;
+        let effect = if settles { Effect::Settle } else { Effect::Dry };
         // Nothing is taken from a limit that agrees with a check that another refuses.
         let cost = if verdict.allowed { 0 } else { charge.cost };
         *verdict = charge.limit.algorithm().decide(state, now, cost, effect);

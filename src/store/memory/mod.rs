@@ -208,7 +208,7 @@ impl MemoryStore {
 
 fn full(_: Full) -> Error {
     Error::full(
-        "every budget it remembers is exhausted, and none of those is forgotten for a fresh key; \
+        "the budgets it remembers are exhausted, and none of those is forgotten for a fresh key; \
          raise MemoryStore::max_keys",
     )
 }

@@ -140,7 +140,8 @@ impl Shared {
     ) -> Result<Vec<i64>, Failure> {
         let mut call = pin!(self.run_script(&mut handle.connection, request));
         // A call is handed to the connection's task when it is first polled. If that task is gone,
-        // it is known at once; an error that comes later may be a lost answer.
+        // as after the server closed the connection, it is known at once. An error that comes later
+        // may be a lost answer.
         let first = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
         match first {
             Poll::Ready(Err(error)) if error.is_unrecoverable_error() => {
