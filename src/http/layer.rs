@@ -35,7 +35,7 @@ use crate::{ConfigError, Decision, Limit, Quota, RateLimiter};
 ///
 /// 1. A request that is [exempt](Self::skip) passes. CORS preflight requests are exempt unless
 ///    [told otherwise](Self::limit_preflight).
-/// 2. The key is extracted. There is no default: a layer is not a layer before it has one. A
+/// 2. The key is extracted. There is no default: a layer cannot be built without one. A
 ///    request without a key is answered with 400 and the reason, or [as chosen](Self::on_missing_key).
 /// 3. All limits of the layer are decided in one call: all are charged, or none is.
 /// 4. Refused, the request is answered with 429, `Retry-After` in whole seconds, rounded up, at
@@ -103,7 +103,7 @@ impl RateLimitLayer {
         Self::unkeyed(limiter, Limit::gcra(name, quota))
     }
 
-    /// Any limit, as one read from a configuration file.
+    /// Any limit, such as one read from a configuration file.
     pub fn of(limiter: impl Into<RateLimiter>, limit: Limit) -> UnkeyedLayer {
         Self::unkeyed(limiter, Ok(limit))
     }
@@ -144,8 +144,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// Which requests are not limited, as health checks. Besides CORS preflight requests, none
-    /// are. Said more than once, each names more of them.
+    /// Which requests are not limited, such as health checks. Besides CORS preflight requests, none
+    /// are. Several calls add up.
     #[must_use]
     pub fn skip(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.skip.push(Arc::new(exempt)))

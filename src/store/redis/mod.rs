@@ -24,7 +24,7 @@ use crate::clock::ManualClock;
 use crate::{Charge, ConfigError, Decision, Error, Op, check_batch, telemetry};
 
 /// The store that all replicas of a service share: Redis, or a server that speaks its protocol
-/// and runs its scripts, as Valkey.
+/// and runs its scripts, such as Valkey.
 ///
 /// - One check is one script call, atomic on the server, at the server's time: neither racing
 ///   replicas nor their clocks can admit too much.
