@@ -606,3 +606,41 @@ async fn many_checks_share_one_attempt_to_connect() {
     let accepted = accepted.join().unwrap();
     assert!(accepted < 10, "{accepted} connections for 100 checks");
 }
+
+#[tokio::test]
+async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_790_000_000));
+    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let mut behind = server.connection();
+    let key = Key::new("k");
+    let packed = |kind: u8, numbers: &[(u64, usize)]| -> Vec<u8> {
+        let bytes =
+            numbers.iter().flat_map(|(number, size)| number.to_be_bytes()[8 - size..].to_vec());
+        std::iter::once(kind).chain(bytes).collect()
+    };
+    let (now, huge) = (1_790_000_000_000_000, (1 << 53) - 1);
+    let quota = Quota::per_minute(5);
+    for (limit, value) in [
+        // It would take 285 years to drain.
+        (
+            Limit::token_bucket("limit", quota).unwrap(),
+            packed(4, &[(now, 7), (huge, 7), (1, 7), (1, 6)]),
+        ),
+        // It would end in 150 years.
+        (
+            Limit::fixed_window("limit", quota).unwrap(),
+            packed(1, &[(5, 7), (now, 7), (now + (1 << 52), 7), (60_000_000, 6)]),
+        ),
+        // Two cells' counts could not be added exactly.
+        (
+            Limit::sliding_window("limit", quota).unwrap(),
+            packed(2, &[(60_000_000, 6), (now, 7), (huge, 7), (huge, 7)]),
+        ),
+    ] {
+        let () = behind.set("tollgate:{k}:limit", value).unwrap();
+        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
+    }
+}
