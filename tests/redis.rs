@@ -68,6 +68,27 @@ async fn every_key_lives_exactly_as_long_as_its_state_matters() {
 }
 
 #[tokio::test]
+async fn no_key_expires_before_the_last_microsecond_of_its_state() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let limit = Limit::fixed_window("limit", Quota::per_minute(5)).unwrap();
+    for number in 0..50_u32 {
+        let key = Key::from(number);
+        limiter.check(&limit, &key).await.unwrap();
+        // The window ends as before, now some odd number of microseconds away.
+        limiter.check(&limit, &key).await.unwrap();
+        let redis_key = format!("tollgate:{{{number}}}:limit");
+        let value: Vec<u8> = behind.get(&redis_key).unwrap();
+        let ends_at = value[15..22].iter().fold(0, |end, byte| end << 8 | u64::from(*byte));
+        // Redis forgets a key once the clock's millisecond is past this one.
+        let last_ms: u64 = redis::cmd("PEXPIRETIME").arg(&redis_key).query(&mut behind).unwrap();
+        assert!(last_ms >= (ends_at - 1) / 1_000, "{last_ms} ms, {ends_at} us");
+        assert!(last_ms <= ends_at / 1_000 + 1, "{last_ms} ms, {ends_at} us");
+    }
+}
+
+#[tokio::test]
 async fn a_peek_changes_nothing_not_even_the_time_to_live() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;

@@ -46,6 +46,8 @@ pub struct MemoryStore {
     hasher: DefaultHashBuilder,
     shards: Box<[Mutex<Shard>]>,
     clock: Clock,
+    /// Whether there is a cap on what is remembered.
+    capped: bool,
     /// The shard that is next to be swept on behalf of another.
     idle: AtomicUsize,
 }
@@ -79,7 +81,13 @@ impl MemoryStore {
     fn build(clock: Clock, shards: usize, cap: Option<usize>) -> Self {
         let hasher = DefaultHashBuilder::default();
         let shard = |_| Mutex::new(Shard::new(hasher.clone(), cap));
-        Self { shards: (0..shards).map(shard).collect(), hasher, clock, idle: AtomicUsize::new(0) }
+        Self {
+            shards: (0..shards).map(shard).collect(),
+            hasher,
+            clock,
+            capped: cap.is_some(),
+            idle: AtomicUsize::new(0),
+        }
     }
 
     /// Remembers at most `max_keys` budgets (a key under a limit), 1 at the least.
@@ -135,19 +143,25 @@ impl MemoryStore {
 
         // Whoever is refused is refused, whether there is room or not: only what will be
         // remembered needs some. All budgets of the group are out of the table meanwhile.
-        let decision = decide(Op::Peek, batch, &mut states, now).and_then(|peeked| {
-            if op == Op::Charge && peeked.allowed() {
-                for (index, shard) in &mut shards {
-                    let here = places.iter().zip(batch).zip(&states).filter(
-                        |(((_, place), charge), state)| {
-                            place == index && (charge.cost > 0 || state.is_some())
-                        },
-                    );
-                    shard.make_room(here.count(), now).map_err(full)?;
+        let needs_room: Vec<bool> = batch
+            .iter()
+            .zip(&states)
+            .map(|(charge, state)| charge.cost > 0 || state.is_some())
+            .collect();
+        let mut decide = |op| decide(op, batch, &mut states, now);
+        let decision = match op {
+            Op::Charge if self.capped => decide(Op::Peek).and_then(|peeked| {
+                if peeked.allowed() {
+                    for (index, shard) in &mut shards {
+                        let here = places.iter().zip(&needs_room);
+                        let wanted = here.filter(|((_, place), needs)| place == index && **needs);
+                        shard.make_room(wanted.count(), now).map_err(full)?;
+                    }
                 }
-            }
-            decide(op, batch, &mut states, now)
-        });
+                decide(op)
+            }),
+            op => decide(op),
+        };
 
         let taken = budgets.into_iter().zip(states).zip(places).zip(batch);
         for (i, (((mut budget, state), (hash, index)), charge)) in taken.enumerate() {
