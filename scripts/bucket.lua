@@ -1,6 +1,5 @@
 -- A level that drains evenly: what token_bucket.lua, leaky_bucket.lua and gcra.lua share.
--- Twin: src/algorithm/bucket.rs, which has the reasons. The delay of a decision is the time for
--- the level to drain.
+-- Twin: src/algorithm/bucket.rs, which has the reasons.
 --
 -- value    28 bytes, or false for an untouched budget:
 --            B  kind   I7 at     time in us at which `used` was held
@@ -8,116 +7,138 @@
 --                      I7 units, I6 micros: `units` drain in `micros` us, in lowest terms
 --          20 more if it goes on at another rate once it is down to `low` units:
 --                      I7 low, I7 units, I6 micros
--- limit    units, micros, capacity (in units)
+-- limit    units, micros, capacity (in units), queue: 1 if an admitted check has to wait for the
+--          level to drain, else 0
 local KIND = 4
 local LEVEL, LEVEL_SIZE = '>BI7I7I7I6', 28
 local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
 
--- How long it takes from `at` until `level` units or less are left.
-local function time_until(used, u, m, low, low_u, low_m, level)
-  if low and level < low then
-    return ceil(max(used - low * m, 0) / u) + ceil((low - level) * low_m / low_u)
+local units, micros, capacity, queue, now
+-- The level, as stored.
+local at, used, u, m, low, low_u, low_m
+-- Whether something was stored, whether more than draining happened to it, and whether it has to be
+-- stored anew.
+local stored, moved, changed
+
+-- How long it takes from `at` until `units_left` units or less are left of `parts`.
+local function time_until(parts, units_left)
+  if low and units_left < low then
+    return ceil(max(parts - low * m, 0) / u) + ceil((low - units_left) * low_m / low_u)
   end
-  return ceil(max(used - level * m, 0) / u)
+  local above = parts - units_left * m
+  if above <= 0 then return 0 end
+  return ceil(above / u)
 end
 
--- at, used, units, micros[, low, its units, its micros]
-local function unpack_level(value)
-  local _, at, used, u, m, next = struct.unpack(LEVEL, value)
-  if #value == LEVEL_SIZE then return at, used, u, m end
-  return at, used, u, m, struct.unpack(SLOWER, value, next)
-end
-
-local function is_whole(value)
-  if #value ~= LEVEL_SIZE and #value ~= LEVEL_SIZE + SLOWER_SIZE then return false end
-  local at, used, u, m, low, low_u, low_m = unpack_level(value)
-  return u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
-    and (not low or (low_u > 0 and low_m > 0 and low * low_m <= MAX_EXACT))
-    and time_until(used, u, m, low, low_u, low_m, 0) <= 2 * MAX_REFILL
-end
-
--- value, ends_at
-local function pack_level(at, used, u, m, low, low_u, low_m)
-  local value = struct.pack(LEVEL, KIND, at, used, u, m)
-  if low then value = value .. struct.pack(SLOWER, low, low_u, low_m) end
-  return value, at + time_until(used, u, m, low, low_u, low_m, 0)
-end
-
--- The level under a quota that may not yet have been in force: used, units, micros, low, its
--- units, its micros, changed.
-local function under(used, u, m, low, low_u, low_m, units, micros, capacity)
-  if u == units and m == micros then return used, u, m, nil, nil, nil, low ~= nil end
+-- The level under a quota that may not yet have been in force.
+local function adopt_quota()
+  if u == units and m == micros then
+    moved = moved or low ~= nil
+    low = nil
+    return
+  end
   if used <= capacity * m or units / micros > u / m then
     local whole = floor(used / m)
     local rest = used - whole * m
     local parts = 0
     if rest > 0 then parts = floor(rest / m * micros) + 1 end
     if whole * micros + parts <= MAX_EXACT then
-      return whole * micros + parts, units, micros, nil, nil, nil, true
+      used, u, m, low, moved = whole * micros + parts, units, micros, nil, true
+      return
     end
   end
-  local changed = low ~= capacity or low_u ~= units or low_m ~= micros
-  return used, u, m, capacity, units, micros, changed
+  moved = moved or low ~= capacity or low_u ~= units or low_m ~= micros
+  low, low_u, low_m = capacity, units, micros
 end
 
--- The level at `now` under this quota: at, used, units, micros, low, its units, its micros, moved.
-local function resume(value, units, micros, capacity, now)
-  if not value then return now, 0, units, micros end
-  local at, used, u, m, low, low_u, low_m = unpack_level(value)
-  if now >= at + time_until(used, u, m, low, low_u, low_m, 0) then
-    return now, 0, units, micros
+-- A level of any kind: of another rate, or of two, or from a later time.
+local function load_any(value)
+  local kind, next
+  local whole = #value == LEVEL_SIZE or #value == LEVEL_SIZE + SLOWER_SIZE
+  if whole then
+    kind, at, used, u, m, next = unpack_from(LEVEL, value)
+    if #value > LEVEL_SIZE then low, low_u, low_m = unpack_from(SLOWER, value, next) end
+    whole = kind == KIND and u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
+      and (not low or (low_u > 0 and low_m > 0 and low * low_m <= MAX_EXACT))
+      and time_until(used, 0) <= 2 * MAX_REFILL
   end
-  local set_back, changed = at - now > ceil(capacity * micros / units), false
-  if set_back then
-    at = now
+  if not whole or now >= at + time_until(used, 0) then
+    at, used, u, m, low, stored = now, 0, units, micros, nil, whole
+    return whole and 0 or UNREADABLE
+  end
+  stored = true
+  if at - now > ceil(capacity * micros / units) then
+    at, moved = now, true
   elseif at < now then
     if low then
-      local reached = at + time_until(used, u, m, low, low_u, low_m, low)
+      local reached = at + time_until(used, low)
       if reached <= now then
         at, used, u, m, low = reached, low * low_m, low_u, low_m, nil
       end
     end
     at, used = now, used - (now - at) * u
   end
-  used, u, m, low, low_u, low_m, changed =
-    under(used, u, m, low, low_u, low_m, units, micros, capacity)
-  return at, used, u, m, low, low_u, low_m, set_back or changed
+  adopt_quota()
+  return 0
 end
 
-local function decide(value, units, micros, capacity, _, now, cost, effect)
-  local at, used, u, m, low, low_u, low_m, moved =
-    resume(value, units, micros, capacity, now)
+local function load(value, p1, p2, p3, p4, time)
+  units, micros, capacity, queue, now = p1, p2, p3, p4, time
+  at, used, u, m, low = now, 0, units, micros, nil
+  stored, moved, changed = false, false, false
+  if not value then return 0 end
+  if #value == LEVEL_SIZE then
+    -- Nearly always the quota is the same, and time went on.
+    local kind, v_at, v_used, v_u, v_m = unpack_from(LEVEL, value)
+    if kind == KIND and v_u == units and v_m == micros and v_at <= now
+      and v_used <= MAX_EXACT and v_used <= 2 * MAX_REFILL * units then
+      stored = true
+      used = v_used - (now - v_at) * units
+      if used < 0 then used = 0 end
+      return 0
+    end
+  end
+  return load_any(value)
+end
+
+local function decide(cost, effect)
   local behind = at - now
-  local status, retry_after, turn = ALLOWED, -1, 0
+  local status, retry_after, delay, level = ALLOWED, -1, 0, used
   if cost > capacity then
     status = NEVER
   elseif cost > 0 then
-    local wait = time_until(used, u, m, low, low_u, low_m, capacity - cost)
+    local wait = time_until(used, capacity - cost)
     if wait > 0 then
       status, retry_after = REFUSED, wait + behind
     else
-      turn = ceil(used / u)
-      used = used + cost * m
+      if queue == 1 then delay = time_until(used, 0) end
+      level = used + cost * m
     end
   end
-  local charges = status == ALLOWED and cost > 0
-  local remaining = max(floor((capacity * m - used) / m), 0)
   local reset_after = 0
-  if used > 0 then reset_after = time_until(used, u, m, low, low_u, low_m, 0) + behind end
-  if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost, status)) then
-    return status, remaining, retry_after, reset_after, turn,
-      pack_level(at, used, u, m, low, low_u, low_m)
+  if level > 0 then reset_after = time_until(level, 0) + behind end
+  if level > used then
+    if effect == COMMIT then used, changed = level, true end
+  elseif moved and settles(effect, cost, status) then
+    changed = true
   end
-  return status, remaining, retry_after, reset_after, turn
+  local left = capacity * m - level
+  if left <= 0 then return status, 0, retry_after, reset_after, delay end
+  return status, (left - left % m) / m, retry_after, reset_after, delay
 end
 
-local function refund(value, units, micros, capacity, _, now, back)
-  local at, used, u, m, low, low_u, low_m = resume(value, units, micros, capacity, now)
-  used = used - back * m
-  if used <= 0 then return false end
-  used, u, m, low, low_u, low_m =
-    under(used, u, m, low, low_u, low_m, units, micros, capacity)
-  return pack_level(at, used, u, m, low, low_u, low_m)
+local function refund(back)
+  if not stored then return end
+  used, changed = max(used - back * m, 0), true
+  if used > 0 then adopt_quota() end
 end
 
-return KIND, is_whole, decide, refund
+local function save()
+  if not changed then return nil end
+  if used == 0 then return false end
+  local value = pack(LEVEL, KIND, at, used, u, m)
+  if low then value = value .. pack(SLOWER, low, low_u, low_m) end
+  return value, at + time_until(used, 0)
+end
+
+return load, decide, refund, save

@@ -10,67 +10,98 @@
 local KIND = 1
 local WINDOW, WINDOW_SIZE = '>BI7I7I7I6', 28
 
-local function is_whole(value)
-  if #value ~= WINDOW_SIZE then return false end
-  local _, count, at, window_end, p = struct.unpack(WINDOW, value)
-  return p > 0 and p <= MAX_REFILL and count <= MAX_EXACT
-    and at < window_end and window_end <= at + 2 * MAX_REFILL
-end
+local limit, period, aligned, now
+-- The window in force.
+local count, at, window_end
+-- Whether something was stored, whether the window was made to last longer, and whether it has to
+-- be stored anew.
+local stored, moved, changed
 
 -- The end of a window that holds `time`.
-local function end_from(period, aligned, time)
-  if aligned == 1 then return (floor(time / period) + 1) * period end
+local function end_from(time)
+  if aligned == 1 then return time - time % period + period end
   return time + period
 end
 
--- The window in force: count, at, window_end, period, and whether it was made to last longer.
-local function resume(value, period, aligned, now)
-  if value then
-    local _, count, at, window_end, p = struct.unpack(WINDOW, value)
-    if now < window_end then
-      if at - now > period then
-        return count, now, end_from(period, aligned, now), period, true
-      end
-      local new_end = window_end
-      if aligned == 1 then
-        -- To the end of an aligned window, or two of the old kind could share it.
-        new_end = end_from(period, aligned, p > period and at or window_end - 1)
-      elseif p < period then
-        new_end = max(end_from(period, aligned, max(window_end - p, 0)), window_end)
-      elseif p > period then
-        new_end = min(end_from(period, aligned, at), window_end)
-      end
-      if now < new_end then return count, at, new_end, period, new_end > window_end end
-    end
+-- The end under this quota of the window that was stored under another.
+local function new_end(stored_period)
+  if aligned == 1 then
+    -- To the end of an aligned window, or two of the old kind could share it.
+    return end_from(stored_period > period and at or window_end - 1)
+  elseif stored_period < period then
+    return max(end_from(max(window_end - stored_period, 0)), window_end)
+  elseif stored_period > period then
+    return min(end_from(at), window_end)
   end
-  return 0, now, end_from(period, aligned, now), period, false
+  return window_end
 end
 
-local function decide(value, limit, period, aligned, _, now, cost, effect)
-  local count, at, window_end, p, moved = resume(value, period, aligned, now)
-  local status, retry_after = ALLOWED, -1
+local function load(value, p1, p2, p3, _, time)
+  limit, period, aligned, now = p1, p2, p3, time
+  count, at = 0, now
+  stored, moved, changed = false, false, false
+  if value then
+    if #value ~= WINDOW_SIZE then
+      window_end = end_from(now)
+      return UNREADABLE
+    end
+    local kind, v_count, v_at, v_end, p = unpack_from(WINDOW, value)
+    if kind ~= KIND or p == 0 or p > MAX_REFILL or v_count > MAX_EXACT
+      or v_at >= v_end or v_end > v_at + 2 * MAX_REFILL then
+      window_end = end_from(now)
+      return UNREADABLE
+    end
+    stored = true
+    if now < v_end then
+      at, window_end = v_at, v_end
+      if at - now > period then
+        count, at, window_end, moved = v_count, now, end_from(now), true
+        return 0
+      end
+      window_end = new_end(p)
+      if now < window_end then
+        count, moved = v_count, window_end > v_end
+        return 0
+      end
+      at = now
+    end
+  end
+  window_end = end_from(now)
+  return 0
+end
+
+local function decide(cost, effect)
+  local status, retry_after, units = ALLOWED, -1, count
   if cost > limit then
     status = NEVER
   elseif cost > 0 and count + cost > limit then
     status, retry_after = REFUSED, window_end - now
   else
-    count = count + cost
+    units = count + cost
   end
-  local charges = status == ALLOWED and cost > 0
-  if charges then at = max(at, now) end
   local reset_after = 0
-  if count > 0 then reset_after = window_end - now end
-  if (charges and effect == COMMIT) or (moved and not charges and settles(effect, cost, status)) then
-    return status, max(limit - count, 0), retry_after, reset_after, 0,
-      struct.pack(WINDOW, KIND, count, at, window_end, p), window_end
+  if units > 0 then reset_after = window_end - now end
+  if units > count then
+    if effect == COMMIT then
+      count, changed = units, true
+      if at < now then at = now end
+    end
+  elseif moved and settles(effect, cost, status) then
+    changed = true
   end
-  return status, max(limit - count, 0), retry_after, reset_after, 0
+  if units > limit then return status, 0, retry_after, reset_after, 0 end
+  return status, limit - units, retry_after, reset_after, 0
 end
 
-local function refund(value, _, period, aligned, _, now, back)
-  local count, at, window_end, p = resume(value, period, aligned, now)
-  if count <= back then return false end
-  return struct.pack(WINDOW, KIND, count - back, at, window_end, p), window_end
+local function refund(back)
+  if not stored then return end
+  count, changed = max(count - back, 0), true
 end
 
-return KIND, is_whole, decide, refund
+local function save()
+  if not changed then return nil end
+  if count == 0 then return false end
+  return pack(WINDOW, KIND, count, at, window_end, period), window_end
+end
+
+return load, decide, refund, save

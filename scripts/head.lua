@@ -5,16 +5,18 @@
 -- All times are integer microseconds, all numbers integers below 2^53, exact in Lua. Lua 5.1, no
 -- shebang: it runs on Redis 6.2 to 8 and on Valkey.
 --
--- An algorithm returns
---   kind      the first byte of what it stores. The three algorithms of a draining level share
---             one, so that one can be exchanged for another without a free burst
---   is_whole  (value, key): whether a stored value of this kind can be read
---   decide    (value, four numbers of the limit, now, cost, effect, key): status, remaining,
---             retry_after (-1: none), reset_after, delay[, new value, ends_at]
---   refund    (value, four numbers of the limit, now, units, key): new value (false: nothing is
---             left to remember), ends_at
+-- An algorithm is a machine that has one budget in its registers at a time. That costs neither
+-- tables nor closures, and a budget that many checks hit is read and written once. It returns
+--   load    (value, four numbers of the limit, now, key): brings what is stored (false: nothing) to
+--           this quota and this time. Answers 0, or UNREADABLE if it cannot be read; then it counts
+--           as nothing
+--   decide  (cost, effect): status, remaining, retry_after (-1: none), reset_after, delay
+--   refund  (units)
+--   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
+--           changed
 --   head_size, has_ring  for a value of which only a head is read and written
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local pack, unpack_from = struct.pack, struct.unpack
 
 local MAX_EXACT = 2 ^ 53 - 1
 

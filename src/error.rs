@@ -65,6 +65,8 @@ enum Kind {
     Unreachable,
     /// An answer that is no decision.
     Store,
+    /// More checks at once than can wait.
+    Overloaded,
     /// No room for one more budget.
     Full,
     /// A batch that no store can decide.
@@ -89,6 +91,14 @@ impl Error {
         Self { kind: Kind::Store, source: Some(source.into()) }
     }
 
+    /// So many checks wait for the store, `max_waiting` of them, that one more would only wait in
+    /// vain. Nothing was charged.
+    #[must_use]
+    pub fn overloaded(max_waiting: usize) -> Self {
+        let source = format!("{max_waiting} checks wait for their turn already");
+        Self { kind: Kind::Overloaded, source: Some(source.into()) }
+    }
+
     /// The store has no room to remember one more budget. Nothing was charged.
     pub fn full(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { kind: Kind::Full, source: Some(source.into()) }
@@ -109,6 +119,12 @@ impl Error {
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.kind == Kind::Unreachable
+    }
+
+    /// Whether too many checks waited for the store.
+    #[must_use]
+    pub fn is_overloaded(&self) -> bool {
+        self.kind == Kind::Overloaded
     }
 
     /// Whether the store had no room to remember one more budget.
@@ -137,6 +153,7 @@ impl fmt::Display for Error {
             Kind::Timeout => "the rate limit store did not answer within its deadline",
             Kind::Unreachable => "the rate limit store could not be reached",
             Kind::Store => "the rate limit store did not answer with a decision",
+            Kind::Overloaded => "the rate limit store is overloaded",
             Kind::Full => "the rate limit store has no room for another budget",
             Kind::Misuse => "the check cannot be decided",
         })?;

@@ -3,23 +3,24 @@
 //! A store answers one question: [`apply`](Store::apply) an operation to a batch of charges. A
 //! wrapper of a store is a store.
 
+mod answer;
 mod batch;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 
+pub use self::answer::Answer;
+#[cfg(feature = "redis")]
+pub(crate) use self::answer::Promise;
 pub use self::batch::decide;
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use crate::{Charge, Decision, Error, Op};
+use crate::{Charge, Op};
 
 /// Where budgets are remembered, and decided.
 ///
@@ -74,47 +75,5 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         (**self).apply(op, batch)
-    }
-}
-
-/// A decision, now or later: the future that a [`Store`] answers with.
-#[must_use = "a decision does nothing until it is awaited"]
-pub struct Answer(Inner);
-
-enum Inner {
-    Ready(Option<Result<Decision, Error>>),
-    Later(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-}
-
-impl Answer {
-    /// An answer that is there already; it costs no allocation.
-    pub fn ready(answer: Result<Decision, Error>) -> Self {
-        Self(Inner::Ready(Some(answer)))
-    }
-
-    /// An answer that has to be waited for.
-    pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Self(Inner::Later(Box::pin(answer)))
-    }
-}
-
-impl Future for Answer {
-    type Output = Result<Decision, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            // Polled again after completion, it stays pending: there is no second answer.
-            Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Inner::Later(answer) => answer.as_mut().poll(cx),
-        }
-    }
-}
-
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Inner::Ready(_) => "Answer(ready)",
-            Inner::Later(_) => "Answer(later)",
-        })
     }
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool};
+use hashbrown::DefaultHashBuilder;
 use redis::AsyncConnectionConfig;
 
 use super::connection::Connections;
+use super::lane::{Lane, Settings};
 use super::{RedisStore, Shared};
 use crate::{ConfigError, ManualClock};
 
@@ -23,6 +25,13 @@ const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 const MAX_PREFIX: usize = 64;
 
+const DEFAULT_LANES: usize = 1;
+
+const MAX_LANES: usize = 16;
+
+/// More requests than a replica serves at a time, and a few megabytes.
+const DEFAULT_MAX_WAITING: usize = 16_384;
+
 /// The settings of a [`RedisStore`].
 ///
 /// | setting | default |
@@ -30,12 +39,16 @@ const MAX_PREFIX: usize = 64;
 /// | [`url`](Self::url) or [`pool`](Self::pool) | `redis://127.0.0.1/` |
 /// | [`prefix`](Self::prefix) | `tollgate` |
 /// | [`deadline`](Self::deadline) | 250 ms |
+/// | [`lanes`](Self::lanes) | 1 |
+/// | [`max_waiting`](Self::max_waiting) | 16,384 checks |
 /// | [`clock`](Self::clock) | the server's own |
 #[must_use = "a builder does nothing until the store is built"]
 pub struct RedisStoreBuilder {
     source: Source,
     prefix: String,
     deadline: Duration,
+    lanes: usize,
+    max_waiting: usize,
     clock: Option<ManualClock>,
 }
 
@@ -50,6 +63,8 @@ impl RedisStoreBuilder {
             source: Source::Url(DEFAULT_URL.to_owned()),
             prefix: DEFAULT_PREFIX.to_owned(),
             deadline: DEFAULT_DEADLINE,
+            lanes: DEFAULT_LANES,
+            max_waiting: DEFAULT_MAX_WAITING,
             clock: None,
         }
     }
@@ -62,7 +77,7 @@ impl RedisStoreBuilder {
     }
 
     /// A pool that the application already has, instead of a URL. One connection of it is kept
-    /// checked out, so it has to hold at least two.
+    /// checked out for each [lane](Self::lanes), so it has to hold at least one more.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.source = Source::Pool(pool);
         self
@@ -79,6 +94,21 @@ impl RedisStoreBuilder {
     /// most a minute.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// On how many connections checks leave, 1 to 16. A key always leaves on the same.
+    pub fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes;
+        self
+    }
+
+    /// How many checks may wait for their turn to be sent, in all lanes together. Beyond that a
+    /// check fails at once: the store [is overloaded](crate::Error::is_overloaded). The second
+    /// half of the room is not for a key that takes up a quarter of what leaves next, so that a
+    /// single hot key does not crowd out the others.
+    pub fn max_waiting(mut self, checks: usize) -> Self {
+        self.max_waiting = checks;
         self
     }
 
@@ -115,24 +145,38 @@ impl RedisStoreBuilder {
                 self.prefix.escape_debug()
             )));
         }
+        if !(1..=MAX_LANES).contains(&self.lanes) {
+            return Err(ConfigError::new(format!(
+                "{} lanes: 1 to {MAX_LANES} are possible, and more than a few gain nothing",
+                self.lanes
+            )));
+        }
+        if self.max_waiting == 0 {
+            return Err(ConfigError::new("no check may wait: not even one could be sent"));
+        }
         let pool = match self.source {
-            Source::Pool(pool) if pool.status().max_size < 2 => {
-                return Err(ConfigError::new(
-                    "the pool holds one connection, and the store would keep it for itself: give \
-                     the pool a max_size of at least 2, or the store a URL",
-                ));
+            Source::Pool(pool) if pool.status().max_size <= self.lanes => {
+                return Err(ConfigError::new(format!(
+                    "the pool holds {} connections, and the store would keep {} for itself: give \
+                     the pool a max_size of at least {}, or the store a URL",
+                    pool.status().max_size,
+                    self.lanes,
+                    self.lanes + 1
+                )));
             }
             Source::Pool(pool) => pool,
-            Source::Url(url) => pool(&url)?,
+            Source::Url(url) => pool(&url, self.lanes)?,
         };
-        Ok(RedisStore {
-            shared: Arc::new(Shared {
-                connections: Connections::new(pool),
-                prefix: self.prefix,
-                deadline: self.deadline,
-                clock: self.clock,
-            }),
-        })
+        let settings = Settings {
+            prefix: self.prefix.into(),
+            deadline: self.deadline,
+            max_waiting: self.max_waiting.div_ceil(self.lanes),
+            clock: self.clock,
+        };
+        let lane = |_| Lane::new(Connections::new(pool.clone()), settings.clone());
+        let lanes = (0..self.lanes).map(lane).collect();
+        let hasher = DefaultHashBuilder::default();
+        Ok(RedisStore { shared: Arc::new(Shared { lanes, hasher, settings }) })
     }
 
     /// The store, connected: a wrong address or password is known at once.
@@ -142,17 +186,20 @@ impl RedisStoreBuilder {
     /// As [`build`](Self::build), and if Redis cannot be reached.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
-        match store.shared.connections.get().await {
-            Ok(_) => Ok(store),
-            Err(error) => Err(ConfigError::new(format!(
-                "{error}; check that Redis runs, and the URL: host, port, user, password and database"
-            ))),
+        for lane in &store.shared.lanes {
+            lane.connect().await.map_err(|reason| {
+                ConfigError::new(format!(
+                    "the rate limit store could not be reached: {reason}; check that Redis runs, \
+                     and the URL: host, port, user, password and database"
+                ))
+            })?;
         }
+        Ok(store)
     }
 }
 
-/// A pool of the one connection that a store keeps.
-fn pool(url: &str) -> Result<Pool, ConfigError> {
+/// A pool of the connections that a store keeps.
+fn pool(url: &str, lanes: usize) -> Result<Pool, ConfigError> {
     // The store has a deadline of its own; the connection's would only cut it short.
     let connection = AsyncConnectionConfig::new().set_response_timeout(None);
     // Not with the URL in the message: it has a password.
@@ -164,7 +211,7 @@ fn pool(url: &str) -> Result<Pool, ConfigError> {
         ))
     };
     let manager = Manager::new_with_config(url, connection).map_err(|error| wrong(&error))?;
-    Pool::builder(manager).max_size(1).build().map_err(|error| wrong(&error))
+    Pool::builder(manager).max_size(lanes).build().map_err(|error| wrong(&error))
 }
 
 impl fmt::Debug for RedisStoreBuilder {

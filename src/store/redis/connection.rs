@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
-use crate::{Error, telemetry};
+use crate::telemetry;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -61,15 +61,15 @@ impl Connections {
         }
     }
 
-    /// The connection there is, or a new one.
-    pub(super) async fn get(&self) -> Result<Handle, Error> {
+    /// The connection there is, or a new one, or why there is none.
+    pub(super) async fn get(&self) -> Result<Handle, String> {
         if let Some(handle) = self.shared.handle() {
             return Ok(handle);
         }
         let seen = self.shared.attempts.load(Ordering::Acquire);
         let shared = Arc::clone(&self.shared);
         let connecting = tokio::spawn(async move { shared.connect(seen).await });
-        connecting.await.map_err(Error::unreachable)?
+        connecting.await.map_err(|error| error.to_string())?
     }
 
     /// Gives a connection up that failed.
@@ -97,13 +97,13 @@ impl Shared {
     }
 
     /// Makes a connection, unless somebody did, or failed to, since `seen`.
-    async fn connect(&self, seen: u64) -> Result<Handle, Error> {
+    async fn connect(&self, seen: u64) -> Result<Handle, String> {
         let _only_one = self.connecting.lock().await;
         if let Some(handle) = self.handle() {
             return Ok(handle);
         }
         if self.attempts.load(Ordering::Acquire) != seen {
-            return Err(Error::unreachable(self.lock().failure.clone()));
+            return Err(self.lock().failure.clone());
         }
         let attempt = timeout(CONNECT_TIMEOUT, self.pool.get()).await;
         self.attempts.fetch_add(1, Ordering::Release);
@@ -114,14 +114,14 @@ impl Shared {
                 current.generation += 1;
                 telemetry::connected();
                 drop(current);
-                return self.handle().ok_or_else(|| Error::unreachable("the connection was lost"));
+                return self.handle().ok_or_else(|| "the connection was lost".to_owned());
             }
             Ok(Err(PoolError::Backend(error))) => in_words(&error),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no connection within {CONNECT_TIMEOUT:?}"),
         };
         self.lock().failure.clone_from(&failure);
-        Err(Error::unreachable(failure))
+        Err(failure)
     }
 }
 

@@ -1,0 +1,46 @@
+//! tower_governor, in memory: as it comes, and with headers, which tollgate always writes.
+
+use std::time::Duration;
+
+use http::Request;
+use tower::Layer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::KeyExtractor;
+use tower_governor::{GovernorError, GovernorLayer};
+
+use super::{Allowance, Contender, handler};
+use crate::load::{KEY, send};
+
+#[derive(Clone, Copy, Debug)]
+struct User;
+
+impl KeyExtractor for User {
+    type Key = String;
+
+    fn extract<T>(&self, request: &Request<T>) -> Result<String, GovernorError> {
+        let user = request.headers().get(KEY).and_then(|user| user.to_str().ok());
+        user.map(str::to_owned).ok_or(GovernorError::UnableToExtractKey)
+    }
+}
+
+macro_rules! contender {
+    ($name:literal, |$builder:ident| $config:expr) => {
+        Contender::new($name, |load, Allowance { burst, every_ms }| async move {
+            let mut $builder = GovernorConfigBuilder::default().key_extractor(User);
+            $builder
+                .period(Duration::from_millis(every_ms.into()))
+                // A burst of more than half of the u64 nanoseconds is not its business.
+                .burst_size(burst.min(1_000_000_000));
+            let config = $config.finish().expect("the numbers are not 0");
+            send(GovernorLayer::new(config).layer(handler()), load, None).await
+        })
+    };
+}
+
+pub(super) fn in_memory() -> Contender {
+    contender!("tower_governor", |builder| builder)
+}
+
+pub(super) fn in_memory_with_headers() -> Contender {
+    contender!("tower_governor, headers", |builder| builder.use_headers())
+}

@@ -1,0 +1,89 @@
+//! tollgate, in each of its ways.
+
+use std::time::Duration;
+
+use http::request::Parts;
+use tollgate::{
+    Global, Header, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore, from_fn,
+};
+use tower::Layer;
+
+use super::{Allowance, Contender, handler};
+use crate::load::{KEY, send};
+use crate::redis_server::Server;
+use crate::users::{tenant_of, user};
+
+/// Under which limit, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    /// A user's, a tenant's and everybody's, in one check.
+    Three,
+}
+
+impl Kind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "tollgate",
+            Self::Gcra => "tollgate, GCRA",
+            Self::LeakyBucket => "tollgate, leaky bucket",
+            Self::FixedWindow => "tollgate, fixed window",
+            Self::SlidingWindow => "tollgate, sliding window",
+            Self::SlidingLog => "tollgate, sliding log",
+            Self::Three => "tollgate, three limits",
+        }
+    }
+
+    fn limit(self, name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
+        let every = Duration::from_millis(every_ms.into());
+        let quota = Quota::new(1, every).burst(burst.into());
+        // The windows hold no burst: what a bucket holds at once, they hold in the time it takes to
+        // be refilled. A log's limit is bounded.
+        let window = Quota::new(burst.into(), every * burst);
+        let log = burst.min(10_000);
+        let limit = match self {
+            Self::TokenBucket | Self::Three => Limit::token_bucket(name, quota),
+            Self::Gcra => Limit::gcra(name, quota),
+            Self::LeakyBucket => Limit::leaky_bucket_meter(name, quota),
+            Self::FixedWindow => Limit::fixed_window(name, window),
+            Self::SlidingWindow => Limit::sliding_window(name, window),
+            Self::SlidingLog => Limit::sliding_log(name, Quota::new(log.into(), every * log)),
+        };
+        limit.expect("the numbers are in range")
+    }
+}
+
+pub(super) fn on_redis(server: &Server, kind: Kind) -> Contender {
+    let server = server.clone();
+    Contender::new(kind.name(), move |load, allowance| {
+        let server = server.clone();
+        async move {
+            let store = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(5));
+            let limiter = RateLimiter::new(store.connect().await.expect("Redis is there"));
+            let service = layer(&limiter, kind, allowance).layer(handler());
+            send(service, load, Some(&mut server.connection().await)).await
+        }
+    })
+}
+
+pub(super) fn in_memory(kind: Kind) -> Contender {
+    Contender::new(kind.name(), move |load, allowance| async move {
+        send(layer(&RateLimiter::in_memory(), kind, allowance).layer(handler()), load, None).await
+    })
+}
+
+fn layer(limiter: &RateLimiter, kind: Kind, allowance: Allowance) -> RateLimitLayer {
+    let by_user = Header::new(KEY).expect("it is a name");
+    let limit = |name| kind.limit(name, allowance);
+    let mut builder = RateLimitLayer::builder(limiter).limit(limit("user"), by_user);
+    if kind == Kind::Three {
+        let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
+        builder = builder.limit(limit("tenant"), by_tenant).limit(limit("all"), Global);
+    }
+    builder.build().expect("the names are different")
+}

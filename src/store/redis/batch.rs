@@ -1,0 +1,323 @@
+//! The checks that leave together in one script call.
+//!
+//! Checks that are alike, and wait for the same budgets one right after the other, are one *run*:
+//! the script gets it once, with the number of times. So a hot key costs one key, one charge and
+//! one number, however many checks hit it.
+
+use std::fmt::{self, Debug};
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use tokio::time::Instant;
+
+use super::wire::{self, FIELDS};
+use crate::algorithm::Algorithm;
+use crate::store::Promise;
+use crate::{Charge, Error, Op, telemetry};
+
+/// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
+/// long, to about two milliseconds.
+pub(super) const MAX_CHARGES: usize = 1024;
+
+/// The most bytes of keys in one call.
+const MAX_KEY_BYTES: usize = 128 * 1024;
+
+/// How many limits are compared with a new one: quotas that are made for each request are not
+/// worth a longer search.
+const LIMITS_COMPARED: usize = 16;
+
+#[derive(Default)]
+pub(super) struct Batch {
+    keys: Keys,
+    limits: Vec<(Algorithm, u64)>,
+    charges: Vec<wire::Charge>,
+    runs: Vec<Run>,
+    /// In the order in which they came.
+    checks: Vec<Check>,
+    /// How many of those, from the first, have expired.
+    expired: usize,
+    /// Whether it was tried to send it.
+    tried: bool,
+}
+
+/// Checks that are alike.
+struct Run {
+    op: Op,
+    /// The first of its charges, and how many there are.
+    first: usize,
+    size: usize,
+    /// How many of its checks are sent.
+    times: u16,
+}
+
+/// Somebody who waits.
+struct Check {
+    run: usize,
+    deadline: Instant,
+    /// None once it is answered, or nobody waits any more.
+    promise: Option<Promise>,
+    /// Whether the script is asked about it.
+    sent: bool,
+}
+
+/// The different keys, each with the number it is sent under, from 0.
+#[derive(Default)]
+struct Keys {
+    /// One after another.
+    text: String,
+    all: Vec<Key>,
+    numbers: HashTable<u16>,
+    hasher: DefaultHashBuilder,
+}
+
+struct Key {
+    /// Where it ends in the text; it starts where the one before ends.
+    end: usize,
+    /// The run that touches it last.
+    last_run: usize,
+    /// How many checks do.
+    checks: usize,
+}
+
+impl Batch {
+    /// Whether the charges of one more check still fit.
+    pub(super) fn has_room_for(&self, charges: &[Charge<'_>]) -> bool {
+        self.checks.is_empty()
+            || (self.checks.len() < MAX_CHARGES
+                && self.charges.len() + charges.len() <= MAX_CHARGES
+                && self.keys.text.len() < MAX_KEY_BYTES)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.checks.len()
+    }
+
+    pub(super) fn first_deadline(&self) -> Option<Instant> {
+        self.checks[self.expired..].first().map(|check| check.deadline)
+    }
+
+    /// One more check.
+    pub(super) fn push(
+        &mut self,
+        prefix: &str,
+        op: Op,
+        charges: &[Charge<'_>],
+        deadline: Instant,
+        promise: Promise,
+    ) {
+        let first = self.charges.len();
+        for charge in charges {
+            let key = self.keys.number(prefix, charge);
+            let limit = self.limit_number(charge);
+            self.charges.push(wire::Charge { key, limit, cost: charge.cost });
+        }
+        let same = self.same_run(op, first);
+        let run = same.unwrap_or(self.runs.len());
+        for charge in &self.charges[first..] {
+            let key = &mut self.keys.all[usize::from(charge.key)];
+            key.last_run = run;
+            key.checks += 1;
+        }
+        match same {
+            Some(_) => self.charges.truncate(first),
+            None => self.runs.push(Run { op, first, size: charges.len(), times: 0 }),
+        }
+        self.checks.push(Check { run, deadline, promise: Some(promise), sent: false });
+    }
+
+    /// The run that the charges from `first` on belong to: one that is alike, and that nothing
+    /// came after for any of its budgets.
+    fn same_run(&self, op: Op, first: usize) -> Option<usize> {
+        let new = &self.charges[first..];
+        let last_run = |charge: &wire::Charge| self.keys.all[usize::from(charge.key)].last_run;
+        let candidate = new.first().map(last_run)?;
+        let run = self.runs.get(candidate)?;
+        let alike = run.op == op && self.charges[run.first..][..run.size] == *new;
+        (alike && new.iter().all(|charge| last_run(charge) == candidate)).then_some(candidate)
+    }
+
+    fn limit_number(&mut self, charge: &Charge<'_>) -> u16 {
+        let known = self.limits.iter().enumerate().rev().take(LIMITS_COMPARED);
+        let mut same = known.filter(|(_, (algorithm, _))| algorithm == charge.limit.algorithm());
+        let number = same.next().map_or(self.limits.len(), |(number, _)| number);
+        if number == self.limits.len() {
+            self.limits.push((charge.limit.algorithm().clone(), charge.limit.quota().capacity()));
+        }
+        // A batch has fewer charges than that.
+        u16::try_from(number).unwrap_or(u16::MAX)
+    }
+
+    /// The last moment: who went away is not sent, nor is who has waited for too long.
+    pub(super) fn seal(&mut self, now: Instant) {
+        self.expire(now, Error::timeout);
+        self.runs.iter_mut().for_each(|run| run.times = 0);
+        for check in &mut self.checks {
+            check.sent = check.promise.as_ref().is_some_and(|promise| !promise.is_forgotten());
+            self.runs[check.run].times += u16::from(check.sent);
+        }
+    }
+
+    /// Whether nothing is left to be sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.iter().all(|run| run.times == 0)
+    }
+
+    /// Fails the checks whose deadline is over.
+    pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) {
+        while self.first_deadline().is_some_and(|deadline| deadline <= now) {
+            if let Some(promise) = self.checks[self.expired].promise.take() {
+                promise.keep(Err(error()));
+            }
+            self.expired += 1;
+        }
+    }
+
+    /// Whether it may be sent once more. It may, once, after it did not leave.
+    pub(super) fn may_try_again(&mut self) -> bool {
+        !std::mem::replace(&mut self.tried, true)
+    }
+
+    /// Fails all checks that are left.
+    pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) {
+        for promise in self.checks.iter_mut().filter_map(|check| check.promise.take()) {
+            promise.keep(Err(error()));
+        }
+    }
+
+    /// How many checks of a charge's budget there are.
+    pub(super) fn checks_of(&self, prefix: &str, charge: &Charge<'_>) -> usize {
+        self.keys.find(prefix, charge).map_or(0, |key| key.checks)
+    }
+
+    pub(super) fn key_bytes(&self) -> usize {
+        self.keys.text.len()
+    }
+
+    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.keys.all.len()).map(|number| self.keys.get(number))
+    }
+
+    /// What the script gets.
+    pub(super) fn body(&self) -> Vec<u8> {
+        let mut body = wire::Body::new(self.limits.iter().map(|(algorithm, _)| algorithm));
+        for run in self.runs.iter().filter(|run| run.times > 0) {
+            body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
+        }
+        body.into_bytes()
+    }
+
+    /// Answers every check with its part of the script's reply.
+    pub(super) fn conclude(&mut self, reply: &[i64]) {
+        let Some(verdicts) = self.verdicts_of_runs(reply) else {
+            return self.fail(|| strange(reply));
+        };
+        // How many checks of its run came before.
+        let mut seen = vec![0; self.runs.len()];
+        for check in self.checks.iter_mut().filter(|check| check.sent) {
+            let (run, blocks) = (&self.runs[check.run], verdicts[check.run]);
+            let size = run.size * FIELDS;
+            // The last block stands for all that follow: they are answered alike.
+            let block = usize::min(seen[check.run], blocks.len() / size - 1);
+            seen[check.run] += 1;
+            let Some(promise) = check.promise.take() else { continue };
+            let charges = &self.charges[run.first..][..run.size];
+            let capacities = charges.iter().map(|it| self.limits[usize::from(it.limit)].1);
+            let decision = wire::decision(&blocks[block * size..][..size], capacities);
+            promise.keep(decision.ok_or_else(|| strange(reply)));
+        }
+    }
+
+    /// The part of the reply that is each run's, and an event for each value that was unreadable.
+    fn verdicts_of_runs<'a>(&self, reply: &'a [i64]) -> Option<Vec<&'a [i64]>> {
+        let mut rest = reply;
+        let mut parts = Vec::with_capacity(self.runs.len());
+        for run in &self.runs {
+            let mut blocks = usize::from(run.times);
+            if run.times > 1 {
+                let (&count, others) = rest.split_first()?;
+                (blocks, rest) = (usize::try_from(count).ok()?, others);
+            }
+            if blocks > usize::from(run.times) || (blocks == 0 && run.times > 0) {
+                return None;
+            }
+            let (part, others) = rest.split_at_checked(blocks * run.size * FIELDS)?;
+            for (verdict, index) in part.chunks(FIELDS).zip((0..run.size).cycle()) {
+                if wire::is_unreadable(verdict) {
+                    let charge = &self.charges[run.first + index];
+                    telemetry::unreadable(self.keys.get(charge.key.into()));
+                }
+            }
+            parts.push(part);
+            rest = others;
+        }
+        rest.is_empty().then_some(parts)
+    }
+
+    /// Empty again, with its room kept for others.
+    pub(super) fn clear(&mut self) {
+        self.keys.text.clear();
+        self.keys.all.clear();
+        self.keys.numbers.clear();
+        self.limits.clear();
+        self.charges.clear();
+        self.runs.clear();
+        self.checks.clear();
+        self.expired = 0;
+        self.tried = false;
+    }
+}
+
+impl Keys {
+    /// The number of a charge's budget.
+    fn number(&mut self, prefix: &str, charge: &Charge<'_>) -> u16 {
+        let Self { text, all, numbers, hasher } = self;
+        let start = text.len();
+        parts(prefix, charge).into_iter().for_each(|part| text.push_str(part));
+        let hash = hasher.hash_one(&text[start..]);
+        let key = |number: u16| get(text, all, number.into());
+        if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
+            text.truncate(start);
+            return number;
+        }
+        // A batch has fewer charges than that.
+        let number = u16::try_from(all.len()).unwrap_or(u16::MAX);
+        numbers.insert_unique(hash, number, |&number| hasher.hash_one(key(number)));
+        all.push(Key { end: text.len(), last_run: usize::MAX, checks: 0 });
+        number
+    }
+
+    fn find(&self, prefix: &str, charge: &Charge<'_>) -> Option<&Key> {
+        let wanted = parts(prefix, charge).concat();
+        let same = |&number: &u16| self.get(number.into()) == wanted;
+        let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
+        self.all.get(usize::from(*number))
+    }
+
+    fn get(&self, number: usize) -> &str {
+        get(&self.text, &self.all, number)
+    }
+}
+
+fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
+    let start = if number == 0 { 0 } else { all[number - 1].end };
+    &text[start..all[number].end]
+}
+
+/// `prefix:{key}:name`, under which a budget is kept. Encoded keys have no braces, so the braces
+/// are the key's own, and Redis Cluster keeps all limits of one key in one slot; the name comes
+/// last, so it may hold anything.
+fn parts<'a>(prefix: &'a str, charge: &'a Charge<'_>) -> [&'a str; 5] {
+    [prefix, ":{", charge.key.as_str(), "}:", charge.limit.name()]
+}
+
+fn strange(reply: &[i64]) -> Error {
+    let mut shown = format!("the script answered {reply:?}");
+    shown.truncate(200);
+    Error::store(shown)
+}
+
+impl Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("checks", &self.checks.len()).finish_non_exhaustive()
+    }
+}

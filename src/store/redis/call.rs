@@ -1,0 +1,77 @@
+//! One call of the script.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+
+use super::batch::Batch;
+use super::{script, wire};
+use crate::decision::Micros;
+
+/// Bytes of a batch's arguments besides its keys: the script's hash, numbers, the body.
+const OTHER_BYTES: usize = 1024;
+
+/// The command for a batch. `time` is the time to decide by, if it is not the server's own.
+pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
+    let keys = batch.keys();
+    let mut call = Cmd::with_capacity(keys.len() + 5, batch.key_bytes() + OTHER_BYTES);
+    call.arg("EVALSHA").arg(script::hash()).arg(keys.len());
+    for key in keys {
+        call.arg(key);
+    }
+    call.arg(wire::time(time)).arg(batch.body());
+    call
+}
+
+/// Runs it. A server that does not know the script learns it.
+pub(super) async fn run(
+    by_hash: Cmd,
+    mut connection: MultiplexedConnection,
+) -> RedisResult<Vec<i64>> {
+    match by_hash.query_async(&mut connection).await {
+        // The script was not there, so nothing was charged. It is loaded rather than sent with
+        // EVAL: newer servers forget scripts that came with EVAL.
+        Err(error) if is_no_script(&error) => {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(script::code()).query_async::<()>(&mut connection).await?;
+        }
+        answer => return answer,
+    }
+    match by_hash.query_async(&mut connection).await {
+        // It was flushed in between.
+        Err(error) if is_no_script(&error) => {
+            with_code(&by_hash).query_async(&mut connection).await
+        }
+        answer => answer,
+    }
+}
+
+/// The same call with the script itself in place of its hash.
+fn with_code(by_hash: &Cmd) -> Cmd {
+    let mut call = redis::cmd("EVAL");
+    call.arg(script::code());
+    for argument in by_hash.args_iter().skip(2) {
+        if let Arg::Simple(argument) = argument {
+            call.arg(argument);
+        }
+    }
+    call
+}
+
+fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Whether another connection may do better: this one is broken, or leads to a server that is no
+/// longer the one to ask.
+pub(super) fn ends_connection(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_unrecoverable_error()
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(
+                ServerErrorKind::ReadOnly
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::BusyLoading
+            )
+        )
+}
