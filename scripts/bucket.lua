@@ -13,12 +13,12 @@ local KIND = 4
 local LEVEL, LEVEL_SIZE = '>BI7I7I7I6', 28
 local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
 
-local units, micros, capacity, queue, now
+local units, micros, capacity, queue = ...
 -- The level, as stored.
 local at, used, u, m, low, low_u, low_m
--- Whether something was stored, whether more than draining happened to it, and whether it has to be
--- stored anew.
-local stored, moved, changed
+-- Whether something was stored, whether more than draining happened to it, whether it has to be
+-- stored anew, and until when.
+local stored, moved, changed, ends_at
 
 -- How long it takes from `at` until `units_left` units or less are left of `parts`.
 local function time_until(parts, units_left)
@@ -82,8 +82,7 @@ local function load_any(value)
   return 0
 end
 
-local function load(value, p1, p2, p3, p4, time)
-  units, micros, capacity, queue, now = p1, p2, p3, p4, time
+local function load(value)
   at, used, u, m, low = now, 0, units, micros, nil
   stored, moved, changed = false, false, false
   if not value then return 0 end
@@ -93,44 +92,48 @@ local function load(value, p1, p2, p3, p4, time)
     if kind == KIND and v_u == units and v_m == micros and v_at <= now
       and v_used <= MAX_EXACT and v_used <= 2 * MAX_REFILL * units then
       stored = true
-      used = v_used - (now - v_at) * units
-      if used < 0 then used = 0 end
+      local left = v_used - (now - v_at) * units
+      if left > 0 then used = left end
       return 0
     end
   end
   return load_any(value)
 end
 
-local function decide(cost, effect)
+local function decide_otherwise(cost, effect)
   local behind = at - now
-  local status, retry_after, delay, level = ALLOWED, -1, 0, used
+  local status, retry_after = ALLOWED, -1
   if cost > capacity then
     status = NEVER
   elseif cost > 0 then
-    local wait = time_until(used, capacity - cost)
-    if wait > 0 then
-      status, retry_after = REFUSED, wait + behind
-    else
-      if queue == 1 then delay = time_until(used, 0) end
-      level = used + cost * m
-    end
+    status, retry_after = REFUSED, time_until(used, capacity - cost) + behind
+  end
+  local whole_after = time_until(used, 0)
+  if moved and settles(effect, cost, status) then
+    changed, ends_at = true, at + whole_after
   end
   local reset_after = 0
-  if level > 0 then reset_after = time_until(level, 0) + behind end
-  if level > used then
-    if effect == COMMIT then used, changed = level, true end
-  elseif moved and settles(effect, cost, status) then
-    changed = true
-  end
-  local left = capacity * m - level
-  if left <= 0 then return status, 0, retry_after, reset_after, delay end
-  return status, (left - left % m) / m, retry_after, reset_after, delay
+  if used > 0 then reset_after = whole_after + behind end
+  return status, max(floor((capacity * m - used) / m), 0), retry_after, reset_after, 0
+end
+
+local function decide(cost, effect)
+  -- What is free after the charge.
+  local free = (capacity - cost) * m - used
+  if free < 0 or cost == 0 or low then return decide_otherwise(cost, effect) end
+  local level, delay = used + cost * m, 0
+  if queue == 1 then delay = ceil(used / u) end
+  -- Rounded up; exact, for integers.
+  local whole_after = (level + -level % u) / u
+  if effect == COMMIT then used, changed, ends_at = level, true, at + whole_after end
+  return ALLOWED, (free - free % m) / m, -1, whole_after + at - now, delay
 end
 
 local function refund(back)
   if not stored then return end
   used, changed = max(used - back * m, 0), true
   if used > 0 then adopt_quota() end
+  ends_at = at + time_until(used, 0)
 end
 
 local function save()
@@ -138,7 +141,7 @@ local function save()
   if used == 0 then return false end
   local value = pack(LEVEL, KIND, at, used, u, m)
   if low then value = value .. pack(SLOWER, low, low_u, low_m) end
-  return value, at + time_until(used, 0)
+  return value, ends_at
 end
 
-return load, decide, refund, save
+return {load = load, decide = decide, refund = refund, save = save}

@@ -10,7 +10,7 @@
 local KIND = 1
 local WINDOW, WINDOW_SIZE = '>BI7I7I7I6', 28
 
-local limit, period, aligned, now
+local limit, period, aligned = ...
 -- The window in force.
 local count, at, window_end
 -- Whether something was stored, whether the window was made to last longer, and whether it has to
@@ -36,8 +36,7 @@ local function new_end(stored_period)
   return window_end
 end
 
-local function load(value, p1, p2, p3, _, time)
-  limit, period, aligned, now = p1, p2, p3, time
+local function load(value)
   count, at = 0, now
   stored, moved, changed = false, false, false
   if value then
@@ -104,4 +103,4 @@ local function save()
   return pack(WINDOW, KIND, count, at, window_end, period), window_end
 end
 
-return load, decide, refund, save
+return {load = load, decide = decide, refund = refund, save = save}

@@ -2,4 +2,4 @@
 -- Twin: src/algorithm/gcra.rs. State, limit and arithmetic: bucket.lua; what counts is how far
 -- the theoretical arrival time is ahead, which is what the token bucket misses: the decisions are
 -- the same.
-return token_bucket()
+return bucket(...)

@@ -5,11 +5,12 @@
 -- All times are integer microseconds, all numbers integers below 2^53, exact in Lua. Lua 5.1, no
 -- shebang: it runs on Redis 6.2 to 8 and on Valkey.
 --
--- An algorithm is a machine that has one budget in its registers at a time. That costs neither
--- tables nor closures, and a budget that many checks hit is read and written once. It returns
---   load    (value, four numbers of the limit, now, key): brings what is stored (false: nothing) to
---           this quota and this time. Answers 0, or UNREADABLE if it cannot be read; then it counts
---           as nothing
+-- An algorithm, called with the four numbers of a limit, makes a machine that has one of the
+-- limit's budgets in its registers at a time. That costs neither tables nor closures for each check,
+-- and a budget that many checks hit is unpacked and packed once. It is
+--   load    (value, key): brings what is stored (false: nothing) to this quota and this time.
+--           Answers 0, or UNREADABLE if it cannot be read; then it counts as nothing. An error in
+--           place of a value has no length, and no machine can read that
 --   decide  (cost, effect): status, remaining, retry_after (-1: none), reset_after, delay
 --   refund  (units)
 --   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
@@ -17,6 +18,9 @@
 --   head_size, has_ring  for a value of which only a head is read and written
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, unpack_from = struct.pack, struct.unpack
+
+-- The time of all decisions in a call.
+local now
 
 local MAX_EXACT = 2 ^ 53 - 1
 

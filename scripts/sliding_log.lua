@@ -22,7 +22,8 @@ local KIND = 3
 local HEAD, HEAD_SIZE = '>BI6BBI4I4I4I7I7i7I7I7', 56
 local SLOTS_AT = 10
 
-local key, limit, new_period, now
+local limit, new_period = ...
+local key
 -- The log, as stored.
 local period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum
 -- Whether there is a log; the time that counts, how far the clock was set back, how many of the
@@ -93,9 +94,8 @@ local function start_anew()
   time, set_back, gone, left, moved = now, 0, 0, 0, false
 end
 
-local function load(value, p1, p2, _, _, t, k)
-  limit, new_period, now, key = p1, p2, t, k
-  stored, changed = false, false
+local function load(value, its_key)
+  key, stored, changed = its_key, false, false
   if not value then
     start_anew()
     return 0
@@ -249,4 +249,7 @@ local function has_ring(head)
   return unpack_from('>I4', head, SLOTS_AT) > 0
 end
 
-return load, decide, refund, save, HEAD_SIZE, has_ring
+return {
+  load = load, decide = decide, refund = refund, save = save,
+  head_size = HEAD_SIZE, has_ring = has_ring,
+}

@@ -11,7 +11,8 @@ local CELLS, CELLS_SIZE, MAX_CELLS = '>BI6I7', 14, 101
 local TWO_CELLS, TWO_SIZE = '>BI6I7I7I7', 28
 local MAX_COUNT = MAX_EXACT / MAX_CELLS
 
-local value, limit, length, cells, now
+local limit, length, cells = ...
+local value
 -- The counts at `at`, newest first, and how many units of them count there.
 local counts, at, used = {}, 0, 0
 -- What to remember to make an answer true: the counts as of their last charge, where the clock or
@@ -101,8 +102,8 @@ local function load_any()
   return 0
 end
 
-local function load(v, p1, p2, p3, _, time)
-  value, limit, length, cells, now = v, p1, p2, p3, time
+local function load(loaded)
+  value = loaded
   held, stored, changed, settled = nil, false, false, false
   local unreadable, is_loaded, newest, oldest = 0, not value, 0, 0
   at = now
@@ -196,4 +197,4 @@ local function save()
     .. pack('>' .. string.rep('I7', #some), unpack(some)), ends_at
 end
 
-return load, decide, refund, save
+return {load = load, decide = decide, refund = refund, save = save}

@@ -456,7 +456,8 @@ async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
     let mut behind = server.connection();
     let rules = "on >secret resetkeys ~tollgate:* resetchannels -@all +evalsha +eval +script|load +time \
-                 +get +set +getrange +setrange +strlen +pexpire +del +ping +unwatch";
+                 +mget +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +ping \
+                 +unwatch";
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg("limiter");
     for rule in rules.split_whitespace() {
@@ -473,6 +474,10 @@ async fn the_documented_permissions_are_enough() {
         limiter.refund(&limit, &key, 1).await.unwrap();
         limiter.reset(&limit, &key).await.unwrap();
     }
+    // Several budgets are read with another command than one.
+    let (daily, tenant) = (&limits()[0], Key::new("acme"));
+    let group = [daily.charge(&key, 1), daily.charge(&tenant, 1)];
+    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 }
 
 #[tokio::test]

@@ -19,7 +19,11 @@ async fn main() {
     let rounds: usize = args.get(3).map_or(3, |s| s.parse().unwrap());
     let only = args.get(4).cloned().unwrap_or_default();
     let server = redis_server::Server::start();
-    let plenty = Allowance { burst: 100_000_000, every_ms: 1 };
+    let plenty = if keys > 1 {
+        Allowance { burst: 60_000, every_ms: 100 }
+    } else {
+        Allowance { burst: 100_000_000, every_ms: 1 }
+    };
     for c in conc {
         let contenders = match which {
             "redis" => contenders::on_redis(&server),
@@ -33,7 +37,13 @@ async fn main() {
                     continue;
                 }
                 server.clear().await;
-                let load = Load { concurrency: c, keys, time: Duration::from_millis(600) };
+                let load = Load {
+                    concurrency: c,
+                    keys,
+                    time: Duration::from_millis(
+                        std::env::var("MS").map_or(600, |ms| ms.parse().unwrap()),
+                    ),
+                };
                 let s = (contender.measure)(load, plenty).await;
                 let per = |d: Duration| d.as_secs_f64() * 1e6 / s.decisions as f64;
                 println!(

@@ -33,7 +33,8 @@ use crate::{Charge, ConfigError, Op, check_batch};
 /// - The connection is checked out of the pool once, and kept for as long as it works.
 ///
 /// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
-/// +eval +script|load +time +get +set +getrange +setrange +strlen +pexpire +del +ping +unwatch`.
+/// +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen
+/// +pexpire +ping +unwatch`.
 ///
 /// ```no_run
 /// use std::time::Duration;
