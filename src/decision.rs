@@ -100,13 +100,27 @@ impl Verdict {
 pub struct Decision {
     deciding: Verdict,
     delay: Micros,
+    source: Source,
     /// Empty when there is one limit: the deciding verdict is the only one.
     group: Vec<Verdict>,
 }
 
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store itself, that all replicas share.
+    Store,
+    /// This process, which remembers that the store refused the same check until a later time.
+    DenyCache,
+    /// This process, out of units that it had charged in advance.
+    Lease,
+}
+
 impl From<Verdict> for Decision {
     fn from(verdict: Verdict) -> Self {
-        Self { deciding: verdict, delay: verdict.delay, group: Vec::new() }
+        let (source, group) = (Source::Store, Vec::new());
+        Self { deciding: verdict, delay: verdict.delay, source, group }
     }
 }
 
@@ -120,7 +134,7 @@ impl Decision {
         let deciding = *verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?;
         let delay = verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or(0);
         let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
-        Some(Self { deciding, delay, group })
+        Some(Self { deciding, delay, source: Source::Store, group })
     }
 
     /// Whether the check passed.
@@ -177,6 +191,30 @@ impl Decision {
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         if self.group.is_empty() { std::slice::from_ref(&self.deciding) } else { &self.group }
+    }
+
+    /// Who decided: the store, or this process on its behalf.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The same decision, given by somebody else.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn from_source(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// The same refusal, told again after some time.
+    #[cfg(feature = "redis")]
+    pub(crate) fn told_after(mut self, elapsed: Duration) -> Self {
+        let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
+        for verdict in self.group.iter_mut().chain([&mut self.deciding]) {
+            verdict.retry_after = verdict.retry_after.map(|it| it.saturating_sub(elapsed).max(1));
+            verdict.reset_after = verdict.reset_after.saturating_sub(elapsed);
+        }
+        self
     }
 
     /// The same decision as a refusal for want of time: it would pass after `retry_after`.

@@ -22,7 +22,7 @@ mod telemetry;
 pub use algorithm::State;
 pub use charge::{Charge, Op, check_batch};
 pub use clock::ManualClock;
-pub use decision::{Decision, Verdict};
+pub use decision::{Decision, Source, Verdict};
 pub use error::{ConfigError, Error};
 #[cfg(feature = "axum")]
 pub use http::Route;
@@ -38,4 +38,4 @@ pub use limiter::RateLimiter;
 pub use quota::Quota;
 pub use store::{Answer, MemoryStore, Store, decide};
 #[cfg(feature = "redis")]
-pub use store::{RedisStore, RedisStoreBuilder};
+pub use store::{DenyCache, RedisStore, RedisStoreBuilder};

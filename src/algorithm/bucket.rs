@@ -20,7 +20,7 @@ use super::{Effect, MAX_EXACT};
 use crate::decision::{Micros, Verdict};
 
 /// `units` drain in `micros` microseconds; the fraction is in lowest terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rate {
     pub(crate) units: u64,
     pub(crate) micros: u64,
@@ -126,7 +126,7 @@ impl Level {
 }
 
 /// The quota of a draining level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bucket {
     pub(crate) rate: Rate,
     /// In units.

@@ -18,7 +18,7 @@ use super::{Effect, Rule};
 use crate::decision::{Micros, Verdict};
 
 /// Where windows start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Anchor {
     /// With the key's first request.
@@ -43,7 +43,7 @@ impl Window {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FixedWindow {
     pub(crate) limit: u64,
     pub(crate) period: Micros,

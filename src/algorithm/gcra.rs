@@ -17,7 +17,7 @@ use super::bucket::{Bucket, Level};
 use super::{Effect, Rule};
 use crate::decision::{Micros, Verdict};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Gcra(pub(crate) Bucket);
 
 impl Rule for Gcra {

@@ -16,7 +16,7 @@ use super::{Effect, Rule};
 use crate::decision::{Micros, Verdict};
 
 /// What an admitted check has to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
     /// Until all that came before it has left.
@@ -25,7 +25,7 @@ pub(crate) enum Mode {
     Meter,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeakyBucket {
     pub(crate) bucket: Bucket,
     pub(crate) mode: Mode,

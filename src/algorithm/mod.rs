@@ -121,7 +121,7 @@ trait Kept: Sized {
 }
 
 /// A limit's algorithm, with its numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Algorithm {
     FixedWindow(FixedWindow),
     SlidingWindow(SlidingWindow),

@@ -74,7 +74,7 @@ impl Log {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlidingLog {
     pub(crate) limit: u64,
     pub(crate) period: Micros,

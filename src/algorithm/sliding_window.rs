@@ -71,7 +71,7 @@ impl Cells {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlidingWindow {
     pub(crate) limit: u64,
     /// The length of a cell: the period divided by the number of cells, rounded up.

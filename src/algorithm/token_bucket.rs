@@ -14,7 +14,7 @@ use super::bucket::{Bucket, Level};
 use super::{Effect, Rule};
 use crate::decision::{Micros, Verdict};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenBucket(pub(crate) Bucket);
 
 impl Rule for TokenBucket {

@@ -3,16 +3,36 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 #[cfg(feature = "redis")]
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::{Decision, Error};
 
 /// A decision, now or later: the future that a [`Store`] answers with.
 #[must_use = "a decision does nothing until it is awaited"]
-pub struct Answer(Inner);
+pub struct Answer {
+    inner: Inner,
+    watcher: Option<(Arc<dyn Watcher>, Watched)>,
+}
+
+/// Sees the decision of an answer on its way to whoever waits for it.
+pub(crate) trait Watcher: Send + Sync {
+    fn decided(&self, watched: Watched, decision: &Decision);
+}
+
+/// What a watcher knows of a check that it has seen leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    /// Stands for the check.
+    pub(crate) id: u128,
+    /// What was known to have been taken back before it left.
+    pub(crate) generation: u64,
+    pub(crate) asked: Instant,
+}
 
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
@@ -24,12 +44,25 @@ enum Inner {
 impl Answer {
     /// An answer that is there already; it costs no allocation.
     pub fn ready(answer: Result<Decision, Error>) -> Self {
-        Self(Inner::Ready(Some(answer)))
+        Inner::Ready(Some(answer)).into()
     }
 
     /// An answer that has to be waited for.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Self(Inner::Later(Box::pin(answer)))
+        Inner::Later(Box::pin(answer)).into()
+    }
+
+    /// The same answer, with its decision shown to a watcher.
+    #[cfg(feature = "redis")]
+    pub(crate) fn watched(mut self, watcher: Arc<dyn Watcher>, watched: Watched) -> Self {
+        self.watcher = Some((watcher, watched));
+        self
+    }
+}
+
+impl From<Inner> for Answer {
+    fn from(inner: Inner) -> Self {
+        Self { inner, watcher: None }
     }
 }
 
@@ -37,7 +70,7 @@ impl Future for Answer {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
+        let answer = match &mut self.inner {
             // Polled again after completion, it stays pending: there is no second answer.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
             Inner::Later(answer) => answer.as_mut().poll(cx),
@@ -47,13 +80,19 @@ impl Future for Answer {
                     Err(Error::store("the runtime that its connection ran on was shut down"))
                 })
             }),
+        };
+        if let Poll::Ready(Ok(decision)) = &answer
+            && let Some((watcher, watched)) = self.watcher.take()
+        {
+            watcher.decided(watched, decision);
         }
+        answer
     }
 }
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
+        f.write_str(match self.inner {
             Inner::Ready(_) => "Answer(ready)",
             Inner::Later(_) => "Answer(later)",
             #[cfg(feature = "redis")]
@@ -71,7 +110,7 @@ pub(crate) struct Promise(oneshot::Sender<Result<Decision, Error>>);
 impl Promise {
     pub(crate) fn new() -> (Self, Answer) {
         let (sender, receiver) = oneshot::channel();
-        (Self(sender), Answer(Inner::Promised(receiver)))
+        (Self(sender), Inner::Promised(receiver).into())
     }
 
     pub(crate) fn keep(self, answer: Result<Decision, Error>) {

@@ -5,6 +5,8 @@
 
 mod answer;
 mod batch;
+#[cfg(feature = "redis")]
+mod deny_cache;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
@@ -13,6 +15,8 @@ pub use self::answer::Answer;
 #[cfg(feature = "redis")]
 pub(crate) use self::answer::Promise;
 pub use self::batch::decide;
+#[cfg(feature = "redis")]
+pub use self::deny_cache::DenyCache;
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};

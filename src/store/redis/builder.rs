@@ -1,7 +1,6 @@
 //! The settings of a Redis store.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool};
@@ -10,7 +9,7 @@ use redis::AsyncConnectionConfig;
 
 use super::connection::Connections;
 use super::lane::{Lane, Settings};
-use super::{RedisStore, Shared};
+use super::{DenyCache, Lanes, RedisStore};
 use crate::{ConfigError, ManualClock};
 
 /// Where a URL is not given.
@@ -29,6 +28,9 @@ const DEFAULT_LANES: usize = 1;
 
 const MAX_LANES: usize = 16;
 
+/// How long another replica's refund may go unseen.
+const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
+
 /// More requests than a replica serves at a time, and a few megabytes.
 const DEFAULT_MAX_WAITING: usize = 16_384;
 
@@ -41,6 +43,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`deadline`](Self::deadline) | 250 ms |
 /// | [`lanes`](Self::lanes) | 1 |
 /// | [`max_waiting`](Self::max_waiting) | 16,384 checks |
+/// | [`deny_for`](Self::deny_for) | 1 second |
 /// | [`clock`](Self::clock) | the server's own |
 #[must_use = "a builder does nothing until the store is built"]
 pub struct RedisStoreBuilder {
@@ -49,6 +52,7 @@ pub struct RedisStoreBuilder {
     deadline: Duration,
     lanes: usize,
     max_waiting: usize,
+    deny_for: Duration,
     clock: Option<ManualClock>,
 }
 
@@ -65,6 +69,7 @@ impl RedisStoreBuilder {
             deadline: DEFAULT_DEADLINE,
             lanes: DEFAULT_LANES,
             max_waiting: DEFAULT_MAX_WAITING,
+            deny_for: DEFAULT_DENY_FOR,
             clock: None,
         }
     }
@@ -112,7 +117,17 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Decides by a clock set by hand instead of the server's, for tests and dry runs.
+    /// How long a check that was refused is refused without asking Redis, where its `retry_after`
+    /// is not over before. A refund or a reset by this store counts at once, one by another replica
+    /// only after this time. Zero asks Redis each time. For more settings, set this to zero and put
+    /// a [`DenyCache`] around the store.
+    pub fn deny_for(mut self, at_most: Duration) -> Self {
+        self.deny_for = at_most;
+        self
+    }
+
+    /// Decides by a clock set by hand instead of the server's, for tests and dry runs. Every check
+    /// is asked then: the time of [`deny_for`](Self::deny_for) is the real one.
     pub fn clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
@@ -171,12 +186,14 @@ impl RedisStoreBuilder {
             prefix: self.prefix.into(),
             deadline: self.deadline,
             max_waiting: self.max_waiting.div_ceil(self.lanes),
-            clock: self.clock,
+            clock: self.clock.clone(),
         };
+        // What is refused until a time set by hand may pass before that time on the wall.
+        let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
         let lane = |_| Lane::new(Connections::new(pool.clone()), settings.clone());
         let lanes = (0..self.lanes).map(lane).collect();
         let hasher = DefaultHashBuilder::default();
-        Ok(RedisStore { shared: Arc::new(Shared { lanes, hasher, settings }) })
+        Ok(RedisStore { store: DenyCache::new(Lanes { lanes, hasher }).max_age(deny_for) })
     }
 
     /// The store, connected: a wrong address or password is known at once.
@@ -186,7 +203,7 @@ impl RedisStoreBuilder {
     /// As [`build`](Self::build), and if Redis cannot be reached.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
-        for lane in &store.shared.lanes {
+        for lane in &*store.store.inner().lanes {
             lane.connect().await.map_err(|reason| {
                 ConfigError::new(format!(
                     "the rate limit store could not be reached: {reason}; check that Redis runs, \

@@ -9,6 +9,7 @@
 //! connection, and Redis decides in that order.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -295,5 +296,15 @@ impl Drop for Sender {
                 queue.waiting = 0;
             }
         }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("prefix", &self.settings.prefix)
+            .field("deadline", &self.settings.deadline)
+            .field("max_waiting", &self.settings.max_waiting)
+            .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,7 @@ use hashbrown::DefaultHashBuilder;
 
 pub use self::builder::RedisStoreBuilder;
 use self::lane::Lane;
-use super::{Answer, Store};
+use super::{Answer, DenyCache, Store};
 use crate::{Charge, ConfigError, Op, check_batch};
 
 /// The store that all replicas of a service share: Redis, or a server that speaks its protocol
@@ -30,7 +30,12 @@ use crate::{Charge, ConfigError, Op, check_batch};
 /// - A restart, a failover and `SCRIPT FLUSH` heal by themselves.
 /// - Budgets are kept under `prefix:{key}:limit`, each with a time to live that ends when it is
 ///   whole again. The braces keep all limits of one key in one slot of a Redis Cluster.
-/// - The connection is checked out of the pool once, and kept for as long as it works.
+/// - Checks that come while others are on their way leave together in the next call: under load a
+///   call decides hundreds, and a check that comes alone leaves at once.
+/// - A check that was refused is refused again without asking Redis, until its units are back: for
+///   at most [a second](RedisStoreBuilder::deny_for) at a time. See [`DenyCache`].
+/// - A connection is checked out of the pool once for each [lane](RedisStoreBuilder::lanes), and
+///   kept for as long as it works.
 ///
 /// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
 /// +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen
@@ -54,15 +59,16 @@ use crate::{Charge, ConfigError, Op, check_batch};
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    store: DenyCache<Lanes>,
 }
 
-struct Shared {
+/// The same without a memory of its own.
+#[derive(Clone)]
+struct Lanes {
     /// At least one.
-    lanes: Vec<Arc<Lane>>,
+    lanes: Arc<[Arc<Lane>]>,
     /// By which a key finds its lane.
     hasher: DefaultHashBuilder,
-    settings: lane::Settings,
 }
 
 impl RedisStore {
@@ -82,21 +88,26 @@ impl RedisStore {
     }
 }
 
-impl RedisStore {
+impl Lanes {
     /// The lane of a batch. That of one key is always the same, so that its checks stay in order.
     fn lane(&self, batch: &[Charge<'_>]) -> &Arc<Lane> {
-        let Shared { lanes, hasher, .. } = &*self.shared;
         let index = match batch {
-            [first, ..] if lanes.len() > 1 => {
-                hasher.hash_one(first.key.as_str()) as usize % lanes.len()
+            [first, ..] if self.lanes.len() > 1 => {
+                self.hasher.hash_one(first.key.as_str()) as usize % self.lanes.len()
             }
             _ => 0,
         };
-        &lanes[index]
+        &self.lanes[index]
     }
 }
 
 impl Store for RedisStore {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        self.store.apply(op, batch)
+    }
+}
+
+impl Store for Lanes {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         match check_batch(batch) {
             Ok(()) => self.lane(batch).ask(op, batch),
@@ -107,11 +118,13 @@ impl Store for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the address: a URL has a password.
-        f.debug_struct("RedisStore")
-            .field("prefix", &self.shared.settings.prefix)
-            .field("deadline", &self.shared.settings.deadline)
-            .field("lanes", &self.shared.lanes.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Redis").field("lanes", &self.lanes).finish()
     }
 }

@@ -1,0 +1,178 @@
+//! Refusals that cost nothing, and are never wrong for long.
+#![cfg(feature = "redis")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::advance;
+use tollgate::{
+    Answer, Charge, DenyCache, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Source, Store,
+};
+
+/// A store that counts how often it is asked. Clones are one store, as replicas' are.
+#[derive(Clone, Debug, Default)]
+struct Counting {
+    store: Arc<MemoryStore>,
+    asked: Arc<AtomicU32>,
+}
+
+impl Counting {
+    fn asked(&self) -> u32 {
+        self.asked.swap(0, Ordering::SeqCst)
+    }
+}
+
+impl Store for Counting {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.store.apply(op, batch)
+    }
+}
+
+/// A store, and two replicas of a service on it, each with a memory of its own.
+fn replicas() -> (Counting, RateLimiter, RateLimiter) {
+    let store = Counting::default();
+    let replica = || RateLimiter::new(DenyCache::new(store.clone()));
+    (store.clone(), replica(), replica())
+}
+
+fn one_in_ten_seconds() -> Limit {
+    Limit::token_bucket("api", Quota::new(1, Duration::from_secs(10)).burst(3)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_check_is_refused_without_asking_again_and_says_so() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..3 {
+        let decision = limiter.check(&limit, &key).await.unwrap();
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Store));
+    }
+    let first = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((first.allowed(), first.source()), (false, Source::Store));
+    assert_eq!(store.asked(), 4);
+
+    advance(Duration::from_millis(300)).await;
+    let again = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!(store.asked(), 0);
+    assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
+    let passed = Duration::from_millis(300);
+    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - passed));
+    assert_eq!(again.reset_after(), first.reset_after() - passed);
+    assert_eq!((again.remaining(), again.limit()), (0, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_passes_in_the_microsecond_in_which_the_store_lets_it() {
+    let (_, limiter, _) = replicas();
+    let limit = Limit::gcra("api", Quota::new(1, Duration::from_millis(700))).unwrap();
+    let key = Key::new("alice");
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    let refused = limiter.check(&limit, &key).await.unwrap();
+    advance(refused.retry_after().unwrap() - Duration::from_micros(1)).await;
+    let last = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((last.allowed(), last.source()), (false, Source::DenyCache));
+    advance(Duration::from_micros(1)).await;
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_replica_takes_back_counts_after_a_second_at_the_latest() {
+    let (_, here, there) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    here.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!here.check(&limit, &key).await.unwrap().allowed());
+    there.reset(&limit, &key).await.unwrap();
+    advance(Duration::from_micros(999_999)).await;
+    assert!(!here.check(&limit, &key).await.unwrap().allowed());
+    advance(Duration::from_micros(1)).await;
+    assert!(here.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_or_a_reset_by_the_same_store_counts_at_once() {
+    let (_, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    limiter.refund(&limit, &key, 1).await.unwrap();
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    limiter.reset(&limit, &key).await.unwrap();
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cost_another_limit_and_another_key_are_asked() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 2).await.unwrap();
+    assert!(!limiter.check_n(&limit, &key, 2).await.unwrap().allowed());
+    store.asked();
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed(), "one unit was left");
+    assert!(limiter.check(&limit, &Key::new("bob")).await.unwrap().allowed());
+    let more = Limit::token_bucket("api", Quota::per_second(100)).unwrap();
+    assert!(limiter.check(&more, &key).await.unwrap().allowed(), "the quota was raised");
+    assert!(!limiter.peek(&limit, &key, 4).await.unwrap().allowed());
+    assert_eq!(store.asked(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_remembered_as_a_whole() {
+    let (store, limiter, _) = replicas();
+    let (tight, wide) =
+        (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
+    let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+    let group = [tight.charge(&alice, 3), wide.charge(&acme, 1)];
+    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+    let first = limiter.apply(Op::Charge, &group).await.unwrap();
+    store.asked();
+    let again = limiter.apply(Op::Charge, &group).await.unwrap();
+    assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
+    assert_eq!(again.verdicts(), first.verdicts());
+    assert_eq!(store.asked(), 0);
+    // Taking one of its budgets back is enough to ask again.
+    limiter.reset(&tight, &alice).await.unwrap();
+    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_pass_is_refused_without_asking_for_a_while() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..5 {
+        let decision = limiter.check_n(&limit, &key, 4).await.unwrap();
+        assert!(decision.never());
+        assert_eq!(decision.retry_after(), None);
+    }
+    assert_eq!(store.asked(), 1);
+    advance(Duration::from_secs(1)).await;
+    assert!(limiter.check_n(&limit, &key, 4).await.unwrap().never());
+    assert_eq!(store.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_can_be_turned_off_and_its_size_is_bounded() {
+    let store = Counting::default();
+    let limit = one_in_ten_seconds();
+    let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
+    off.check_n(&limit, &Key::new("alice"), 3).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(off.check(&limit, &Key::new("alice")).await.unwrap().source(), Source::Store);
+    }
+
+    let small = RateLimiter::new(DenyCache::new(store).capacity(100));
+    let keys: Vec<_> = (0..10_000_u64).map(Key::from).collect();
+    for key in &keys {
+        small.check_n(&limit, key, 3).await.unwrap();
+        assert!(!small.check(&limit, key).await.unwrap().allowed());
+    }
+    let mut remembered = 0;
+    for key in &keys {
+        let decision = small.check(&limit, key).await.unwrap();
+        assert!(!decision.allowed());
+        remembered += usize::from(decision.source() == Source::DenyCache);
+    }
+    assert!((1..=1_000).contains(&remembered), "{remembered} of 10,000 are remembered");
+}
