@@ -38,4 +38,4 @@ pub use limiter::RateLimiter;
 pub use quota::Quota;
 pub use store::{Answer, MemoryStore, Store, decide};
 #[cfg(feature = "redis")]
-pub use store::{DenyCache, RedisStore, RedisStoreBuilder};
+pub use store::{DenyCache, Leased, LeasedBuilder, RedisStore, RedisStoreBuilder};

@@ -246,6 +246,7 @@ impl RateLimiter {
 
     /// All of them, or none.
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
+        self.shared.store.check_limits(new)?;
         let mut limits = self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner);
         for limit in new {
             if let Some(known) = limits.get(limit.name()).filter(|known| !known.decides_as(limit)) {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::answer::{Watched, Watcher};
 use super::{Answer, Store};
-use crate::{Charge, Decision, Op, Source};
+use crate::{Charge, ConfigError, Decision, Limit, Op, Source};
 
 /// How long a refusal may be wrong, if somebody else takes it back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
@@ -127,6 +127,10 @@ impl<S: Store> Store for DenyCache<S> {
                 self.store.apply(op, batch).watched(watcher, Watched { id, generation, asked: now })
             }
         }
+    }
+
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        self.store.check_limits(limits)
     }
 }
 

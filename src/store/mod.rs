@@ -7,6 +7,8 @@ mod answer;
 mod batch;
 #[cfg(feature = "redis")]
 mod deny_cache;
+#[cfg(feature = "redis")]
+mod leased;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
@@ -17,6 +19,8 @@ pub(crate) use self::answer::Promise;
 pub use self::batch::decide;
 #[cfg(feature = "redis")]
 pub use self::deny_cache::DenyCache;
+#[cfg(feature = "redis")]
+pub use self::leased::{Leased, LeasedBuilder};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
@@ -24,7 +28,7 @@ pub use self::redis::{RedisStore, RedisStoreBuilder};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Charge, Op};
+use crate::{Charge, ConfigError, Limit, Op};
 
 /// Where budgets are remembered, and decided.
 ///
@@ -74,10 +78,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Dropping the answer before it is ready gives the decision up; whether the charge happens
     /// is then unknown.
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer;
+
+    /// Whether these limits can be decided together, in one check. Layers ask when they are built.
+    ///
+    /// Most stores can decide all limits. A wrapper should pass the question on.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with which of them.
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        let _ = limits;
+        Ok(())
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         (**self).apply(op, batch)
+    }
+
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        (**self).check_limits(limits)
     }
 }

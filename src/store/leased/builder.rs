@@ -1,0 +1,131 @@
+//! The settings of leases.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use hashbrown::DefaultHashBuilder;
+
+use super::{Leased, SHARDS, Settings, Shared};
+use crate::algorithm::{Algorithm, LeakyBucket, Mode};
+use crate::{ConfigError, Limit, Store};
+
+/// Young enough that a key that has gone cold has its units back soon.
+const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);
+
+const MIN_MAX_AGE: Duration = Duration::from_millis(50);
+
+const MAX_MAX_AGE: Duration = Duration::from_secs(10);
+
+/// What part of a limit's capacity one block is at most.
+const DEFAULT_PART: u64 = 10;
+
+/// A block below this is not worth it.
+const MIN_BLOCK: u64 = 8;
+
+/// The settings of [`Leased`].
+#[must_use = "a builder does nothing until the store is built"]
+pub struct LeasedBuilder<S> {
+    store: S,
+    /// Each with its largest block, if that is set.
+    limits: Vec<(Limit, Option<u64>)>,
+    max_age: Duration,
+}
+
+impl<S: Store> LeasedBuilder<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self { store, limits: Vec::new(), max_age: DEFAULT_MAX_AGE }
+    }
+
+    /// Leases hot keys under this limit, in blocks of at most a tenth of its capacity.
+    pub fn limit(mut self, limit: &Limit) -> Self {
+        self.limits.push((limit.clone(), None));
+        self
+    }
+
+    /// Leases hot keys under this limit, in blocks of at most so many units: 8 to the limit's
+    /// capacity.
+    pub fn limit_up_to(mut self, limit: &Limit, block: u32) -> Self {
+        self.limits.push((limit.clone(), Some(block.into())));
+        self
+    }
+
+    /// How old a block may become before what is left of it is given back: 50 ms to 10 s, 250 ms
+    /// if this is not set.
+    pub fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age;
+        self
+    }
+
+    /// The store.
+    ///
+    /// # Errors
+    ///
+    /// If there is no limit, one cannot be leased, or a number is out of range.
+    pub fn build(self) -> Result<Leased<S>, ConfigError> {
+        if self.limits.is_empty() {
+            return Err(ConfigError::new("nothing is leased: name a limit with `.limit(...)`"));
+        }
+        if !(MIN_MAX_AGE..=MAX_MAX_AGE).contains(&self.max_age) {
+            return Err(ConfigError::new(format!(
+                "the leases' maximum age of {:?} is not between {MIN_MAX_AGE:?} and {MAX_MAX_AGE:?}",
+                self.max_age
+            )));
+        }
+        let mut limits = HashMap::new();
+        for (limit, block) in self.limits {
+            let max = largest_block(&limit, block).map_err(|error| error.of_limit(limit.name()))?;
+            let name = limit.name().to_owned();
+            if limits.insert(name, (limit.clone(), max)).is_some() {
+                return Err(ConfigError::new("it is named twice").of_limit(limit.name()));
+            }
+        }
+        Ok(Leased {
+            shared: Arc::new(Shared {
+                store: Arc::new(self.store),
+                settings: Settings { limits, max_age: self.max_age },
+                hasher: DefaultHashBuilder::default(),
+                shards: (0..SHARDS).map(|_| Default::default()).collect(),
+                is_reaped: AtomicBool::new(false),
+            }),
+        })
+    }
+}
+
+fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> {
+    match limit.algorithm() {
+        Algorithm::SlidingLog(_) => {
+            return Err(ConfigError::new(
+                "a sliding log promises to be exact, and a lease would break that: use another \
+                 algorithm, or do not lease it",
+            ));
+        }
+        Algorithm::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => {
+            return Err(ConfigError::new(
+                "a leaky bucket lets checks leave one by one, and a lease would let a block go at \
+                 once: use `leaky_bucket_meter`, or do not lease it",
+            ));
+        }
+        _ => {}
+    }
+    let capacity = limit.quota().capacity();
+    let max = block.unwrap_or(capacity / DEFAULT_PART);
+    if max < MIN_BLOCK || max > capacity {
+        return Err(ConfigError::new(format!(
+            "a block of {max} units is not between {MIN_BLOCK} and its capacity of {capacity}: a \
+             limit as small as that is not worth a lease, or set the block with `limit_up_to`"
+        )));
+    }
+    Ok(max)
+}
+
+impl<S: fmt::Debug> fmt::Debug for LeasedBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeasedBuilder")
+            .field("store", &self.store)
+            .field("max_age", &self.max_age)
+            .finish_non_exhaustive()
+    }
+}

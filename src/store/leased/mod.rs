@@ -1,0 +1,371 @@
+//! Units of a hot key, charged in blocks and spent in this process.
+
+mod builder;
+mod lease;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use tokio::runtime::Handle as Runtime;
+use tokio::time::{Instant, sleep};
+
+pub use self::builder::LeasedBuilder;
+use self::lease::Lease;
+use super::{Answer, Store};
+use crate::{Charge, ConfigError, Decision, Error, Key, Limit, Op, check_batch};
+
+/// A power of two: two threads rarely meet in one.
+const SHARDS: usize = 64;
+
+/// A store that charges units of a hot key in blocks, and spends them in this process: for one key
+/// with more checks than a round trip each is worth.
+///
+/// A key that is asked for often gets a *lease*: a block of units, charged from the store behind
+/// in one check, as many as the key needs in about 50 ms. Its checks are then decided here, in
+/// nanoseconds, and say so: their [source](Decision::source) is
+/// [`Source::Lease`](crate::Source::Lease). The next block is charged in the background before the
+/// last one is spent. Keys that are not hot are asked as ever, and so is whatever does not fit into
+/// what is left of a block.
+///
+/// **What it costs.** Never more is admitted than was charged. But a unit can be spent later than it
+/// was charged, and that bends the algorithm's promise within two bounds:
+///
+/// - *Stranded*: at any time each replica holds at most one block of a key, charged and not spent.
+///   Others may be refused meanwhile. It is given back once it is older than
+///   [`max_age`](LeasedBuilder::max_age) (250 ms if this is not set), and at
+///   [`release`](Self::release); if a replica dies, its block is lost, and comes back as spent units
+///   do.
+/// - *Exceeded*: in any interval, at most one block for each replica more is admitted than the
+///   algorithm promises: what was charged before the interval, and spent in it.
+///
+/// A block is a tenth of the capacity at most, or [what is set](LeasedBuilder::limit_up_to). Where
+/// the promise itself would be broken, a limit is refused when the store is built: the sliding
+/// log, whose promise is exactness, and the leaky bucket as a queue, whose checks leave one by one.
+/// So is a layer that has a leased limit beside others, because those are charged all or none.
+///
+/// ```no_run
+/// use tollgate::{Leased, Limit, Quota, RateLimiter, RedisStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let everybody = Limit::token_bucket("everybody", Quota::per_second(50_000))?;
+/// let redis = RedisStore::connect("redis://127.0.0.1/").await?;
+/// let store = Leased::builder(redis).limit(&everybody).build()?;
+/// let limiter = RateLimiter::new(store.clone());
+/// // ... and after the last request:
+/// store.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Leased<S: Store> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S: Store> {
+    store: Arc<S>,
+    settings: Settings,
+    hasher: DefaultHashBuilder,
+    shards: Box<[Mutex<HashTable<Entry>>]>,
+    /// Whether somebody takes back what nobody spends.
+    is_reaped: AtomicBool,
+}
+
+struct Settings {
+    /// By name: the limit, and its largest block.
+    limits: HashMap<String, (Limit, u64)>,
+    max_age: Duration,
+}
+
+struct Entry {
+    limit: Limit,
+    key: Key,
+    lease: Lease,
+}
+
+/// Units to be given back.
+struct Unspent {
+    limit: Limit,
+    key: Key,
+    units: u32,
+}
+
+impl<S: Store> Leased<S> {
+    /// Leases of what `store` has.
+    pub fn builder(store: S) -> LeasedBuilder<S> {
+        LeasedBuilder::new(store)
+    }
+
+    /// Gives all units back that were charged and not spent: for the end of a service, after its
+    /// last request.
+    ///
+    /// The last handle that is dropped does so too, as far as the runtime lets it.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the store behind. The other units are given back all the same.
+    pub async fn release(&self) -> Result<(), Error> {
+        give_back(&*self.shared.store, self.shared.take(Lease::take_all)).await
+    }
+}
+
+async fn give_back<S: Store>(store: &S, unspent: Vec<Unspent>) -> Result<(), Error> {
+    let mut result = Ok(());
+    for Unspent { limit, key, units } in unspent {
+        let answer = store.apply(Op::Refund, &[limit.charge(&key, units)]).await;
+        result = result.and(answer.map(drop));
+    }
+    result
+}
+
+impl<S: Store> Store for Leased<S> {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        let shared = &self.shared;
+        match batch {
+            [charge] => match shared.max_block(charge) {
+                Some(max) => shared.apply_leased(op, charge, max),
+                None => shared.store.apply(op, batch),
+            },
+            _ => match check_batch(batch).and_then(|()| shared.settings.check_group(batch)) {
+                Ok(()) => shared.store.apply(op, batch),
+                Err(error) => Answer::ready(Err(error)),
+            },
+        }
+    }
+
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        let leased = limits.iter().find(|limit| self.shared.settings.leases(limit));
+        if let (Some(leased), 2..) = (leased, limits.len()) {
+            return Err(ConfigError::new(ALONE).of_limit(leased.name()));
+        }
+        self.shared.store.check_limits(limits)
+    }
+}
+
+const ALONE: &str = "it is leased, and a lease cannot be charged together with other limits, all or \
+                     none: give it a layer of its own, or do not lease it";
+
+impl Settings {
+    fn leases(&self, limit: &Limit) -> bool {
+        self.limits.get(limit.name()).is_some_and(|(leased, _)| leased.decides_as(limit))
+    }
+
+    fn check_group(&self, batch: &[Charge<'_>]) -> Result<(), Error> {
+        match batch.iter().find(|charge| self.leases(charge.limit)) {
+            Some(charge) => {
+                Err(Error::misuse(ConfigError::new(ALONE).of_limit(charge.limit.name())))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl<S: Store> Shared<S> {
+    /// The largest block of a charge's limit, if it is leased. A limit of the same name with another
+    /// quota is not.
+    fn max_block(&self, charge: &Charge<'_>) -> Option<u64> {
+        let (limit, max) = self.settings.limits.get(charge.limit.name())?;
+        limit.decides_as(charge.limit).then_some(*max)
+    }
+
+    fn apply_leased(self: &Arc<Self>, op: Op, charge: &Charge<'_>, max: u64) -> Answer {
+        let now = Instant::now();
+        match op {
+            Op::Charge if charge.cost > 0 => {
+                let (decision, wanted) = self.with_lease(charge, now, |lease| {
+                    let decision = lease.spend(charge.cost, now);
+                    (decision, lease.wants(max, now))
+                });
+                if let Some(block) = wanted {
+                    self.refill(charge, block);
+                }
+                if let Some(decision) = decision {
+                    return Answer::ready(Ok(decision));
+                }
+            }
+            Op::Peek => {
+                if let Some(decision) = self.peek(charge, now) {
+                    return Answer::ready(Ok(decision));
+                }
+            }
+            // What was charged in advance is forgotten with the rest.
+            Op::Reset => self.forget(charge),
+            Op::Charge | Op::Refund => {}
+        }
+        self.store.apply(op, &[*charge])
+    }
+
+    /// Charges a block in the background.
+    fn refill(self: &Arc<Self>, charge: &Charge<'_>, block: u32) {
+        let shared = Arc::clone(self);
+        let (limit, key) = (charge.limit.clone(), charge.key.clone());
+        let refill = async move {
+            let asked = Instant::now();
+            let charge = limit.charge(&key, block);
+            let answer = shared.store.apply(Op::Charge, &[charge]).await;
+            let unspent = shared.granted(&charge, answer, asked);
+            if unspent > 0 {
+                let unspent = Unspent { limit, key, units: unspent };
+                // Units that cannot be given back are spent: fewer are admitted, not more.
+                drop(give_back(&*shared.store, vec![unspent]).await);
+            }
+        };
+        match Runtime::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(refill);
+                self.reap_on(&runtime);
+            }
+            Err(_) => self.forget(charge),
+        }
+    }
+
+    /// Enters what the store said to a block. Returns the units that are to be given back.
+    fn granted(&self, block: &Charge<'_>, answer: Result<Decision, Error>, asked: Instant) -> u32 {
+        let granted = answer.ok().filter(Decision::allowed);
+        let (hash, mut entries) = self.shard(block);
+        let entry = entries.find_mut(hash, |entry| entry.is_of(block));
+        match (entry, granted) {
+            (Some(entry), Some(decision)) => {
+                entry.lease.grant(block.cost, *decision.deciding(), asked, self.settings.max_age)
+            }
+            (Some(entry), None) => {
+                entry.lease.refuse(Instant::now());
+                0
+            }
+            // It was forgotten meanwhile.
+            (None, Some(_)) => block.cost,
+            (None, None) => 0,
+        }
+    }
+
+    fn peek(&self, charge: &Charge<'_>, now: Instant) -> Option<Decision> {
+        let (hash, entries) = self.shard(charge);
+        let entry = entries.find(hash, |entry| entry.is_of(charge))?;
+        entry.lease.peek(charge.cost, now)
+    }
+
+    fn forget(&self, charge: &Charge<'_>) {
+        let (hash, mut entries) = self.shard(charge);
+        if let Ok(entry) = entries.find_entry(hash, |entry| entry.is_of(charge)) {
+            entry.remove();
+        }
+    }
+
+    fn with_lease<T>(
+        &self,
+        charge: &Charge<'_>,
+        now: Instant,
+        act: impl FnOnce(&mut Lease) -> T,
+    ) -> T {
+        let (hash, mut entries) = self.shard(charge);
+        let hash_of = |entry: &Entry| self.hash(&entry.limit, &entry.key);
+        let entry =
+            entries.entry(hash, |entry| entry.is_of(charge), hash_of).or_insert_with(|| Entry {
+                limit: charge.limit.clone(),
+                key: charge.key.clone(),
+                lease: Lease::new(now),
+            });
+        act(&mut entry.into_mut().lease)
+    }
+
+    fn shard(&self, charge: &Charge<'_>) -> (u64, MutexGuard<'_, HashTable<Entry>>) {
+        let hash = self.hash(charge.limit, charge.key);
+        // The table inside goes by the lowest and the highest bits.
+        (hash, lock(&self.shards[(hash >> 32) as usize & (SHARDS - 1)]))
+    }
+
+    fn hash(&self, limit: &Limit, key: &Key) -> u64 {
+        self.hasher.hash_one((limit.name(), key))
+    }
+
+    /// What `take` takes out of all leases. Those that nobody asks for any more are forgotten.
+    fn take(&self, mut take: impl FnMut(&mut Lease) -> u32) -> Vec<Unspent> {
+        let now = Instant::now();
+        let mut unspent = Vec::new();
+        for shard in &self.shards {
+            lock(shard).retain(|Entry { limit, key, lease }| {
+                let units = take(lease);
+                if units > 0 {
+                    unspent.push(Unspent { limit: limit.clone(), key: key.clone(), units });
+                }
+                !lease.is_idle(now, self.settings.max_age)
+            });
+        }
+        unspent
+    }
+
+    /// Sees to it that what nobody spends is given back, as long as there are leases.
+    fn reap_on(self: &Arc<Self>, runtime: &Runtime) {
+        if !self.is_reaped.swap(true, Ordering::AcqRel) {
+            let reaping = Reaping(Arc::downgrade(self));
+            runtime.spawn(reaping.run(self.settings.max_age / 2));
+        }
+    }
+}
+
+/// Gives back what nobody spends, until there are no leases, or its runtime ends.
+struct Reaping<S: Store>(Weak<Shared<S>>);
+
+impl<S: Store> Reaping<S> {
+    async fn run(self, period: Duration) {
+        loop {
+            sleep(period).await;
+            let Some(shared) = self.0.upgrade() else { return };
+            let now = Instant::now();
+            let unspent = shared.take(|lease| lease.take_stale(now));
+            drop(give_back(&*shared.store, unspent).await);
+            if shared.shards.iter().all(|shard| lock(shard).is_empty()) {
+                return;
+            }
+        }
+    }
+}
+
+impl<S: Store> Drop for Reaping<S> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.is_reaped.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl<S: Store> Drop for Shared<S> {
+    fn drop(&mut self) {
+        let unspent = self.take(Lease::take_all);
+        if let (Ok(runtime), false) = (Runtime::try_current(), unspent.is_empty()) {
+            let store = Arc::clone(&self.store);
+            runtime.spawn(async move { drop(give_back(&*store, unspent).await) });
+        }
+    }
+}
+
+fn lock(shard: &Mutex<HashTable<Entry>>) -> MutexGuard<'_, HashTable<Entry>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Entry {
+    fn is_of(&self, charge: &Charge<'_>) -> bool {
+        self.key == *charge.key && self.limit.name() == charge.limit.name()
+    }
+}
+
+impl<S: Store> Clone for Leased<S> {
+    /// A handle on the same leases.
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S: Store> fmt::Debug for Leased<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leased")
+            .field("store", &self.shared.store)
+            .field("limits", &self.shared.settings.limits.keys())
+            .field("max_age", &self.shared.settings.max_age)
+            .finish_non_exhaustive()
+    }
+}

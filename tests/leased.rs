@@ -1,0 +1,269 @@
+//! Units of a hot key, charged in blocks: what a lease saves, and what it may cost.
+#![cfg(feature = "redis")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::task::yield_now;
+use tokio::time::{Instant, advance, sleep};
+use tollgate::{
+    Answer, Charge, Key, Leased, Limit, MemoryStore, Op, Quota, RateLimiter, Source, Store,
+};
+
+/// A store that counts what it is asked. Clones are one store, as replicas' are.
+#[derive(Clone, Debug, Default)]
+struct Counting {
+    store: Arc<MemoryStore>,
+    asked: Arc<AtomicU32>,
+}
+
+impl Counting {
+    fn asked(&self) -> u32 {
+        self.asked.swap(0, Ordering::SeqCst)
+    }
+
+    /// Units used up, as far as the store knows.
+    async fn used(&self, limit: &Limit, key: &Key) -> u64 {
+        let left = self.store.apply(Op::Peek, &[limit.charge(key, 0)]).await.unwrap();
+        limit.quota().capacity() - left.remaining()
+    }
+}
+
+impl Store for Counting {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.store.apply(op, batch)
+    }
+}
+
+fn leased(store: &Counting, limit: &Limit) -> Leased<Counting> {
+    Leased::builder(store.clone()).limit(limit).build().unwrap()
+}
+
+/// Ten thousand a day: what is used stays used while a test lasts.
+fn ten_thousand() -> Limit {
+    Limit::fixed_window("everybody", Quota::per_day(10_000)).unwrap()
+}
+
+/// Checks one unit every 100 us, and lets the background do its work. Returns how many were
+/// admitted, and how many of those by a lease.
+async fn hammer(limiter: &RateLimiter, limit: &Limit, key: &Key, checks: u32) -> (u32, u32) {
+    let (mut admitted, mut by_lease) = (0, 0);
+    for _ in 0..checks {
+        let decision = limiter.check(limit, key).await.unwrap();
+        admitted += u32::from(decision.allowed());
+        by_lease += u32::from(decision.allowed() && decision.source() == Source::Lease);
+        advance(Duration::from_micros(100)).await;
+        yield_now().await;
+    }
+    (admitted, by_lease)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hot_key_is_decided_here_most_of_the_time_and_says_so() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    let (admitted, by_lease) = hammer(&limiter, &limit, &key, 5_000).await;
+    assert_eq!(admitted, 5_000);
+    assert!(by_lease > 4_800, "{by_lease} of 5,000 by a lease");
+    let asked = store.asked();
+    assert!(asked < 200, "the store was asked {asked} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_counts_down_across_blocks() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    let mut before = 10_000;
+    for _ in 0..2_000 {
+        let decision = limiter.check(&limit, &key).await.unwrap();
+        // A check that the store decides does not see what is charged in advance.
+        if decision.source() == Source::Lease {
+            assert!(decision.remaining() < before, "{} after {before}", decision.remaining());
+            before = decision.remaining();
+        }
+        advance(Duration::from_micros(100)).await;
+        yield_now().await;
+    }
+    assert_eq!(before, 8_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_not_hot_is_asked_as_ever() {
+    let (store, limit) = (Counting::default(), ten_thousand());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    for number in 0..1_000_u64 {
+        let decision = limiter.check(&limit, &Key::from(number % 100)).await.unwrap();
+        assert_eq!(decision.source(), Source::Store);
+        advance(Duration::from_millis(1)).await;
+    }
+    assert_eq!(store.asked(), 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_more_is_admitted_than_was_charged() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let replicas: Vec<_> = (0..3).map(|_| RateLimiter::new(leased(&store, &limit))).collect();
+    let mut admitted = 0;
+    for turn in 0..150 {
+        let (some, _) = hammer(&replicas[turn % 3], &limit, &key, 100).await;
+        admitted += u64::from(some);
+        let charged = store.used(&limit, &key).await;
+        assert!(admitted <= charged, "{admitted} admitted, {charged} charged");
+        // Stranded are at most a block of each replica.
+        assert!(charged <= admitted + 3 * 1_000, "{charged} charged, {admitted} admitted");
+    }
+    // All that is given back can be used: nothing is lost.
+    sleep(Duration::from_secs(1)).await;
+    for replica in &replicas {
+        let (some, _) = hammer(replica, &limit, &key, 2_000).await;
+        admitted += u64::from(some);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(admitted, 10_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_interval_admits_more_than_promised_and_a_block_for_each_replica() {
+    let store = Counting::default();
+    let (rate, burst, block) = (1_000.0, 1_000, 100);
+    let limit = Limit::token_bucket("all", Quota::per_second(1_000).burst(burst)).unwrap();
+    let key = Key::global();
+    let replica = || {
+        let store = Leased::builder(store.clone()).limit_up_to(&limit, block).build().unwrap();
+        RateLimiter::new(store)
+    };
+    let replicas = [replica(), replica(), replica()];
+    let start = Instant::now();
+    let mut admissions = Vec::new();
+    let mut random = 7_u64;
+    for _ in 0..20_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let pick = (random >> 33) as usize;
+        if replicas[pick % 3].check(&limit, &key).await.unwrap().allowed() {
+            admissions.push(start.elapsed().as_secs_f64());
+        }
+        // Bursts, and pauses long enough for leases to grow stale.
+        let pause = if pick % 997 == 0 { 400_000 } else { 200 };
+        advance(Duration::from_micros(pause)).await;
+        yield_now().await;
+    }
+    let exceeds = f64::from(3 * block) + 1.0;
+    for (i, from) in admissions.iter().enumerate().step_by(37) {
+        for (j, to) in admissions.iter().enumerate().skip(i) {
+            let (admitted, promised) = ((j - i + 1) as f64, burst as f64 + rate * (to - from));
+            assert!(admitted <= promised + exceeds, "{admitted} in {} s", to - from);
+        }
+    }
+    assert!(admissions.len() > 4_000, "{} were admitted", admissions.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_spends_is_given_back_when_it_is_stale() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    let (admitted, _) = hammer(&limiter, &limit, &key, 1_000).await;
+    assert!(store.used(&limit, &key).await > u64::from(admitted), "something is stranded");
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(store.used(&limit, &key).await, u64::from(admitted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_unit_is_not_spent() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    hammer(&limiter, &limit, &key, 1_000).await;
+    let last = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!(last.source(), Source::Lease);
+    advance(Duration::from_millis(251)).await;
+    assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::Store);
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_and_the_last_handle_give_everything_back() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let leased = leased(&store, &limit);
+    let limiter = RateLimiter::new(leased.clone());
+    let (first, _) = hammer(&limiter, &limit, &key, 1_000).await;
+    leased.release().await.unwrap();
+    assert_eq!(store.used(&limit, &key).await, u64::from(first));
+
+    let (second, _) = hammer(&limiter, &limit, &key, 1_000).await;
+    drop((limiter, leased));
+    yield_now().await;
+    assert_eq!(store.used(&limit, &key).await, u64::from(first + second));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_forgets_the_lease_too_and_a_peek_sees_it() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    hammer(&limiter, &limit, &key, 1_000).await;
+    let peeked = limiter.peek(&limit, &key, 1).await.unwrap();
+    assert_eq!((peeked.source(), peeked.allowed()), (Source::Lease, true));
+    assert_eq!(limiter.reset(&limit, &key).await.unwrap().remaining(), 10_000);
+    let decision = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((decision.source(), decision.remaining()), (Source::Store, 9_999));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exhausted_key_is_refused_by_the_store() {
+    let (store, key) = (Counting::default(), Key::global());
+    let limit = Limit::fixed_window("all", Quota::per_day(500)).unwrap();
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    let (admitted, _) = hammer(&limiter, &limit, &key, 2_000).await;
+    assert_eq!(admitted, 500);
+    let refused = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((refused.allowed(), refused.source()), (false, Source::Store));
+    assert!(refused.retry_after().is_some());
+}
+
+#[test]
+fn what_a_lease_would_break_is_refused_when_it_is_built() {
+    let error = |limit: &Limit| {
+        let built = Leased::builder(MemoryStore::new()).limit(limit).build();
+        built.unwrap_err().to_string()
+    };
+    let log = Limit::sliding_log("log", Quota::per_second(1_000)).unwrap();
+    assert!(error(&log).contains("limit `log`: a sliding log promises to be exact"));
+    let queue = Limit::leaky_bucket("queue", Quota::per_second(1_000)).unwrap();
+    assert!(error(&queue).contains("limit `queue`: a leaky bucket lets checks leave one by one"));
+    let small = Limit::gcra("small", Quota::per_second(50)).unwrap();
+    assert!(error(&small).contains("a block of 5 units is not between 8 and its capacity of 50"));
+    let none = Leased::builder(MemoryStore::new()).build().unwrap_err();
+    assert!(none.to_string().contains("nothing is leased"));
+    let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
+    let twice = Leased::builder(MemoryStore::new()).limit(&large).limit(&large).build();
+    assert!(twice.unwrap_err().to_string().contains("limit `large`: it is named twice"));
+    let old = Leased::builder(MemoryStore::new()).limit(&large).max_age(Duration::from_secs(11));
+    assert!(old.build().unwrap_err().to_string().contains("maximum age of 11s"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_limits_in_one_check_are_refused_with_a_leased_one_among_them() {
+    let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
+    let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
+    let leased = Leased::builder(MemoryStore::new()).limit(&large).build().unwrap();
+    let limiter = RateLimiter::new(leased);
+    let key = Key::global();
+    let group = [large.charge(&key, 1), other.charge(&key, 1)];
+    let error = limiter.apply(Op::Charge, &group).await.unwrap_err();
+    assert!(error.is_misuse());
+    assert!(error.to_string().contains("limit `large`: it is leased"), "{error}");
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn a_layer_of_several_limits_is_not_built_with_a_leased_one() {
+    use tollgate::{Global, RateLimitLayer};
+
+    let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
+    let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
+    let leased = Leased::builder(MemoryStore::new()).limit(&large).build().unwrap();
+    let limiter = RateLimiter::new(leased);
+    let two = RateLimitLayer::builder(&limiter).limit(large.clone(), Global).limit(other, Global);
+    let error = two.build().unwrap_err().to_string();
+    assert!(error.contains("limit `large`: it is leased"), "{error}");
+    assert!(RateLimitLayer::builder(&limiter).limit(large, Global).build().is_ok());
+}
