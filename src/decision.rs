@@ -201,7 +201,7 @@ impl Decision {
 
     /// The same decision, given by somebody else.
     #[cfg(feature = "redis")]
-    pub(crate) const fn from_source(mut self, source: Source) -> Self {
+    pub(crate) const fn given_by(mut self, source: Source) -> Self {
         self.source = source;
         self
     }

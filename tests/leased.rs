@@ -145,7 +145,7 @@ async fn no_interval_admits_more_than_promised_and_a_block_for_each_replica() {
             admissions.push(start.elapsed().as_secs_f64());
         }
         // Bursts, and pauses long enough for leases to grow stale.
-        let pause = if pick % 997 == 0 { 400_000 } else { 200 };
+        let pause = if pick.is_multiple_of(997) { 400_000 } else { 200 };
         advance(Duration::from_micros(pause)).await;
         yield_now().await;
     }

@@ -215,7 +215,7 @@ impl Refusals {
         let refusal = self.cache.get(&id)?;
         let holds = refusal.generation == generation && now < refusal.until;
         let elapsed = now.saturating_duration_since(refusal.told);
-        holds.then(|| refusal.decision.told_after(elapsed).from_source(Source::DenyCache))
+        holds.then(|| refusal.decision.told_after(elapsed).given_by(Source::DenyCache))
     }
 
     fn micros(&self, time: Instant) -> u64 {

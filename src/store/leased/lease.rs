@@ -69,7 +69,7 @@ impl Lease {
         let remaining = verdict.remaining.saturating_add(left).min(verdict.limit);
         let decision = Decision::from(Verdict { remaining, ..verdict });
         let elapsed = now.saturating_duration_since(granted);
-        Some(decision.told_after(elapsed).from_source(Source::Lease))
+        Some(decision.told_after(elapsed).given_by(Source::Lease))
     }
 
     /// The block that is to be charged now, so that there are `max` units at most: none if there

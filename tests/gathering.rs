@@ -1,0 +1,336 @@
+//! Checks that travel together decide as checks one after another do, and none pays for another.
+#![cfg(feature = "redis")]
+
+mod support;
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tollgate::{
+    Answer, Charge, Decision, Error, Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter,
+    RedisStore, RedisStoreBuilder, Store,
+};
+
+use self::support::RedisServer;
+
+fn store(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder().url(server.url()).deny_for(Duration::ZERO)
+}
+
+/// What `INFO commandstats` has counted of a command since the start.
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let info: String =
+        redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = info.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Asks everything before anything is answered. On one thread, so that it is one moment.
+async fn at_once(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
+    let mut decisions = Vec::new();
+    for answer in answers {
+        decisions.push(answer.await);
+    }
+    decisions
+}
+
+#[derive(Clone, Debug)]
+struct Ask {
+    op: Op,
+    /// Limit, key, cost.
+    charges: Vec<(usize, usize, u32)>,
+}
+
+fn limits() -> Vec<Limit> {
+    let small = Quota::new(5, Duration::from_secs(1));
+    let large = Quota::new(40, Duration::from_secs(3));
+    let limits = [
+        Limit::token_bucket("bucket", small.burst(30)),
+        Limit::token_bucket("bucket", large.burst(20)),
+        Limit::leaky_bucket("queue", small.burst(9)),
+        Limit::gcra("gcra", large),
+        Limit::fixed_window("fixed", large),
+        Limit::fixed_window_aligned("aligned", small),
+        Limit::sliding_window("window", large),
+        Limit::sliding_window_of("cells", large, 6),
+        Limit::sliding_log("log", large),
+        Limit::sliding_log("bucket", large),
+    ];
+    limits.map(Result::unwrap).into()
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let op = prop_oneof![
+        20 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset)
+    ];
+    // One cost most of the time, so that checks are alike.
+    let cost = prop_oneof![6 => Just(1_u32), 1 => Just(3), 1 => 0..50_u32];
+    let charge = (0..limits().len(), 0..3_usize, cost);
+    let charges = prop_oneof![3 => vec(charge.clone(), 1), 1 => vec(charge, 2..4)];
+    (op, charges).prop_map(|(op, charges)| Ask { op, charges })
+}
+
+fn batch<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Charge<'a>> {
+    let mut batch: Vec<Charge<'a>> = Vec::new();
+    for &(limit, key, cost) in &ask.charges {
+        let charge = limits[limit].charge(&keys[key], cost);
+        let same = |it: &Charge<'_>| it.limit.name() == charge.limit.name() && it.key == charge.key;
+        if !batch.iter().any(same) {
+            batch.push(charge);
+        }
+    }
+    batch
+}
+
+#[test]
+fn checks_that_travel_together_decide_as_one_after_another() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (clock, limits) = (ManualClock::new(), limits());
+    let redis = runtime.block_on(store(&server).clock(clock.clone()).connect()).unwrap();
+    let cases = AtomicU64::new(0);
+    let runs = vec((vec(ask(), 1..80), 0..2_000_000_u64), 1..5);
+    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() }, |(runs in runs)| {
+        let case = cases.fetch_add(1, Ordering::Relaxed);
+        let keys = [0, 1, 2].map(|key: u64| Key::from_parts([case.to_string(), key.to_string()]));
+        let memory = MemoryStore::with_clock(clock.clone());
+        let mut now = Duration::from_secs(1_790_000_000);
+        for (asks, pause) in runs {
+            now += Duration::from_micros(pause);
+            clock.set(now);
+            let batches: Vec<_> = asks.iter().map(|it| (it.op, batch(it, &limits, &keys))).collect();
+            let answers = batches.iter().map(|(op, batch)| redis.apply(*op, batch)).collect();
+            let together = runtime.block_on(at_once(answers));
+            for ((op, batch), decided) in batches.iter().zip(together) {
+                let alone = runtime.block_on(memory.apply(*op, batch)).unwrap();
+                prop_assert_eq!(decided.unwrap(), alone, "{:?} of {:?}", op, batch);
+            }
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_once_in_each() {
+    let server = RedisServer::start();
+    let store = store(&server).connect().await.unwrap();
+    let (limit, key) = (Limit::gcra("all", Quota::per_day(1).burst(600)).unwrap(), Key::global());
+    let answers = (0..1_000).map(|_| store.apply(Op::Charge, &[limit.charge(&key, 1)])).collect();
+    let decisions = at_once(answers).await;
+    let remaining: Vec<_> =
+        decisions[..600].iter().map(|it| it.as_ref().unwrap().remaining()).collect();
+    assert_eq!(remaining, (0..600).rev().collect::<Vec<u64>>(), "first come, first served");
+    assert!(decisions[600..].iter().all(|it| !it.as_ref().unwrap().allowed()));
+    let batches = calls(&server, "evalsha");
+    assert!(batches <= 4, "{batches} calls");
+    assert!(calls(&server, "get") <= batches);
+    assert!(calls(&server, "psetex") <= batches);
+}
+
+#[tokio::test]
+async fn a_lone_check_leaves_at_once() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
+    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    for _ in 0..5 {
+        limiter.check(&limit, &key).await.unwrap();
+    }
+    // The first finds that the server does not know the script yet.
+    assert_eq!(calls(&server, "evalsha"), 6);
+}
+
+#[tokio::test]
+async fn who_went_away_before_a_batch_left_is_not_charged() {
+    let server = RedisServer::start();
+    let store = store(&server).connect().await.unwrap();
+    let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
+    let key = Key::global();
+    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let stays = ask();
+    let leave: Vec<_> = (0..50).map(|_| ask()).collect();
+    let stays_too = ask();
+    drop(leave);
+    assert_eq!(stays.await.unwrap().remaining(), 99);
+    assert_eq!(stays_too.await.unwrap().remaining(), 98);
+}
+
+#[tokio::test]
+async fn a_batch_of_which_everybody_went_away_is_not_sent() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
+    let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
+    let key = Key::global();
+    drop(limiter.apply(Op::Charge, &[limit.charge(&key, 1)]));
+    tokio::task::yield_now().await;
+    assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 99);
+}
+
+#[tokio::test]
+async fn a_bad_check_does_not_fail_its_neighbours() {
+    let server = RedisServer::start();
+    let store = store(&server).connect().await.unwrap();
+    let limit = Limit::token_bucket("all", Quota::per_second(9)).unwrap();
+    let keys: Vec<_> = (0..9_u64).map(Key::from).collect();
+    let mut behind = server.connection();
+    let () = redis::cmd("SET").arg("tollgate:{3}:all").arg("garbage").query(&mut behind).unwrap();
+    let () = redis::cmd("LPUSH").arg("tollgate:{5}:all").arg("x").query(&mut behind).unwrap();
+    let twice = [limit.charge(&keys[0], 1), limit.charge(&keys[0], 1)];
+    let mut answers = vec![store.apply(Op::Charge, &twice), store.apply(Op::Charge, &[])];
+    for key in &keys {
+        answers.push(store.apply(Op::Charge, &[limit.charge(key, 1)]));
+        answers.push(store.apply(Op::Charge, &[limit.charge(key, u32::MAX)]));
+    }
+    let mut decisions = at_once(answers).await.into_iter();
+    assert!(decisions.next().unwrap().unwrap_err().is_misuse());
+    assert!(decisions.next().unwrap().unwrap_err().is_misuse());
+    for key in &keys {
+        assert_eq!(decisions.next().unwrap().unwrap().remaining(), 8, "{key}");
+        assert!(decisions.next().unwrap().unwrap().never(), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn every_check_keeps_its_own_deadline_while_the_server_hangs() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(400);
+    let limiter = RateLimiter::new(store(&server).deadline(deadline).connect().await.unwrap());
+    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    limiter.check(&limit, &key).await.unwrap();
+    server.pause(true);
+    let mut checks = JoinSet::new();
+    for number in 0..20_u64 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        checks.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(number * 20)).await;
+            let asked = Instant::now();
+            let error = limiter.check(&limit, &Key::from(number)).await.unwrap_err();
+            assert!(error.is_timeout() || error.is_unreachable(), "{error}");
+            asked.elapsed()
+        });
+    }
+    let waits = checks.join_all().await;
+    server.pause(false);
+    // Timers are good to a millisecond, and a busy machine adds some.
+    assert!(waits.iter().all(|wait| *wait + Duration::from_millis(2) >= deadline), "{waits:?}");
+    assert!(waits.iter().all(|wait| *wait < deadline * 2), "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_batch_whose_answer_is_lost_fails_all_its_checks_and_none_is_sent_again() {
+    let mut server = RedisServer::start();
+    let store = store(&server).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
+    let keys: Vec<_> = (0..30_u64).map(Key::from).collect();
+    let ask = |key| store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    ask(&keys[0]).await.unwrap();
+    server.pause(true);
+    let mut answers: Vec<_> = keys.iter().map(ask).collect();
+    // They leave, and nobody answers.
+    for answer in &mut answers {
+        let pending = timeout(Duration::from_millis(5), Pin::new(answer)).await;
+        assert!(pending.is_err());
+    }
+    let port = server.port();
+    server.kill();
+    let again = RedisServer::start_on(port).expect("the port is free again");
+    for answer in answers {
+        let error = answer.await.unwrap_err();
+        assert!(error.may_have_charged(), "{error}");
+    }
+    let mut behind = again.connection();
+    let left: u64 = redis::cmd("DBSIZE").query(&mut behind).unwrap();
+    assert_eq!(left, 0, "nothing was sent again");
+}
+
+#[tokio::test]
+async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_for_others() {
+    let server = RedisServer::start();
+    let store = store(&server).max_waiting(1_000).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_second(1_000_000)).unwrap();
+    let hot = Key::global();
+    let ask = |key: &Key| store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let is_full = |answer: &mut Answer| {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match Pin::new(answer).poll(&mut cx) {
+            Poll::Ready(answer) => answer.unwrap_err().is_overloaded(),
+            Poll::Pending => false,
+        }
+    };
+    // Nothing is sent before this task waits for something.
+    let mut waiting: Vec<_> = (0..600).map(|_| ask(&hot)).collect();
+    let refused = waiting.iter_mut().map(is_full).filter(|it| *it).count();
+    assert_eq!(refused, 100, "half of the room is for one key");
+    let mut others: Vec<_> = (0..600_u64).map(|key| ask(&Key::from(key))).collect();
+    let refused = others.iter_mut().map(is_full).filter(|it| *it).count();
+    assert_eq!(refused, 100, "the other half is left to others");
+    let error = ask(&hot).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the rate limit store is overloaded: 1000 checks wait for their turn already"
+    );
+    assert!(!error.may_have_charged());
+    // Those that wait are served.
+    for answer in waiting.into_iter().take(500).chain(others.into_iter().take(500)) {
+        assert!(answer.await.unwrap().allowed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lanes_share_one_budget_and_admit_exactly_what_is_allowed() {
+    let server = RedisServer::start();
+    for lanes in [1, 2, 4] {
+        let limiter = RateLimiter::new(store(&server).lanes(lanes).connect().await.unwrap());
+        let name = format!("of {lanes}");
+        let limit = Limit::token_bucket(&name, Quota::per_day(1).burst(50)).unwrap();
+        let mut checks = JoinSet::new();
+        for number in 0..2_000_u64 {
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            checks.spawn(async move {
+                limiter.check(&limit, &Key::from(number % 20)).await.unwrap().allowed()
+            });
+        }
+        let admitted = checks.join_all().await.into_iter().filter(|it| *it).count();
+        assert_eq!(admitted, 20 * 50);
+    }
+}
+
+#[test]
+fn a_check_asked_outside_of_the_runtime_is_sent_when_it_is_waited_for() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = store(&server).build().unwrap();
+    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    let answer = store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    assert!(runtime.block_on(answer).unwrap().allowed());
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_nobody_waiting() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let store = store(&server).deadline(Duration::from_secs(20)).build().unwrap();
+    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    first.block_on(ask()).unwrap();
+    server.pause(true);
+    let waiting = {
+        let _inside = first.enter();
+        [ask(), ask(), ask()]
+    };
+    first.shutdown_background();
+    for answer in waiting {
+        second
+            .block_on(async { timeout(Duration::from_secs(10), answer).await })
+            .unwrap()
+            .unwrap_err();
+    }
+    server.pause(false);
+    assert!(second.block_on(ask()).unwrap().allowed());
+}
