@@ -45,10 +45,13 @@ impl Key {
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut encoded = String::new();
         for part in parts {
+            let part = part.as_ref();
+            // Most parts need no escape; what is too long is hashed.
+            encoded.reserve(part.len().min(MAX_ENCODED) + 1);
             if !encoded.is_empty() {
                 encoded.push(':');
             }
-            push_escaped(&mut encoded, part.as_ref());
+            push_escaped(&mut encoded, part);
         }
         if encoded.is_empty() {
             return Self::global();
@@ -66,7 +69,11 @@ impl Key {
     #[must_use]
     pub fn join(&self, other: &Self) -> Self {
         // Both are encoded, and the separator cannot be part of an escaped byte.
-        Self(bounded(format!("({}:{})", self.0, other.0)))
+        let mut joined = String::with_capacity(self.0.len() + other.0.len() + 3);
+        for part in ["(", &self.0, ":", &other.0, ")"] {
+            joined.push_str(part);
+        }
+        Self(bounded(joined))
     }
 
     /// The encoded form: printable ASCII without braces, at most 128 bytes.
@@ -76,16 +83,36 @@ impl Key {
     }
 }
 
+/// Whether a byte stands for itself in a key.
+const IS_PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        plain[byte] = matches!(
+            byte as u8,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9'
+                | b'-' | b'_' | b'.' | b'@' | b'/' | b'+' | b'=' | b','
+        );
+        byte += 1;
+    }
+    plain
+};
+
 fn push_escaped(encoded: &mut String, part: &[u8]) {
     if part.is_empty() {
         encoded.push(EMPTY_PART);
     }
-    for &byte in part {
-        if byte.is_ascii_alphanumeric() || b"-_.@/+=,".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
+    let mut rest = part;
+    while !rest.is_empty() {
+        let plain = rest.iter().position(|&byte| !IS_PLAIN[usize::from(byte)]);
+        let (plain, others) = rest.split_at(plain.unwrap_or(rest.len()));
+        // It is ASCII, so it always is text.
+        encoded.push_str(str::from_utf8(plain).unwrap_or_default());
+        rest = others;
+        if let Some((&byte, others)) = rest.split_first() {
             encoded.push('%');
             push_hex(encoded, byte);
+            rest = others;
         }
     }
 }

@@ -177,6 +177,11 @@ impl Limit {
         self.algorithm == other.algorithm
     }
 
+    /// Whether this is its name. Most often it is its own, shared.
+    pub(crate) fn is_named(&self, name: &Arc<str>) -> bool {
+        Arc::ptr_eq(&self.name, name) || self.name == *name
+    }
+
     pub(crate) fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }

@@ -2,7 +2,6 @@
 
 use http::request::Parts;
 use http::{Extensions, Response};
-use tokio::time::Instant;
 
 use super::headers::Told;
 use super::settings::{KeyedLimit, Settings};
@@ -88,7 +87,7 @@ impl Settings {
     ) -> Outcome<B> {
         match answer {
             Ok(decision) => {
-                let told = Told { decision, at: Instant::now(), format: self.reset_format };
+                let told = Told::new(decision, self.reset_format);
                 if !told.decision.allowed() {
                     telemetry::refused(&self.names, &told.decision);
                     return Outcome::Refuse(refusal::refused(self, told));

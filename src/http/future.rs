@@ -71,6 +71,27 @@ impl<S, ReqBody> Held<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
+    /// What follows a decision.
+    fn proceed<ResBody>(
+        mut self,
+        outcome: Outcome<ResBody>,
+    ) -> State<S, S::Future, ReqBody, ResBody>
+    where
+        S: Clone,
+    {
+        match outcome {
+            Outcome::Refuse(response) => State::Answered { response: Some(response) },
+            Outcome::Forward => self.call(None),
+            Outcome::Admit(told) if told.decision.delay().is_zero() => self.call(Some(told)),
+            Outcome::Admit(told) => {
+                // What the ready service reserved is for others while this one waits.
+                self.service = self.service.clone();
+                let delay = sleep(told.decision.delay());
+                State::Delaying { delay, held: Some(self), told: Some(told) }
+            }
+        }
+    }
+
     /// Hands the request on to the service, which is ready.
     fn call<ResBody>(mut self, told: Option<Told>) -> State<S, S::Future, ReqBody, ResBody> {
         State::Calling { response: self.service.call(self.request), told }
@@ -89,6 +110,13 @@ where
     ) -> Self {
         let held = Some(Held { request, service });
         Self { state: State::Checking { answer, settings, held } }
+    }
+
+    pub(super) fn decided(outcome: Outcome<ResBody>, request: Request<ReqBody>, service: S) -> Self
+    where
+        S: Clone,
+    {
+        Self { state: Held { request, service }.proceed(outcome) }
     }
 
     pub(super) const fn calling(response: S::Future) -> Self {
@@ -114,22 +142,8 @@ where
                 StateProjection::Checking { answer, settings, held } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
                     let Some(mut held) = held.take() else { return Poll::Pending };
-                    match settings.conclude(answer, held.request.extensions_mut()) {
-                        Outcome::Refuse(response) => State::Answered { response: Some(response) },
-                        Outcome::Forward => held.call(None),
-                        Outcome::Admit(told) if told.decision.delay().is_zero() => {
-                            held.call(Some(told))
-                        }
-                        Outcome::Admit(told) => {
-                            // What the ready service reserved is for others while this one waits.
-                            held.service = held.service.clone();
-                            State::Delaying {
-                                delay: sleep(told.decision.delay()),
-                                held: Some(held),
-                                told: Some(told),
-                            }
-                        }
-                    }
+                    let outcome = settings.conclude(answer, held.request.extensions_mut());
+                    held.proceed(outcome)
                 }
                 StateProjection::Delaying { delay, held, told } => {
                     ready!(delay.poll(cx));

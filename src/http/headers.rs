@@ -1,5 +1,6 @@
 //! What a response says about the limit.
 
+use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Response;
@@ -25,12 +26,31 @@ pub enum ResetFormat {
 /// A decision on its way into a response.
 pub(super) struct Told {
     pub(super) decision: Decision,
-    /// When it was decided: its durations start here, however long the handler takes.
-    pub(super) at: Instant,
-    pub(super) format: ResetFormat,
+    reset: Reset,
+}
+
+/// When the budget is whole again. It is fixed when it is decided, however long the handler takes.
+enum Reset {
+    /// In seconds since the Unix epoch.
+    At(u64),
+    /// So long after that moment.
+    After(Duration, Instant),
 }
 
 impl Told {
+    /// What is to be told of a decision made just now.
+    pub(super) fn new(decision: Decision, format: ResetFormat) -> Self {
+        let reset_after = decision.reset_after();
+        let reset = match format {
+            ResetFormat::DeltaSeconds => Reset::After(reset_after, Instant::now()),
+            ResetFormat::EpochSeconds => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Reset::At(seconds(now + reset_after))
+            }
+        };
+        Self { decision, reset }
+    }
+
     /// Whether this is what a client has to heed, beside what another layer decided: a refusal
     /// first, then the fewest units left.
     pub(super) fn is_tightest(&self, other: Option<&Decision>) -> bool {
@@ -63,17 +83,13 @@ impl Told {
 
     /// The headers of any response.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
-        let reset_after = self.decision.reset_after().saturating_sub(self.at.elapsed());
-        let reset = match self.format {
-            ResetFormat::DeltaSeconds => seconds(reset_after),
-            ResetFormat::EpochSeconds => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                seconds(now + reset_after)
-            }
+        let reset = match self.reset {
+            Reset::At(seconds) => seconds,
+            Reset::After(duration, since) => seconds(duration.saturating_sub(since.elapsed())),
         };
-        headers.insert(LIMIT, HeaderValue::from(self.decision.limit()));
-        headers.insert(REMAINING, HeaderValue::from(self.decision.remaining()));
-        headers.insert(RESET, HeaderValue::from(reset));
+        headers.insert(LIMIT, known_number(self.decision.limit()));
+        headers.insert(REMAINING, self.decision.remaining().into());
+        headers.insert(RESET, known_number(reset));
     }
 
     /// The header of a refusal: when to come back.
@@ -92,4 +108,24 @@ pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
 /// Whole seconds, rounded up: never early.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// How many numbers a thread remembers the text of.
+const NUMBERS: usize = 64;
+
+thread_local! {
+    /// A limit is the same in each response, a time of reset in many.
+    static RENDERED: RefCell<[Option<(u64, HeaderValue)>; NUMBERS]> =
+        const { RefCell::new([const { None }; NUMBERS]) };
+}
+
+/// A number that is in many responses as a header value.
+fn known_number(number: u64) -> HeaderValue {
+    RENDERED.with_borrow_mut(|rendered| {
+        let slot = &mut rendered[number as usize % NUMBERS];
+        match slot {
+            Some((same, value)) if *same == number => value.clone(),
+            _ => slot.insert((number, number.into())).1.clone(),
+        }
+    })
 }

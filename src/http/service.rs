@@ -47,13 +47,19 @@ where
 
         let (parts, body) = request.into_parts();
         let admission = self.settings.admit(&parts);
-        let request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(parts, body);
         match admission {
             Admission::Forward => ResponseFuture::calling(ready.call(request)),
             Admission::Refuse(response) => ResponseFuture::answered(response),
-            Admission::Check(answer) => {
-                ResponseFuture::checking(answer, request, ready, Arc::clone(&self.settings))
-            }
+            Admission::Check(answer) => match answer.now() {
+                Ok(answer) => {
+                    let outcome = self.settings.conclude(answer, request.extensions_mut());
+                    ResponseFuture::decided(outcome, request, ready)
+                }
+                Err(answer) => {
+                    ResponseFuture::checking(answer, request, ready, Arc::clone(&self.settings))
+                }
+            },
         }
     }
 }

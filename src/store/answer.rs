@@ -52,6 +52,15 @@ impl Answer {
         Inner::Later(Box::pin(answer)).into()
     }
 
+    /// The answer, if it is there already.
+    #[cfg(feature = "http")]
+    pub(crate) fn now(mut self) -> Result<Result<Decision, Error>, Self> {
+        match &mut self.inner {
+            Inner::Ready(answer) if self.watcher.is_none() => answer.take().ok_or(self),
+            _ => Err(self),
+        }
+    }
+
     /// The same answer, with its decision shown to a watcher.
     #[cfg(feature = "redis")]
     pub(crate) fn watched(mut self, watcher: Arc<dyn Watcher>, watched: Watched) -> Self {

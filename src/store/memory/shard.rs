@@ -39,7 +39,7 @@ impl Budget {
     }
 
     fn is_of(&self, charge: &Charge<'_>) -> bool {
-        *self.key == *charge.key.as_str() && *self.limit == *charge.limit.name()
+        *self.key == *charge.key.as_str() && charge.limit.is_named(&self.limit)
     }
 
     fn ends_at(&self) -> Micros {
