@@ -1,8 +1,9 @@
 # make test   everything, on a redis-server that the tests start themselves
 # make check  format, lints, and every combination of features
 # make doc    the documentation, without warnings
+# make bench  tollgate and its peers side by side, on a redis-server started for it
 
-.PHONY: test check doc redis
+.PHONY: test check doc bench redis
 
 # Without Redis, without Axum, without HTTP: features are additive.
 FEWER_FEATURES = "" redis http "http redis"
@@ -22,6 +23,9 @@ check:
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+
+bench: redis
+	cargo run --release -p tollgate-benches
 
 # Installs a redis-server where none is found.
 redis:

@@ -51,12 +51,12 @@ where
         match admission {
             Admission::Forward => ResponseFuture::calling(ready.call(request)),
             Admission::Refuse(response) => ResponseFuture::answered(response),
-            Admission::Check(answer) => match answer.now() {
-                Ok(answer) => {
+            Admission::Check(mut answer) => match answer.now() {
+                Some(answer) => {
                     let outcome = self.settings.conclude(answer, request.extensions_mut());
                     ResponseFuture::decided(outcome, request, ready)
                 }
-                Err(answer) => {
+                None => {
                     ResponseFuture::checking(answer, request, ready, Arc::clone(&self.settings))
                 }
             },

@@ -54,10 +54,10 @@ impl Answer {
 
     /// The answer, if it is there already.
     #[cfg(feature = "http")]
-    pub(crate) fn now(mut self) -> Result<Result<Decision, Error>, Self> {
+    pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
         match &mut self.inner {
-            Inner::Ready(answer) if self.watcher.is_none() => answer.take().ok_or(self),
-            _ => Err(self),
+            Inner::Ready(answer) if self.watcher.is_none() => answer.take(),
+            _ => None,
         }
     }
 

@@ -18,7 +18,7 @@ use tower::util::ServiceFn;
 use crate::load::{Load, Sample};
 use crate::redis_server::Server;
 
-pub use self::tollgate::Kind;
+use self::tollgate::Kind;
 
 /// What every contender is to hold a key to: `burst` at once, then one unit each `every_ms`.
 #[derive(Clone, Copy, Debug)]
@@ -55,27 +55,12 @@ fn handler() -> Handler {
 /// tollgate on Redis, under a token bucket, and its peers.
 pub fn on_redis(server: &Server) -> Vec<Contender> {
     vec![
-        tollgate::on_redis(server, Kind::TokenBucket),
+        tollgate::on_redis(server, Kind::One),
         rate_tier::on_redis(server),
         rate_limit_redis::on_redis(server),
         by_hand::multiplexed(server),
         by_hand::pooled(server),
     ]
-}
-
-/// The algorithms, one by one, beside the same peers.
-pub fn algorithms_on_redis(server: &Server) -> Vec<Contender> {
-    let kinds = [
-        Kind::TokenBucket,
-        Kind::Gcra,
-        Kind::LeakyBucket,
-        Kind::FixedWindow,
-        Kind::SlidingWindow,
-        Kind::SlidingLog,
-    ];
-    let mut all: Vec<_> = kinds.map(|kind| tollgate::on_redis(server, kind)).into();
-    all.extend(on_redis(server).into_iter().skip(1));
-    all
 }
 
 /// Three limits in one check, and peers in three layers: for each user, each tenant, everybody.
@@ -91,7 +76,7 @@ pub fn three_limits_on_redis(server: &Server) -> Vec<Contender> {
 /// tollgate and its peers in memory.
 pub fn in_memory() -> Vec<Contender> {
     vec![
-        tollgate::in_memory(Kind::TokenBucket),
+        tollgate::in_memory(Kind::One),
         governor::in_memory(),
         governor::in_memory_with_headers(),
         rate_tier::in_memory(),

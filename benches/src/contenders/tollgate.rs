@@ -13,49 +13,27 @@ use crate::load::{KEY, send};
 use crate::redis_server::Server;
 use crate::users::{tenant_of, user};
 
-/// Under which limit, and where.
+/// Which limits a check has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    TokenBucket,
-    Gcra,
-    LeakyBucket,
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
+    /// A user's token bucket.
+    One,
     /// A user's, a tenant's and everybody's, in one check.
     Three,
 }
 
 impl Kind {
-    pub const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
-            Self::TokenBucket => "tollgate",
-            Self::Gcra => "tollgate, GCRA",
-            Self::LeakyBucket => "tollgate, leaky bucket",
-            Self::FixedWindow => "tollgate, fixed window",
-            Self::SlidingWindow => "tollgate, sliding window",
-            Self::SlidingLog => "tollgate, sliding log",
+            Self::One => "tollgate",
             Self::Three => "tollgate, three limits",
         }
     }
+}
 
-    fn limit(self, name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
-        let every = Duration::from_millis(every_ms.into());
-        let quota = Quota::new(1, every).burst(burst.into());
-        // The windows hold no burst: what a bucket holds at once, they hold in the time it takes to
-        // be refilled. A log's limit is bounded.
-        let window = Quota::new(burst.into(), every * burst);
-        let log = burst.min(10_000);
-        let limit = match self {
-            Self::TokenBucket | Self::Three => Limit::token_bucket(name, quota),
-            Self::Gcra => Limit::gcra(name, quota),
-            Self::LeakyBucket => Limit::leaky_bucket_meter(name, quota),
-            Self::FixedWindow => Limit::fixed_window(name, window),
-            Self::SlidingWindow => Limit::sliding_window(name, window),
-            Self::SlidingLog => Limit::sliding_log(name, Quota::new(log.into(), every * log)),
-        };
-        limit.expect("the numbers are in range")
-    }
+fn limit(name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
+    let quota = Quota::new(1, Duration::from_millis(every_ms.into())).burst(burst.into());
+    Limit::token_bucket(name, quota).expect("the numbers are in range")
 }
 
 pub(super) fn on_redis(server: &Server, kind: Kind) -> Contender {
@@ -79,7 +57,7 @@ pub(super) fn in_memory(kind: Kind) -> Contender {
 
 fn layer(limiter: &RateLimiter, kind: Kind, allowance: Allowance) -> RateLimitLayer {
     let by_user = Header::new(KEY).expect("it is a name");
-    let limit = |name| kind.limit(name, allowance);
+    let limit = |name| limit(name, allowance);
     let mut builder = RateLimitLayer::builder(limiter).limit(limit("user"), by_user);
     if kind == Kind::Three {
         let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
