@@ -3,27 +3,32 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+#[cfg(feature = "redis")]
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 #[cfg(feature = "redis")]
 use tokio::sync::oneshot;
+#[cfg(feature = "redis")]
 use tokio::time::Instant;
 
 use crate::{Decision, Error};
 
-/// A decision, now or later: the future that a [`Store`] answers with.
+/// A decision, now or later: the future that a [`Store`](crate::Store) answers with.
 #[must_use = "a decision does nothing until it is awaited"]
 pub struct Answer {
     inner: Inner,
+    #[cfg(feature = "redis")]
     watcher: Option<(Arc<dyn Watcher>, Watched)>,
 }
 
+#[cfg(feature = "redis")]
 /// Sees the decision of an answer on its way to whoever waits for it.
 pub(crate) trait Watcher: Send + Sync {
     fn decided(&self, watched: Watched, decision: &Decision);
 }
 
+#[cfg(feature = "redis")]
 /// What a watcher knows of a check that it has seen leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
@@ -56,7 +61,9 @@ impl Answer {
     #[cfg(feature = "http")]
     pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
         match &mut self.inner {
-            Inner::Ready(answer) if self.watcher.is_none() => answer.take(),
+            #[cfg(feature = "redis")]
+            Inner::Ready(_) if self.watcher.is_some() => None,
+            Inner::Ready(answer) => answer.take(),
             _ => None,
         }
     }
@@ -71,7 +78,11 @@ impl Answer {
 
 impl From<Inner> for Answer {
     fn from(inner: Inner) -> Self {
-        Self { inner, watcher: None }
+        Self {
+            inner,
+            #[cfg(feature = "redis")]
+            watcher: None,
+        }
     }
 }
 
@@ -90,6 +101,7 @@ impl Future for Answer {
                 })
             }),
         };
+        #[cfg(feature = "redis")]
         if let Poll::Ready(Ok(decision)) = &answer
             && let Some((watcher, watched)) = self.watcher.take()
         {

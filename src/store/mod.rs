@@ -43,7 +43,7 @@ use crate::{Charge, ConfigError, Limit, Op};
 /// 4. A state that cannot be read counts as none. It never fails the check.
 /// 5. A state is kept until [`State::ends_at`](crate::State::ends_at), and not for ever.
 /// 6. `apply` does not block, and its answer comes within a bounded time: a store that talks to
-///    others has a deadline of its own. An [`Error`] means "could not decide".
+///    others has a deadline of its own. An [`Error`](crate::Error) means "could not decide".
 /// 7. The batch is [checked](crate::check_batch) before anything else.
 ///
 /// # Example: a wrapper that lets one key pass
