@@ -14,134 +14,145 @@ local LEVEL, LEVEL_SIZE = '>BI7I7I7I6', 28
 local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
 
 local units, micros, capacity, queue = ...
--- The level, as stored.
-local at, used, u, m, low, low_u, low_m
--- Whether something was stored, whether more than draining happened to it, whether it has to be
--- stored anew, and until when.
-local stored, moved, changed, ends_at
 
--- How long it takes from `at` until `units_left` units or less are left of `parts`.
-local function time_until(parts, units_left)
-  if low and units_left < low then
-    return ceil(max(parts - low * m, 0) / u) + ceil((low - units_left) * low_m / low_u)
+local function usual(value, cost)
+  local used = 0
+  if value then
+    if #value ~= LEVEL_SIZE then return nil end
+    local kind, at, was_used, u, m = unpack_from(LEVEL, value)
+    if kind ~= KIND or u ~= units or m ~= micros or at > now
+      or was_used > MAX_EXACT or was_used > 2 * MAX_REFILL * units then
+      return nil
+    end
+    local left = was_used - (now - at) * units
+    if left > 0 then used = left end
   end
-  local above = parts - units_left * m
-  if above <= 0 then return 0 end
-  return ceil(above / u)
+  -- What is free after the charge.
+  local free = (capacity - cost) * micros - used
+  if free < 0 then return nil end
+  local level, delay = used + cost * micros, 0
+  if queue == 1 then delay = ceil(used / units) end
+  -- Divided without a rest, it is exact.
+  return pack(LEVEL, KIND, now, level, units, micros),
+    (free - free % micros) / micros, (level + -level % units) / units, delay
 end
 
--- The level under a quota that may not yet have been in force.
-local function adopt_quota()
-  if u == units and m == micros then
-    moved = moved or low ~= nil
-    low = nil
-    return
+local function machine()
+  -- The level, as stored.
+  local at, used, u, m, low, low_u, low_m
+  -- Whether something was stored, whether more than draining happened to it, whether it has to be
+  -- stored anew, and until when.
+  local stored, moved, changed, ends_at
+
+  -- How long it takes from `at` until `units_left` units or less are left of `parts`.
+  local function time_until(parts, units_left)
+    if low and units_left < low then
+      return ceil(max(parts - low * m, 0) / u) + ceil((low - units_left) * low_m / low_u)
+    end
+    local above = parts - units_left * m
+    if above <= 0 then return 0 end
+    return ceil(above / u)
   end
-  if used <= capacity * m or units / micros > u / m then
-    local whole = floor(used / m)
-    local rest = used - whole * m
-    local parts = 0
-    if rest > 0 then parts = floor(rest / m * micros) + 1 end
-    if whole * micros + parts <= MAX_EXACT then
-      used, u, m, low, moved = whole * micros + parts, units, micros, nil, true
+
+  -- The level under a quota that may not yet have been in force.
+  local function adopt_quota()
+    if u == units and m == micros then
+      moved = moved or low ~= nil
+      low = nil
       return
     end
-  end
-  moved = moved or low ~= capacity or low_u ~= units or low_m ~= micros
-  low, low_u, low_m = capacity, units, micros
-end
-
--- A level of any kind: of another rate, or of two, or from a later time.
-local function load_any(value)
-  local kind, next
-  local whole = #value == LEVEL_SIZE or #value == LEVEL_SIZE + SLOWER_SIZE
-  if whole then
-    kind, at, used, u, m, next = unpack_from(LEVEL, value)
-    if #value > LEVEL_SIZE then low, low_u, low_m = unpack_from(SLOWER, value, next) end
-    whole = kind == KIND and u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
-      and (not low or (low_u > 0 and low_m > 0 and low * low_m <= MAX_EXACT))
-      and time_until(used, 0) <= 2 * MAX_REFILL
-  end
-  if not whole or now >= at + time_until(used, 0) then
-    at, used, u, m, low, stored = now, 0, units, micros, nil, whole
-    return whole and 0 or UNREADABLE
-  end
-  stored = true
-  if at - now > ceil(capacity * micros / units) then
-    at, moved = now, true
-  elseif at < now then
-    if low then
-      local reached = at + time_until(used, low)
-      if reached <= now then
-        at, used, u, m, low = reached, low * low_m, low_u, low_m, nil
+    if used <= capacity * m or units / micros > u / m then
+      local whole = floor(used / m)
+      local rest = used - whole * m
+      local parts = 0
+      if rest > 0 then parts = floor(rest / m * micros) + 1 end
+      if whole * micros + parts <= MAX_EXACT then
+        used, u, m, low, moved = whole * micros + parts, units, micros, nil, true
+        return
       end
     end
-    at, used = now, used - (now - at) * u
+    moved = moved or low ~= capacity or low_u ~= units or low_m ~= micros
+    low, low_u, low_m = capacity, units, micros
   end
-  adopt_quota()
-  return 0
-end
 
-local function load(value)
-  at, used, u, m, low = now, 0, units, micros, nil
-  stored, moved, changed = false, false, false
-  if not value then return 0 end
-  if #value == LEVEL_SIZE then
-    -- Nearly always the quota is the same, and time went on.
-    local kind, v_at, v_used, v_u, v_m = unpack_from(LEVEL, value)
-    if kind == KIND and v_u == units and v_m == micros and v_at <= now
-      and v_used <= MAX_EXACT and v_used <= 2 * MAX_REFILL * units then
-      stored = true
-      local left = v_used - (now - v_at) * units
-      if left > 0 then used = left end
-      return 0
+  local function load(value)
+    at, used, u, m, low = now, 0, units, micros, nil
+    stored, moved, changed = false, false, false
+    if not value then return 0 end
+    local kind, next
+    local whole = #value == LEVEL_SIZE or #value == LEVEL_SIZE + SLOWER_SIZE
+    if whole then
+      kind, at, used, u, m, next = unpack_from(LEVEL, value)
+      if #value > LEVEL_SIZE then low, low_u, low_m = unpack_from(SLOWER, value, next) end
+      whole = kind == KIND and u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
+        and (not low or (low_u > 0 and low_m > 0 and low * low_m <= MAX_EXACT))
+        and time_until(used, 0) <= 2 * MAX_REFILL
     end
+    if not whole or now >= at + time_until(used, 0) then
+      at, used, u, m, low, stored = now, 0, units, micros, nil, whole
+      return whole and 0 or UNREADABLE
+    end
+    stored = true
+    if at - now > ceil(capacity * micros / units) then
+      at, moved = now, true
+    elseif at < now then
+      if low then
+        local reached = at + time_until(used, low)
+        if reached <= now then
+          at, used, u, m, low = reached, low * low_m, low_u, low_m, nil
+        end
+      end
+      at, used = now, used - (now - at) * u
+    end
+    adopt_quota()
+    return 0
   end
-  return load_any(value)
-end
 
-local function decide_otherwise(cost, effect)
-  local behind = at - now
-  local status, retry_after = ALLOWED, -1
-  if cost > capacity then
-    status = NEVER
-  elseif cost > 0 then
-    status, retry_after = REFUSED, time_until(used, capacity - cost) + behind
+  local function decide_otherwise(cost, effect)
+    local behind = at - now
+    local status, retry_after = ALLOWED, -1
+    if cost > capacity then
+      status = NEVER
+    elseif cost > 0 then
+      status, retry_after = REFUSED, time_until(used, capacity - cost) + behind
+    end
+    local whole_after = time_until(used, 0)
+    if moved and settles(effect, cost, status) then
+      changed, ends_at = true, at + whole_after
+    end
+    local reset_after = 0
+    if used > 0 then reset_after = whole_after + behind end
+    return status, max(floor((capacity * m - used) / m), 0), retry_after, reset_after, 0
   end
-  local whole_after = time_until(used, 0)
-  if moved and settles(effect, cost, status) then
-    changed, ends_at = true, at + whole_after
+
+  local function decide(cost, effect)
+    -- What is free after the charge.
+    local free = (capacity - cost) * m - used
+    if free < 0 or cost == 0 or low then return decide_otherwise(cost, effect) end
+    local level, delay = used + cost * m, 0
+    if queue == 1 then delay = ceil(used / u) end
+    -- Rounded up; exact, for integers.
+    local whole_after = (level + -level % u) / u
+    if effect == COMMIT then used, changed, ends_at = level, true, at + whole_after end
+    return ALLOWED, (free - free % m) / m, -1, whole_after + at - now, delay
   end
-  local reset_after = 0
-  if used > 0 then reset_after = whole_after + behind end
-  return status, max(floor((capacity * m - used) / m), 0), retry_after, reset_after, 0
+
+  local function refund(back)
+    if not stored then return end
+    used, changed = max(used - back * m, 0), true
+    if used > 0 then adopt_quota() end
+    ends_at = at + time_until(used, 0)
+  end
+
+  local function save()
+    if not changed then return nil end
+    if used == 0 then return false end
+    local value = pack(LEVEL, KIND, at, used, u, m)
+    if low then value = value .. pack(SLOWER, low, low_u, low_m) end
+    return value, ends_at
+  end
+
+  return {load = load, decide = decide, refund = refund, save = save}
 end
 
-local function decide(cost, effect)
-  -- What is free after the charge.
-  local free = (capacity - cost) * m - used
-  if free < 0 or cost == 0 or low then return decide_otherwise(cost, effect) end
-  local level, delay = used + cost * m, 0
-  if queue == 1 then delay = ceil(used / u) end
-  -- Rounded up; exact, for integers.
-  local whole_after = (level + -level % u) / u
-  if effect == COMMIT then used, changed, ends_at = level, true, at + whole_after end
-  return ALLOWED, (free - free % m) / m, -1, whole_after + at - now, delay
-end
-
-local function refund(back)
-  if not stored then return end
-  used, changed = max(used - back * m, 0), true
-  if used > 0 then adopt_quota() end
-  ends_at = at + time_until(used, 0)
-end
-
-local function save()
-  if not changed then return nil end
-  if used == 0 then return false end
-  local value = pack(LEVEL, KIND, at, used, u, m)
-  if low then value = value .. pack(SLOWER, low, low_u, low_m) end
-  return value, ends_at
-end
-
-return {load = load, decide = decide, refund = refund, save = save}
+return usual, machine

@@ -1,13 +1,19 @@
 -- What all parts of the script share. The parts are put together when the crate is compiled
--- (src/store/redis/script.rs): this, then each algorithm as the body of a function of the file's
--- name, then batch.lua. A call makes the functions of those algorithms only that it needs.
+-- (src/store/redis/script.rs): this, then the algorithms, then general.lua, then batch.lua, where a
+-- call begins. It makes only those functions that it needs: for most calls, the usual.
 --
 -- All times are integer microseconds, all numbers integers below 2^53, exact in Lua. Lua 5.1, no
 -- shebang: it runs on Redis 6.2 to 8 and on Valkey.
 --
--- An algorithm, called with the four numbers of a limit, makes a machine that has one of the
--- limit's budgets in its registers at a time. That costs neither tables nor closures for each check,
--- and a budget that many checks hit is unpacked and packed once. It is
+-- An algorithm, called with the four numbers of a limit, returns two functions:
+--   usual   (value, cost): the charge that is asked for nearly always: under the quota that was
+--           stored, later than that, and admitted. Answers the new value, remaining, reset_after,
+--           after which nothing is left to remember, and delay; nil if it is any other charge, and
+--           the machine has to decide. It changes nothing by itself
+--   machine (): makes the machine that decides everything
+--
+-- A machine has one of the limit's budgets in its registers at a time. That costs neither tables nor
+-- closures for each check, and a budget that many checks hit is unpacked and packed once. It is
 --   load    (value, key): brings what is stored (false: nothing) to this quota and this time.
 --           Answers 0, or UNREADABLE if it cannot be read; then it counts as nothing. An error in
 --           place of a value has no length, and no machine can read that
@@ -26,6 +32,9 @@ local MAX_EXACT = 2 ^ 53 - 1
 
 -- Longer than any budget takes to be whole again: ten leap years.
 local MAX_REFILL = 10 * 366 * 86400 * 1000000
+
+-- The ops. EACH is CHARGE in a form of its own.
+local CHARGE, PEEK, REFUND, RESET, EACH = 0, 1, 2, 3, 4
 
 -- The status of a verdict. UNREADABLE is added when what was stored could not be read.
 local REFUSED, ALLOWED, NEVER, UNREADABLE = 0, 1, 2, 4

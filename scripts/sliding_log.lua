@@ -23,233 +23,239 @@ local HEAD, HEAD_SIZE = '>BI6BBI4I4I4I7I7i7I7I7', 56
 local SLOTS_AT = 10
 
 local limit, new_period = ...
-local key
--- The log, as stored.
-local period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum
--- Whether there is a log; the time that counts, how far the clock was set back, how many of the
--- oldest entries have left, the units they had, and whether the log was made to last longer.
-local stored, time, set_back, gone, left, moved
--- Whether the head has to be stored anew.
-local changed
 
--- Bytes that hold any number below `n`.
-local function bytes_for(n)
-  local bytes = 1
-  while n > 256 ^ bytes do bytes = bytes + 1 end
-  return bytes
-end
+local function machine()
+  local key
+  -- The log, as stored.
+  local period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum
+  -- Whether there is a log; the time that counts, how far the clock was set back, how many of the
+  -- oldest entries have left, the units they had, and whether the log was made to last longer.
+  local stored, time, set_back, gone, left, moved
+  -- Whether the head has to be stored anew.
+  local changed
 
--- Reads a head, and whether it is whole, and its ring there.
-local function unpack_head(value)
-  if #value < HEAD_SIZE then return false end
-  local kind
-  kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
-    unpack_from(HEAD, value)
-  if kind ~= KIND or period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT
-    or before > sum or oldest > clock or clock > MAX_EXACT
-    or (entries == 0 and oldest ~= clock) then
-    return false
+  -- Bytes that hold any number below `n`.
+  local function bytes_for(n)
+    local bytes = 1
+    while n > 256 ^ bytes do bytes = bytes + 1 end
+    return bytes
   end
-  if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
-  return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
-    and first < slots and entries <= slots
-    and redis.call('STRLEN', key) == HEAD_SIZE + slots * (clock_bytes + sum_bytes)
-end
 
--- The place of the i-th oldest entry's slot in the string.
-local function place_of(i)
-  return HEAD_SIZE + (first + i) % slots * (clock_bytes + sum_bytes)
-end
+  -- Reads a head, and whether it is whole, and its ring there.
+  local function unpack_head(value)
+    if #value < HEAD_SIZE then return false end
+    local kind
+    kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
+      unpack_from(HEAD, value)
+    if kind ~= KIND or period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT
+      or before > sum or oldest > clock or clock > MAX_EXACT
+      or (entries == 0 and oldest ~= clock) then
+      return false
+    end
+    if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
+    return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
+      and first < slots and entries <= slots
+      and redis.call('STRLEN', key) == HEAD_SIZE + slots * (clock_bytes + sum_bytes)
+  end
 
--- Of the i-th oldest entry: how much older than the newest it is, and the units since `before`.
-local function entry(i)
-  if i == entries then return 0, sum - before end
-  local place = place_of(i)
-  local slot_clock, slot_sum = unpack_from('>I' .. clock_bytes .. 'I' .. sum_bytes,
-    redis.call('GETRANGE', key, place, place + clock_bytes + sum_bytes - 1))
-  return (clock - slot_clock) % 256 ^ clock_bytes,
-    min((slot_sum - before) % 256 ^ sum_bytes, sum - before)
-end
+  -- The place of the i-th oldest entry's slot in the string.
+  local function place_of(i)
+    return HEAD_SIZE + (first + i) % slots * (clock_bytes + sum_bytes)
+  end
 
--- The first entry, from `from` on, that is less than `age` older than the newest and has at least
--- `units` up to it, or the newest. Most often it is one of the next, so the steps start small.
-local function find(from, age, units)
-  local low, high, step = from - 1, entries, 1
-  while low + 1 < high do
-    local i = min(low + step, high - 1)
-    if step == 0 then i = floor((low + high) / 2) end
-    local entry_age, entry_units = entry(i)
-    if entry_age < age and entry_units >= units then
-      high, step = i, 0
+  -- Of the i-th oldest entry: how much older than the newest it is, and the units since `before`.
+  local function entry(i)
+    if i == entries then return 0, sum - before end
+    local place = place_of(i)
+    local slot_clock, slot_sum = unpack_from('>I' .. clock_bytes .. 'I' .. sum_bytes,
+      redis.call('GETRANGE', key, place, place + clock_bytes + sum_bytes - 1))
+    return (clock - slot_clock) % 256 ^ clock_bytes,
+      min((slot_sum - before) % 256 ^ sum_bytes, sum - before)
+  end
+
+  -- The first entry, from `from` on, that is less than `age` older than the newest and has at least
+  -- `units` up to it, or the newest. Most often it is one of the next, so the steps start small.
+  local function find(from, age, units)
+    local low, high, step = from - 1, entries, 1
+    while low + 1 < high do
+      local i = min(low + step, high - 1)
+      if step == 0 then i = floor((low + high) / 2) end
+      local entry_age, entry_units = entry(i)
+      if entry_age < age and entry_units >= units then
+        high, step = i, 0
+      else
+        low, step = i, step * 2
+      end
+    end
+    return high
+  end
+
+  local function start_anew()
+    period, clock_bytes, sum_bytes, slots, first, entries = new_period, 0, 0, 0, 0, 0
+    before, oldest, newest, clock, sum = 0, 0, now, 0, 0
+    time, set_back, gone, left, moved = now, 0, 0, 0, false
+  end
+
+  local function load(value, its_key)
+    key, stored, changed = its_key, false, false
+    if not value then
+      start_anew()
+      return 0
+    end
+    if not unpack_head(value) then
+      start_anew()
+      return UNREADABLE
+    end
+    stored, set_back, gone, left = true, 0, 0, 0
+    if newest - now > new_period then set_back = newest - now end
+    time = max(now, newest - set_back)
+    local age = newest - (time + set_back - min(period, new_period))
+    if now >= newest + period or age <= 0 then
+      start_anew()
+      return 0
+    end
+    moved = set_back > 0 or period < new_period
+    if clock - oldest >= age then
+      gone = find(1, age, 0)
+      left = select(2, entry(gone - 1))
+    end
+    return 0
+  end
+
+  -- Carries out what was found.
+  local function adopt()
+    if gone > 0 then
+      oldest = clock - entry(gone)
+      first = (first + gone) % slots
+      entries = entries - gone
+      before = before + left
+    end
+    newest = newest - set_back
+    period = new_period
+    set_back, gone, left, moved = 0, 0, 0, false
+  end
+
+  -- The slots of the ring, oldest first, as one string.
+  local function all_slots()
+    if entries == 0 then return '' end
+    local size = clock_bytes + sum_bytes
+    local start, bytes = place_of(0), entries * size
+    local ring_end = HEAD_SIZE + slots * size
+    local ring = redis.call('GETRANGE', key, start, min(start + bytes, ring_end) - 1)
+    if #ring < bytes then
+      ring = ring .. redis.call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + bytes - #ring - 1)
+    end
+    return ring
+  end
+
+  -- Writes the ring anew, with room for more entries and for the numbers of this quota.
+  local function rebuild(new_clock_bytes, new_sum_bytes)
+    local new_slots = max(entries + 1, min(limit, max(8, entries * 2)))
+    local ring = all_slots()
+    if new_clock_bytes ~= clock_bytes or new_sum_bytes ~= sum_bytes then
+      local wide, at = {}, 1
+      local old = '>I' .. clock_bytes .. 'I' .. sum_bytes
+      local new = '>I' .. new_clock_bytes .. 'I' .. new_sum_bytes
+      for i = 1, entries do
+        local c, s
+        c, s, at = unpack_from(old, ring, at)
+        c = clock - (clock - c) % 256 ^ clock_bytes
+        s = before + (s - before) % 256 ^ sum_bytes
+        wide[i] = pack(new, c % 256 ^ new_clock_bytes, s % 256 ^ new_sum_bytes)
+      end
+      ring = table.concat(wide)
+    end
+    redis.call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
+      .. string.rep('\0', (new_slots - entries) * (new_clock_bytes + new_sum_bytes)))
+    first, slots, clock_bytes, sum_bytes = 0, new_slots, new_clock_bytes, new_sum_bytes
+  end
+
+  -- Makes room for a newer newest entry: the one there is goes into the ring.
+  local function shift()
+    local for_clock, for_sum = bytes_for(period), bytes_for(limit + 1)
+    if entries == slots or clock_bytes < for_clock or sum_bytes < for_sum then
+      rebuild(max(for_clock, clock_bytes), max(for_sum, sum_bytes))
+    end
+    redis.call('SETRANGE', key, place_of(entries), pack('>I' .. clock_bytes .. 'I' .. sum_bytes,
+      clock % 256 ^ clock_bytes, sum % 256 ^ sum_bytes))
+    entries = entries + 1
+  end
+
+  local function charge(cost)
+    adopt()
+    if newest ~= time then
+      shift()
+      clock = clock + time - newest
+      newest = time
+    end
+    sum = sum + cost
+    if sum > MAX_EXACT / 2 then
+      -- Sums only count from `before`; slots hold them modulo their size.
+      local base = before - before % 256 ^ sum_bytes
+      before, sum = before - base, sum - base
+    end
+    changed = true
+  end
+
+  local function decide(cost, effect)
+    local used = sum - before - left
+    local status, retry_after = ALLOWED, -1
+    if cost > limit then
+      status = NEVER
+    elseif cost > 0 and used + cost > limit then
+      local frees = find(gone, math.huge, left + used + cost - limit)
+      status = REFUSED
+      -- A ring that was tampered with may say that it was long ago.
+      retry_after = max(newest - entry(frees) - set_back + new_period - now, 1)
     else
-      low, step = i, step * 2
+      used = used + cost
     end
-  end
-  return high
-end
-
-local function start_anew()
-  period, clock_bytes, sum_bytes, slots, first, entries = new_period, 0, 0, 0, 0, 0
-  before, oldest, newest, clock, sum = 0, 0, now, 0, 0
-  time, set_back, gone, left, moved = now, 0, 0, 0, false
-end
-
-local function load(value, its_key)
-  key, stored, changed = its_key, false, false
-  if not value then
-    start_anew()
-    return 0
-  end
-  if not unpack_head(value) then
-    start_anew()
-    return UNREADABLE
-  end
-  stored, set_back, gone, left = true, 0, 0, 0
-  if newest - now > new_period then set_back = newest - now end
-  time = max(now, newest - set_back)
-  local age = newest - (time + set_back - min(period, new_period))
-  if now >= newest + period or age <= 0 then
-    start_anew()
-    return 0
-  end
-  moved = set_back > 0 or period < new_period
-  if clock - oldest >= age then
-    gone = find(1, age, 0)
-    left = select(2, entry(gone - 1))
-  end
-  return 0
-end
-
--- Carries out what was found.
-local function adopt()
-  if gone > 0 then
-    oldest = clock - entry(gone)
-    first = (first + gone) % slots
-    entries = entries - gone
-    before = before + left
-  end
-  newest = newest - set_back
-  period = new_period
-  set_back, gone, left, moved = 0, 0, 0, false
-end
-
--- The slots of the ring, oldest first, as one string.
-local function all_slots()
-  if entries == 0 then return '' end
-  local size = clock_bytes + sum_bytes
-  local start, bytes = place_of(0), entries * size
-  local ring_end = HEAD_SIZE + slots * size
-  local ring = redis.call('GETRANGE', key, start, min(start + bytes, ring_end) - 1)
-  if #ring < bytes then
-    ring = ring .. redis.call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + bytes - #ring - 1)
-  end
-  return ring
-end
-
--- Writes the ring anew, with room for more entries and for the numbers of this quota.
-local function rebuild(new_clock_bytes, new_sum_bytes)
-  local new_slots = max(entries + 1, min(limit, max(8, entries * 2)))
-  local ring = all_slots()
-  if new_clock_bytes ~= clock_bytes or new_sum_bytes ~= sum_bytes then
-    local wide, at = {}, 1
-    local old = '>I' .. clock_bytes .. 'I' .. sum_bytes
-    local new = '>I' .. new_clock_bytes .. 'I' .. new_sum_bytes
-    for i = 1, entries do
-      local c, s
-      c, s, at = unpack_from(old, ring, at)
-      c = clock - (clock - c) % 256 ^ clock_bytes
-      s = before + (s - before) % 256 ^ sum_bytes
-      wide[i] = pack(new, c % 256 ^ new_clock_bytes, s % 256 ^ new_sum_bytes)
+    local reset_after = 0
+    if status == ALLOWED and cost > 0 then
+      reset_after = time + new_period - now
+      if effect == COMMIT then charge(cost) end
+    else
+      if used > 0 then reset_after = newest - set_back + new_period - now end
+      if moved and settles(effect, cost, status) then
+        adopt()
+        changed = true
+      end
     end
-    ring = table.concat(wide)
+    return status, max(limit - used, 0), retry_after, reset_after, 0
   end
-  redis.call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
-    .. string.rep('\0', (new_slots - entries) * (new_clock_bytes + new_sum_bytes)))
-  first, slots, clock_bytes, sum_bytes = 0, new_slots, new_clock_bytes, new_sum_bytes
-end
 
--- Makes room for a newer newest entry: the one there is goes into the ring.
-local function shift()
-  local for_clock, for_sum = bytes_for(period), bytes_for(limit + 1)
-  if entries == slots or clock_bytes < for_clock or sum_bytes < for_sum then
-    rebuild(max(for_clock, clock_bytes), max(for_sum, sum_bytes))
-  end
-  redis.call('SETRANGE', key, place_of(entries), pack('>I' .. clock_bytes .. 'I' .. sum_bytes,
-    clock % 256 ^ clock_bytes, sum % 256 ^ sum_bytes))
-  entries = entries + 1
-end
-
-local function charge(cost)
-  adopt()
-  if newest ~= time then
-    shift()
-    clock = clock + time - newest
-    newest = time
-  end
-  sum = sum + cost
-  if sum > MAX_EXACT / 2 then
-    -- Sums only count from `before`; slots hold them modulo their size.
-    local base = before - before % 256 ^ sum_bytes
-    before, sum = before - base, sum - base
-  end
-  changed = true
-end
-
-local function decide(cost, effect)
-  local used = sum - before - left
-  local status, retry_after = ALLOWED, -1
-  if cost > limit then
-    status = NEVER
-  elseif cost > 0 and used + cost > limit then
-    local frees = find(gone, math.huge, left + used + cost - limit)
-    status = REFUSED
-    -- A ring that was tampered with may say that it was long ago.
-    retry_after = max(newest - entry(frees) - set_back + new_period - now, 1)
-  else
-    used = used + cost
-  end
-  local reset_after = 0
-  if status == ALLOWED and cost > 0 then
-    reset_after = time + new_period - now
-    if effect == COMMIT then charge(cost) end
-  else
-    if used > 0 then reset_after = newest - set_back + new_period - now end
-    if moved and settles(effect, cost, status) then
-      adopt()
-      changed = true
+  local function refund(back)
+    if not stored then return end
+    changed = true
+    local kept = sum - before - left - back
+    adopt()
+    if kept <= 0 then
+      sum = before
+      return
     end
+    -- The newest entries go; the first that reaches what is kept becomes the newest.
+    local last = find(0, math.huge, kept)
+    local age = entry(last)
+    sum, entries = before + kept, last
+    newest, clock = newest - age, clock - age
   end
-  return status, max(limit - used, 0), retry_after, reset_after, 0
-end
 
-local function refund(back)
-  if not stored then return end
-  changed = true
-  local kept = sum - before - left - back
-  adopt()
-  if kept <= 0 then
-    sum = before
-    return
+  local function save()
+    if not changed then return nil end
+    if sum == before then return false end
+    return pack(HEAD, KIND, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
+      newest, clock, sum), newest + period
   end
-  -- The newest entries go; the first that reaches what is kept becomes the newest.
-  local last = find(0, math.huge, kept)
-  local age = entry(last)
-  sum, entries = before + kept, last
-  newest, clock = newest - age, clock - age
+
+  local function has_ring(head)
+    return unpack_from('>I4', head, SLOTS_AT) > 0
+  end
+
+  return {
+    load = load, decide = decide, refund = refund, save = save,
+    head_size = HEAD_SIZE, has_ring = has_ring,
+  }
 end
 
-local function save()
-  if not changed then return nil end
-  if sum == before then return false end
-  return pack(HEAD, KIND, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
-    newest, clock, sum), newest + period
-end
-
-local function has_ring(head)
-  return unpack_from('>I4', head, SLOTS_AT) > 0
-end
-
-return {
-  load = load, decide = decide, refund = refund, save = save,
-  head_size = HEAD_SIZE, has_ring = has_ring,
-}
+-- Nothing is usual: what to read depends on the head.
+return nil, machine

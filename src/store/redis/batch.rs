@@ -10,10 +10,10 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::time::Instant;
 
-use super::wire::{self, FIELDS};
+use super::wire::{self, Reply, Told};
 use crate::algorithm::Algorithm;
 use crate::store::Promise;
-use crate::{Charge, Error, Op, telemetry};
+use crate::{Charge, Decision, Error, Op, telemetry};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
 /// long, to about two milliseconds.
@@ -75,8 +75,15 @@ struct Key {
     end: usize,
     /// The run that touches it last.
     last_run: usize,
-    /// How many checks do.
+    /// How many checks do, and in how many runs.
     checks: usize,
+    runs: usize,
+}
+
+/// Where a run's verdicts are: those of its next check, and of its last.
+struct Place {
+    next: usize,
+    last: usize,
 }
 
 impl Batch {
@@ -117,6 +124,7 @@ impl Batch {
             let key = &mut self.keys.all[usize::from(charge.key)];
             key.last_run = run;
             key.checks += 1;
+            key.runs += usize::from(same.is_none());
         }
         match same {
             Some(_) => self.charges.truncate(first),
@@ -200,57 +208,75 @@ impl Batch {
     /// What the script gets.
     pub(super) fn body(&self) -> Vec<u8> {
         let mut body = wire::Body::new(self.limits.iter().map(|(algorithm, _)| algorithm));
-        for run in self.runs.iter().filter(|run| run.times > 0) {
-            body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
+        let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
+        while let Some(run) = runs.next() {
+            if !self.is_alone(run) {
+                body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
+                continue;
+            }
+            let first = &self.charges[run.first];
+            let mut next = wire::Charge { key: first.key + 1, ..*first };
+            while runs.next_if(|it| self.is_alone(it) && self.charges[it.first] == next).is_some() {
+                next.key += 1;
+            }
+            body.push_each(next.key - first.key, first);
         }
         body.into_bytes()
     }
 
+    /// Whether the run is one charge, once, of a budget that nothing else here touches.
+    fn is_alone(&self, run: &Run) -> bool {
+        let charge = &self.charges[run.first];
+        let key = &self.keys.all[usize::from(charge.key)];
+        run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
+    }
+
     /// Answers every check with its part of the script's reply.
     pub(super) fn conclude(&mut self, reply: &[i64]) {
-        let Some(verdicts) = self.verdicts_of_runs(reply) else {
+        let Some((verdicts, mut places)) = self.read(Reply::new(reply)) else {
             return self.fail(|| strange(reply));
         };
-        // How many checks of its run came before.
-        let mut seen = vec![0; self.runs.len()];
         for check in self.checks.iter_mut().filter(|check| check.sent) {
-            let (run, blocks) = (&self.runs[check.run], verdicts[check.run]);
-            let size = run.size * FIELDS;
-            // The last block stands for all that follow: they are answered alike.
-            let block = usize::min(seen[check.run], blocks.len() / size - 1);
-            seen[check.run] += 1;
+            let (run, place) = (&self.runs[check.run], &mut places[check.run]);
+            let verdicts = &verdicts[place.next..][..run.size];
+            // The last answer stands for all that follow: they are answered alike.
+            place.next = usize::min(place.next + run.size, place.last);
             let Some(promise) = check.promise.take() else { continue };
             let charges = &self.charges[run.first..][..run.size];
-            let capacities = charges.iter().map(|it| self.limits[usize::from(it.limit)].1);
-            let decision = wire::decision(&blocks[block * size..][..size], capacities);
+            let mut verdicts = verdicts
+                .iter()
+                .zip(charges)
+                .map(|(told, charge)| told.under(self.limits[usize::from(charge.limit)].1));
+            let decision = match run.size {
+                1 => verdicts.next().map(Decision::from),
+                _ => Decision::of_group(verdicts.collect()),
+            };
             promise.keep(decision.ok_or_else(|| strange(reply)));
         }
     }
 
-    /// The part of the reply that is each run's, and an event for each value that was unreadable.
-    fn verdicts_of_runs<'a>(&self, reply: &'a [i64]) -> Option<Vec<&'a [i64]>> {
-        let mut rest = reply;
-        let mut parts = Vec::with_capacity(self.runs.len());
+    /// All verdicts of a reply, with the places of each run's; and an event for each value that was
+    /// unreadable.
+    fn read(&self, mut reply: Reply<'_>) -> Option<(Vec<Told>, Vec<Place>)> {
+        let mut verdicts = Vec::with_capacity(self.checks.len());
+        let mut places = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
-            let mut blocks = usize::from(run.times);
-            if run.times > 1 {
-                let (&count, others) = rest.split_first()?;
-                (blocks, rest) = (usize::try_from(count).ok()?, others);
-            }
-            if blocks > usize::from(run.times) || (blocks == 0 && run.times > 0) {
-                return None;
-            }
-            let (part, others) = rest.split_at_checked(blocks * run.size * FIELDS)?;
-            for (verdict, index) in part.chunks(FIELDS).zip((0..run.size).cycle()) {
-                if wire::is_unreadable(verdict) {
+            let answers = match run.times {
+                times @ 0..=1 => times.into(),
+                times => reply.count().filter(|count| (1..=times.into()).contains(count))?,
+            };
+            let next = verdicts.len();
+            for index in (0..run.size).cycle().take(answers * run.size) {
+                let told = reply.verdict()?;
+                if told.is_unreadable() {
                     let charge = &self.charges[run.first + index];
                     telemetry::unreadable(self.keys.get(charge.key.into()));
                 }
+                verdicts.push(told);
             }
-            parts.push(part);
-            rest = others;
+            places.push(Place { next, last: verdicts.len().saturating_sub(run.size) });
         }
-        rest.is_empty().then_some(parts)
+        reply.is_empty().then_some((verdicts, places))
     }
 
     /// Empty again, with its room kept for others.
@@ -282,7 +308,7 @@ impl Keys {
         // A batch has fewer charges than that.
         let number = u16::try_from(all.len()).unwrap_or(u16::MAX);
         numbers.insert_unique(hash, number, |&number| hasher.hash_one(key(number)));
-        all.push(Key { end: text.len(), last_run: usize::MAX, checks: 0 });
+        all.push(Key { end: text.len(), last_run: usize::MAX, checks: 0, runs: 0 });
         number
     }
 

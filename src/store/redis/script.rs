@@ -4,31 +4,41 @@ use std::collections::HashMap;
 use std::str::Split;
 use std::sync::LazyLock;
 
-/// An algorithm's file as the body of a function of its name.
+/// A file as the body of a function of its name.
 macro_rules! function {
     ($name:literal) => {
-        concat!(
-            "local function ",
-            $name,
-            "(...)\n",
-            include_str!(concat!("../../../scripts/", $name, ".lua")),
-            "end\n"
-        )
+        concat!("local function ", $name, "(...)\n", file!($name), "end\n")
     };
 }
 
-/// The Lua halves of the algorithms, and the one that applies them. To add an algorithm is to add
-/// a line here, and its number in `batch.lua` and [`wire`](super::wire).
+/// A file as what `algorithm` does for a number.
+macro_rules! algorithm {
+    ($number:literal, $name:literal) => {
+        concat!("if number == ", $number, " then\n", file!($name), "end\n")
+    };
+}
+
+macro_rules! file {
+    ($name:literal) => {
+        include_str!(concat!("../../../scripts/", $name, ".lua"))
+    };
+}
+
+/// The Lua halves of the algorithms, and what applies them. To add an algorithm is to add a line
+/// here, and its number in [`wire`](super::wire).
 const SOURCE: &str = concat!(
-    include_str!("../../../scripts/head.lua"),
-    function!("fixed_window"),
-    function!("sliding_window"),
-    function!("sliding_log"),
+    file!("head"),
     function!("bucket"),
-    function!("token_bucket"),
-    function!("leaky_bucket"),
-    function!("gcra"),
-    include_str!("../../../scripts/batch.lua"),
+    "local function algorithm(number, ...)\n",
+    algorithm!(1, "fixed_window"),
+    algorithm!(2, "sliding_window"),
+    algorithm!(3, "sliding_log"),
+    algorithm!(4, "token_bucket"),
+    algorithm!(5, "leaky_bucket"),
+    algorithm!(6, "gcra"),
+    "end\n",
+    function!("general"),
+    file!("batch"),
 );
 
 /// The source as the server gets it.
@@ -133,7 +143,7 @@ mod tests {
 
     #[test]
     fn no_name_in_capitals_is_left_that_only_the_reader_knows() {
-        let known = ["KEYS", "ARGV", "ALGORITHMS"];
+        let known = ["KEYS", "ARGV"];
         let code = code().split('\'').step_by(2).collect::<String>();
         let names = code.split(|it| !is_of_name(it)).filter(|word| word.len() > 1);
         let in_capitals = |word: &&str| word.chars().all(|it| it.is_ascii_uppercase() || it == '_');

@@ -1,16 +1,16 @@
 //! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
 
+use crate::Op;
 use crate::algorithm::{Algorithm, Anchor, Bucket, Mode};
 use crate::decision::{Micros, Verdict};
-use crate::{Decision, Op};
-
-/// Integers in the reply for each verdict.
-pub(super) const FIELDS: usize = 5;
 
 /// The status of a verdict, as in `scripts/head.lua`.
 const ALLOWED: i64 = 1;
 const NEVER: i64 = 2;
 const UNREADABLE: i64 = 4;
+
+/// The op of a run that is one charge of each of several keys.
+const EACH: u64 = 4;
 
 /// A charge as it is sent: its key and its limit by their number, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,28 @@ impl Body {
 
     /// The same check, `times` times in a row.
     pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[Charge]) {
-        self.push(number_of(op), 1);
-        self.push(charges.len() as u64, 1);
+        self.push_head(number_of(op), charges.len(), times);
+        charges.iter().for_each(|charge| self.push_charge(charge));
+    }
+
+    /// The same charge of each of `keys` keys, from that of `first` on. Nothing else may touch
+    /// them, and the cost must not be 0.
+    pub(super) fn push_each(&mut self, keys: u16, first: &Charge) {
+        self.push_head(EACH, 1, keys);
+        self.push_charge(first);
+    }
+
+    fn push_head(&mut self, op: u64, size: usize, times: u16) {
+        self.push(op, 1);
+        self.push(size as u64, 1);
         self.push(times.into(), 2);
-        for charge in charges {
-            // Lua counts from 1.
-            self.push(u64::from(charge.key) + 1, 2);
-            self.push(u64::from(charge.limit) + 1, 2);
-            self.push(charge.cost.into(), 4);
-        }
+    }
+
+    fn push_charge(&mut self, charge: &Charge) {
+        // Lua counts from 1.
+        self.push(u64::from(charge.key) + 1, 2);
+        self.push(u64::from(charge.limit) + 1, 2);
+        self.push(charge.cost.into(), 4);
     }
 
     fn push_limit(&mut self, limit: &Algorithm) {
@@ -78,38 +91,85 @@ pub(super) fn time(set: Option<Micros>) -> String {
     set.map_or_else(String::new, |now| now.to_string())
 }
 
-/// Whether this verdict's budget held a value that could not be read.
-pub(super) fn is_unreadable(verdict: &[i64]) -> bool {
-    verdict.first().is_some_and(|status| status & UNREADABLE != 0)
+/// What the script has answered, to be read from the start.
+pub(super) struct Reply<'a>(&'a [i64]);
+
+/// A verdict as the script gives it: without the limit's capacity.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    status: i64,
+    remaining: u64,
+    retry_after: Option<u64>,
+    reset_after: u64,
+    delay: u64,
 }
 
-/// The decision of one check: the verdicts of its charges one after another, and the capacities of
-/// their limits, which the script does not repeat. None if that is not what the numbers are.
-pub(super) fn decision(
-    verdicts: &[i64],
-    capacities: impl ExactSizeIterator<Item = u64>,
-) -> Option<Decision> {
-    let several = capacities.len() > 1;
-    let mut verdicts =
-        verdicts.chunks(FIELDS).zip(capacities).map(|(it, limit)| verdict(it, limit));
-    if several {
-        Decision::of_group(verdicts.collect::<Option<Vec<_>>>()?)
-    } else {
-        verdicts.next()?.map(Decision::from)
+impl<'a> Reply<'a> {
+    pub(super) const fn new(numbers: &'a [i64]) -> Self {
+        Self(numbers)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How often a run's group was worth an answer.
+    pub(super) fn count(&mut self) -> Option<usize> {
+        let (&count, rest) = self.0.split_first()?;
+        self.0 = rest;
+        count.try_into().ok()
+    }
+
+    pub(super) fn verdict(&mut self) -> Option<Told> {
+        let (told, rest) = match *self.0 {
+            [remaining, reset_after, ref rest @ ..] if remaining >= 0 => {
+                (Told::new(ALLOWED, remaining, -1, reset_after, 0), rest)
+            }
+            [status, remaining, retry_after, reset_after, delay, ref rest @ ..] => {
+                (Told::new(-1 - status, remaining, retry_after, reset_after, delay), rest)
+            }
+            _ => return None,
+        };
+        self.0 = rest;
+        told
     }
 }
 
-fn verdict(fields: &[i64], limit: u64) -> Option<Verdict> {
-    let &[status, remaining, retry_after, reset_after, delay] = fields else { return None };
-    Some(Verdict {
-        allowed: status & ALLOWED != 0,
-        never: status & NEVER != 0,
-        limit,
-        remaining: remaining.try_into().ok()?,
-        retry_after: retry_after.try_into().ok(),
-        reset_after: reset_after.try_into().ok()?,
-        delay: delay.try_into().ok()?,
-    })
+impl Told {
+    /// None if that is not what the numbers are.
+    fn new(
+        status: i64,
+        remaining: i64,
+        retry_after: i64,
+        reset_after: i64,
+        delay: i64,
+    ) -> Option<Self> {
+        Some(Self {
+            status,
+            remaining: remaining.try_into().ok()?,
+            retry_after: retry_after.try_into().ok(),
+            reset_after: reset_after.try_into().ok()?,
+            delay: delay.try_into().ok()?,
+        })
+    }
+
+    /// Whether the budget held a value that could not be read.
+    pub(super) const fn is_unreadable(&self) -> bool {
+        self.status & UNREADABLE != 0
+    }
+
+    /// The whole verdict, under a limit of that capacity.
+    pub(super) const fn under(&self, limit: u64) -> Verdict {
+        Verdict {
+            allowed: self.status & ALLOWED != 0,
+            never: self.status & NEVER != 0,
+            limit,
+            remaining: self.remaining,
+            retry_after: self.retry_after,
+            reset_after: self.reset_after,
+            delay: self.delay,
+        }
+    }
 }
 
 const fn bucket(bucket: &Bucket, queue: u64) -> [u64; 4] {

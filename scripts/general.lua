@@ -1,0 +1,194 @@
+-- Decides what is not one usual charge of a budget: groups, peeks, refunds, resets, budgets that
+-- several checks hit, refusals, changed quotas, clocks that were set back. batch.lua calls this
+-- when it comes to the first of them; the reply is as it says there.
+local keys, values, request, usuals, machines, grace, reply = ...
+local NEXT_CHARGE = '>I2I2I4'
+
+local call, pcall = redis.call, redis.pcall
+
+-- How many numbers the reply has.
+local n
+
+local function tell(status, remaining, retry_after, reset_after, delay)
+  if status == ALLOWED and delay == 0 then
+    reply[n + 1], reply[n + 2] = remaining, reset_after
+    n = n + 2
+  else
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] =
+      -1 - status, remaining, retry_after, reset_after, delay
+    n = n + 5
+  end
+end
+
+-- The machines that were made, by the number of their limit.
+local made = {}
+-- What was written, in that order, by the number of its key: when it ends, and which machine it
+-- is of.
+local written, ends, writer = {}, {}, {}
+
+local function machine_of(l)
+  local machine = made[l]
+  if not machine then
+    machine = machines[l]()
+    made[l] = machine
+  end
+  return machine
+end
+
+-- What is stored: read once, written once.
+local function value_of(k, head_size)
+  local value = values[k]
+  if value == nil then
+    if head_size then
+      value = pcall('GETRANGE', keys[k], 0, head_size - 1)
+      if value == '' then value = false end
+    else
+      value = pcall('GET', keys[k])
+    end
+    values[k] = value
+  end
+  return value
+end
+
+-- Loads a key's budget: 0, or UNREADABLE.
+local function load(k, machine)
+  return machine.load(value_of(k, machine.head_size), keys[k])
+end
+
+local function keep(k, value, ends_at, machine)
+  if not ends[k] then written[#written + 1] = k end
+  values[k], ends[k], writer[k] = value, ends_at or 0, machine
+end
+
+-- Keeps what the last loaded budget has become.
+local function save(k, machine)
+  local value, ends_at = machine.save()
+  if value ~= nil then keep(k, value, ends_at, machine) end
+end
+
+-- Answers one charge as often as it is asked: how often that was worth telling.
+local function decide_one(op, times, k, l, cost)
+  local machine = machine_of(l)
+  local unreadable = load(k, machine)
+  local decide, effect = machine.decide, op == CHARGE and COMMIT or DRY
+  local told = 0
+  repeat
+    local status, remaining, retry_after, reset_after, delay = decide(cost, effect)
+    tell(status + unreadable, remaining, retry_after, reset_after, delay)
+    told, unreadable = told + 1, 0
+  until told == times or status ~= ALLOWED or effect == DRY
+  if effect == COMMIT then save(k, machine) end
+  return told
+end
+
+-- The group that is decided: of each charge its key, its limit, its cost, and what the first look
+-- said of it.
+local key_of, limit_of, cost_of, seen = {}, {}, {}, {}
+-- What it would leave, if all charges are usual.
+local new, remaining_of, reset_of, delay_of = {}, {}, {}, {}
+
+-- Charges the group if each of its charges is usual, and of a budget of its own.
+local function charge_as_usual(size)
+  for i = 1, size do
+    local k, usual = key_of[i], usuals[limit_of[i]]
+    for j = 1, i - 1 do
+      if key_of[j] == k then return false end
+    end
+    if not usual or cost_of[i] == 0 then return false end
+    new[i], remaining_of[i], reset_of[i], delay_of[i] = usual(value_of(k), cost_of[i])
+    if not new[i] then return false end
+  end
+  for i = 1, size do
+    keep(key_of[i], new[i], now + reset_of[i])
+    tell(ALLOWED, remaining_of[i], -1, reset_of[i], delay_of[i])
+  end
+  return true
+end
+
+-- Takes a charge back, or all charges, and loads what is left.
+local function give_back(op, k, machine, cost)
+  local unreadable = load(k, machine)
+  if op == REFUND then
+    machine.refund(cost)
+    save(k, machine)
+  else
+    keep(k, false)
+  end
+  -- What cannot be read is told once, and stays until something is put in its place.
+  load(k, machine)
+  return unreadable
+end
+
+-- Answers the group once. Whether it is to be asked again.
+local function decide_group(op, size)
+  if op == CHARGE and charge_as_usual(size) then return true end
+  local all = true
+  for i = 1, size do
+    local k, machine, cost = key_of[i], machine_of(limit_of[i]), cost_of[i]
+    if op >= REFUND then
+      local unreadable = give_back(op, k, machine, cost)
+      local status, remaining, retry_after, reset_after, delay = machine.decide(0, DRY)
+      tell(status + unreadable, remaining, retry_after, reset_after, delay)
+    else
+      local unreadable = load(k, machine)
+      local status = machine.decide(cost, DRY)
+      all = all and status == ALLOWED
+      seen[i] = status + unreadable
+    end
+  end
+  if op >= REFUND then return op == REFUND end
+  for i = 1, size do
+    local k, machine, cost, unreadable = key_of[i], machine_of(limit_of[i]), cost_of[i], 0
+    local effect = DRY
+    if op == CHARGE and cost > 0 then effect = all and COMMIT or SETTLE end
+    -- Nothing is taken from a limit that agrees with a check that another refuses.
+    if not all and seen[i] % UNREADABLE == ALLOWED then cost = 0 end
+    if seen[i] >= UNREADABLE then unreadable = UNREADABLE end
+    load(k, machine)
+    local status, remaining, retry_after, reset_after, delay = machine.decide(cost, effect)
+    tell(status + unreadable, remaining, retry_after, reset_after, delay)
+    if effect ~= DRY then save(k, machine) end
+  end
+  return all and op == CHARGE
+end
+
+-- Answers a run. Returns how long the reply is now, and where the request goes on.
+local function decide(length, op, size, times, k, l, cost, next)
+  local place = length + 1
+  n = times > 1 and place or length
+  local told = 0
+  if size == 1 and op <= PEEK then
+    told = decide_one(op, times, k, l, cost)
+  else
+    key_of[1], limit_of[1], cost_of[1] = k, l, cost
+    for i = 2, size do
+      key_of[i], limit_of[i], cost_of[i], next = unpack_from(NEXT_CHARGE, request, next)
+    end
+    repeat
+      told = told + 1
+      local again = decide_group(op, size)
+    until told == times or not again
+  end
+  if times > 1 then reply[place] = told end
+  return n, next
+end
+
+local function write()
+  for i = 1, #written do
+    local k = written[i]
+    local key, value, machine = keys[k], values[k], writer[k]
+    if not value then
+      call('DEL', key)
+    else
+      local ttl = max(ceil((ends[k] - now) / 1000), 1) + grace
+      if machine and machine.has_ring and machine.has_ring(value) then
+        call('SETRANGE', key, 0, value)
+        call('PEXPIRE', key, ttl)
+      else
+        call('PSETEX', key, ttl, value)
+      end
+    end
+  end
+end
+
+return decide, write
