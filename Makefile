@@ -1,9 +1,11 @@
 # make test   everything, on a redis-server that the tests start themselves
 # make check  format, lints, and every combination of features
 # make doc    the documentation, without warnings
-# make bench  tollgate and its peers side by side, on a redis-server started for it
+# make bench  tollgate and its peers side by side, on a redis-server started for it: writes
+#             benches/RESULTS.md and benches/results.svg
+# make micro  the decisions and the embedded store by themselves
 
-.PHONY: test check doc bench redis
+.PHONY: test check doc bench micro redis
 
 # Without Redis, without Axum, without HTTP: features are additive.
 FEWER_FEATURES = "" redis http "http redis"
@@ -15,8 +17,8 @@ test: redis
 	done
 
 check:
-	cargo fmt --check
-	cargo clippy --all-features --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	for features in $(FEWER_FEATURES) axum; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
@@ -26,6 +28,9 @@ doc:
 
 bench: redis
 	cargo run --release -p tollgate-benches
+
+micro:
+	cargo bench -p tollgate-benches
 
 # Installs a redis-server where none is found.
 redis:

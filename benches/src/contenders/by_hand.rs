@@ -23,7 +23,7 @@ type Reply = (i64, u64, u64);
 
 pub(super) fn multiplexed(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("by hand, multiplexed", move |load, allowance| {
+    Contender::peer("by hand, multiplexed", move |load, allowance| {
         let server = server.clone();
         async move {
             let connection = server.connection().await;
@@ -38,7 +38,7 @@ pub(super) fn multiplexed(server: &Server) -> Contender {
 
 pub(super) fn three_multiplexed(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("3 x by hand, multiplexed", move |load, allowance| {
+    Contender::peer("3 x by hand, multiplexed", move |load, allowance| {
         let server = server.clone();
         async move {
             let connection = server.connection().await;
@@ -63,7 +63,7 @@ pub(super) fn three_multiplexed(server: &Server) -> Contender {
 
 pub(super) fn pooled(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("by hand, deadpool-redis", move |load, allowance| {
+    Contender::peer("by hand, deadpool-redis", move |load, allowance| {
         let server = server.clone();
         async move {
             let config = deadpool_redis::Config::from_url(server.url());

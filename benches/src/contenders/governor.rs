@@ -25,7 +25,7 @@ impl KeyExtractor for User {
 
 macro_rules! contender {
     ($name:literal, |$builder:ident| $config:expr) => {
-        Contender::new($name, |load, Allowance { burst, every_ms }| async move {
+        Contender::peer($name, |load, Allowance { burst, every_ms }| async move {
             let mut $builder = GovernorConfigBuilder::default().key_extractor(User);
             $builder
                 .period(Duration::from_millis(every_ms.into()))

@@ -18,7 +18,7 @@ use tower::util::ServiceFn;
 use crate::load::{Load, Sample};
 use crate::redis_server::Server;
 
-use self::tollgate::Kind;
+pub use self::tollgate::ALGORITHMS;
 
 /// What every contender is to hold a key to: `burst` at once, then one unit each `every_ms`.
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +32,26 @@ type Measure = Box<dyn Fn(Load, Allowance) -> Pin<Box<dyn Future<Output = Sample
 
 /// A limiter that takes part.
 pub struct Contender {
-    pub name: &'static str,
+    pub name: String,
+    /// Whether it is one of those that tollgate is measured against.
+    pub is_peer: bool,
     pub measure: Measure,
 }
 
 impl Contender {
-    fn new<F: Future<Output = Sample> + 'static>(
-        name: &'static str,
+    fn peer<F: Future<Output = Sample> + 'static>(
+        name: &str,
         measure: impl Fn(Load, Allowance) -> F + 'static,
     ) -> Self {
-        Self { name, measure: Box::new(move |load, allowance| Box::pin(measure(load, allowance))) }
+        Self { is_peer: true, ..Self::tollgate(name.to_owned(), measure) }
+    }
+
+    fn tollgate<F: Future<Output = Sample> + 'static>(
+        name: String,
+        measure: impl Fn(Load, Allowance) -> F + 'static,
+    ) -> Self {
+        let measure: Measure = Box::new(move |load, allowance| Box::pin(measure(load, allowance)));
+        Self { name, is_peer: false, measure }
     }
 }
 
@@ -54,8 +64,25 @@ fn handler() -> Handler {
 
 /// tollgate on Redis, under a token bucket, and its peers.
 pub fn on_redis(server: &Server) -> Vec<Contender> {
+    let tollgate = tollgate::on_redis(server, tollgate::TOKEN_BUCKET);
+    [vec![tollgate], peers_on_redis(server)].into_iter().flatten().collect()
+}
+
+/// The same, and tollgate with leases.
+pub fn on_redis_and_leased(server: &Server) -> Vec<Contender> {
+    let mut all = on_redis(server);
+    all.insert(1, tollgate::leased(server));
+    all
+}
+
+/// tollgate on Redis, under each algorithm, and its peers.
+pub fn algorithms_on_redis(server: &Server) -> Vec<Contender> {
+    let tollgate = ALGORITHMS.iter().map(|&it| tollgate::on_redis(server, it));
+    tollgate.chain(peers_on_redis(server)).collect()
+}
+
+fn peers_on_redis(server: &Server) -> Vec<Contender> {
     vec![
-        tollgate::on_redis(server, Kind::One),
         rate_tier::on_redis(server),
         rate_limit_redis::on_redis(server),
         by_hand::multiplexed(server),
@@ -66,19 +93,16 @@ pub fn on_redis(server: &Server) -> Vec<Contender> {
 /// Three limits in one check, and peers in three layers: for each user, each tenant, everybody.
 pub fn three_limits_on_redis(server: &Server) -> Vec<Contender> {
     vec![
-        tollgate::on_redis(server, Kind::Three),
+        tollgate::three_on_redis(server),
         rate_tier::three_on_redis(server),
         rate_limit_redis::three_on_redis(server),
         by_hand::three_multiplexed(server),
     ]
 }
 
-/// tollgate and its peers in memory.
-pub fn in_memory() -> Vec<Contender> {
-    vec![
-        tollgate::in_memory(Kind::One),
-        governor::in_memory(),
-        governor::in_memory_with_headers(),
-        rate_tier::in_memory(),
-    ]
+/// tollgate in memory, under each algorithm, and its peers.
+pub fn in_memory(_: &Server) -> Vec<Contender> {
+    let tollgate = ALGORITHMS.iter().map(|&it| tollgate::in_memory(it));
+    let peers = [governor::in_memory(), governor::in_memory_with_headers(), rate_tier::in_memory()];
+    tollgate.chain(peers).collect()
 }

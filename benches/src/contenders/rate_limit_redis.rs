@@ -36,7 +36,7 @@ impl KeyResolver for Whose {
 
 pub(super) fn on_redis(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("tower-rate-limit-redis", move |load, allowance| {
+    Contender::peer("tower-rate-limit-redis", move |load, allowance| {
         let server = server.clone();
         async move {
             let service = layer(&server, allowance, Whose::Users).await.layer(handler());
@@ -47,7 +47,7 @@ pub(super) fn on_redis(server: &Server) -> Contender {
 
 pub(super) fn three_on_redis(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("3 x tower-rate-limit-redis", move |load, allowance| {
+    Contender::peer("3 x tower-rate-limit-redis", move |load, allowance| {
         let server = server.clone();
         async move {
             let service = ServiceBuilder::new()

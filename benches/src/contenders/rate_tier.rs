@@ -16,7 +16,7 @@ const TIER: &str = "all";
 
 pub(super) fn on_redis(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("tower-rate-tier", move |load, allowance| {
+    Contender::peer("tower-rate-tier", move |load, allowance| {
         let server = server.clone();
         async move {
             let layer = layer(Some(&server), allowance, "user").await.identifier_fn(by_user);
@@ -27,7 +27,7 @@ pub(super) fn on_redis(server: &Server) -> Contender {
 
 pub(super) fn three_on_redis(server: &Server) -> Contender {
     let server = server.clone();
-    Contender::new("3 x tower-rate-tier", move |load, allowance| {
+    Contender::peer("3 x tower-rate-tier", move |load, allowance| {
         let server = server.clone();
         async move {
             let by_tenant =
@@ -44,7 +44,7 @@ pub(super) fn three_on_redis(server: &Server) -> Contender {
 }
 
 pub(super) fn in_memory() -> Contender {
-    Contender::new("tower-rate-tier", |load, allowance| async move {
+    Contender::peer("tower-rate-tier", |load, allowance| async move {
         let layer = layer(None, allowance, "user").await.identifier_fn(by_user);
         send(layer.layer(handler()), load, None).await
     })

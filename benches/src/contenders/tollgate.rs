@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::request::Parts;
 use tollgate::{
-    Global, Header, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore, from_fn,
+    ConfigError, Global, Header, Key, Leased, Limit, Quota, RateLimitLayer, RateLimiter,
+    RedisStore, from_fn,
 };
 use tower::Layer;
 
@@ -13,55 +14,120 @@ use crate::load::{KEY, send};
 use crate::redis_server::Server;
 use crate::users::{tenant_of, user};
 
-/// Which limits a check has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A user's token bucket.
-    One,
-    /// A user's, a tenant's and everybody's, in one check.
-    Three,
+/// An algorithm by its name.
+#[derive(Clone, Copy)]
+pub struct Algorithm {
+    pub name: &'static str,
+    pub limit: fn(&str, Quota) -> Result<Limit, ConfigError>,
+    /// Whether it has a burst and a rate, and not a number in a period.
+    has_rate: bool,
+    /// The most units.
+    capacity: u32,
 }
 
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::One => "tollgate",
-            Self::Three => "tollgate, three limits",
-        }
+pub const TOKEN_BUCKET: Algorithm = Algorithm {
+    name: "token bucket",
+    limit: Limit::token_bucket,
+    has_rate: true,
+    capacity: u32::MAX,
+};
+
+/// All six; of the leaky bucket the meter, since the queue makes requests wait.
+pub const ALGORITHMS: [Algorithm; 7] = [
+    TOKEN_BUCKET,
+    Algorithm { name: "leaky bucket", limit: Limit::leaky_bucket_meter, ..TOKEN_BUCKET },
+    Algorithm { name: "GCRA", limit: Limit::gcra, ..TOKEN_BUCKET },
+    Algorithm {
+        name: "fixed window",
+        limit: Limit::fixed_window,
+        has_rate: false,
+        capacity: u32::MAX,
+    },
+    Algorithm {
+        name: "sliding window",
+        limit: Limit::sliding_window,
+        has_rate: false,
+        capacity: u32::MAX,
+    },
+    Algorithm {
+        name: "sliding window of 10",
+        limit: |name, quota| Limit::sliding_window_of(name, quota, 10),
+        has_rate: false,
+        capacity: u32::MAX,
+    },
+    Algorithm { name: "sliding log", limit: Limit::sliding_log, has_rate: false, capacity: 1_000 },
+];
+
+impl Algorithm {
+    /// The limit, for what is allowed.
+    pub fn limit(&self, name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
+        let every = Duration::from_millis(every_ms.into());
+        let burst = burst.min(self.capacity);
+        let quota = if self.has_rate {
+            Quota::new(1, every).burst(burst.into())
+        } else {
+            Quota::new(burst.into(), every * burst)
+        };
+        (self.limit)(name, quota).expect("the numbers are in range")
     }
 }
 
-fn limit(name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
-    let quota = Quota::new(1, Duration::from_millis(every_ms.into())).burst(burst.into());
-    Limit::token_bucket(name, quota).expect("the numbers are in range")
+pub fn on_redis(server: &Server, algorithm: Algorithm) -> Contender {
+    contender(server, format!("tollgate, {}", algorithm.name), move |store, allowance| {
+        let limit = algorithm.limit("user", allowance);
+        layer(&RateLimiter::new(store), limit)
+    })
 }
 
-pub(super) fn on_redis(server: &Server, kind: Kind) -> Contender {
+/// With blocks of units that are spent locally.
+pub fn leased(server: &Server) -> Contender {
+    contender(server, "tollgate, leased".to_owned(), |store, allowance| {
+        let limit = TOKEN_BUCKET.limit("user", allowance);
+        let store = Leased::builder(store).limit_up_to(&limit, 100_000).build();
+        layer(&RateLimiter::new(store.expect("a bucket can be leased")), limit)
+    })
+}
+
+/// A user's limit, a tenant's and everybody's, in one check.
+pub fn three_on_redis(server: &Server) -> Contender {
+    contender(server, "tollgate, three limits".to_owned(), |store, allowance| {
+        let by_user = Header::new(KEY).expect("it is a name");
+        let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
+        RateLimitLayer::builder(RateLimiter::new(store))
+            .limit(TOKEN_BUCKET.limit("user", allowance), by_user)
+            .limit(TOKEN_BUCKET.limit("tenant", allowance), by_tenant)
+            .limit(TOKEN_BUCKET.limit("all", allowance), Global)
+            .build()
+            .expect("the names are different")
+    })
+}
+
+pub fn in_memory(algorithm: Algorithm) -> Contender {
+    let name = format!("tollgate, {}", algorithm.name);
+    Contender::tollgate(name, move |load, allowance| async move {
+        let layer = layer(&RateLimiter::in_memory(), algorithm.limit("user", allowance));
+        send(layer.layer(handler()), load, None).await
+    })
+}
+
+fn layer(limiter: &RateLimiter, limit: Limit) -> RateLimitLayer {
+    let by_user = Header::new(KEY).expect("it is a name");
+    RateLimitLayer::builder(limiter).limit(limit, by_user).build().expect("it is one limit")
+}
+
+fn contender(
+    server: &Server,
+    name: String,
+    layer: impl Fn(RedisStore, Allowance) -> RateLimitLayer + Copy + 'static,
+) -> Contender {
     let server = server.clone();
-    Contender::new(kind.name(), move |load, allowance| {
+    Contender::tollgate(name, move |load, allowance| {
         let server = server.clone();
         async move {
             let store = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(5));
-            let limiter = RateLimiter::new(store.connect().await.expect("Redis is there"));
-            let service = layer(&limiter, kind, allowance).layer(handler());
+            let store = store.connect().await.expect("Redis is there");
+            let service = layer(store, allowance).layer(handler());
             send(service, load, Some(&mut server.connection().await)).await
         }
     })
-}
-
-pub(super) fn in_memory(kind: Kind) -> Contender {
-    Contender::new(kind.name(), move |load, allowance| async move {
-        send(layer(&RateLimiter::in_memory(), kind, allowance).layer(handler()), load, None).await
-    })
-}
-
-fn layer(limiter: &RateLimiter, kind: Kind, allowance: Allowance) -> RateLimitLayer {
-    let by_user = Header::new(KEY).expect("it is a name");
-    let limit = |name| limit(name, allowance);
-    let mut builder = RateLimitLayer::builder(limiter).limit(limit("user"), by_user);
-    if kind == Kind::Three {
-        let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
-        builder = builder.limit(limit("tenant"), by_tenant).limit(limit("all"), Global);
-    }
-    builder.build().expect("the names are different")
 }

@@ -1,0 +1,139 @@
+//! Redis's own time for each check, from `INFO commandstats`, and what a log takes up.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tollgate::{Key, Limit, ManualClock, Op, Quota, RateLimiter, RedisStore, Store};
+
+use crate::contenders::{ALGORITHMS, Allowance};
+use crate::redis_server::Server;
+
+pub const TITLE: &str = "inside Redis";
+
+const CHECKS: usize = 5_000;
+const KEYS: usize = 1_000;
+const TOGETHER: usize = 64;
+
+/// Two tables, in Markdown.
+pub async fn measure(server: &Server) -> Result<String, Box<dyn Error>> {
+    let mut connection = server.connection().await;
+    let mut text = format!("### Time {TITLE}, µs a check (`INFO commandstats`)\n\n");
+    text += "| what | one a call | 64 at once | refused, one a call |\n|---|--:|--:|--:|\n";
+    let (null, increment) = baselines(server, &mut connection).await?;
+    writeln!(text, "| a script that does nothing | {null:.2} | | |")?;
+    writeln!(text, "| `INCRBY` | {increment:.2} | | |")?;
+    let plenty = Allowance { burst: 1_000, every_ms: 3_600_000 };
+    let nothing = Allowance { burst: 1, every_ms: 3_600_000 };
+    for algorithm in ALGORITHMS {
+        let limit = algorithm.limit("limit", plenty);
+        let alone = check(server, &mut connection, &limit, 1).await?;
+        let together = check(server, &mut connection, &limit, TOGETHER).await?;
+        let refused = algorithm.limit("limit", nothing);
+        check(server, &mut connection, &refused, TOGETHER).await?;
+        let refused = check_again(server, &mut connection, &refused, 1).await?;
+        let name = algorithm.name;
+        writeln!(text, "| {name} | {alone:.2} | {together:.2} | {refused:.2} |")?;
+    }
+    text += "\n### A sliding log that is always full\n\n";
+    text += "| requests in the log | µs a check | bytes in Redis |\n|--:|--:|--:|\n";
+    for length in [10, 100, 1_000] {
+        let (time, bytes) = log_of(server, &mut connection, length).await?;
+        writeln!(text, "| {length} | {time:.2} | {bytes} |")?;
+    }
+    Ok(text)
+}
+
+async fn baselines(
+    server: &Server,
+    connection: &mut MultiplexedConnection,
+) -> Result<(f64, f64), Box<dyn Error>> {
+    let script = redis::Script::new("return 0");
+    let _: i64 = script.key("key").invoke_async(connection).await?;
+    server.clear().await;
+    for _ in 0..CHECKS {
+        let _: i64 = script.key("key").invoke_async(connection).await?;
+        let mut increment = redis::cmd("INCRBY");
+        let _: i64 = increment.arg("counter").arg(1).query_async(connection).await?;
+    }
+    let per_call = |micros: f64| micros / CHECKS as f64;
+    Ok((
+        per_call(micros_in(connection, "evalsha").await?),
+        per_call(micros_in(connection, "incrby").await?),
+    ))
+}
+
+/// Microseconds a check on fresh keys.
+async fn check(
+    server: &Server,
+    connection: &mut MultiplexedConnection,
+    limit: &Limit,
+    together: usize,
+) -> Result<f64, Box<dyn Error>> {
+    server.clear().await;
+    check_again(server, connection, limit, together).await
+}
+
+/// Microseconds a check, `together` at a time.
+async fn check_again(
+    server: &Server,
+    connection: &mut MultiplexedConnection,
+    limit: &Limit,
+    together: usize,
+) -> Result<f64, Box<dyn Error>> {
+    let store = RedisStore::builder().url(server.url()).deny_for(Duration::ZERO).connect().await?;
+    let keys: Vec<_> = (0..KEYS).map(|number| Key::new(format!("user{number}"))).collect();
+    let before = micros_in(connection, "evalsha").await?;
+    for first in (0..CHECKS).step_by(together) {
+        let asked = (first..first + together)
+            .map(|number| store.apply(Op::Charge, &[limit.charge(&keys[number % KEYS], 1)]));
+        for answer in asked.collect::<Vec<_>>() {
+            answer.await?;
+        }
+    }
+    let checks = CHECKS.next_multiple_of(together);
+    Ok((micros_in(connection, "evalsha").await? - before) / checks as f64)
+}
+
+/// Microseconds a check, and bytes, when each admission is the end of an older one.
+async fn log_of(
+    server: &Server,
+    connection: &mut MultiplexedConnection,
+    length: u64,
+) -> Result<(f64, u64), Box<dyn Error>> {
+    server.clear().await;
+    let clock = ManualClock::new();
+    let store = RedisStore::builder().url(server.url()).clock(clock.clone()).connect().await?;
+    let limiter = RateLimiter::new(store);
+    let limit = Limit::sliding_log("log", Quota::new(length, Duration::from_secs(length)))?;
+    let key = Key::new("user");
+    let mut before = 0.0;
+    for number in 0..2 * length + CHECKS as u64 {
+        if number == 2 * length {
+            before = micros_in(connection, "evalsha").await?;
+        }
+        clock.advance(Duration::from_secs(1));
+        let decision = limiter.check(&limit, &key).await?;
+        assert!(decision.allowed(), "one has left the log");
+    }
+    let time = micros_in(connection, "evalsha").await? - before;
+    let stored: Vec<String> = redis::cmd("KEYS").arg("*").query_async(connection).await?;
+    let mut usage = redis::cmd("MEMORY");
+    let bytes = usage.arg("USAGE").arg(&stored[0]).query_async(connection).await?;
+    Ok((time / CHECKS as f64, bytes))
+}
+
+/// What the server has spent on a command.
+async fn micros_in(
+    connection: &mut MultiplexedConnection,
+    command: &str,
+) -> Result<f64, Box<dyn Error>> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await?;
+    let prefix = format!("cmdstat_{command}:");
+    let line = info.lines().find_map(|line| line.strip_prefix(&prefix));
+    let micros = line.and_then(|line| {
+        line.split(',').find_map(|field| field.strip_prefix("usec="))?.parse().ok()
+    });
+    Ok(micros.unwrap_or(0.0))
+}
