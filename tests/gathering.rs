@@ -262,9 +262,9 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
             Poll::Pending => false,
         }
     };
-    // Nothing is sent before this task waits for something.
+    // Nothing is sent before this task waits for something, or asks for the first answer.
     let mut waiting: Vec<_> = (0..600).map(|_| ask(&hot)).collect();
-    let refused = waiting.iter_mut().map(is_full).filter(|it| *it).count();
+    let refused = waiting.iter_mut().skip(1).map(is_full).filter(|it| *it).count();
     assert_eq!(refused, 100, "half of the room is for one key");
     let mut others: Vec<_> = (0..600_u64).map(|key| ask(&Key::from(key))).collect();
     let refused = others.iter_mut().map(is_full).filter(|it| *it).count();
@@ -279,6 +279,36 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
     for answer in waiting.into_iter().take(500).chain(others.into_iter().take(500)) {
         assert!(answer.await.unwrap().allowed());
     }
+}
+
+#[tokio::test]
+async fn a_check_that_is_asked_and_never_awaited_holds_up_nobody() {
+    let server = RedisServer::start();
+    let store = store(&server).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
+    let key = Key::global();
+    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+
+    // Not awaited at all, and then dropped: another check finds it in the queue, and takes it along.
+    let never = ask();
+    assert_eq!(ask().await.unwrap().remaining(), 7);
+    drop(never);
+    assert_eq!(ask().await.unwrap().remaining(), 6);
+
+    // Dropped before it left: it is not charged, and leaves when another does.
+    drop(ask());
+    assert_eq!(ask().await.unwrap().remaining(), 5);
+
+    // Asked for once, which sends it and what came with it, and then left alone.
+    let (mut first, second) = (ask(), ask());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(Pin::new(&mut first).poll(&mut cx).is_pending());
+    assert_eq!(second.await.unwrap().remaining(), 3);
+    let mut alone = ask();
+    assert!(Pin::new(&mut alone).poll(&mut cx).is_pending());
+    assert_eq!(ask().await.unwrap().remaining(), 1);
+    assert_eq!(alone.await.unwrap().remaining(), 2);
+    assert_eq!(first.await.unwrap().remaining(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,9 +61,14 @@ impl Connections {
         }
     }
 
+    /// The connection there is.
+    pub(super) fn current(&self) -> Option<Handle> {
+        self.shared.handle()
+    }
+
     /// The connection there is, or a new one, or why there is none.
     pub(super) async fn get(&self) -> Result<Handle, String> {
-        if let Some(handle) = self.shared.handle() {
+        if let Some(handle) = self.current() {
             return Ok(handle);
         }
         let seen = self.shared.attempts.load(Ordering::Acquire);

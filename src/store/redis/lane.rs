@@ -1,9 +1,10 @@
 //! Group commit: checks that come while a batch is on its way leave together in the next.
 //!
 //! A lane is a connection and a queue. A check that finds the lane idle leaves at once, on its
-//! own. Up to [`IN_FLIGHT`] batches are on their way at a time, so that the server has the next
-//! one at hand when it is done with one; what comes meanwhile gathers. There is no timer: the
-//! batches grow with the load, and no check waits for another to come.
+//! own, and on its caller's task: no other has to wake up for it. Under load, up to [`IN_FLIGHT`]
+//! tasks send one batch after another, so that the server has the next one at hand when it is done
+//! with one; what comes meanwhile gathers. There is no timer: the batches grow with the load, and
+//! no check waits for another to come.
 //!
 //! The lane keeps the order: batches leave in the order in which they were begun, on one
 //! connection, and Redis decides in that order.
@@ -27,7 +28,7 @@ use super::call;
 use super::connection::{Connections, Handle};
 use crate::clock::ManualClock;
 use crate::store::{Answer, Promise};
-use crate::{Charge, Error, Op};
+use crate::{Charge, Decision, Error, Op};
 
 /// Batches on their way at a time.
 const IN_FLIGHT: usize = 2;
@@ -56,6 +57,8 @@ struct Queue {
     /// Checks in those.
     waiting: usize,
     senders: usize,
+    /// Whether a caller sees to a check that came alone.
+    escorted: bool,
     /// Batches that are done, to be filled again.
     spare: Vec<Batch>,
 }
@@ -67,12 +70,18 @@ struct Sender {
     done: bool,
 }
 
+/// The caller of a check that came alone, who sends it.
+struct Escort(Arc<Lane>);
+
+/// The answer of the script, to come.
+type Reply = Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>;
+
 /// What became of the first batch in the queue.
 enum Departure {
     /// There is none, or nobody waits for it any more.
     None,
     /// It is on its way.
-    Sent(Batch, Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>),
+    Sent(Batch, Reply),
     /// It came to nothing, and is in the queue again.
     Unsent(RedisError),
     /// It was answered at once, as by a connection that is gone.
@@ -100,11 +109,16 @@ impl Lane {
         let (promise, answer) = Promise::new();
         queue.batch_for(charges).push(prefix, op, charges, deadline, promise);
         queue.waiting += 1;
-        let all_are_sending = queue.senders == IN_FLIGHT;
-        drop(queue);
-        if all_are_sending {
+        if queue.senders == IN_FLIGHT {
             return answer;
         }
+        // It may come to others that its caller never waits; they send what is there themselves.
+        if queue.senders == 0 && queue.waiting == 1 && !queue.escorted {
+            queue.escorted = true;
+            drop(queue);
+            return Answer::later(Escort(Arc::clone(self)).see_to(answer));
+        }
+        drop(queue);
         match Runtime::try_current() {
             Ok(runtime) => {
                 self.send_on(&runtime);
@@ -158,6 +172,32 @@ impl Lane {
             Poll::Ready(Ok(reply)) => Departure::Sent(batch, Box::pin(ready(Ok(reply)))),
             Poll::Pending => Departure::Sent(batch, reply),
         }
+    }
+
+    async fn depart_on(&self, handle: &Handle) -> Departure {
+        poll_fn(|cx| Poll::Ready(self.depart(&handle.connection, cx))).await
+    }
+
+    /// Waits for a batch's answers.
+    async fn see_through(&self, handle: &Handle, mut batch: Batch, reply: Reply) {
+        let answer = in_time(&mut batch, reply).await;
+        self.conclude(handle, batch, answer);
+    }
+
+    /// Tells everybody in a batch what it was answered, if it was.
+    fn conclude(&self, handle: &Handle, mut batch: Batch, answer: Option<RedisResult<Vec<i64>>>) {
+        match answer {
+            Some(Ok(reply)) => batch.conclude(&reply),
+            Some(Err(error)) => {
+                if call::ends_connection(&error) {
+                    self.connections.discard(handle, &error);
+                }
+                let error = Arc::new(error);
+                batch.fail(|| Error::store(Arc::clone(&error)));
+            }
+            None => self.connections.discard(handle, &Error::timeout()),
+        }
+        self.queue().recycle(batch);
     }
 
     /// Fails the checks that could not leave in time, or the whole batch that could not leave.
@@ -248,29 +288,42 @@ impl Sender {
 
     /// Sends the first batch, and sees to its answers.
     async fn send(&self, handle: &Handle) {
-        let (lane, connections) = (&self.lane, &self.lane.connections);
-        let departure = poll_fn(|cx| Poll::Ready(lane.depart(&handle.connection, cx))).await;
-        let (mut batch, answer) = match departure {
-            Departure::None => return,
-            Departure::Unsent(error) => return connections.discard(handle, &error),
-            Departure::Failed(batch, error) => (batch, Some(Err(error))),
-            Departure::Sent(mut batch, reply) => {
-                let answer = in_time(&mut batch, reply).await;
-                (batch, answer)
-            }
-        };
-        match answer {
-            Some(Ok(reply)) => batch.conclude(&reply),
-            Some(Err(error)) => {
-                if call::ends_connection(&error) {
-                    connections.discard(handle, &error);
-                }
-                let error = Arc::new(error);
-                batch.fail(|| Error::store(Arc::clone(&error)));
-            }
-            None => connections.discard(handle, &Error::timeout()),
+        let lane = &self.lane;
+        match lane.depart_on(handle).await {
+            Departure::None => {}
+            Departure::Unsent(error) => lane.connections.discard(handle, &error),
+            Departure::Failed(batch, error) => lane.conclude(handle, batch, Some(Err(error))),
+            Departure::Sent(batch, reply) => lane.see_through(handle, batch, reply).await,
         }
-        lane.queue().recycle(batch);
+    }
+}
+
+impl Escort {
+    /// Sends what is first in the queue, which is the caller's check unless another took it along.
+    async fn see_to(self, answer: Answer) -> Result<Decision, Error> {
+        let Self(lane) = &self;
+        let Some(handle) = lane.connections.current() else {
+            lane.send_on(&Runtime::current());
+            return answer.await;
+        };
+        match lane.depart_on(&handle).await {
+            Departure::None => {}
+            Departure::Unsent(error) => {
+                lane.connections.discard(&handle, &error);
+                lane.send_on(&Runtime::current());
+            }
+            Departure::Failed(batch, error) => lane.conclude(&handle, batch, Some(Err(error))),
+            Departure::Sent(batch, reply) if batch.len() == 1 => {
+                lane.see_through(&handle, batch, reply).await;
+            }
+            // Others came along, who must not wait for this caller to go on.
+            Departure::Sent(batch, reply) => {
+                let lane = Arc::clone(lane);
+                Runtime::current()
+                    .spawn(async move { lane.see_through(&handle, batch, reply).await });
+            }
+        }
+        answer.await
     }
 }
 
@@ -283,6 +336,12 @@ async fn in_time<T>(batch: &mut Batch, mut answer: impl Future<Output = T> + Unp
         }
     }
     None
+}
+
+impl Drop for Escort {
+    fn drop(&mut self) {
+        self.0.queue().escorted = false;
+    }
 }
 
 impl Drop for Sender {
