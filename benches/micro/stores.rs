@@ -1,36 +1,87 @@
-//! A check in the embedded store, for each algorithm.
+//! A check in the embedded store, for each algorithm, and in governor's: no layer, no request.
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use tollgate::{Key, Limit, MemoryStore, Op, Quota, Store};
+use tollgate::{ConfigError, Key, Limit, MemoryStore, Op, Quota, Store};
+
+fn quota() -> Quota {
+    Quota::new(1_000_000, Duration::from_secs(1_000))
+}
+
+fn limits() -> Result<Vec<Limit>, ConfigError> {
+    Ok(vec![
+        Limit::token_bucket("token bucket", quota())?,
+        Limit::leaky_bucket_meter("leaky bucket", quota())?,
+        Limit::gcra("GCRA", quota())?,
+        Limit::fixed_window("fixed window", quota())?,
+        Limit::sliding_window("sliding window", quota())?,
+        Limit::sliding_window_of("sliding window of 10", quota(), 10)?,
+        Limit::sliding_log("sliding log", Quota::new(1_000, Duration::from_secs(1)))?,
+    ])
+}
+
+/// A key that is not the last one, nor next to it.
+fn next(number: usize, keys: usize) -> usize {
+    (number + 7_919) % keys
+}
 
 fn stores(criterion: &mut Criterion) {
-    let quota = Quota::new(1_000_000, Duration::from_secs(1));
-    let limits = [
-        Limit::token_bucket("token bucket", quota),
-        Limit::leaky_bucket_meter("leaky bucket", quota),
-        Limit::gcra("GCRA", quota),
-        Limit::fixed_window("fixed window", quota),
-        Limit::sliding_window("sliding window", quota),
-        Limit::sliding_window_of("sliding window of 10", quota, 10),
-        Limit::sliding_log("sliding log", Quota::new(1_000, Duration::from_secs(1))),
-    ];
-    for keys in [1_usize, 100_000] {
-        let mut group = criterion.benchmark_group(format!("MemoryStore, {keys} keys"));
-        let users: Vec<_> = (0..keys).map(|number| Key::new(format!("user{number}"))).collect();
-        for limit in limits.iter().map(|it| it.as_ref().expect("the numbers are in range")) {
-            let store = MemoryStore::new();
-            let mut number = 0;
+    for (threads, keys) in [(1, 1), (1, 100_000), (2, 1), (2, 100_000)] {
+        let mut group = criterion.benchmark_group(format!("{threads} threads, {keys} keys"));
+        let users: Arc<Vec<_>> =
+            Arc::new((0..keys).map(|it| Key::new(format!("user{it}"))).collect());
+        for limit in limits().expect("the numbers are in range") {
+            let store = Arc::new(MemoryStore::new());
+            let check = {
+                let (limit, users) = (limit.clone(), Arc::clone(&users));
+                move |number: usize| {
+                    black_box(store.apply(Op::Charge, &[limit.charge(&users[number], 1)]));
+                }
+            };
             group.bench_function(limit.name(), |bencher| {
-                bencher.iter(|| {
-                    number = (number + 7_919) % keys;
-                    black_box(store.apply(Op::Charge, &[limit.charge(&users[number], 1)]))
-                });
+                bencher.iter_custom(|checks| time(threads, checks, keys, &check));
             });
         }
+        let rate = NonZeroU32::new(1_000_000_000).expect("it is not 0");
+        let governor = Arc::new(governor::RateLimiter::keyed(governor::Quota::per_second(rate)));
+        let names: Arc<Vec<_>> = Arc::new((0..keys).map(|it| format!("user{it}")).collect());
+        let check = move |number: usize| {
+            drop(black_box(governor.check_key(&names[number])));
+        };
+        group.bench_function("governor", |bencher| {
+            bencher.iter_custom(|checks| time(threads, checks, keys, &check));
+        });
     }
+}
+
+/// How long it takes when each thread makes as many checks.
+fn time<F>(threads: usize, checks: u64, keys: usize, check: &F) -> Duration
+where
+    F: Fn(usize) + Clone + Send + 'static,
+{
+    let run = move |check: F, mut number: usize| {
+        for _ in 0..checks {
+            number = next(number, keys);
+            check(number);
+        }
+    };
+    let start = Instant::now();
+    let others: Vec<_> = (1..threads)
+        .map(|thread| {
+            let check = check.clone();
+            thread::spawn(move || run(check, thread))
+        })
+        .collect();
+    run(check.clone(), 0);
+    for other in others {
+        other.join().expect("a check does not panic");
+    }
+    start.elapsed()
 }
 
 criterion_group!(benches, stores);

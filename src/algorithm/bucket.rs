@@ -67,6 +67,24 @@ impl Level {
         self.at + self.until(0)
     }
 
+    /// Whether nothing is left at `now`: the same as `ends_at() <= now`, most often without a
+    /// division.
+    pub(crate) fn is_over(&self, now: Micros) -> bool {
+        match self.then {
+            Some(_) => self.ends_at() <= now,
+            None => {
+                let elapsed = now.checked_sub(self.at);
+                elapsed.is_some_and(|it| it.saturating_mul(self.rate.units) >= self.used)
+            }
+        }
+    }
+
+    /// Whether `units` or less are left at `at`.
+    fn is_down_to(&self, units: u64) -> bool {
+        self.used <= units.saturating_mul(self.rate.micros)
+            && self.then.is_none_or(|slower| units >= slower.floor)
+    }
+
     /// How long it takes from `at` until `units` or less are left.
     fn until(&self, units: u64) -> Micros {
         let above = |floor: u64| self.used.saturating_sub(floor.saturating_mul(self.rate.micros));
@@ -143,7 +161,7 @@ impl Bucket {
     /// to it, so that it has to be remembered.
     fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {
         let fresh = Level { at: now, used: 0, rate: self.rate, then: None };
-        let Some(mut level) = state.filter(|level| now < level.ends_at()) else {
+        let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
             return (fresh, false);
         };
         let set_back = level.at.saturating_sub(now) > self.full_period();
@@ -156,22 +174,24 @@ impl Bucket {
         (changed, set_back || changed != level)
     }
 
-    /// Whether `cost` units fit on top of the level.
+    /// Whether `cost` units fit on top of the level. What fits `queues` until the level before it
+    /// has drained, or is not delayed.
     pub(crate) fn decide(
         &self,
         state: &mut Option<Level>,
         now: Micros,
         cost: u64,
         effect: Effect,
+        queues: bool,
     ) -> Verdict {
         let (mut level, moved) = self.resume(*state, now);
         let behind = level.at - now;
         let never = cost > self.capacity;
-        // Until the level is low enough for the cost.
-        let wait = if never { 0 } else { level.until(self.capacity - cost) };
-        let allowed = !never && (cost == 0 || wait == 0);
-        let turn = level.until(0);
+        let allowed = !never && (cost == 0 || level.is_down_to(self.capacity - cost));
+        let refused = !allowed && !never;
+        let retry_after = refused.then(|| level.until(self.capacity - cost) + behind);
         let charges = allowed && cost > 0;
+        let delay = if charges && queues { level.until(0) } else { 0 };
         if charges {
             level.used += cost * level.rate.micros;
         }
@@ -186,9 +206,9 @@ impl Bucket {
             never,
             limit: self.capacity,
             remaining: self.capacity.saturating_mul(part).saturating_sub(level.used) / part,
-            retry_after: (!allowed && !never).then_some(wait + behind),
+            retry_after,
             reset_after: if level.used == 0 { 0 } else { level.until(0) + behind },
-            delay: if charges { turn } else { 0 },
+            delay,
         }
     }
 

@@ -25,7 +25,7 @@ impl Rule for Gcra {
 
     fn decide(&self, tat: &mut Option<Level>, now: Micros, cost: u64, effect: Effect) -> Verdict {
         // A cell that conforms is not held back.
-        Verdict { delay: 0, ..self.0.decide(tat, now, cost, effect) }
+        self.0.decide(tat, now, cost, effect, false)
     }
 
     fn refund(&self, tat: &mut Option<Level>, now: Micros, units: u64) {

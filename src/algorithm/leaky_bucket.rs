@@ -35,11 +35,7 @@ impl Rule for LeakyBucket {
     type State = Level;
 
     fn decide(&self, water: &mut Option<Level>, now: Micros, cost: u64, effect: Effect) -> Verdict {
-        let verdict = self.bucket.decide(water, now, cost, effect);
-        match self.mode {
-            Mode::Queue => verdict,
-            Mode::Meter => Verdict { delay: 0, ..verdict },
-        }
+        self.bucket.decide(water, now, cost, effect, self.mode == Mode::Queue)
     }
 
     fn refund(&self, water: &mut Option<Level>, now: Micros, units: u64) {

@@ -211,4 +211,12 @@ impl State {
             Kind::Log(log) => log.ends_at(),
         }
     }
+
+    /// Whether it has ended at `now`.
+    pub(crate) fn is_over(&self, now: Micros) -> bool {
+        match &self.0 {
+            Kind::Bucket(level) => level.is_over(now),
+            _ => self.ends_at() <= now,
+        }
+    }
 }

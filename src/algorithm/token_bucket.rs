@@ -28,7 +28,7 @@ impl Rule for TokenBucket {
         effect: Effect,
     ) -> Verdict {
         // Tokens that are there can be taken at once.
-        Verdict { delay: 0, ..self.0.decide(missing, now, cost, effect) }
+        self.0.decide(missing, now, cost, effect, false)
     }
 
     fn refund(&self, missing: &mut Option<Level>, now: Micros, units: u64) {

@@ -16,11 +16,7 @@ use crate::{Decision, Error};
 
 /// A decision, now or later: the future that a [`Store`](crate::Store) answers with.
 #[must_use = "a decision does nothing until it is awaited"]
-pub struct Answer {
-    inner: Inner,
-    #[cfg(feature = "redis")]
-    watcher: Option<(Arc<dyn Watcher>, Watched)>,
-}
+pub struct Answer(Inner);
 
 #[cfg(feature = "redis")]
 /// Sees the decision of an answer on its way to whoever waits for it.
@@ -43,26 +39,24 @@ enum Inner {
     Ready(Option<Result<Decision, Error>>),
     Later(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
     #[cfg(feature = "redis")]
-    Promised(oneshot::Receiver<Result<Decision, Error>>),
+    Promised(oneshot::Receiver<Result<Decision, Error>>, Option<(Arc<dyn Watcher>, Watched)>),
 }
 
 impl Answer {
     /// An answer that is there already; it costs no allocation.
     pub fn ready(answer: Result<Decision, Error>) -> Self {
-        Inner::Ready(Some(answer)).into()
+        Self(Inner::Ready(Some(answer)))
     }
 
     /// An answer that has to be waited for.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Inner::Later(Box::pin(answer)).into()
+        Self(Inner::Later(Box::pin(answer)))
     }
 
     /// The answer, if it is there already.
     #[cfg(feature = "http")]
     pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
-        match &mut self.inner {
-            #[cfg(feature = "redis")]
-            Inner::Ready(_) if self.watcher.is_some() => None,
+        match &mut self.0 {
             Inner::Ready(answer) => answer.take(),
             _ => None,
         }
@@ -70,18 +64,24 @@ impl Answer {
 
     /// The same answer, with its decision shown to a watcher.
     #[cfg(feature = "redis")]
-    pub(crate) fn watched(mut self, watcher: Arc<dyn Watcher>, watched: Watched) -> Self {
-        self.watcher = Some((watcher, watched));
-        self
-    }
-}
-
-impl From<Inner> for Answer {
-    fn from(inner: Inner) -> Self {
-        Self {
-            inner,
-            #[cfg(feature = "redis")]
-            watcher: None,
+    pub(crate) fn watched(self, watcher: Arc<dyn Watcher>, watched: Watched) -> Self {
+        match self.0 {
+            Inner::Ready(answer) => {
+                if let Some(Ok(decision)) = &answer {
+                    watcher.decided(watched, decision);
+                }
+                Self(Inner::Ready(answer))
+            }
+            Inner::Promised(answer, None) => {
+                Self(Inner::Promised(answer, Some((watcher, watched))))
+            }
+            other => Self::later(async move {
+                let answer = Self(other).await;
+                if let Ok(decision) = &answer {
+                    watcher.decided(watched, decision);
+                }
+                answer
+            }),
         }
     }
 }
@@ -90,34 +90,30 @@ impl Future for Answer {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = match &mut self.inner {
+        match &mut self.0 {
             // Polled again after completion, it stays pending: there is no second answer.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
             Inner::Later(answer) => answer.as_mut().poll(cx),
             #[cfg(feature = "redis")]
-            Inner::Promised(answer) => Pin::new(answer).poll(cx).map(|kept| {
-                kept.unwrap_or_else(|_| {
-                    Err(Error::store("the runtime that its connection ran on was shut down"))
-                })
+            Inner::Promised(answer, watcher) => Pin::new(answer).poll(cx).map(|kept| {
+                let lost = || Error::store("the runtime that its connection ran on was shut down");
+                let answer = kept.unwrap_or_else(|_| Err(lost()));
+                if let (Ok(decision), Some((watcher, watched))) = (&answer, watcher.take()) {
+                    watcher.decided(watched, decision);
+                }
+                answer
             }),
-        };
-        #[cfg(feature = "redis")]
-        if let Poll::Ready(Ok(decision)) = &answer
-            && let Some((watcher, watched)) = self.watcher.take()
-        {
-            watcher.decided(watched, decision);
         }
-        answer
     }
 }
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.inner {
+        f.write_str(match self.0 {
             Inner::Ready(_) => "Answer(ready)",
             Inner::Later(_) => "Answer(later)",
             #[cfg(feature = "redis")]
-            Inner::Promised(_) => "Answer(promised)",
+            Inner::Promised(..) => "Answer(promised)",
         })
     }
 }
@@ -131,7 +127,7 @@ pub(crate) struct Promise(oneshot::Sender<Result<Decision, Error>>);
 impl Promise {
     pub(crate) fn new() -> (Self, Answer) {
         let (sender, receiver) = oneshot::channel();
-        (Self(sender), Inner::Promised(receiver).into())
+        (Self(sender), Answer(Inner::Promised(receiver, None)))
     }
 
     pub(crate) fn keep(self, answer: Result<Decision, Error>) {

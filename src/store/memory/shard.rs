@@ -46,6 +46,10 @@ impl Budget {
         self.state.as_ref().map_or(0, State::ends_at)
     }
 
+    fn is_over(&self, now: Micros) -> bool {
+        self.state.as_ref().is_none_or(|state| state.is_over(now))
+    }
+
     /// Notes until when somebody is known to be refused: who was, and who would ask for one unit.
     /// Only a refund or a reset takes a refusal back.
     pub(super) fn note(&mut self, op: Op, charge: &Charge<'_>, verdict: &Verdict, now: Micros) {
@@ -179,7 +183,7 @@ impl Shard {
     /// last step of a round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
         for place in self.cursor..self.cursor + SWEEP_STEP {
-            if self.table.get_bucket(place).is_some_and(|budget| budget.ends_at() <= now) {
+            if self.table.get_bucket(place).is_some_and(|budget| budget.is_over(now)) {
                 self.remove(place);
             }
         }
