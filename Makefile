@@ -3,7 +3,7 @@
 # make doc    the documentation, without warnings
 # make bench  tollgate and its peers side by side, on a redis-server started for it: writes
 #             benches/RESULTS.md and benches/results.svg
-# make micro  the decisions and the embedded store by themselves
+# make micro  the decisions and the embedded store by themselves, and allocations a request
 
 .PHONY: test check doc bench micro redis
 
@@ -27,10 +27,11 @@ doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
 
 bench: redis
-	cargo run --release -p tollgate-benches
+	cargo run --release -p tollgate-benches --bin tollgate-benches
 
 micro:
 	cargo bench -p tollgate-benches
+	cargo run --release -p tollgate-benches --bin allocations
 
 # Installs a redis-server where none is found.
 redis:

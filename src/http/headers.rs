@@ -1,12 +1,12 @@
 //! What a response says about the limit.
 
-use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Response;
-use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use tokio::time::Instant;
 
+use super::number::number;
 use crate::Decision;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -87,15 +87,15 @@ impl Told {
             Reset::At(seconds) => seconds,
             Reset::After(duration, since) => seconds(duration.saturating_sub(since.elapsed())),
         };
-        headers.insert(LIMIT, known_number(self.decision.limit()));
-        headers.insert(REMAINING, self.decision.remaining().into());
-        headers.insert(RESET, known_number(reset));
+        headers.insert(LIMIT, number(self.decision.limit()));
+        headers.insert(REMAINING, number(self.decision.remaining()));
+        headers.insert(RESET, number(reset));
     }
 
     /// The header of a refusal: when to come back.
     pub(super) fn write_retry_after(&self, headers: &mut HeaderMap) {
         if let Some(retry_after) = retry_after(&self.decision) {
-            headers.insert(RETRY_AFTER, retry_after.into());
+            headers.insert(RETRY_AFTER, number(retry_after));
         }
     }
 }
@@ -108,24 +108,4 @@ pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
 /// Whole seconds, rounded up: never early.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
-}
-
-/// How many numbers a thread remembers the text of.
-const NUMBERS: usize = 64;
-
-thread_local! {
-    /// A limit is the same in each response, a time of reset in many.
-    static RENDERED: RefCell<[Option<(u64, HeaderValue)>; NUMBERS]> =
-        const { RefCell::new([const { None }; NUMBERS]) };
-}
-
-/// A number that is in many responses as a header value.
-fn known_number(number: u64) -> HeaderValue {
-    RENDERED.with_borrow_mut(|rendered| {
-        let slot = &mut rendered[number as usize % NUMBERS];
-        match slot {
-            Some((same, value)) if *same == number => value.clone(),
-            _ => slot.insert((number, number.into())).1.clone(),
-        }
-    })
 }

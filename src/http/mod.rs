@@ -7,6 +7,7 @@ mod future;
 mod headers;
 mod key_extractor;
 mod layer;
+mod number;
 mod refusal;
 mod service;
 mod settings;
