@@ -14,7 +14,10 @@
 -- returns  two or five integers for each charge of a group. An admitted one without a delay is told
 --          by remaining, reset_after; any other by -1 - status, remaining, retry_after (-1: none),
 --          reset_after, delay. For a run of more than one time: how often the group's answer
---          follows; the last stands for all that are left, which are answered alike
+--          follows; the last stands for all that are left, which are answered alike. Or in short:
+--          0, how many are admitted, if any remaining, reset_after and slack of the first, from
+--          which the next follow (the cost less is left, and reset_after grows at the limit's rate),
+--          and, if not all are, the answer of those that are left
 local RUN = '>BBI2I2I2I4'
 
 local call, pcall = redis.call, redis.pcall

@@ -137,6 +137,13 @@ local function machine()
     return ALLOWED, (free - free % m) / m, -1, whole_after + at - now, delay
   end
 
+  -- What the level after a charge misses to a whole number of microseconds until it is drained; nil
+  -- if it drains at two rates, or from a later time.
+  local function slack(cost)
+    if low or at ~= now then return nil end
+    return -(used + cost * m) % u
+  end
+
   local function refund(back)
     if not stored then return end
     used, changed = max(used - back * m, 0), true
@@ -152,7 +159,7 @@ local function machine()
     return value, ends_at
   end
 
-  return {load = load, decide = decide, refund = refund, save = save}
+  return {load = load, decide = decide, slack = slack, refund = refund, save = save}
 end
 
 return usual, machine

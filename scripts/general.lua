@@ -66,19 +66,51 @@ local function save(k, machine)
   if value ~= nil then keep(k, value, ends_at, machine) end
 end
 
--- Answers one charge as often as it is asked: how often that was worth telling.
-local function decide_one(op, times, k, l, cost)
+-- Answers a charge once. Returns whether it is to be asked again.
+local function decide_once(op, machine, cost, unreadable)
+  local status, remaining, retry_after, reset_after, delay =
+    machine.decide(cost, op == CHARGE and COMMIT or DRY)
+  tell(status + unreadable, remaining, retry_after, reset_after, delay)
+  return status == ALLOWED and op == CHARGE
+end
+
+-- Answers a charge as often as it is asked, in short: those that fit are as many as what is left,
+-- divided, and leave together what they leave one by one. Returns whether it could.
+local function decide_at_once(machine, times, cost)
+  local slack = 0
+  if machine.slack then slack = machine.slack(cost) end
+  if not slack then return false end
+  local _, left = machine.decide(0, DRY)
+  local admitted = min(floor(left / cost), times)
+  reply[n + 1], reply[n + 2] = IN_SHORT, admitted
+  n = n + 2
+  if admitted > 0 then
+    local _, remaining, _, reset_after = machine.decide(cost, DRY)
+    reply[n + 1], reply[n + 2], reply[n + 3] = remaining, reset_after, slack
+    n = n + 3
+    machine.decide(admitted * cost, COMMIT)
+  end
+  if admitted < times then decide_once(CHARGE, machine, cost, 0) end
+  return true
+end
+
+local function decide_run(op, times, k, l, cost)
   local machine = machine_of(l)
   local unreadable = load(k, machine)
-  local decide, effect = machine.decide, op == CHARGE and COMMIT or DRY
-  local told = 0
-  repeat
-    local status, remaining, retry_after, reset_after, delay = decide(cost, effect)
-    tell(status + unreadable, remaining, retry_after, reset_after, delay)
-    told, unreadable = told + 1, 0
-  until told == times or status ~= ALLOWED or effect == DRY
-  if effect == COMMIT then save(k, machine) end
-  return told
+  if times == 1 then
+    decide_once(op, machine, cost, unreadable)
+  elseif op ~= CHARGE or cost == 0 or unreadable > 0
+    or not decide_at_once(machine, times, cost) then
+    n = n + 1
+    local place, told = n, 0
+    repeat
+      told = told + 1
+      local again = decide_once(op, machine, cost, unreadable)
+      unreadable = 0
+    until told == times or not again
+    reply[place] = told
+  end
+  if op == CHARGE then save(k, machine) end
 end
 
 -- The group that is decided: of each charge its key, its limit, its cost, and what the first look
@@ -152,24 +184,28 @@ local function decide_group(op, size)
   return all and op == CHARGE
 end
 
+local function decide_groups(op, size, times)
+  local place, told = n + 1, 0
+  if times > 1 then n = place end
+  repeat
+    told = told + 1
+    local again = decide_group(op, size)
+  until told == times or not again
+  if times > 1 then reply[place] = told end
+end
+
 -- Answers a run. Returns how long the reply is now, and where the request goes on.
 local function decide(length, op, size, times, k, l, cost, next)
-  local place = length + 1
-  n = times > 1 and place or length
-  local told = 0
+  n = length
   if size == 1 and op <= PEEK then
-    told = decide_one(op, times, k, l, cost)
+    decide_run(op, times, k, l, cost)
   else
     key_of[1], limit_of[1], cost_of[1] = k, l, cost
     for i = 2, size do
       key_of[i], limit_of[i], cost_of[i], next = unpack_from(NEXT_CHARGE, request, next)
     end
-    repeat
-      told = told + 1
-      local again = decide_group(op, size)
-    until told == times or not again
+    decide_groups(op, size, times)
   end
-  if times > 1 then reply[place] = told end
   return n, next
 end
 

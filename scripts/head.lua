@@ -18,6 +18,8 @@
 --           Answers 0, or UNREADABLE if it cannot be read; then it counts as nothing. An error in
 --           place of a value has no length, and no machine can read that
 --   decide  (cost, effect): status, remaining, retry_after (-1: none), reset_after, delay
+--   slack   (cost): where reset_after grows with each charge, what it is rounded up by after the
+--           next; nil if that does not tell the ones that follow
 --   refund  (units)
 --   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
 --           changed
@@ -38,6 +40,9 @@ local CHARGE, PEEK, REFUND, RESET, EACH = 0, 1, 2, 3, 4
 
 -- The status of a verdict. UNREADABLE is added when what was stored could not be read.
 local REFUSED, ALLOWED, NEVER, UNREADABLE = 0, 1, 2, 4
+
+-- In place of a count of answers.
+local IN_SHORT = 0
 
 -- What a decision may do: only answer; remember that the clock or the quota moved, so that what
 -- was answered stays true; charge the cost if it fits, and else settle. A charge of cost 0, and

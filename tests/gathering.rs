@@ -56,6 +56,8 @@ fn limits() -> Vec<Limit> {
         Limit::token_bucket("bucket", large.burst(20)),
         Limit::leaky_bucket("queue", small.burst(9)),
         Limit::gcra("gcra", large),
+        // Its units do not come back in whole microseconds.
+        Limit::leaky_bucket("sevenths", Quota::new(7, Duration::from_secs(3)).burst(11)),
         Limit::fixed_window("fixed", large),
         Limit::fixed_window_aligned("aligned", small),
         Limit::sliding_window("window", large),

@@ -212,6 +212,23 @@ impl Bucket {
         }
     }
 
+    /// [`Algorithm::after_more`](super::Algorithm::after_more), with the delay of a queue.
+    pub(crate) fn after_more(
+        &self,
+        reset_after: Micros,
+        slack: u64,
+        taken: u64,
+        cost: u64,
+    ) -> (Micros, Micros) {
+        let Rate { units, micros } = self.rate;
+        let level = reset_after
+            .saturating_mul(units)
+            .saturating_sub(slack)
+            .saturating_add(taken.saturating_mul(micros));
+        let before = level.saturating_sub(cost.saturating_mul(micros));
+        (self.rate.drains(level), self.rate.drains(before))
+    }
+
     /// Takes `units` out of the level.
     pub(crate) fn refund(&self, state: &mut Option<Level>, now: Micros, units: u64) {
         let (mut level, _) = self.resume(*state, now);

@@ -186,6 +186,27 @@ impl Algorithm {
         self.rule().refund(state, now, u64::from(units));
     }
 
+    /// What becomes of a charge's `reset_after` if `taken` units more are charged at the same time,
+    /// the last `cost` of them by the check that is told; and that check's delay. `slack` is by how
+    /// much `reset_after` was rounded up.
+    pub(crate) fn after_more(
+        &self,
+        reset_after: Micros,
+        slack: u64,
+        taken: u64,
+        cost: u64,
+    ) -> (Micros, Micros) {
+        let level = |bucket: &Bucket| bucket.after_more(reset_after, slack, taken, cost);
+        match self {
+            Self::LeakyBucket(rule) if rule.mode == Mode::Queue => level(&rule.bucket),
+            Self::LeakyBucket(LeakyBucket { bucket, .. })
+            | Self::TokenBucket(TokenBucket(bucket))
+            | Self::Gcra(Gcra(bucket)) => (level(bucket).0, 0),
+            // A window is whole again when it is over, however much is charged.
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => (reset_after, 0),
+        }
+    }
+
     /// To add an algorithm is to add a line here, and its script to the list of scripts.
     fn rule(&self) -> &dyn AnyRule {
         match self {

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::time::Instant;
 
-use super::wire::{self, Reply, Told};
+use super::wire::{self, IN_SHORT, Reply, Told};
 use crate::algorithm::Algorithm;
 use crate::store::Promise;
 use crate::{Charge, Decision, Error, Op, telemetry};
@@ -261,22 +261,49 @@ impl Batch {
         let mut verdicts = Vec::with_capacity(self.checks.len());
         let mut places = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
-            let answers = match run.times {
-                times @ 0..=1 => times.into(),
-                times => reply.count().filter(|count| (1..=times.into()).contains(count))?,
-            };
             let next = verdicts.len();
-            for index in (0..run.size).cycle().take(answers * run.size) {
-                let told = reply.verdict()?;
-                if told.is_unreadable() {
-                    let charge = &self.charges[run.first + index];
-                    telemetry::unreadable(self.keys.get(charge.key.into()));
+            let answers = match run.times {
+                times @ 0..=1 => times,
+                times => reply.number().filter(|answers| *answers <= times)?,
+            };
+            if run.times > 1 && answers == IN_SHORT {
+                self.read_in_short(run, &mut reply, &mut verdicts)?;
+            } else {
+                for _ in 0..answers {
+                    self.read_answer(run, &mut reply, &mut verdicts)?;
                 }
-                verdicts.push(told);
             }
-            places.push(Place { next, last: verdicts.len().saturating_sub(run.size) });
+            let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
+            // Nobody asks for the places of a run that was not sent.
+            places.push(Place { next, last: last.or((run.times == 0).then_some(next))? });
         }
         reply.is_empty().then_some((verdicts, places))
+    }
+
+    /// The verdicts of a run's charges, once.
+    fn read_answer(&self, run: &Run, reply: &mut Reply<'_>, into: &mut Vec<Told>) -> Option<()> {
+        for charge in &self.charges[run.first..][..run.size] {
+            let told = reply.verdict()?;
+            if told.is_unreadable() {
+                telemetry::unreadable(self.keys.get(charge.key.into()));
+            }
+            into.push(told);
+        }
+        Some(())
+    }
+
+    /// The verdicts of a run of one charge each: those that are admitted are told by the first.
+    fn read_in_short(&self, run: &Run, reply: &mut Reply<'_>, into: &mut Vec<Told>) -> Option<()> {
+        let charge = &self.charges[run.first];
+        let limit = &self.limits[usize::from(charge.limit)].0;
+        let admitted: u16 = reply.number().filter(|admitted| *admitted <= run.times)?;
+        if admitted > 0 {
+            let first = reply.first_of_several()?;
+            for before in 0..admitted {
+                into.push(first.later(before, charge.cost, limit)?);
+            }
+        }
+        if admitted < run.times { self.read_answer(run, reply, into) } else { Some(()) }
     }
 
     /// Empty again, with its room kept for others.

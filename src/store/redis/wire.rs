@@ -91,6 +91,9 @@ pub(super) fn time(set: Option<Micros>) -> String {
     set.map_or_else(String::new, |now| now.to_string())
 }
 
+/// Stands where a run's answers are counted, if they are told in short.
+pub(super) const IN_SHORT: u16 = 0;
+
 /// What the script has answered, to be read from the start.
 pub(super) struct Reply<'a>(&'a [i64]);
 
@@ -113,11 +116,16 @@ impl<'a> Reply<'a> {
         self.0.is_empty()
     }
 
-    /// How often a run's group was worth an answer.
-    pub(super) fn count(&mut self) -> Option<usize> {
-        let (&count, rest) = self.0.split_first()?;
+    pub(super) fn number<N: TryFrom<i64>>(&mut self) -> Option<N> {
+        let (&number, rest) = self.0.split_first()?;
         self.0 = rest;
-        count.try_into().ok()
+        number.try_into().ok()
+    }
+
+    /// The first of several charges that were admitted at once, which tells the others.
+    pub(super) fn first_of_several(&mut self) -> Option<First> {
+        let (remaining, reset_after, slack) = (self.number()?, self.number()?, self.number()?);
+        Some(First { remaining, reset_after, slack })
     }
 
     pub(super) fn verdict(&mut self) -> Option<Told> {
@@ -132,6 +140,25 @@ impl<'a> Reply<'a> {
         };
         self.0 = rest;
         told
+    }
+}
+
+/// The first of several charges that were admitted at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    remaining: u64,
+    reset_after: Micros,
+    slack: u64,
+}
+
+impl First {
+    /// What is told of the charge that `before` others of the same cost came before.
+    pub(super) fn later(self, before: u16, cost: u32, limit: &Algorithm) -> Option<Told> {
+        let taken = u64::from(before) * u64::from(cost);
+        let (reset_after, delay) =
+            limit.after_more(self.reset_after, self.slack, taken, cost.into());
+        let remaining = self.remaining.checked_sub(taken)?;
+        Some(Told { status: ALLOWED, remaining, retry_after: None, reset_after, delay })
     }
 }
 
