@@ -103,6 +103,9 @@ impl RedisStoreBuilder {
     }
 
     /// On how many connections checks leave, 1 to 16. A key always leaves on the same.
+    ///
+    /// One, the default, keeps a Redis nearby busy, since checks leave together: on the same
+    /// machine, more were not measurably faster. They make batches smaller.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
