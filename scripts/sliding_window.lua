@@ -13,29 +13,54 @@ local MAX_COUNT = MAX_EXACT / MAX_CELLS
 
 local limit, length, cells = ...
 
--- A window of one cell only.
-local function usual(value, cost)
-  if cells ~= 1 then return nil end
-  local cell, newest, oldest = floor(now / length), 0, 0
-  if value then
-    if #value ~= TWO_SIZE then return nil end
-    local kind, cell_length, at, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
-    if kind ~= KIND or cell_length ~= length or at > now
-      or at_newest > MAX_COUNT or at_oldest > MAX_COUNT then
-      return nil
+local usual
+if cells == 1 then
+  function usual(value, cost)
+    local cell, newest, oldest = floor(now / length), 0, 0
+    if value then
+      if #value ~= TWO_SIZE then return nil end
+      local kind, cell_length, at, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
+      if kind ~= KIND or cell_length ~= length or at > now
+        or at_newest > MAX_COUNT or at_oldest > MAX_COUNT then
+        return nil
+      end
+      local by = cell - floor(at / length)
+      if by == 0 then
+        newest, oldest = at_newest, at_oldest
+      elseif by == 1 then
+        oldest = at_newest
+      end
     end
-    local by = cell - floor(at / length)
-    if by == 0 then
-      newest, oldest = at_newest, at_oldest
-    elseif by == 1 then
-      oldest = at_newest
-    end
+    newest = newest + cost
+    local used = ceil(oldest * (length - now % length) / length) + newest
+    if used > limit then return nil end
+    return pack(TWO_CELLS, KIND, length, now, newest, oldest),
+      limit - used, (cell + 2) * length - now, 0
   end
-  newest = newest + cost
-  local used = ceil(oldest * (length - now % length) / length) + newest
-  if used > limit then return nil end
-  return pack(TWO_CELLS, KIND, length, now, newest, oldest),
-    limit - used, (cell + 2) * length - now, 0
+else
+  local all_cells = CELLS .. string.rep('I7', cells + 1)
+
+  function usual(value, cost)
+    local cell, by, stored = floor(now / length), cells + 1, nil
+    if value then
+      if #value ~= CELLS_SIZE + 7 * (cells + 1) then return nil end
+      stored = {unpack_from(all_cells, value)}
+      if stored[1] ~= KIND or stored[2] ~= length or stored[3] > now then return nil end
+      by = cell - floor(stored[3] / length)
+    end
+    local counts, used = {}, cost
+    for i = 1, cells + 1 do
+      if stored and stored[3 + i] > MAX_COUNT then return nil end
+      local count = i > by and stored[3 + i - by] or 0
+      counts[i], used = count, used + count
+    end
+    local oldest = counts[cells + 1]
+    used = used - oldest + ceil(oldest * (length - now % length) / length)
+    if used > limit then return nil end
+    counts[1] = counts[1] + cost
+    return pack(all_cells, KIND, length, now, unpack(counts)),
+      limit - used, (cell + cells + 1) * length - now, 0
+  end
 end
 
 local function machine()
