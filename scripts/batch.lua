@@ -30,15 +30,15 @@ if not now then
   now, grace = time[1] * 1000000 + time[2], 0
 end
 
--- The two functions of each limit; a log has no usual charge.
-local usuals, machines = {}, {}
+-- The two functions of each limit, and how much of a value they need at first, if not all.
+local usuals, machines, head_sizes = {}, {}, {}
 local count, at = unpack_from('>I2', request)
 local all_are_whole = true
 for i = 1, count do
   local number, p1, p2, p3, p4
   number, p1, p2, p3, p4, at = unpack_from('>BI7I7I7I7', request, at)
-  usuals[i], machines[i] = algorithm(number, p1, p2, p3, p4)
-  all_are_whole = all_are_whole and usuals[i]
+  usuals[i], machines[i], head_sizes[i] = algorithm(number, p1, p2, p3, p4)
+  all_are_whole = all_are_whole and not head_sizes[i]
 end
 
 -- What is stored under each key, by its number: false is nothing. Several are read at once, unless
@@ -52,6 +52,19 @@ if keys[2] and all_are_whole then
   end
   -- Nothing, or something that is no string, and that nothing can read.
   if none[1] and call('EXISTS', unpack(none)) > 0 then values = {} end
+end
+
+-- A value is read when it is first needed, if it was not before.
+local function read(k, head_size)
+  local value
+  if head_size then
+    value = pcall('GETRANGE', keys[k], 0, head_size - 1)
+    if value == '' then value = false end
+  else
+    value = pcall('GET', keys[k])
+  end
+  values[k] = value
+  return value
 end
 
 local reply, n = {}, 0
@@ -70,15 +83,13 @@ while at <= last do
   for k = k, last_k do
     local value, remaining, reset_after, delay = values[k], nil, nil, nil
     if usual then
-      if value == nil then
-        value = pcall('GET', keys[k])
-        values[k] = value
-      end
+      if value == nil then value = read(k, head_sizes[l]) end
       value, remaining, reset_after, delay = usual(value, cost)
     end
     if not remaining then
       if not decide then
-        decide, write = general(keys, values, request, usuals, machines, grace, reply)
+        decide, write = general(keys, values, read, request, usuals, machines, head_sizes,
+          grace, reply)
       end
       n, at = decide(n, op, size, times, k, l, cost, at)
     else

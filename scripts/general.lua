@@ -1,10 +1,10 @@
 -- Decides what is not one usual charge of a budget: groups, peeks, refunds, resets, budgets that
 -- several checks hit, refusals, changed quotas, clocks that were set back. batch.lua calls this
 -- when it comes to the first of them; the reply is as it says there.
-local keys, values, request, usuals, machines, grace, reply = ...
+local keys, values, read, request, usuals, machines, head_sizes, grace, reply = ...
 local NEXT_CHARGE = '>I2I2I4'
 
-local call, pcall = redis.call, redis.pcall
+local call = redis.call
 
 -- How many numbers the reply has.
 local n
@@ -36,23 +36,16 @@ local function machine_of(l)
 end
 
 -- What is stored: read once, written once.
-local function value_of(k, head_size)
+local function value_of(k, l)
   local value = values[k]
-  if value == nil then
-    if head_size then
-      value = pcall('GETRANGE', keys[k], 0, head_size - 1)
-      if value == '' then value = false end
-    else
-      value = pcall('GET', keys[k])
-    end
-    values[k] = value
-  end
+  if value == nil then value = read(k, head_sizes[l]) end
   return value
 end
 
--- Loads a key's budget: 0, or UNREADABLE.
-local function load(k, machine)
-  return machine.load(value_of(k, machine.head_size), keys[k])
+-- The machine of a limit with a key's budget, and 0, or UNREADABLE.
+local function load(k, l)
+  local machine = machine_of(l)
+  return machine, machine.load(value_of(k, l), keys[k])
 end
 
 local function keep(k, value, ends_at, machine)
@@ -95,8 +88,7 @@ local function decide_at_once(machine, times, cost)
 end
 
 local function decide_run(op, times, k, l, cost)
-  local machine = machine_of(l)
-  local unreadable = load(k, machine)
+  local machine, unreadable = load(k, l)
   if times == 1 then
     decide_once(op, machine, cost, unreadable)
   elseif op ~= CHARGE or cost == 0 or unreadable > 0
@@ -122,12 +114,13 @@ local new, remaining_of, reset_of, delay_of = {}, {}, {}, {}
 -- Charges the group if each of its charges is usual, and of a budget of its own.
 local function charge_as_usual(size)
   for i = 1, size do
-    local k, usual = key_of[i], usuals[limit_of[i]]
+    local k, l = key_of[i], limit_of[i]
     for j = 1, i - 1 do
       if key_of[j] == k then return false end
     end
-    if not usual or cost_of[i] == 0 then return false end
-    new[i], remaining_of[i], reset_of[i], delay_of[i] = usual(value_of(k), cost_of[i])
+    -- What is kept until the end must not be in the way of a machine that writes parts of it.
+    if head_sizes[l] or cost_of[i] == 0 then return false end
+    new[i], remaining_of[i], reset_of[i], delay_of[i] = usuals[l](value_of(k, l), cost_of[i])
     if not new[i] then return false end
   end
   for i = 1, size do
@@ -138,8 +131,8 @@ local function charge_as_usual(size)
 end
 
 -- Takes a charge back, or all charges, and loads what is left.
-local function give_back(op, k, machine, cost)
-  local unreadable = load(k, machine)
+local function give_back(op, k, l, cost)
+  local machine, unreadable = load(k, l)
   if op == REFUND then
     machine.refund(cost)
     save(k, machine)
@@ -147,8 +140,8 @@ local function give_back(op, k, machine, cost)
     keep(k, false)
   end
   -- What cannot be read is told once, and stays until something is put in its place.
-  load(k, machine)
-  return unreadable
+  load(k, l)
+  return machine, unreadable
 end
 
 -- Answers the group once. Whether it is to be asked again.
@@ -156,13 +149,12 @@ local function decide_group(op, size)
   if op == CHARGE and charge_as_usual(size) then return true end
   local all = true
   for i = 1, size do
-    local k, machine, cost = key_of[i], machine_of(limit_of[i]), cost_of[i]
+    local k, l, cost = key_of[i], limit_of[i], cost_of[i]
     if op >= REFUND then
-      local unreadable = give_back(op, k, machine, cost)
-      local status, remaining, retry_after, reset_after, delay = machine.decide(0, DRY)
-      tell(status + unreadable, remaining, retry_after, reset_after, delay)
+      local machine, unreadable = give_back(op, k, l, cost)
+      decide_once(PEEK, machine, 0, unreadable)
     else
-      local unreadable = load(k, machine)
+      local machine, unreadable = load(k, l)
       local status = machine.decide(cost, DRY)
       all = all and status == ALLOWED
       seen[i] = status + unreadable
@@ -170,13 +162,13 @@ local function decide_group(op, size)
   end
   if op >= REFUND then return op == REFUND end
   for i = 1, size do
-    local k, machine, cost, unreadable = key_of[i], machine_of(limit_of[i]), cost_of[i], 0
+    local k, cost, unreadable = key_of[i], cost_of[i], 0
     local effect = DRY
     if op == CHARGE and cost > 0 then effect = all and COMMIT or SETTLE end
     -- Nothing is taken from a limit that agrees with a check that another refuses.
     if not all and seen[i] % UNREADABLE == ALLOWED then cost = 0 end
     if seen[i] >= UNREADABLE then unreadable = UNREADABLE end
-    load(k, machine)
+    local machine = load(k, limit_of[i])
     local status, remaining, retry_after, reset_after, delay = machine.decide(cost, effect)
     tell(status + unreadable, remaining, retry_after, reset_after, delay)
     if effect ~= DRY then save(k, machine) end

@@ -3,7 +3,8 @@
 --
 -- The log is one string: a head, and a ring of slots of a fixed size. So one more request costs
 -- one slot, and the slot that decides is found without reading the others. The newest entry is
--- in the head: requests of one microsecond never touch the ring.
+-- in the head: requests of one microsecond never touch the ring. A log that is so short that it
+-- comes along with the head is written whole.
 --
 -- head     56 bytes, or false for an untouched budget:
 --            B  kind   I6 period    us in which an entry leaves
@@ -22,7 +23,76 @@ local KIND = 3
 local HEAD, HEAD_SIZE = '>BI6BBI4I4I4I7I7i7I7I7', 56
 local SLOTS_AT = 10
 
+-- What is read of a log at first.
+local SHORT = 256
+
 local limit, new_period = ...
+
+-- Whether the numbers of a head make sense, of a log that is as long as `length()` says.
+local function is_whole(length, kind, period, clock_bytes, sum_bytes, slots, first, entries, before,
+  oldest, newest, clock, sum)
+  if kind ~= KIND or period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT
+    or before > sum or oldest > clock or clock > MAX_EXACT
+    or (entries == 0 and oldest ~= clock) then
+    return false
+  end
+  if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
+  return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
+    and first < slots and entries <= slots
+    and length() == HEAD_SIZE + slots * (clock_bytes + sum_bytes)
+end
+
+-- A log of one entry.
+local function usual_first(cost)
+  if cost > limit then return nil end
+  return pack(HEAD, KIND, new_period, 0, 0, 0, 0, 0, 0, 0, now, 0, cost),
+    limit - cost, new_period, 0
+end
+
+local function usual(value, cost)
+  if not value then return usual_first(cost) end
+  if #value < HEAD_SIZE then return nil end
+  local kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock,
+    sum = unpack_from(HEAD, value)
+  local size = clock_bytes + sum_bytes
+  if period ~= new_period or newest > now or #value ~= HEAD_SIZE + slots * size
+    or not is_whole(function() return #value end, kind, period, clock_bytes, sum_bytes, slots,
+      first, entries, before, oldest, newest, clock, sum) then
+    return nil
+  end
+  if now >= newest + period then return usual_first(cost) end
+
+  local slot = '>I' .. clock_bytes .. 'I' .. sum_bytes
+  local clocks, sums = 256 ^ clock_bytes, 256 ^ sum_bytes
+  -- The oldest entries leave.
+  local age, left = newest - (now - period), 0
+  while clock - oldest >= age do
+    local _, slot_sum = unpack_from(slot, value, HEAD_SIZE + first * size + 1)
+    left = min((slot_sum - before) % sums, sum - before)
+    first, entries = (first + 1) % slots, entries - 1
+    oldest = clock
+    if entries > 0 then
+      oldest = clock - (clock - unpack_from(slot, value, HEAD_SIZE + first * size + 1)) % clocks
+    end
+  end
+  before = before + left
+  local used = sum - before + cost
+  if used > limit or sum + cost > MAX_EXACT / 2 then return nil end
+
+  local ring
+  if newest == now then
+    ring = string.sub(value, HEAD_SIZE + 1)
+  else
+    -- The newest entry goes into the ring, if that has room for it.
+    if entries == slots or clocks < period or sums < limit + 1 then return nil end
+    local place = HEAD_SIZE + (first + entries) % slots * size
+    ring = string.sub(value, HEAD_SIZE + 1, place) .. pack(slot, clock % clocks, sum % sums)
+      .. string.sub(value, place + size + 1)
+    entries, clock, newest = entries + 1, clock + now - newest, now
+  end
+  return pack(HEAD, KIND, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
+    newest, clock, sum + cost) .. ring, limit - used, period, 0
+end
 
 local function machine()
   local key
@@ -47,15 +117,8 @@ local function machine()
     local kind
     kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
       unpack_from(HEAD, value)
-    if kind ~= KIND or period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT
-      or before > sum or oldest > clock or clock > MAX_EXACT
-      or (entries == 0 and oldest ~= clock) then
-      return false
-    end
-    if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
-    return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
-      and first < slots and entries <= slots
-      and redis.call('STRLEN', key) == HEAD_SIZE + slots * (clock_bytes + sum_bytes)
+    return is_whole(function() return redis.call('STRLEN', key) end, kind, period, clock_bytes,
+      sum_bytes, slots, first, entries, before, oldest, newest, clock, sum)
   end
 
   -- The place of the i-th oldest entry's slot in the string.
@@ -253,9 +316,8 @@ local function machine()
 
   return {
     load = load, decide = decide, refund = refund, save = save,
-    head_size = HEAD_SIZE, has_ring = has_ring,
+    has_ring = has_ring,
   }
 end
 
--- Nothing is usual: what to read depends on the head.
-return nil, machine
+return usual, machine, SHORT
