@@ -28,6 +28,18 @@ local SHORT = 256
 
 local limit, new_period = ...
 
+-- Bytes that hold any number below `n`.
+local function bytes_for(n)
+  local bytes = 1
+  while n > 256 ^ bytes do bytes = bytes + 1 end
+  return bytes
+end
+
+-- How many slots a ring gets that has no room for one entry more.
+local function more_slots(entries)
+  return max(entries + 1, min(limit, max(8, entries * 2)))
+end
+
 -- Whether the numbers of a head make sense, of a log that is as long as `length()` says.
 local function is_whole(length, kind, period, clock_bytes, sum_bytes, slots, first, entries, before,
   oldest, newest, clock, sum)
@@ -62,8 +74,13 @@ local function usual(value, cost)
   end
   if now >= newest + period then return usual_first(cost) end
 
+  if slots == 0 and newest ~= now then
+    clock_bytes, sum_bytes = bytes_for(period), bytes_for(limit + 1)
+  end
+  size = clock_bytes + sum_bytes
   local slot = '>I' .. clock_bytes .. 'I' .. sum_bytes
   local clocks, sums = 256 ^ clock_bytes, 256 ^ sum_bytes
+  if clocks < period or sums < limit + 1 then return nil end
   -- The oldest entries leave.
   local age, left = newest - (now - period), 0
   while clock - oldest >= age do
@@ -79,15 +96,18 @@ local function usual(value, cost)
   local used = sum - before + cost
   if used > limit or sum + cost > MAX_EXACT / 2 then return nil end
 
-  local ring
-  if newest == now then
-    ring = string.sub(value, HEAD_SIZE + 1)
-  else
-    -- The newest entry goes into the ring, if that has room for it.
-    if entries == slots or clocks < period or sums < limit + 1 then return nil end
-    local place = HEAD_SIZE + (first + entries) % slots * size
-    ring = string.sub(value, HEAD_SIZE + 1, place) .. pack(slot, clock % clocks, sum % sums)
-      .. string.sub(value, place + size + 1)
+  local ring = string.sub(value, HEAD_SIZE + 1)
+  if newest ~= now then
+    if entries == slots then
+      slots = more_slots(entries)
+      ring = string.sub(ring, first * size + 1) .. string.sub(ring, 1, first * size)
+        .. string.rep('\0', (slots - entries) * size)
+      first = 0
+    end
+    -- The newest entry goes into the ring.
+    local place = (first + entries) % slots * size
+    ring = string.sub(ring, 1, place) .. pack(slot, clock % clocks, sum % sums)
+      .. string.sub(ring, place + size + 1)
     entries, clock, newest = entries + 1, clock + now - newest, now
   end
   return pack(HEAD, KIND, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
@@ -103,13 +123,6 @@ local function machine()
   local stored, time, set_back, gone, left, moved
   -- Whether the head has to be stored anew.
   local changed
-
-  -- Bytes that hold any number below `n`.
-  local function bytes_for(n)
-    local bytes = 1
-    while n > 256 ^ bytes do bytes = bytes + 1 end
-    return bytes
-  end
 
   -- Reads a head, and whether it is whole, and its ring there.
   local function unpack_head(value)
@@ -213,7 +226,7 @@ local function machine()
 
   -- Writes the ring anew, with room for more entries and for the numbers of this quota.
   local function rebuild(new_clock_bytes, new_sum_bytes)
-    local new_slots = max(entries + 1, min(limit, max(8, entries * 2)))
+    local new_slots = more_slots(entries)
     local ring = all_slots()
     if new_clock_bytes ~= clock_bytes or new_sum_bytes ~= sum_bytes then
       local wide, at = {}, 1
