@@ -313,6 +313,65 @@ async fn a_check_that_is_asked_and_never_awaited_holds_up_nobody() {
     assert_eq!(first.await.unwrap().remaining(), 4);
 }
 
+#[tokio::test]
+async fn a_caller_that_goes_away_takes_nobody_elses_check_with_it() {
+    let server = RedisServer::start();
+    let store = store(&server).deadline(Duration::from_secs(2)).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
+    let key = Key::global();
+    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+
+    // The first comes alone, and is taken along by the second before it is asked for. When it is,
+    // only the third's check is waiting.
+    let mut first = ask();
+    let mut second = ask();
+    server.pause(true);
+    assert!(timeout(Duration::from_millis(1), Pin::new(&mut second)).await.is_err());
+    let third = ask();
+    assert!(Pin::new(&mut first).poll(&mut cx).is_pending());
+    drop(first);
+    server.pause(false);
+    assert_eq!(second.await.unwrap().remaining(), 7);
+    assert_eq!(third.await.unwrap().remaining(), 6);
+}
+
+#[tokio::test]
+async fn outside_of_a_runtime_an_answer_is_an_error() {
+    let server = RedisServer::start();
+    let store = store(&server).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
+    let outside = std::thread::spawn(move || {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..2 {
+            let mut answer = store.apply(Op::Charge, &[limit.charge(&Key::global(), 1)]);
+            let Poll::Ready(Err(error)) = Pin::new(&mut answer).poll(&mut cx) else {
+                panic!("nobody can answer");
+            };
+            assert!(!error.may_have_charged(), "{error}");
+        }
+    });
+    outside.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_call_has_a_bounded_number_of_charges_groups_included() {
+    let server = RedisServer::start();
+    let store = store(&server).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let limits: Vec<_> =
+        (0..8).map(|n| Limit::gcra(&format!("l{n}"), Quota::per_day(9_999)).unwrap()).collect();
+    let key = Key::global();
+    let group: Vec<_> = limits.iter().map(|limit| limit.charge(&key, 1)).collect();
+    store.apply(Op::Charge, &group).await.unwrap();
+    let before = calls(&server, "evalsha");
+    let answers = (0..1_024).map(|_| store.apply(Op::Charge, &group)).collect();
+    for (number, decision) in (0..).zip(at_once(answers).await) {
+        assert_eq!(decision.unwrap().remaining(), 9_997 - number);
+    }
+    // 8 x 1,024 charges, 1,024 at most in a call.
+    assert!(calls(&server, "evalsha") - before >= 8);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_share_one_budget_and_admit_exactly_what_is_allowed() {
     let server = RedisServer::start();

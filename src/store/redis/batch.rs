@@ -5,18 +5,17 @@
 //! one number, however many checks hit it.
 
 use std::fmt::{self, Debug};
-use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::time::Instant;
 
+use super::keys::Keys;
 use super::wire::{self, IN_SHORT, Reply, Told};
 use crate::algorithm::Algorithm;
 use crate::store::Promise;
 use crate::{Charge, Decision, Error, Op, telemetry};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
-/// long, to about two milliseconds.
+/// long, to a few milliseconds. A run of single charges, which is decided at once, is one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
 /// The most bytes of keys in one call.
@@ -31,6 +30,8 @@ pub(super) struct Batch {
     keys: Keys,
     limits: Vec<(Algorithm, u64)>,
     charges: Vec<wire::Charge>,
+    /// Charges that are decided one by one.
+    work: usize,
     runs: Vec<Run>,
     /// In the order in which they came.
     checks: Vec<Check>,
@@ -38,6 +39,8 @@ pub(super) struct Batch {
     expired: usize,
     /// Whether it was tried to send it.
     tried: bool,
+    /// Whether the first of its checks came alone, and its caller may send it.
+    pub(super) has_escort: bool,
 }
 
 /// Checks that are alike.
@@ -60,26 +63,6 @@ struct Check {
     sent: bool,
 }
 
-/// The different keys, each with the number it is sent under, from 0.
-#[derive(Default)]
-struct Keys {
-    /// One after another.
-    text: String,
-    all: Vec<Key>,
-    numbers: HashTable<u16>,
-    hasher: DefaultHashBuilder,
-}
-
-struct Key {
-    /// Where it ends in the text; it starts where the one before ends.
-    end: usize,
-    /// The run that touches it last.
-    last_run: usize,
-    /// How many checks do, and in how many runs.
-    checks: usize,
-    runs: usize,
-}
-
 /// Where a run's verdicts are: those of its next check, and of its last.
 struct Place {
     next: usize,
@@ -91,8 +74,8 @@ impl Batch {
     pub(super) fn has_room_for(&self, charges: &[Charge<'_>]) -> bool {
         self.checks.is_empty()
             || (self.checks.len() < MAX_CHARGES
-                && self.charges.len() + charges.len() <= MAX_CHARGES
-                && self.keys.text.len() < MAX_KEY_BYTES)
+                && self.work + charges.len() <= MAX_CHARGES
+                && self.keys.bytes() < MAX_KEY_BYTES)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -125,6 +108,9 @@ impl Batch {
             key.last_run = run;
             key.checks += 1;
             key.runs += usize::from(same.is_none());
+        }
+        if same.is_none() || charges.len() > 1 {
+            self.work += charges.len();
         }
         match same {
             Some(_) => self.charges.truncate(first),
@@ -194,15 +180,15 @@ impl Batch {
 
     /// How many checks of a charge's budget there are.
     pub(super) fn checks_of(&self, prefix: &str, charge: &Charge<'_>) -> usize {
-        self.keys.find(prefix, charge).map_or(0, |key| key.checks)
+        self.keys.checks_of(prefix, charge)
     }
 
     pub(super) fn key_bytes(&self) -> usize {
-        self.keys.text.len()
+        self.keys.bytes()
     }
 
     pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
-        (0..self.keys.all.len()).map(|number| self.keys.get(number))
+        self.keys.iter()
     }
 
     /// What the script gets.
@@ -308,59 +294,16 @@ impl Batch {
 
     /// Empty again, with its room kept for others.
     pub(super) fn clear(&mut self) {
-        self.keys.text.clear();
-        self.keys.all.clear();
-        self.keys.numbers.clear();
+        self.keys.clear();
         self.limits.clear();
         self.charges.clear();
+        self.work = 0;
         self.runs.clear();
         self.checks.clear();
         self.expired = 0;
         self.tried = false;
+        self.has_escort = false;
     }
-}
-
-impl Keys {
-    /// The number of a charge's budget.
-    fn number(&mut self, prefix: &str, charge: &Charge<'_>) -> u16 {
-        let Self { text, all, numbers, hasher } = self;
-        let start = text.len();
-        parts(prefix, charge).into_iter().for_each(|part| text.push_str(part));
-        let hash = hasher.hash_one(&text[start..]);
-        let key = |number: u16| get(text, all, number.into());
-        if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
-            text.truncate(start);
-            return number;
-        }
-        // A batch has fewer charges than that.
-        let number = u16::try_from(all.len()).unwrap_or(u16::MAX);
-        numbers.insert_unique(hash, number, |&number| hasher.hash_one(key(number)));
-        all.push(Key { end: text.len(), last_run: usize::MAX, checks: 0, runs: 0 });
-        number
-    }
-
-    fn find(&self, prefix: &str, charge: &Charge<'_>) -> Option<&Key> {
-        let wanted = parts(prefix, charge).concat();
-        let same = |&number: &u16| self.get(number.into()) == wanted;
-        let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
-        self.all.get(usize::from(*number))
-    }
-
-    fn get(&self, number: usize) -> &str {
-        get(&self.text, &self.all, number)
-    }
-}
-
-fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
-    let start = if number == 0 { 0 } else { all[number - 1].end };
-    &text[start..all[number].end]
-}
-
-/// `prefix:{key}:name`, under which a budget is kept. Encoded keys have no braces, so the braces
-/// are the key's own, and Redis Cluster keeps all limits of one key in one slot; the name comes
-/// last, so it may hold anything.
-fn parts<'a>(prefix: &'a str, charge: &'a Charge<'_>) -> [&'a str; 5] {
-    [prefix, ":{", charge.key.as_str(), "}:", charge.limit.name()]
 }
 
 fn strange(reply: &[i64]) -> Error {

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -20,15 +20,15 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle as Runtime;
-use tokio::task::yield_now;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_CHARGES};
 use super::call;
-use super::connection::{Connections, Handle};
+use super::connection::Connections;
+use super::sender::{Escort, Sender};
 use crate::clock::ManualClock;
 use crate::store::{Answer, Promise};
-use crate::{Charge, Decision, Error, Op};
+use crate::{Charge, Error, Op};
 
 /// Batches on their way at a time.
 const IN_FLIGHT: usize = 2;
@@ -44,7 +44,7 @@ pub(super) struct Settings {
 
 /// A queue of checks, and the connection they leave on.
 pub(super) struct Lane {
-    connections: Connections,
+    pub(super) connections: Connections,
     settings: Settings,
     queue: Mutex<Queue>,
     /// Held from taking a batch until it is handed to the connection, so that none overtakes.
@@ -52,32 +52,22 @@ pub(super) struct Lane {
 }
 
 #[derive(Default)]
-struct Queue {
-    batches: VecDeque<Batch>,
+pub(super) struct Queue {
+    pub(super) batches: VecDeque<Batch>,
     /// Checks in those.
-    waiting: usize,
-    senders: usize,
+    pub(super) waiting: usize,
+    pub(super) senders: usize,
     /// Whether a caller sees to a check that came alone.
-    escorted: bool,
+    pub(super) escorted: bool,
     /// Batches that are done, to be filled again.
     spare: Vec<Batch>,
 }
 
-/// What sends one batch after another, until none waits. Dropped before that, as with its runtime,
-/// it leaves nobody waiting.
-struct Sender {
-    lane: Arc<Lane>,
-    done: bool,
-}
-
-/// The caller of a check that came alone, who sends it.
-struct Escort(Arc<Lane>);
-
 /// The answer of the script, to come.
-type Reply = Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>;
+pub(super) type Reply = Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>;
 
 /// What became of the first batch in the queue.
-enum Departure {
+pub(super) enum Departure {
     /// There is none, or nobody waits for it any more.
     None,
     /// It is on its way.
@@ -107,52 +97,57 @@ impl Lane {
             return Answer::ready(Err(Error::overloaded(*max_waiting)));
         }
         let (promise, answer) = Promise::new();
-        queue.batch_for(charges).push(prefix, op, charges, deadline, promise);
+        let comes_alone = queue.senders == 0 && queue.waiting == 0 && !queue.escorted;
+        let batch = queue.batch_for(charges);
+        batch.push(prefix, op, charges, deadline, promise);
+        batch.has_escort |= comes_alone;
         queue.waiting += 1;
         if queue.senders == IN_FLIGHT {
             return answer;
         }
-        // It may come to others that its caller never waits; they send what is there themselves.
-        if queue.senders == 0 && queue.waiting == 1 && !queue.escorted {
+        if comes_alone {
+            // Its caller may never ask for the answer. Whoever comes next takes it along then.
             queue.escorted = true;
             drop(queue);
-            return Answer::later(Escort(Arc::clone(self)).see_to(answer));
+            return Answer::later(Escort::new(Arc::clone(self)).see_to(answer));
         }
         drop(queue);
-        match Runtime::try_current() {
-            Ok(runtime) => {
-                self.send_on(&runtime);
-                answer
-            }
-            // Asked outside of the runtime, it is sent once somebody waits for it inside.
-            Err(_) => {
-                let lane = Arc::clone(self);
-                Answer::later(async move {
-                    lane.send_on(&Runtime::current());
-                    answer.await
-                })
-            }
+        if self.send().is_ok() {
+            return answer;
         }
+        // Asked outside of the runtime, it is sent once somebody waits for it inside.
+        let lane = Arc::clone(self);
+        Answer::later(async move {
+            lane.send()?;
+            answer.await
+        })
     }
 
     /// Begins to send what waits, unless enough do.
-    fn send_on(self: &Arc<Self>, runtime: &Runtime) {
+    pub(super) fn send(self: &Arc<Self>) -> Result<(), Error> {
+        let runtime = Runtime::try_current().map_err(Error::misuse)?;
         let mut queue = self.queue();
         if queue.senders < IN_FLIGHT && !queue.batches.is_empty() {
             queue.senders += 1;
             drop(queue);
-            runtime.spawn(Sender { lane: Arc::clone(self), done: false }.run());
+            runtime.spawn(Sender::new(Arc::clone(self)).run());
         }
+        Ok(())
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the first batch to the connection.
-    fn depart(&self, connection: &MultiplexedConnection, cx: &mut Context<'_>) -> Departure {
+    /// Hands the first batch to the connection, if it is `wanted`.
+    pub(super) fn depart(
+        &self,
+        connection: &MultiplexedConnection,
+        cx: &mut Context<'_>,
+        wanted: impl FnOnce(&Batch) -> bool,
+    ) -> Departure {
         let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut batch) = self.queue().pop() else { return Departure::None };
+        let Some(mut batch) = self.queue().pop_if(wanted) else { return Departure::None };
         batch.seal(Instant::now());
         if batch.is_empty() {
             self.queue().recycle(batch);
@@ -174,36 +169,10 @@ impl Lane {
         }
     }
 
-    async fn depart_on(&self, handle: &Handle) -> Departure {
-        poll_fn(|cx| Poll::Ready(self.depart(&handle.connection, cx))).await
-    }
-
-    /// Waits for a batch's answers.
-    async fn see_through(&self, handle: &Handle, mut batch: Batch, reply: Reply) {
-        let answer = in_time(&mut batch, reply).await;
-        self.conclude(handle, batch, answer);
-    }
-
-    /// Tells everybody in a batch what it was answered, if it was.
-    fn conclude(&self, handle: &Handle, mut batch: Batch, answer: Option<RedisResult<Vec<i64>>>) {
-        match answer {
-            Some(Ok(reply)) => batch.conclude(&reply),
-            Some(Err(error)) => {
-                if call::ends_connection(&error) {
-                    self.connections.discard(handle, &error);
-                }
-                let error = Arc::new(error);
-                batch.fail(|| Error::store(Arc::clone(&error)));
-            }
-            None => self.connections.discard(handle, &Error::timeout()),
-        }
-        self.queue().recycle(batch);
-    }
-
     /// Fails the checks that could not leave in time, or the whole batch that could not leave.
-    fn fail_first(&self, now: Option<Instant>, reason: &str) {
+    pub(super) fn fail_first(&self, now: Option<Instant>, reason: &str) {
         let mut queue = self.queue();
-        let Some(mut batch) = queue.pop() else { return };
+        let Some(mut batch) = queue.pop_if(|_| true) else { return };
         let error = || Error::unreachable(reason.to_owned());
         match now {
             Some(now) => batch.expire(now, error),
@@ -238,7 +207,8 @@ impl Queue {
         &mut self.batches[last]
     }
 
-    fn pop(&mut self) -> Option<Batch> {
+    fn pop_if(&mut self, wanted: impl FnOnce(&Batch) -> bool) -> Option<Batch> {
+        self.batches.front().filter(|batch| wanted(batch))?;
         let batch = self.batches.pop_front()?;
         self.waiting -= batch.len();
         Some(batch)
@@ -249,111 +219,10 @@ impl Queue {
         self.batches.push_front(batch);
     }
 
-    fn recycle(&mut self, mut batch: Batch) {
+    pub(super) fn recycle(&mut self, mut batch: Batch) {
         if self.spare.len() < IN_FLIGHT {
             batch.clear();
             self.spare.push(batch);
-        }
-    }
-}
-
-impl Sender {
-    async fn run(mut self) {
-        while let Some(deadline) = self.next_deadline() {
-            match timeout_at(deadline, self.lane.connections.get()).await {
-                Ok(Ok(handle)) => self.send(&handle).await,
-                Ok(Err(reason)) => self.lane.fail_first(None, &reason),
-                Err(_) => {
-                    let now = Some(Instant::now());
-                    self.lane.fail_first(now, "no connection within the deadline");
-                }
-            }
-            // Those who were answered go first: their next checks leave together.
-            yield_now().await;
-        }
-    }
-
-    /// Until when the next check has to be answered. None, and this sender is through, if none
-    /// waits.
-    fn next_deadline(&mut self) -> Option<Instant> {
-        let mut queue = self.lane.queue();
-        let deadline = queue.batches.front().and_then(Batch::first_deadline);
-        if deadline.is_none() {
-            queue.senders -= 1;
-            drop(queue);
-            self.done = true;
-        }
-        deadline
-    }
-
-    /// Sends the first batch, and sees to its answers.
-    async fn send(&self, handle: &Handle) {
-        let lane = &self.lane;
-        match lane.depart_on(handle).await {
-            Departure::None => {}
-            Departure::Unsent(error) => lane.connections.discard(handle, &error),
-            Departure::Failed(batch, error) => lane.conclude(handle, batch, Some(Err(error))),
-            Departure::Sent(batch, reply) => lane.see_through(handle, batch, reply).await,
-        }
-    }
-}
-
-impl Escort {
-    /// Sends what is first in the queue, which is the caller's check unless another took it along.
-    async fn see_to(self, answer: Answer) -> Result<Decision, Error> {
-        let Self(lane) = &self;
-        let Some(handle) = lane.connections.current() else {
-            lane.send_on(&Runtime::current());
-            return answer.await;
-        };
-        match lane.depart_on(&handle).await {
-            Departure::None => {}
-            Departure::Unsent(error) => {
-                lane.connections.discard(&handle, &error);
-                lane.send_on(&Runtime::current());
-            }
-            Departure::Failed(batch, error) => lane.conclude(&handle, batch, Some(Err(error))),
-            Departure::Sent(batch, reply) if batch.len() == 1 => {
-                lane.see_through(&handle, batch, reply).await;
-            }
-            // Others came along, who must not wait for this caller to go on.
-            Departure::Sent(batch, reply) => {
-                let lane = Arc::clone(lane);
-                Runtime::current()
-                    .spawn(async move { lane.see_through(&handle, batch, reply).await });
-            }
-        }
-        answer.await
-    }
-}
-
-/// The answer, unless all deadlines of the batch are over before. Each check's own holds.
-async fn in_time<T>(batch: &mut Batch, mut answer: impl Future<Output = T> + Unpin) -> Option<T> {
-    while let Some(deadline) = batch.first_deadline() {
-        match timeout_at(deadline, &mut answer).await {
-            Ok(answer) => return Some(answer),
-            Err(_) => batch.expire(Instant::now(), Error::timeout),
-        }
-    }
-    None
-}
-
-impl Drop for Escort {
-    fn drop(&mut self) {
-        self.0.queue().escorted = false;
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        if !self.done {
-            let mut queue = self.lane.queue();
-            queue.senders -= 1;
-            if queue.senders == 0 {
-                // Their promises are dropped with them: that is an answer, too.
-                queue.batches.clear();
-                queue.waiting = 0;
-            }
         }
     }
 }

@@ -4,8 +4,10 @@ mod batch;
 mod builder;
 mod call;
 mod connection;
+mod keys;
 mod lane;
 mod script;
+mod sender;
 mod wire;
 
 use std::fmt;
