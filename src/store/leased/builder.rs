@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 
+use super::lease::MIN_BLOCK;
 use super::{Leased, SHARDS, Settings, Shared};
 use crate::algorithm::{Algorithm, LeakyBucket, Mode};
 use crate::{ConfigError, Limit, Store};
@@ -21,9 +22,6 @@ const MAX_MAX_AGE: Duration = Duration::from_secs(10);
 
 /// What part of a limit's capacity one block is at most.
 const DEFAULT_PART: u64 = 10;
-
-/// A block below this is not worth it.
-const MIN_BLOCK: u64 = 8;
 
 /// The settings of [`Leased`].
 #[must_use = "a builder does nothing until the store is built"]

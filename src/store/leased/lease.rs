@@ -14,7 +14,7 @@ const COVERED: Duration = Duration::from_millis(50);
 const MEASURED: Duration = Duration::from_millis(10);
 
 /// A key that would get less is not worth a lease.
-const MIN_BLOCK: u64 = 8;
+pub(super) const MIN_BLOCK: u64 = 8;
 
 /// How long the store is not asked for a block after it had none.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -129,6 +129,8 @@ impl Lease {
 
     /// Whether nobody has asked for a while, so that it can be forgotten.
     pub(super) fn is_idle(&self, now: Instant, max_age: Duration) -> bool {
-        self.units == 0 && now.saturating_duration_since(self.since.max(self.expires)) > max_age
+        self.units == 0
+            && !self.refilling
+            && now.saturating_duration_since(self.since.max(self.expires)) > max_age
     }
 }

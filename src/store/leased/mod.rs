@@ -35,11 +35,11 @@ const SHARDS: usize = 64;
 /// **What it costs.** Never more is admitted than was charged. But a unit can be spent later than it
 /// was charged, and that bends the algorithm's promise within two bounds:
 ///
-/// - *Stranded*: at any time each replica holds at most one block of a key, charged and not spent.
-///   Others may be refused meanwhile. It is given back once it is older than
-///   [`max_age`](LeasedBuilder::max_age) (250 ms if this is not set), and at
-///   [`release`](Self::release); if a replica dies, its block is lost, and comes back as spent units
-///   do.
+/// - *Stranded*: at any time each replica can spend at most one block of a key, charged and not
+///   spent. Others may be refused meanwhile. What is left of it may be spent until no block was
+///   charged for [`max_age`](LeasedBuilder::max_age) (250 ms if this is not set), is given back
+///   within half of that time more, and at [`release`](Self::release). If a replica dies, or the key
+///   is reset while a block is being charged, the block is lost, and comes back as spent units do.
 /// - *Exceeded*: in any interval, at most one block for each replica more is admitted than the
 ///   algorithm promises: what was charged before the interval, and spent in it.
 ///
@@ -175,7 +175,8 @@ impl<S: Store> Shared<S> {
     fn apply_leased(self: &Arc<Self>, op: Op, charge: &Charge<'_>, max: u64) -> Answer {
         let now = Instant::now();
         match op {
-            Op::Charge if charge.cost > 0 => {
+            // Leases are only for where somebody can see to them.
+            Op::Charge if charge.cost > 0 && self.is_seen_to() => {
                 let (decision, wanted) = self.with_lease(charge, now, |lease| {
                     let decision = lease.spend(charge.cost, now);
                     (decision, lease.wants(max, now))
@@ -215,10 +216,7 @@ impl<S: Store> Shared<S> {
             }
         };
         match Runtime::try_current() {
-            Ok(runtime) => {
-                runtime.spawn(refill);
-                self.reap_on(&runtime);
-            }
+            Ok(runtime) => drop(runtime.spawn(refill)),
             Err(_) => self.forget(charge),
         }
     }
@@ -236,9 +234,9 @@ impl<S: Store> Shared<S> {
                 entry.lease.refuse(Instant::now());
                 0
             }
-            // It was forgotten meanwhile.
-            (None, Some(_)) => block.cost,
-            (None, None) => 0,
+            // It was reset meanwhile. The block may have been charged before or after that; given
+            // back, it could be what others have charged since.
+            (None, _) => 0,
         }
     }
 
@@ -298,12 +296,18 @@ impl<S: Store> Shared<S> {
         unspent
     }
 
-    /// Sees to it that what nobody spends is given back, as long as there are leases.
-    fn reap_on(self: &Arc<Self>, runtime: &Runtime) {
+    /// Whether what nobody asks for any more is forgotten, and what nobody spends is given back:
+    /// by a task, as long as there is anything.
+    fn is_seen_to(self: &Arc<Self>) -> bool {
+        if self.is_reaped.load(Ordering::Acquire) {
+            return true;
+        }
+        let Ok(runtime) = Runtime::try_current() else { return false };
         if !self.is_reaped.swap(true, Ordering::AcqRel) {
             let reaping = Reaping(Arc::downgrade(self));
             runtime.spawn(reaping.run(self.settings.max_age / 2));
         }
+        true
     }
 }
 
@@ -367,5 +371,25 @@ impl<S: Store> fmt::Debug for Leased<S> {
             .field("limits", &self.shared.settings.limits.keys())
             .field("max_age", &self.shared.settings.max_age)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryStore, Quota};
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_were_never_hot_are_forgotten() {
+        let limit = Limit::gcra("api", Quota::per_second(1_000)).unwrap();
+        let store = Leased::builder(MemoryStore::new()).limit(&limit).build().unwrap();
+        for number in 0..1_000_u64 {
+            let decision = store.apply(Op::Charge, &[limit.charge(&Key::from(number), 1)]).await;
+            assert!(decision.unwrap().allowed());
+        }
+        let known = || store.shared.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();
+        assert_eq!(known(), 1_000);
+        sleep(store.shared.settings.max_age * 3).await;
+        assert_eq!(known(), 0);
     }
 }
