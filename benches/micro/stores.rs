@@ -9,21 +9,23 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use tollgate::{ConfigError, Key, Limit, MemoryStore, Op, Quota, Store};
 
-fn quota() -> Quota {
-    Quota::new(1_000_000, Duration::from_secs(1_000))
-}
-
+/// What is never used up, but for the log, which refuses most of the time with one key.
 fn limits() -> Result<Vec<Limit>, ConfigError> {
+    let rate = Quota::new(1, EVERY).burst(BURST.into());
+    let in_a_window = Quota::new(BURST.into(), Duration::from_secs(4));
     Ok(vec![
-        Limit::token_bucket("token bucket", quota())?,
-        Limit::leaky_bucket_meter("leaky bucket", quota())?,
-        Limit::gcra("GCRA", quota())?,
-        Limit::fixed_window("fixed window", quota())?,
-        Limit::sliding_window("sliding window", quota())?,
-        Limit::sliding_window_of("sliding window of 10", quota(), 10)?,
-        Limit::sliding_log("sliding log", Quota::new(1_000, Duration::from_secs(1)))?,
+        Limit::token_bucket("token bucket", rate)?,
+        Limit::leaky_bucket_meter("leaky bucket", rate)?,
+        Limit::gcra("GCRA", rate)?,
+        Limit::fixed_window("fixed window", in_a_window)?,
+        Limit::sliding_window("sliding window", in_a_window)?,
+        Limit::sliding_window_of("sliding window of 10", in_a_window, 10)?,
+        Limit::sliding_log("sliding log", Quota::new(1_000, Duration::from_secs(4)))?,
     ])
 }
+
+const EVERY: Duration = Duration::from_millis(1);
+const BURST: u32 = 1_000_000_000;
 
 /// A key that is not the last one, nor next to it.
 fn next(number: usize, keys: usize) -> usize {
@@ -40,15 +42,16 @@ fn stores(criterion: &mut Criterion) {
             let check = {
                 let (limit, users) = (limit.clone(), Arc::clone(&users));
                 move |number: usize| {
-                    black_box(store.apply(Op::Charge, &[limit.charge(&users[number], 1)]));
+                    drop(black_box(store.apply(Op::Charge, &[limit.charge(&users[number], 1)])));
                 }
             };
             group.bench_function(limit.name(), |bencher| {
                 bencher.iter_custom(|checks| time(threads, checks, keys, &check));
             });
         }
-        let rate = NonZeroU32::new(1_000_000_000).expect("it is not 0");
-        let governor = Arc::new(governor::RateLimiter::keyed(governor::Quota::per_second(rate)));
+        let burst = NonZeroU32::new(BURST).expect("it is not 0");
+        let rate = governor::Quota::with_period(EVERY).expect("it is not 0").allow_burst(burst);
+        let governor = Arc::new(governor::RateLimiter::keyed(rate));
         let names: Arc<Vec<_>> = Arc::new((0..keys).map(|it| format!("user{it}")).collect());
         let check = move |number: usize| {
             drop(black_box(governor.check_key(&names[number])));

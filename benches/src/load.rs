@@ -30,8 +30,6 @@ pub struct Load {
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub decisions: u64,
-    /// Those that were admitted while it was measured.
-    pub admitted: u64,
     /// Those that were admitted since the first request, warm-up included.
     pub admitted_in_all: u64,
     /// Since the first request.
@@ -97,7 +95,6 @@ where
 
     let mut sample = Sample {
         decisions: 0,
-        admitted: 0,
         admitted_in_all: 0,
         asked_in_all: 0,
         wall,
@@ -107,7 +104,6 @@ where
     };
     for seen in workers.join_all().await {
         sample.decisions += seen.latencies.len();
-        sample.admitted += seen.admitted;
         sample.admitted_in_all += seen.admitted_in_all;
         sample.asked_in_all += seen.asked_in_all;
         sample.latencies.add(&seen.latencies).expect("they have the same bounds");
@@ -116,7 +112,6 @@ where
 }
 
 struct Seen {
-    admitted: u64,
     admitted_in_all: u64,
     asked_in_all: u64,
     latencies: Histogram<u64>,
@@ -128,8 +123,7 @@ where
     S::Error: Debug,
 {
     async fn run(mut self) -> Seen {
-        let mut seen =
-            Seen { admitted: 0, admitted_in_all: 0, asked_in_all: 0, latencies: histogram() };
+        let mut seen = Seen { admitted_in_all: 0, asked_in_all: 0, latencies: histogram() };
         while !self.flags.over.load(Ordering::Relaxed) {
             let mut request = Request::new(());
             request.headers_mut().insert(KEY, self.next_key());
@@ -145,7 +139,6 @@ where
             seen.asked_in_all += 1;
             seen.admitted_in_all += admitted;
             if self.flags.counting.load(Ordering::Relaxed) {
-                seen.admitted += admitted;
                 seen.latencies.saturating_record(latency);
             }
             // A contender that never waits must not keep the others from running.

@@ -2,7 +2,8 @@
 //! is started for it, in turn and in several rounds.
 //!
 //! Without an argument, everything is measured, and `benches/RESULTS.md` and `benches/results.svg`
-//! are written. With arguments, only the scenarios are whose titles hold one of them, and printed.
+//! are written. With arguments, only those scenarios are measured whose titles contain one of them;
+//! the results are printed.
 
 mod contenders;
 mod cpu;
@@ -25,7 +26,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<_> = env::args().skip(1).collect();
     let is_wanted = |title: &str| wanted.is_empty() || wanted.iter().any(|it| title.contains(it));
     let server = Server::start();
-    let mut text = format!("# tollgate and its peers, side by side\n\n{}\n", machine::describe());
+    let mut text = format!(
+        "# tollgate and its peers, side by side\n\n{}\n{}\n",
+        machine::describe(),
+        report::NOTES
+    );
     print!("{text}");
     let mut measured = Vec::new();
     for scenario in scenario::all() {
@@ -37,8 +42,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             measured.push((scenario.title, results));
         }
     }
-    if is_wanted(in_script::TITLE) {
-        let tables = in_script::measure(&server).await?;
+    let measures_script = is_wanted(in_script::TITLE);
+    if measured.is_empty() && !measures_script {
+        return Err("no scenario has a title like that".into());
+    }
+    if measures_script {
+        let tables = in_script::measure(&server)?;
         println!("{tables}");
         text += &tables;
     }

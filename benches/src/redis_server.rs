@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 #[path = "../../tests/support/mod.rs"]
@@ -26,8 +27,9 @@ impl Server {
 
     /// A multiplexed connection that waits for its answers.
     pub async fn connection(&self) -> MultiplexedConnection {
-        let client = self.client();
-        client.get_multiplexed_async_connection().await.expect("the server runs")
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = self.client().get_multiplexed_async_connection_with_config(&config).await;
+        connection.expect("the server runs")
     }
 
     /// Forgets all keys and the statistics; scripts stay.

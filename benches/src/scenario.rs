@@ -31,6 +31,8 @@ pub struct Scenario {
     concurrency: usize,
     keys: usize,
     allowance: Allowance,
+    /// Whether more is asked for than is allowed.
+    is_scarce: bool,
 }
 
 /// How somebody did: a sample for each round.
@@ -38,14 +40,14 @@ pub struct Result {
     pub name: String,
     pub is_peer: bool,
     pub samples: Vec<Sample>,
-    /// How many units there were, if that is fewer than were asked for.
+    /// How many requests may be admitted in a round, if that is fewer than are asked for.
     pub allowed: Option<u64>,
 }
 
 pub fn all() -> Vec<Scenario> {
     let scenario = |title: &str, who, concurrency, keys, allowance| {
         let title = format!("{concurrency} at once, {title}");
-        Scenario { title, who, concurrency, keys, allowance }
+        Scenario { title, who, concurrency, keys, allowance, is_scarce: false }
     };
     let mut all = Vec::new();
     for concurrency in [1, 64, 256, 1_024] {
@@ -53,9 +55,18 @@ pub fn all() -> Vec<Scenario> {
     }
     all.extend([
         scenario("one hot key", contenders::on_redis_and_leased, 256, 1, PLENTY),
-        scenario("one key that is refused", contenders::algorithms_on_redis, 256, 1, SCARCE),
+        Scenario {
+            is_scarce: true,
+            ..scenario("one key that is refused", contenders::refusing_on_redis, 256, 1, SCARCE)
+        },
         scenario("each algorithm", contenders::algorithms_on_redis, 256, 10_000, SPREAD),
-        scenario("three limits", contenders::three_limits_on_redis, 256, 10_000, PLENTY),
+        scenario(
+            "three limits (in one check; peers in three layers)",
+            contenders::three_limits_on_redis,
+            256,
+            10_000,
+            PLENTY,
+        ),
     ]);
     for concurrency in [1, 64] {
         let in_memory = contenders::in_memory;
@@ -81,8 +92,7 @@ impl Scenario {
             }
         }
         let of = |(Contender { name, is_peer, .. }, samples)| {
-            let units = u64::from(self.allowance.burst) * self.keys as u64;
-            let allowed = (units == u64::from(SCARCE.burst)).then_some(units);
+            let allowed = self.is_scarce.then_some(u64::from(self.allowance.burst));
             Result { name, is_peer, samples, allowed }
         };
         contenders.into_iter().zip(samples).map(of).collect()

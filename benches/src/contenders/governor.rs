@@ -27,10 +27,7 @@ macro_rules! contender {
     ($name:literal, |$builder:ident| $config:expr) => {
         Contender::peer($name, |load, Allowance { burst, every_ms }| async move {
             let mut $builder = GovernorConfigBuilder::default().key_extractor(User);
-            $builder
-                .period(Duration::from_millis(every_ms.into()))
-                // A burst of more than half of the u64 nanoseconds is not its business.
-                .burst_size(burst.min(1_000_000_000));
+            $builder.period(Duration::from_millis(every_ms.into())).burst_size(burst);
             let config = $config.finish().expect("the numbers are not 0");
             send(GovernorLayer::new(config).layer(handler()), load, None).await
         })

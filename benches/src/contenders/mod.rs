@@ -1,4 +1,5 @@
-//! Who is measured. Each is driven as a tower service, set up as its README says.
+//! Who is measured. Each is driven as a tower service, set up as its README says, but for what
+//! `report::NOTES` says.
 
 mod by_hand;
 mod governor;
@@ -79,6 +80,13 @@ pub fn on_redis_and_leased(server: &Server) -> Vec<Contender> {
 pub fn algorithms_on_redis(server: &Server) -> Vec<Contender> {
     let tollgate = ALGORITHMS.iter().map(|&it| tollgate::on_redis(server, it));
     tollgate.chain(peers_on_redis(server)).collect()
+}
+
+/// The same with refusals in mind: what tollgate remembers of them, and what it costs to ask.
+pub fn refusing_on_redis(server: &Server) -> Vec<Contender> {
+    let remembering = tollgate::on_redis(server, tollgate::TOKEN_BUCKET);
+    let asking = ALGORITHMS.iter().map(|&it| tollgate::always_asking(server, it));
+    [remembering].into_iter().chain(asking).chain(peers_on_redis(server)).collect()
 }
 
 fn peers_on_redis(server: &Server) -> Vec<Contender> {

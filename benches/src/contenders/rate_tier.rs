@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use redis::aio::ConnectionManagerConfig;
 use tower::{Layer, ServiceBuilder};
 use tower_rate_tier::{Quota, RateTier, RedisStorage, TierIdentity, TierLimitLayer};
 
@@ -61,7 +62,9 @@ async fn layer(server: Option<&Server>, allowance: Allowance, prefix: &str) -> T
     let mut tiers =
         RateTier::builder().tier(TIER, Quota::with_window(burst, window)).default_tier(TIER);
     if let Some(server) = server {
-        let manager = server.client().get_connection_manager().await.expect("Redis is there");
+        let config = ConnectionManagerConfig::new().set_response_timeout(None);
+        let manager = server.client().get_connection_manager_with_config(config).await;
+        let manager = manager.expect("Redis is there");
         let storage = RedisStorage::new(manager)
             .key_prefix(format!("trt:{prefix}:"))
             .timeout(Duration::from_secs(5))

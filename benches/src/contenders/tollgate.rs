@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::request::Parts;
 use tollgate::{
     ConfigError, Global, Header, Key, Leased, Limit, Quota, RateLimitLayer, RateLimiter,
-    RedisStore, from_fn,
+    RedisStore, RedisStoreBuilder, from_fn,
 };
 use tower::Layer;
 
@@ -18,7 +18,7 @@ use crate::users::{tenant_of, user};
 #[derive(Clone, Copy)]
 pub struct Algorithm {
     pub name: &'static str,
-    pub limit: fn(&str, Quota) -> Result<Limit, ConfigError>,
+    make: fn(&str, Quota) -> Result<Limit, ConfigError>,
     /// Whether it has a burst and a rate, and not a number in a period.
     has_rate: bool,
     /// The most units.
@@ -27,35 +27,36 @@ pub struct Algorithm {
 
 pub const TOKEN_BUCKET: Algorithm = Algorithm {
     name: "token bucket",
-    limit: Limit::token_bucket,
+    make: Limit::token_bucket,
     has_rate: true,
     capacity: u32::MAX,
 };
 
-/// All six; of the leaky bucket the meter, since the queue makes requests wait.
+/// All six, the sliding window with one cell and with ten; of the leaky bucket the meter, since the
+/// queue makes requests wait.
 pub const ALGORITHMS: [Algorithm; 7] = [
     TOKEN_BUCKET,
-    Algorithm { name: "leaky bucket", limit: Limit::leaky_bucket_meter, ..TOKEN_BUCKET },
-    Algorithm { name: "GCRA", limit: Limit::gcra, ..TOKEN_BUCKET },
+    Algorithm { name: "leaky bucket", make: Limit::leaky_bucket_meter, ..TOKEN_BUCKET },
+    Algorithm { name: "GCRA", make: Limit::gcra, ..TOKEN_BUCKET },
     Algorithm {
         name: "fixed window",
-        limit: Limit::fixed_window,
+        make: Limit::fixed_window,
         has_rate: false,
         capacity: u32::MAX,
     },
     Algorithm {
         name: "sliding window",
-        limit: Limit::sliding_window,
+        make: Limit::sliding_window,
         has_rate: false,
         capacity: u32::MAX,
     },
     Algorithm {
         name: "sliding window of 10",
-        limit: |name, quota| Limit::sliding_window_of(name, quota, 10),
+        make: |name, quota| Limit::sliding_window_of(name, quota, 10),
         has_rate: false,
         capacity: u32::MAX,
     },
-    Algorithm { name: "sliding log", limit: Limit::sliding_log, has_rate: false, capacity: 1_000 },
+    Algorithm { name: "sliding log", make: Limit::sliding_log, has_rate: false, capacity: 1_000 },
 ];
 
 impl Algorithm {
@@ -68,32 +69,42 @@ impl Algorithm {
         } else {
             Quota::new(burst.into(), every * burst)
         };
-        (self.limit)(name, quota).expect("the numbers are in range")
+        (self.make)(name, quota).expect("the numbers are in range")
     }
 }
 
 pub fn on_redis(server: &Server, algorithm: Algorithm) -> Contender {
-    contender(server, format!("tollgate, {}", algorithm.name), move |store, allowance| {
+    let name = format!("tollgate, {}", algorithm.name);
+    contender(server, name, move |builder, allowance| async move {
         let limit = algorithm.limit("user", allowance);
-        layer(&RateLimiter::new(store), limit)
+        layer(&RateLimiter::new(connect(builder).await), limit)
+    })
+}
+
+/// Without its memory of refusals.
+pub fn always_asking(server: &Server, algorithm: Algorithm) -> Contender {
+    let name = format!("tollgate, {}, always asking", algorithm.name);
+    contender(server, name, move |builder, allowance| async move {
+        let limit = algorithm.limit("user", allowance);
+        layer(&RateLimiter::new(connect(builder.deny_for(Duration::ZERO)).await), limit)
     })
 }
 
 /// With blocks of units that are spent locally.
 pub fn leased(server: &Server) -> Contender {
-    contender(server, "tollgate, leased".to_owned(), |store, allowance| {
+    contender(server, "tollgate, leased".to_owned(), |builder, allowance| async move {
         let limit = TOKEN_BUCKET.limit("user", allowance);
-        let store = Leased::builder(store).limit_up_to(&limit, 100_000).build();
+        let store = Leased::builder(connect(builder).await).limit_up_to(&limit, 100_000).build();
         layer(&RateLimiter::new(store.expect("a bucket can be leased")), limit)
     })
 }
 
 /// A user's limit, a tenant's and everybody's, in one check.
 pub fn three_on_redis(server: &Server) -> Contender {
-    contender(server, "tollgate, three limits".to_owned(), |store, allowance| {
+    contender(server, "tollgate, three limits".to_owned(), |builder, allowance| async move {
         let by_user = Header::new(KEY).expect("it is a name");
         let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
-        RateLimitLayer::builder(RateLimiter::new(store))
+        RateLimitLayer::builder(RateLimiter::new(connect(builder).await))
             .limit(TOKEN_BUCKET.limit("user", allowance), by_user)
             .limit(TOKEN_BUCKET.limit("tenant", allowance), by_tenant)
             .limit(TOKEN_BUCKET.limit("all", allowance), Global)
@@ -115,18 +126,21 @@ fn layer(limiter: &RateLimiter, limit: Limit) -> RateLimitLayer {
     RateLimitLayer::builder(limiter).limit(limit, by_user).build().expect("it is one limit")
 }
 
-fn contender(
+async fn connect(builder: RedisStoreBuilder) -> RedisStore {
+    builder.connect().await.expect("Redis is there")
+}
+
+fn contender<F: Future<Output = RateLimitLayer>>(
     server: &Server,
     name: String,
-    layer: impl Fn(RedisStore, Allowance) -> RateLimitLayer + Copy + 'static,
+    layer: impl Fn(RedisStoreBuilder, Allowance) -> F + Copy + 'static,
 ) -> Contender {
     let server = server.clone();
     Contender::tollgate(name, move |load, allowance| {
         let server = server.clone();
         async move {
-            let store = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(5));
-            let store = store.connect().await.expect("Redis is there");
-            let service = layer(store, allowance).layer(handler());
+            let builder = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(5));
+            let service = layer(builder, allowance).await.layer(handler());
             send(service, load, Some(&mut server.connection().await)).await
         }
     })
