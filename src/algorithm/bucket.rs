@@ -16,7 +16,7 @@
 //! when the quota goes back up. So the surplus drains as fast as it was allowed to build up, and
 //! what is below the new capacity at the new rate: the level remembers both.
 
-use super::{Effect, MAX_EXACT};
+use super::{Effect, First, Followed, MAX_EXACT};
 use crate::decision::{Micros, Verdict};
 
 /// `units` drain in `micros` microseconds; the fraction is in lowest terms.
@@ -212,21 +212,18 @@ impl Bucket {
         }
     }
 
-    /// [`Algorithm::after_more`](super::Algorithm::after_more), with the delay of a queue.
-    pub(crate) fn after_more(
-        &self,
-        reset_after: Micros,
-        slack: u64,
-        taken: u64,
-        cost: u64,
-    ) -> (Micros, Micros) {
+    /// What [`Rule::follow`](super::Rule::follow) asks: the level is what drains in `reset_after`,
+    /// less what that was rounded up by, and the delay of what `queues` is for the level before.
+    pub(crate) fn follow(&self, first: First, taken: u64, cost: u64, queues: bool) -> Followed {
         let Rate { units, micros } = self.rate;
-        let level = reset_after
+        let level = first
+            .reset_after
             .saturating_mul(units)
-            .saturating_sub(slack)
+            .saturating_sub(first.slack)
             .saturating_add(taken.saturating_mul(micros));
         let before = level.saturating_sub(cost.saturating_mul(micros));
-        (self.rate.drains(level), self.rate.drains(before))
+        let delay = if queues { self.rate.drains(before) } else { 0 };
+        Followed { reset_after: self.rate.drains(level), delay }
     }
 
     /// Takes `units` out of the level.

@@ -14,7 +14,7 @@
 //! `scripts/gcra.lua`.
 
 use super::bucket::{Bucket, Level};
-use super::{Effect, Rule};
+use super::{Effect, First, Followed, Rule};
 use crate::decision::{Micros, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,5 +30,9 @@ impl Rule for Gcra {
 
     fn refund(&self, tat: &mut Option<Level>, now: Micros, units: u64) {
         self.0.refund(tat, now, units);
+    }
+
+    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+        self.0.follow(first, taken, cost, false)
     }
 }

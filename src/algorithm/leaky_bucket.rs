@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::bucket::{Bucket, Level};
-use super::{Effect, Rule};
+use super::{Effect, First, Followed, Rule};
 use crate::decision::{Micros, Verdict};
 
 /// What an admitted check has to wait for.
@@ -40,5 +40,9 @@ impl Rule for LeakyBucket {
 
     fn refund(&self, water: &mut Option<Level>, now: Micros, units: u64) {
         self.bucket.refund(water, now, units);
+    }
+
+    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+        self.bucket.follow(first, taken, cost, self.mode == Mode::Queue)
     }
 }

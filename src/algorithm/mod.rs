@@ -83,12 +83,37 @@ trait Rule {
 
     /// Takes `units` back out of what was used.
     fn refund(&self, state: &mut Option<Self::State>, now: Micros, units: u64);
+
+    /// What a charge of `cost` is told if the last of the `taken` units that were charged since the
+    /// `first` charge, all at the same time, are its own. A window is whole again when it is over,
+    /// however much is charged.
+    fn follow(&self, first: First, _taken: u64, _cost: u64) -> Followed {
+        Followed { reset_after: first.reset_after, delay: 0 }
+    }
+}
+
+/// What the first of several charges was told that were admitted at the same time.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for checks that travel together"))]
+pub(crate) struct First {
+    pub(crate) reset_after: Micros,
+    /// By how much that was rounded up, in parts of the limit's rate.
+    pub(crate) slack: u64,
+}
+
+/// What a charge is told that came after it.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for checks that travel together"))]
+pub(crate) struct Followed {
+    pub(crate) reset_after: Micros,
+    pub(crate) delay: Micros,
 }
 
 /// The same, over any state.
 trait AnyRule {
     fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict;
     fn refund(&self, state: &mut Option<State>, now: Micros, units: u64);
+    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed;
 }
 
 impl<R: Rule> AnyRule for R {
@@ -98,6 +123,10 @@ impl<R: Rule> AnyRule for R {
 
     fn refund(&self, state: &mut Option<State>, now: Micros, units: u64) {
         R::State::unpacked(state, |state| Rule::refund(self, state, now, units));
+    }
+
+    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+        Rule::follow(self, first, taken, cost)
     }
 }
 
@@ -186,25 +215,13 @@ impl Algorithm {
         self.rule().refund(state, now, u64::from(units));
     }
 
-    /// What becomes of a charge's `reset_after` if `taken` units more are charged at the same time,
-    /// the last `cost` of them by the check that is told; and that check's delay. `slack` is by how
-    /// much `reset_after` was rounded up.
-    pub(crate) fn after_more(
-        &self,
-        reset_after: Micros,
-        slack: u64,
-        taken: u64,
-        cost: u64,
-    ) -> (Micros, Micros) {
-        let level = |bucket: &Bucket| bucket.after_more(reset_after, slack, taken, cost);
-        match self {
-            Self::LeakyBucket(rule) if rule.mode == Mode::Queue => level(&rule.bucket),
-            Self::LeakyBucket(LeakyBucket { bucket, .. })
-            | Self::TokenBucket(TokenBucket(bucket))
-            | Self::Gcra(Gcra(bucket)) => (level(bucket).0, 0),
-            // A window is whole again when it is over, however much is charged.
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => (reset_after, 0),
-        }
+    /// What a charge is told that comes at the same time as another, and after it.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "for checks that travel together")
+    )]
+    pub(crate) fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+        self.rule().follow(first, taken, cost)
     }
 
     /// To add an algorithm is to add a line here, and its script to the list of scripts.

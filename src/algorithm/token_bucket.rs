@@ -11,7 +11,7 @@
 //! 1986. Twin: `scripts/token_bucket.lua`.
 
 use super::bucket::{Bucket, Level};
-use super::{Effect, Rule};
+use super::{Effect, First, Followed, Rule};
 use crate::decision::{Micros, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,5 +33,9 @@ impl Rule for TokenBucket {
 
     fn refund(&self, missing: &mut Option<Level>, now: Micros, units: u64) {
         self.0.refund(missing, now, units);
+    }
+
+    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+        self.0.follow(first, taken, cost, false)
     }
 }

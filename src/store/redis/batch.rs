@@ -9,7 +9,7 @@ use std::fmt::{self, Debug};
 use tokio::time::Instant;
 
 use super::keys::Keys;
-use super::wire::{self, IN_SHORT, Reply, Told};
+use super::wire::{self, IN_SHORT, RawVerdict, Reply};
 use crate::algorithm::Algorithm;
 use crate::store::Promise;
 use crate::{Charge, Decision, Error, Op, telemetry};
@@ -243,7 +243,7 @@ impl Batch {
 
     /// All verdicts of a reply, with the places of each run's; and an event for each value that was
     /// unreadable.
-    fn read(&self, mut reply: Reply<'_>) -> Option<(Vec<Told>, Vec<Place>)> {
+    fn read(&self, mut reply: Reply<'_>) -> Option<(Vec<RawVerdict>, Vec<Place>)> {
         let mut verdicts = Vec::with_capacity(self.checks.len());
         let mut places = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
@@ -267,7 +267,12 @@ impl Batch {
     }
 
     /// The verdicts of a run's charges, once.
-    fn read_answer(&self, run: &Run, reply: &mut Reply<'_>, into: &mut Vec<Told>) -> Option<()> {
+    fn read_answer(
+        &self,
+        run: &Run,
+        reply: &mut Reply<'_>,
+        into: &mut Vec<RawVerdict>,
+    ) -> Option<()> {
         for charge in &self.charges[run.first..][..run.size] {
             let told = reply.verdict()?;
             if told.is_unreadable() {
@@ -279,7 +284,12 @@ impl Batch {
     }
 
     /// The verdicts of a run of one charge each: those that are admitted are told by the first.
-    fn read_in_short(&self, run: &Run, reply: &mut Reply<'_>, into: &mut Vec<Told>) -> Option<()> {
+    fn read_in_short(
+        &self,
+        run: &Run,
+        reply: &mut Reply<'_>,
+        into: &mut Vec<RawVerdict>,
+    ) -> Option<()> {
         let charge = &self.charges[run.first];
         let limit = &self.limits[usize::from(charge.limit)].0;
         let admitted: u16 = reply.number().filter(|admitted| *admitted <= run.times)?;

@@ -1,7 +1,7 @@
 //! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
 
 use crate::Op;
-use crate::algorithm::{Algorithm, Anchor, Bucket, Mode};
+use crate::algorithm::{Algorithm, Anchor, Bucket, First, Followed, Mode};
 use crate::decision::{Micros, Verdict};
 
 /// The status of a verdict, as in `scripts/head.lua`.
@@ -99,7 +99,7 @@ pub(super) struct Reply<'a>(&'a [i64]);
 
 /// A verdict as the script gives it: without the limit's capacity.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct RawVerdict {
     status: i64,
     remaining: u64,
     retry_after: Option<u64>,
@@ -123,18 +123,18 @@ impl<'a> Reply<'a> {
     }
 
     /// The first of several charges that were admitted at once, which tells the others.
-    pub(super) fn first_of_several(&mut self) -> Option<First> {
+    pub(super) fn first_of_several(&mut self) -> Option<FirstVerdict> {
         let (remaining, reset_after, slack) = (self.number()?, self.number()?, self.number()?);
-        Some(First { remaining, reset_after, slack })
+        Some(FirstVerdict { remaining, first: First { reset_after, slack } })
     }
 
-    pub(super) fn verdict(&mut self) -> Option<Told> {
+    pub(super) fn verdict(&mut self) -> Option<RawVerdict> {
         let (told, rest) = match *self.0 {
             [remaining, reset_after, ref rest @ ..] if remaining >= 0 => {
-                (Told::new(ALLOWED, remaining, -1, reset_after, 0), rest)
+                (RawVerdict::new(ALLOWED, remaining, -1, reset_after, 0), rest)
             }
             [status, remaining, retry_after, reset_after, delay, ref rest @ ..] => {
-                (Told::new(-1 - status, remaining, retry_after, reset_after, delay), rest)
+                (RawVerdict::new(-1 - status, remaining, retry_after, reset_after, delay), rest)
             }
             _ => return None,
         };
@@ -145,24 +145,22 @@ impl<'a> Reply<'a> {
 
 /// The first of several charges that were admitted at once.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct First {
+pub(super) struct FirstVerdict {
     remaining: u64,
-    reset_after: Micros,
-    slack: u64,
+    first: First,
 }
 
-impl First {
+impl FirstVerdict {
     /// What is told of the charge that `before` others of the same cost came before.
-    pub(super) fn later(self, before: u16, cost: u32, limit: &Algorithm) -> Option<Told> {
+    pub(super) fn later(self, before: u16, cost: u32, limit: &Algorithm) -> Option<RawVerdict> {
         let taken = u64::from(before) * u64::from(cost);
-        let (reset_after, delay) =
-            limit.after_more(self.reset_after, self.slack, taken, cost.into());
+        let Followed { reset_after, delay } = limit.follow(self.first, taken, cost.into());
         let remaining = self.remaining.checked_sub(taken)?;
-        Some(Told { status: ALLOWED, remaining, retry_after: None, reset_after, delay })
+        Some(RawVerdict { status: ALLOWED, remaining, retry_after: None, reset_after, delay })
     }
 }
 
-impl Told {
+impl RawVerdict {
     /// None if that is not what the numbers are.
     fn new(
         status: i64,
