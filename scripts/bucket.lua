@@ -84,8 +84,9 @@ local function machine()
     if whole then
       kind, at, used, u, m, next = unpack_from(LEVEL, value)
       if #value > LEVEL_SIZE then low, low_u, low_m = unpack_from(SLOWER, value, next) end
-      whole = kind == KIND and u > 0 and m > 0 and at <= MAX_EXACT and used <= MAX_EXACT
-        and (not low or (low_u > 0 and low_m > 0 and low * low_m <= MAX_EXACT))
+      whole = kind == KIND and u > 0 and u <= MAX_EXACT and m > 0
+        and at <= MAX_EXACT and used <= MAX_EXACT
+        and (not low or (low_u > 0 and low_u <= MAX_EXACT and low_m > 0 and low * low_m <= MAX_EXACT))
         and time_until(used, 0) <= 2 * MAX_REFILL
     end
     if not whole or now >= at + time_until(used, 0) then

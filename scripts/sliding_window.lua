@@ -9,7 +9,8 @@
 local KIND = 2
 local CELLS, CELLS_SIZE, MAX_CELLS = '>BI6I7', 14, 101
 local TWO_CELLS, TWO_SIZE = '>BI6I7I7I7', 28
-local MAX_COUNT = MAX_EXACT / MAX_CELLS
+-- No limit is greater, so no cell's count.
+local MAX_COUNT = MAX_EXACT / 2
 
 local limit, length, cells = ...
 
