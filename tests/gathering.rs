@@ -64,6 +64,8 @@ fn limits() -> Vec<Limit> {
         Limit::sliding_window_of("cells", large, 6),
         Limit::sliding_log("log", large),
         Limit::sliding_log("bucket", large),
+        // Of more cells than are read of a log at first.
+        Limit::sliding_window_of("log", large, 40),
     ];
     limits.map(Result::unwrap).into()
 }
@@ -334,6 +336,65 @@ async fn a_caller_that_goes_away_takes_nobody_elses_check_with_it() {
     server.pause(false);
     assert_eq!(second.await.unwrap().remaining(), 7);
     assert_eq!(third.await.unwrap().remaining(), 6);
+}
+
+#[tokio::test]
+async fn a_connection_that_hangs_is_replaced_though_no_caller_waits_for_the_deadline() {
+    let server = RedisServer::start();
+    let store = store(&server).deadline(Duration::from_millis(100)).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
+    let key = Key::global();
+    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let connections = || -> u64 {
+        let info: String = redis::cmd("INFO").arg("stats").query(&mut server.connection()).unwrap();
+        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().parse().unwrap()
+    };
+    ask().await.unwrap();
+    let before = connections();
+    server.pause(true);
+    for _ in 0..15 {
+        assert!(timeout(Duration::from_millis(20), ask()).await.is_err());
+    }
+    server.pause(false);
+    // One is this question's own.
+    assert!(connections() - before > 1);
+}
+
+#[tokio::test]
+async fn checks_that_were_given_up_do_not_fill_the_queue_for_good() {
+    let server = RedisServer::start();
+    let store = store(&server).max_waiting(1).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
+    let ask = || store.apply(Op::Charge, &[limit.charge(&Key::global(), 1)]);
+    ask().await.unwrap();
+    drop(ask());
+    assert!(ask().await.unwrap_err().is_overloaded());
+    // The one that found it full has seen to it.
+    tokio::task::yield_now().await;
+    assert_eq!(ask().await.unwrap().remaining(), 88);
+}
+
+#[tokio::test]
+async fn checks_leave_in_their_order_whatever_else_their_task_has_done() {
+    let server = RedisServer::start();
+    let store = store(&server).connect().await.unwrap();
+    let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
+    let ask = || store.apply(Op::Charge, &[limit.charge(&Key::global(), 1)]);
+    ask().await.unwrap();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    (0..300).for_each(|number| sender.send(number).unwrap());
+    let mut first = ask();
+    std::future::poll_fn(|cx| {
+        // Nothing more than this is done for a task in one turn.
+        while receiver.poll_recv(cx).is_ready() {}
+        assert!(Pin::new(&mut first).poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    let second = ask();
+    assert_eq!(second.await.unwrap().remaining(), 87);
+    assert_eq!(first.await.unwrap().remaining(), 88);
 }
 
 #[tokio::test]

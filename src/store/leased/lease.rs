@@ -93,6 +93,11 @@ impl Lease {
         Some(missing)
     }
 
+    /// Whether a block is being asked for.
+    pub(super) const fn is_refilling(&self) -> bool {
+        self.refilling
+    }
+
     /// The store granted a block that was asked for at `asked`. Returns the units that are to be
     /// given back, because they were too old by then.
     pub(super) fn grant(

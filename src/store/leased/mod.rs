@@ -227,7 +227,7 @@ impl<S: Store> Shared<S> {
         let (hash, mut entries) = self.shard(block);
         let entry = entries.find_mut(hash, |entry| entry.is_of(block));
         match (entry, granted) {
-            (Some(entry), Some(decision)) => {
+            (Some(entry), Some(decision)) if entry.lease.is_refilling() => {
                 entry.lease.grant(block.cost, *decision.deciding(), asked, self.settings.max_age)
             }
             (Some(entry), None) => {
@@ -236,7 +236,7 @@ impl<S: Store> Shared<S> {
             }
             // It was reset meanwhile. The block may have been charged before or after that; given
             // back, it could be what others have charged since.
-            (None, _) => 0,
+            (_, Some(_)) | (None, None) => 0,
         }
     }
 

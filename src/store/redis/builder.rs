@@ -111,10 +111,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many checks may wait for their turn to be sent, in all lanes together. Beyond that a
-    /// check fails at once: the store [is overloaded](crate::Error::is_overloaded). The second
-    /// half of the room is not for a key that takes up a quarter of what leaves next, so that a
-    /// single hot key does not crowd out the others.
+    /// How many checks may wait for their turn to be sent. Beyond that a check fails at once: the
+    /// store [is overloaded](crate::Error::is_overloaded). Each lane has its share of the room,
+    /// and the second half of that is not for a key that more than 256 of the checks in the newest
+    /// batch are of, so that a single hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
         self.max_waiting = checks;
         self
@@ -141,7 +141,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// If the URL, the prefix or the deadline is not one.
+    /// If the URL, the prefix, the deadline, the number of lanes or the room for those who wait is
+    /// not one, or the pool is too small for the lanes.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         if self.deadline.is_zero() {
             return Err(ConfigError::new("the deadline is 0: no check could be answered in time"));

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, ready};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle as Runtime;
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_CHARGES};
@@ -94,6 +95,13 @@ impl Lane {
         let deadline = Instant::now() + *deadline;
         let mut queue = self.queue();
         if queue.is_full_for(charges, prefix, *max_waiting) {
+            // Those who went away before anybody sent their checks must not take up the room for good.
+            let nobody_sends = queue.senders == 0;
+            drop(queue);
+            if nobody_sends {
+                // Outside of a runtime nobody can; whoever comes next inside will.
+                drop(self.send());
+            }
             return Answer::ready(Err(Error::overloaded(*max_waiting)));
         }
         let (promise, answer) = Promise::new();
@@ -158,7 +166,8 @@ impl Lane {
         // A call is handed to the connection's task when it is first polled. If that task is gone,
         // as after the server closed the connection while nobody used it, it is known at once: the
         // batch did not leave. An error that comes later may be a lost answer.
-        match reply.as_mut().poll(cx) {
+        // Whatever else its caller has done in this turn, it has to be handed over now.
+        match pin!(unconstrained(reply.as_mut())).poll(cx) {
             Poll::Ready(Err(error)) if error.is_unrecoverable_error() && batch.may_try_again() => {
                 self.queue().put_back(batch);
                 Departure::Unsent(error)

@@ -24,8 +24,8 @@ use crate::{Charge, ConfigError, Op, check_batch};
 /// The store that all replicas of a service share: Redis, or a server that speaks its protocol
 /// and runs its scripts, such as Valkey.
 ///
-/// - One check is one script call, atomic on the server, at the server's time: neither racing
-///   replicas nor their clocks can admit too much.
+/// - A check is decided within one script call, atomic on the server, at the server's time: neither
+///   racing replicas nor their clocks can admit too much.
 /// - Every call has a [deadline](RedisStoreBuilder::deadline). A check that finds Redis gone
 ///   fails, never hangs, and a charge whose answer was lost is not sent again: it may have
 ///   happened.

@@ -1,6 +1,6 @@
 //! Who sends the batches of a lane, and sees to it that everybody in them gets an answer.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -34,7 +34,7 @@ impl Sender {
     pub(super) async fn run(mut self) {
         while let Some(deadline) = self.next_deadline() {
             match timeout_at(deadline, self.lane.connections.get()).await {
-                Ok(Ok(handle)) => self.send(&handle).await,
+                Ok(Ok(handle)) => self.send(handle).await,
                 Ok(Err(reason)) => self.lane.fail_first(None, &reason),
                 Err(_) => {
                     let now = Some(Instant::now());
@@ -60,14 +60,15 @@ impl Sender {
     }
 
     /// Sends the first batch, and sees to its answers.
-    async fn send(&self, handle: &Handle) {
+    async fn send(&self, handle: Handle) {
         let lane = &self.lane;
-        let connection = &handle.connection;
-        match poll_fn(|cx| Poll::Ready(lane.depart(connection, cx, |_| true))).await {
+        match poll_fn(|cx| Poll::Ready(lane.depart(&handle.connection, cx, |_| true))).await {
             Departure::None => {}
-            Departure::Unsent(error) => lane.connections.discard(handle, &error),
-            Departure::Failed(batch, error) => conclude(lane, handle, batch, Some(Err(error))),
-            Departure::Sent(batch, reply) => see_through(lane, handle, batch, reply).await,
+            Departure::Unsent(error) => lane.connections.discard(&handle, &error),
+            Departure::Failed(batch, error) => conclude(lane, &handle, batch, Some(Err(error))),
+            Departure::Sent(batch, reply) => {
+                Travel { lane: Arc::clone(lane), handle, batch, reply }.see_through().await;
+            }
         }
     }
 }
@@ -93,23 +94,73 @@ impl Escort {
                 lane.send()?;
             }
             Departure::Failed(batch, error) => conclude(lane, &handle, batch, Some(Err(error))),
-            Departure::Sent(batch, reply) if batch.len() == 1 => {
-                see_through(lane, &handle, batch, reply).await;
-            }
-            // Others came along, who must not wait for this caller to go on.
             Departure::Sent(batch, reply) => {
-                let lane = Arc::clone(lane);
-                runtime.spawn(async move { see_through(&lane, &handle, batch, reply).await });
+                let is_alone = batch.len() == 1;
+                let travel = Some(Travel { lane: Arc::clone(lane), handle, batch, reply });
+                let mut escorted = Escorted { travel, runtime };
+                // Others who came along must not wait for this caller to go on.
+                if is_alone {
+                    escorted.see_through().await;
+                }
             }
         }
         answer.await
     }
 }
 
-/// Waits for a batch's answers.
-async fn see_through(lane: &Lane, handle: &Handle, mut batch: Batch, reply: Reply) {
-    let answer = in_time(&mut batch, reply).await;
-    conclude(lane, handle, batch, answer);
+/// A batch on its way.
+struct Travel {
+    lane: Arc<Lane>,
+    handle: Handle,
+    batch: Batch,
+    reply: Reply,
+}
+
+impl Travel {
+    async fn see_through(mut self) {
+        let answer = self.answer().await;
+        self.conclude(answer);
+    }
+
+    /// The answer, unless all deadlines of the batch are over before. Each check's own holds.
+    async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
+        while let Some(deadline) = self.batch.first_deadline() {
+            match timeout_at(deadline, &mut self.reply).await {
+                Ok(answer) => return Some(answer),
+                Err(_) => self.batch.expire(Instant::now(), Error::timeout),
+            }
+        }
+        None
+    }
+
+    fn conclude(self, answer: Option<RedisResult<Vec<i64>>>) {
+        conclude(&self.lane, &self.handle, self.batch, answer);
+    }
+}
+
+/// A batch whose caller may go away. It is seen through all the same, on a task of its own: whoever
+/// came along waits for it, and a connection that hangs has to be noticed.
+struct Escorted {
+    travel: Option<Travel>,
+    runtime: Runtime,
+}
+
+impl Escorted {
+    async fn see_through(&mut self) {
+        let Some(travel) = &mut self.travel else { return };
+        let answer = travel.answer().await;
+        if let Some(travel) = self.travel.take() {
+            travel.conclude(answer);
+        }
+    }
+}
+
+impl Drop for Escorted {
+    fn drop(&mut self) {
+        if let Some(travel) = self.travel.take() {
+            self.runtime.spawn(travel.see_through());
+        }
+    }
 }
 
 /// Tells everybody in a batch what it was answered, if it was.
@@ -126,17 +177,6 @@ fn conclude(lane: &Lane, handle: &Handle, mut batch: Batch, answer: Option<Redis
         None => lane.connections.discard(handle, &Error::timeout()),
     }
     lane.queue().recycle(batch);
-}
-
-/// The answer, unless all deadlines of the batch are over before. Each check's own holds.
-async fn in_time<T>(batch: &mut Batch, mut answer: impl Future<Output = T> + Unpin) -> Option<T> {
-    while let Some(deadline) = batch.first_deadline() {
-        match timeout_at(deadline, &mut answer).await {
-            Ok(answer) => return Some(answer),
-            Err(_) => batch.expire(Instant::now(), Error::timeout),
-        }
-    }
-    None
 }
 
 impl Drop for Escort {
