@@ -38,6 +38,8 @@ use crate::{Charge, ConfigError, Op, check_batch};
 ///   at most [a second](RedisStoreBuilder::deny_for) at a time. See [`DenyCache`].
 /// - A connection is checked out of the pool once for each [lane](RedisStoreBuilder::lanes), and
 ///   kept for as long as it works.
+/// - Checks are sent by tasks of the tokio runtime that asks. One that is kept and no longer driven
+///   holds up what it was asked to send, and who waits for that.
 ///
 /// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
 /// +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen
