@@ -5,6 +5,8 @@
 //! cargo run --example service
 //! curl -i http://127.0.0.1:3000/search -H 'authorization: alice'
 //! ```
+//!
+//! `REDIS_URL` names the Redis that replicas share, `PORT` another port.
 
 use std::env;
 use std::error::Error;
@@ -33,9 +35,12 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// What the handler sees of the limit.
-async fn search(Extension(decision): Extension<Decision>) -> String {
-    format!("found it, {} more searches\n", decision.remaining())
+/// What the handler sees of the limit. There is no decision if the store could not decide.
+async fn search(decision: Option<Extension<Decision>>) -> String {
+    match decision {
+        Some(Extension(decision)) => format!("found it, {} more searches\n", decision.remaining()),
+        None => "found it\n".to_owned(),
+    }
 }
 
 fn in_json(
@@ -77,11 +82,12 @@ fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().init();
     let limiter = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
         _ => RateLimiter::in_memory(),
     };
-    let port = env::var("PORT").ok().and_then(|port| port.parse().ok()).unwrap_or(3000);
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let service = app(&limiter)?.into_make_service_with_connect_info::<SocketAddr>();

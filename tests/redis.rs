@@ -439,7 +439,7 @@ async fn what_is_wrong_is_told_when_the_store_is_built() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_when_the_store_connects() {
+async fn a_wrong_password_and_a_missing_one_are_told_when_the_store_connects() {
     let server = RedisServer::start();
     let mut behind = server.connection();
     let () = redis::cmd("CONFIG")
@@ -449,6 +449,9 @@ async fn a_wrong_password_is_told_when_the_store_connects() {
     let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
     let error = RedisStore::connect(&url).await.unwrap_err().to_string();
     assert!(error.contains("WRONGPASS") || error.to_lowercase().contains("password"), "{error}");
+    let url = format!("redis://127.0.0.1:{}/", server.port());
+    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("NOAUTH"), "{error}");
 }
 
 #[tokio::test]

@@ -25,6 +25,12 @@ use redis_server::Server;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<_> = env::args().skip(1).collect();
     let is_wanted = |title: &str| wanted.is_empty() || wanted.iter().any(|it| title.contains(it));
+    let scenarios = scenario::all();
+    let titles = || scenarios.iter().map(|it| &*it.title).chain([in_script::TITLE]);
+    if !titles().any(is_wanted) {
+        let titles = titles().collect::<Vec<_>>().join(" | ");
+        return Err(format!("no title contains that; there are {titles}").into());
+    }
     let server = Server::start();
     let mut text = format!(
         "# tollgate and its peers, side by side\n\n{}\n{}\n",
@@ -33,20 +39,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     print!("{text}");
     let mut measured = Vec::new();
-    for scenario in scenario::all() {
-        if is_wanted(&scenario.title) {
-            let results = scenario.run(&server).await;
-            let table = report::table(&scenario.title, &results);
-            println!("{table}");
-            text += &format!("{table}\n");
-            measured.push((scenario.title, results));
-        }
+    for scenario in scenarios.iter().filter(|it| is_wanted(&it.title)) {
+        let results = scenario.run(&server).await;
+        let table = report::table(&scenario.title, &results);
+        println!("{table}");
+        text += &format!("{table}\n");
+        measured.push((&*scenario.title, results));
     }
-    let measures_script = is_wanted(in_script::TITLE);
-    if measured.is_empty() && !measures_script {
-        return Err("no scenario has a title like that".into());
-    }
-    if measures_script {
+    if is_wanted(in_script::TITLE) {
         let tables = in_script::measure(&server)?;
         println!("{tables}");
         text += &tables;

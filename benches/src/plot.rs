@@ -18,7 +18,7 @@ const NUMBERS: i32 = 110;
 const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const THEIRS: RGBColor = RGBColor(0xb8, 0xbe, 0xc6);
 
-pub fn draw(path: &Path, measured: &[(String, Vec<Measured>)]) -> Result<(), Box<dyn Error>> {
+pub fn draw(path: &Path, measured: &[(&str, Vec<Measured>)]) -> Result<(), Box<dyn Error>> {
     let rows: usize = measured.iter().map(|(_, results)| results.len()).sum();
     let height = rows as i32 * BAR + measured.len() as i32 * TITLE + 20;
     let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();

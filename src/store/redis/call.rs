@@ -31,8 +31,7 @@ pub(super) async fn run(
         // The script was not there, so nothing was charged. It is loaded rather than sent with
         // EVAL: newer servers forget scripts that came with EVAL.
         Err(error) if is_no_script(&error) => {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(script::code()).query_async::<()>(&mut connection).await?;
+            load(&mut connection).await?;
         }
         answer => return answer,
     }
@@ -43,6 +42,11 @@ pub(super) async fn run(
         }
         answer => answer,
     }
+}
+
+/// Makes the script known to a server.
+pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    redis::cmd("SCRIPT").arg("LOAD").arg(script::code()).query_async(connection).await
 }
 
 /// The same call with the script itself in place of its hash.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::telemetry;
 
 /// How long one attempt to connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub(super) struct Connections {
@@ -130,8 +130,8 @@ impl Shared {
     }
 }
 
-/// Why no connection was made, on one line.
-fn in_words(error: &RedisError) -> String {
+/// Why there is no connection to work with, on one line.
+pub(super) fn in_words(error: &RedisError) -> String {
     if error.kind() == ErrorKind::Parse {
         return "what answers there does not speak Redis's protocol".to_owned();
     }

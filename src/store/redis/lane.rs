@@ -21,11 +21,11 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::unconstrained;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::batch::{Batch, MAX_CHARGES};
 use super::call;
-use super::connection::Connections;
+use super::connection::{CONNECT_TIMEOUT, Connections, in_words};
 use super::sender::{Escort, Sender};
 use crate::clock::ManualClock;
 use crate::store::{Answer, Promise};
@@ -85,8 +85,14 @@ impl Lane {
         Arc::new(Self { connections, settings, queue, leaving })
     }
 
+    /// Connects, and loads the script: a server that wants a password that it was not given says so
+    /// now, and not at the first check.
     pub(super) async fn connect(&self) -> Result<(), String> {
-        self.connections.get().await.map(drop)
+        let mut handle = self.connections.get().await?;
+        match timeout(CONNECT_TIMEOUT, call::load(&mut handle.connection)).await {
+            Ok(loaded) => loaded.map_err(|error| in_words(&error)),
+            Err(_) => Err(format!("no answer within {CONNECT_TIMEOUT:?}")),
+        }
     }
 
     /// Lines a check up.
