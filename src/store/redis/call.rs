@@ -44,8 +44,14 @@ pub(super) async fn run(
     }
 }
 
-/// Makes the script known to a server.
-pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+/// Asks whether a server talks to us, and makes the script known to it.
+pub(super) async fn greet(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    // By itself: a server that wants a password refuses what is as long as the script unheard.
+    redis::cmd("PING").query_async::<()>(connection).await?;
+    load(connection).await
+}
+
+async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     redis::cmd("SCRIPT").arg("LOAD").arg(script::code()).query_async(connection).await
 }
 

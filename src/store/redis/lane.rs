@@ -89,7 +89,7 @@ impl Lane {
     /// now, and not at the first check.
     pub(super) async fn connect(&self) -> Result<(), String> {
         let mut handle = self.connections.get().await?;
-        match timeout(CONNECT_TIMEOUT, call::load(&mut handle.connection)).await {
+        match timeout(CONNECT_TIMEOUT, call::greet(&mut handle.connection)).await {
             Ok(loaded) => loaded.map_err(|error| in_words(&error)),
             Err(_) => Err(format!("no answer within {CONNECT_TIMEOUT:?}")),
         }
