@@ -5,7 +5,8 @@
 -- All times are integer microseconds, all numbers integers below 2^53, exact in Lua. Lua 5.1, no
 -- shebang: it runs on Redis 6.2 to 8 and on Valkey.
 --
--- An algorithm, called with the four numbers of a limit, returns two functions:
+-- An algorithm, called with the four numbers of a limit, returns two functions, and how many bytes
+-- of a value are read at first, if not all (then it may be that no more is there):
 --   usual   (value, cost): the charge that is asked for nearly always: under the quota that was
 --           stored, later than that, and admitted. Answers the new value, remaining, reset_after,
 --           after which nothing is left to remember, and delay; nil if it is any other charge, and
@@ -23,7 +24,7 @@
 --   refund  (units)
 --   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
 --           changed
---   head_size, has_ring  for a value of which only a head is read and written
+--   has_ring (value): for a value of which a machine only writes the head, whether there is more
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, unpack_from = struct.pack, struct.unpack
 
