@@ -121,6 +121,8 @@ local function machine()
   -- Whether there is a log; the time that counts, how far the clock was set back, how many of the
   -- oldest entries have left, the units they had, and whether the log was made to last longer.
   local stored, time, set_back, gone, left, moved
+  -- How much older than the newest the first entry is that has not left, if some have.
+  local stays_age
   -- Whether the head has to be stored anew.
   local changed
 
@@ -150,20 +152,21 @@ local function machine()
   end
 
   -- The first entry, from `from` on, that is less than `age` older than the newest and has at least
-  -- `units` up to it, or the newest. Most often it is one of the next, so the steps start small.
+  -- `units` up to it, or the newest; and how much older it is. Most often it is one of the next, so
+  -- the steps start small.
   local function find(from, age, units)
-    local low, high, step = from - 1, entries, 1
+    local low, high, step, high_age = from - 1, entries, 1, 0
     while low + 1 < high do
       local i = min(low + step, high - 1)
       if step == 0 then i = floor((low + high) / 2) end
       local entry_age, entry_units = entry(i)
       if entry_age < age and entry_units >= units then
-        high, step = i, 0
+        high, step, high_age = i, 0, entry_age
       else
         low, step = i, step * 2
       end
     end
-    return high
+    return high, high_age
   end
 
   local function start_anew()
@@ -192,7 +195,7 @@ local function machine()
     end
     moved = set_back > 0 or period < new_period
     if clock - oldest >= age then
-      gone = find(1, age, 0)
+      gone, stays_age = find(1, age, 0)
       left = select(2, entry(gone - 1))
     end
     return 0
@@ -201,7 +204,7 @@ local function machine()
   -- Carries out what was found.
   local function adopt()
     if gone > 0 then
-      oldest = clock - entry(gone)
+      oldest = clock - stays_age
       first = (first + gone) % slots
       entries = entries - gone
       before = before + left
@@ -279,10 +282,10 @@ local function machine()
     if cost > limit then
       status = NEVER
     elseif cost > 0 and used + cost > limit then
-      local frees = find(gone, math.huge, left + used + cost - limit)
+      local _, frees_age = find(gone, math.huge, left + used + cost - limit)
       status = REFUSED
       -- A ring that was tampered with may say that it was long ago.
-      retry_after = max(newest - entry(frees) - set_back + new_period - now, 1)
+      retry_after = max(newest - frees_age - set_back + new_period - now, 1)
     else
       used = used + cost
     end
@@ -310,8 +313,7 @@ local function machine()
       return
     end
     -- The newest entries go; the first that reaches what is kept becomes the newest.
-    local last = find(0, math.huge, kept)
-    local age = entry(last)
+    local last, age = find(0, math.huge, kept)
     sum, entries = before + kept, last
     newest, clock = newest - age, clock - age
   end
