@@ -93,6 +93,7 @@ while at <= last do
       end
       n, at = decide(n, op, size, times, k, l, cost, at)
     else
+      -- Written and told in place, though general.lua can do both: nearly every check ends here.
       call('PSETEX', keys[k], ceil(reset_after / 1000) + grace, value)
       if delay == 0 then
         reply[n + 1], reply[n + 2] = remaining, reset_after
