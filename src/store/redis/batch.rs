@@ -15,7 +15,8 @@ use crate::store::Promise;
 use crate::{Charge, Decision, Error, Op, telemetry};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
-/// long, to a few milliseconds. A run of single charges, which is decided at once, is one.
+/// long. That many buckets take 3 to 4 ms, windows of ten cells and logs 8, windows of a hundred
+/// cells about 20. A run of single charges, which is decided at once, is one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
 /// The most bytes of keys in one call.
