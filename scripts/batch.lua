@@ -81,10 +81,10 @@ while at <= last do
     op, times = CHARGE, 1
   end
   for k = k, last_k do
-    local value, remaining, reset_after, delay = values[k], nil, nil, nil
+    local value, remaining, reset_after, delay, goes_on = values[k], nil, nil, nil, nil
     if usual then
       if value == nil then value = read(k, head_sizes[l]) end
-      value, remaining, reset_after, delay = usual(value, cost)
+      value, remaining, reset_after, delay, goes_on = usual(value, cost)
     end
     if not remaining then
       if not decide then
@@ -94,7 +94,12 @@ while at <= last do
       n, at = decide(n, op, size, times, k, l, cost, at)
     else
       -- Written and told in place, though general.lua can do both: nearly every check ends here.
-      call('PSETEX', keys[k], ceil(reset_after / 1000) + grace, value)
+      if goes_on then
+        -- Its expiry stands, and costs more than the value.
+        call('SETRANGE', keys[k], '0', value)
+      else
+        call('PSETEX', keys[k], ceil(reset_after / 1000) + grace, value)
+      end
       if delay == 0 then
         reply[n + 1], reply[n + 2] = remaining, reset_after
         n = n + 2

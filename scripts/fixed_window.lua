@@ -30,9 +30,11 @@ local function usual(value, cost)
     end
     if now >= window_end then count, window_end = 0, nil end
   end
+  local goes_on = window_end ~= nil
   count, window_end = count + cost, window_end or end_from(now)
   if count > limit then return nil end
-  return pack(WINDOW, KIND, count, now, window_end, period), limit - count, window_end - now, 0
+  return pack(WINDOW, KIND, count, now, window_end, period),
+    limit - count, window_end - now, 0, goes_on
 end
 
 local function machine()

@@ -9,8 +9,9 @@
 -- of a value are read at first, if not all (then it may be that no more is there):
 --   usual   (value, cost): the charge that is asked for nearly always: under the quota that was
 --           stored, later than that, and admitted. Answers the new value, remaining, reset_after,
---           after which nothing is left to remember, and delay; nil if it is any other charge, and
---           the machine has to decide. It changes nothing by itself
+--           after which nothing is left to remember, delay, and whether what is stored is as long
+--           and ends then, too; nil if it is any other charge, and the machine has to decide. It
+--           changes nothing by itself
 --   machine (): makes the machine that decides everything
 --
 -- A machine has one of the limit's budgets in its registers at a time. That costs neither tables nor

@@ -17,7 +17,7 @@ local limit, length, cells = ...
 local usual
 if cells == 1 then
   function usual(value, cost)
-    local cell, newest, oldest = floor(now / length), 0, 0
+    local cell, newest, oldest, goes_on = floor(now / length), 0, 0, false
     if value then
       if #value ~= TWO_SIZE then return nil end
       local kind, cell_length, at, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
@@ -27,7 +27,7 @@ if cells == 1 then
       end
       local by = cell - floor(at / length)
       if by == 0 then
-        newest, oldest = at_newest, at_oldest
+        newest, oldest, goes_on = at_newest, at_oldest, at_newest > 0
       elseif by == 1 then
         oldest = at_newest
       end
@@ -36,10 +36,11 @@ if cells == 1 then
     local used = ceil(oldest * (length - now % length) / length) + newest
     if used > limit then return nil end
     return pack(TWO_CELLS, KIND, length, now, newest, oldest),
-      limit - used, (cell + 2) * length - now, 0
+      limit - used, (cell + 2) * length - now, 0, goes_on
   end
 else
   local all_cells = CELLS .. string.rep('I7', cells + 1)
+  local NEWEST, NEWEST_SIZE = CELLS .. 'I7', CELLS_SIZE + 7
 
   function usual(value, cost)
     local cell, by, stored = floor(now / length), cells + 1, nil
@@ -47,20 +48,34 @@ else
       if #value ~= CELLS_SIZE + 7 * (cells + 1) then return nil end
       stored = {unpack_from(all_cells, value)}
       if stored[1] ~= KIND or stored[2] ~= length or stored[3] > now then return nil end
+      for i = 4, cells + 4 do
+        if stored[i] > MAX_COUNT then return nil end
+      end
       by = cell - floor(stored[3] / length)
     end
-    local counts, used = {}, cost
-    for i = 1, cells + 1 do
-      if stored and stored[3 + i] > MAX_COUNT then return nil end
-      local count = i > by and stored[3 + i - by] or 0
-      counts[i], used = count, used + count
+    local counts, used = nil, cost
+    if by == 0 then
+      for i = 4, cells + 4 do used = used + stored[i] end
+    else
+      counts = {}
+      for i = 1, cells + 1 do
+        local count = i > by and stored[3 + i - by] or 0
+        counts[i], used = count, used + count
+      end
     end
-    local oldest = counts[cells + 1]
+    local oldest = counts and counts[cells + 1] or stored[cells + 4]
     used = used - oldest + ceil(oldest * (length - now % length) / length)
     if used > limit then return nil end
-    counts[1] = counts[1] + cost
-    return pack(all_cells, KIND, length, now, unpack(counts)),
-      limit - used, (cell + cells + 1) * length - now, 0
+    local new
+    if counts then
+      counts[1] = counts[1] + cost
+      new = pack(all_cells, KIND, length, now, unpack(counts))
+    else
+      -- Of most charges, the older cells stay as they are.
+      new = pack(NEWEST, KIND, length, now, stored[4] + cost)
+        .. string.sub(value, NEWEST_SIZE + 1)
+    end
+    return new, limit - used, (cell + cells + 1) * length - now, 0, not counts and stored[4] > 0
   end
 end
 

@@ -90,6 +90,33 @@ async fn no_key_expires_before_the_last_microsecond_of_its_state() {
 }
 
 #[tokio::test]
+async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    const DAY: u64 = 24 * 60 * 60 * 1_000_000;
+    for cells in [1, 10_u32] {
+        let quota = Quota::new(100, Duration::from_micros(DAY));
+        let limit = Limit::sliding_window_of("limit", quota, cells).unwrap();
+        let redis_key = "tollgate:{alice}:limit";
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        // As it is after a refund of all that was used in this cell: the one before it ends sooner.
+        let mut value: Vec<u8> = behind.get(redis_key).unwrap();
+        value.copy_within(14..21, 21);
+        value[14..21].fill(0);
+        let sooner = DAY / u64::from(cells) / 1_000;
+        let before: u64 = behind.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
+        let _: () = behind.pset_ex(redis_key, value, before - sooner).unwrap();
+        let reset = limiter.check(&limit, &key).await.unwrap().reset_after();
+        let left: u64 = behind.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
+        assert!(left > before - 5_000, "{cells} cells: {left} ms of {before} ms");
+        assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{cells} cells");
+        limiter.reset(&limit, &key).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_peek_changes_nothing_not_even_the_time_to_live() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
