@@ -81,10 +81,10 @@ while at <= last do
     op, times = CHARGE, 1
   end
   for k = k, last_k do
-    local value, remaining, reset_after, delay, goes_on = values[k], nil, nil, nil, nil
+    local value, remaining, reset_after, delay, old_end = values[k], nil, nil, nil, nil
     if usual then
       if value == nil then value = read(k, head_sizes[l]) end
-      value, remaining, reset_after, delay, goes_on = usual(value, cost)
+      value, remaining, reset_after, delay, old_end = usual(value, cost)
     end
     if not remaining then
       if not decide then
@@ -94,11 +94,12 @@ while at <= last do
       n, at = decide(n, op, size, times, k, l, cost, at)
     else
       -- Written and told in place, though general.lua can do both: nearly every check ends here.
-      if goes_on then
-        -- Its expiry stands, and costs more than the value.
+      local ends_at = now + reset_after
+      ends_at = ends_at + -ends_at % SECOND
+      if old_end and old_end + -old_end % SECOND == ends_at then
         call('SETRANGE', keys[k], '0', value)
       else
-        call('PSETEX', keys[k], ceil(reset_after / 1000) + grace, value)
+        call('PSETEX', keys[k], ceil((ends_at - now) / 1000) + grace, value)
       end
       if delay == 0 then
         reply[n + 1], reply[n + 2] = remaining, reset_after

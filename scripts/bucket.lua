@@ -16,7 +16,7 @@ local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
 local units, micros, capacity, queue = ...
 
 local function usual(value, cost)
-  local used = 0
+  local used, old_end = 0, nil
   if value then
     if #value ~= LEVEL_SIZE then return nil end
     local kind, at, was_used, u, m = unpack_from(LEVEL, value)
@@ -26,6 +26,7 @@ local function usual(value, cost)
     end
     local left = was_used - (now - at) * units
     if left > 0 then used = left end
+    old_end = at + (was_used + -was_used % units) / units
   end
   -- What is free after the charge.
   local free = (capacity - cost) * micros - used
@@ -34,7 +35,8 @@ local function usual(value, cost)
   if queue == 1 then delay = ceil(used / units) end
   -- Divided without a rest, it is exact.
   return pack(LEVEL, KIND, now, level, units, micros),
-    (free - free % micros) / micros, (level + -level % units) / units, delay
+    (free - free % micros) / micros, (level + -level % units) / units, delay,
+    old_end
 end
 
 local function machine()

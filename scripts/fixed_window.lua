@@ -19,7 +19,7 @@ local function end_from(time)
 end
 
 local function usual(value, cost)
-  local count, window_end = 0
+  local count, window_end, old_end = 0
   if value then
     if #value ~= WINDOW_SIZE then return nil end
     local kind, at, p
@@ -28,13 +28,13 @@ local function usual(value, cost)
       or window_end > at + 2 * MAX_REFILL or (aligned == 1 and window_end % period ~= 0) then
       return nil
     end
+    old_end = window_end
     if now >= window_end then count, window_end = 0, nil end
   end
-  local goes_on = window_end ~= nil
   count, window_end = count + cost, window_end or end_from(now)
   if count > limit then return nil end
   return pack(WINDOW, KIND, count, now, window_end, period),
-    limit - count, window_end - now, 0, goes_on
+    limit - count, window_end - now, 0, old_end
 end
 
 local function machine()

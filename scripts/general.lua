@@ -22,9 +22,9 @@ end
 
 -- The machines that were made, by the number of their limit.
 local made = {}
--- What was written, in that order, by the number of its key: when it ends, and which machine it
--- is of.
-local written, ends, writer = {}, {}, {}
+-- What was written, in that order, by the number of its key: when it ends, which machine it is of,
+-- and, if all charges were usual, when it would have ended without them.
+local written, ends, writer, old_ends = {}, {}, {}, {}
 
 local function machine_of(l)
   local machine = made[l]
@@ -55,8 +55,12 @@ local function load(k, l)
   return machine, machine.load(value_of(k, l), keys[k])
 end
 
-local function keep(k, value, ends_at, machine)
-  if not ends[k] then written[#written + 1] = k end
+local function keep(k, value, ends_at, machine, old_end)
+  if not ends[k] then
+    written[#written + 1], old_ends[k] = k, old_end
+  elseif not old_end then
+    old_ends[k] = nil
+  end
   values[k], ends[k], writer[k] = value, ends_at or 0, machine
 end
 
@@ -116,7 +120,7 @@ end
 -- said of it.
 local key_of, limit_of, cost_of, seen = {}, {}, {}, {}
 -- What it would leave, if all charges are usual.
-local new, remaining_of, reset_of, delay_of = {}, {}, {}, {}
+local new, remaining_of, reset_of, delay_of, old_end_of = {}, {}, {}, {}, {}
 
 -- Charges the group if each of its charges is usual, and of a budget of its own.
 local function charge_as_usual(size)
@@ -127,11 +131,12 @@ local function charge_as_usual(size)
     end
     -- What is kept until the end must not be in the way of a machine that writes parts of it.
     if head_sizes[l] or cost_of[i] == 0 then return false end
-    new[i], remaining_of[i], reset_of[i], delay_of[i] = usuals[l](value_of(k, l), cost_of[i])
+    new[i], remaining_of[i], reset_of[i], delay_of[i], old_end_of[i] =
+      usuals[l](value_of(k, l), cost_of[i])
     if not new[i] then return false end
   end
   for i = 1, size do
-    keep(key_of[i], new[i], now + reset_of[i])
+    keep(key_of[i], new[i], now + reset_of[i], nil, old_end_of[i])
     tell(ALLOWED, remaining_of[i], -1, reset_of[i], delay_of[i])
   end
   return true
@@ -215,8 +220,12 @@ local function write()
     if not value then
       call('DEL', key)
     else
-      local ttl = max(ceil((ends[k] - now) / 1000), 1) + grace
-      if machine and machine.has_ring and machine.has_ring(value) then
+      local ends_at, old_end = ends[k], old_ends[k]
+      ends_at = ends_at + -ends_at % SECOND
+      local ttl = max(ceil((ends_at - now) / 1000), 1) + grace
+      if old_end and old_end + -old_end % SECOND == ends_at then
+        call('SETRANGE', key, '0', value)
+      elseif machine and machine.has_ring and machine.has_ring(value) then
         call('SETRANGE', key, 0, value)
         call('PEXPIRE', key, ttl)
       else

@@ -9,9 +9,9 @@
 -- of a value are read at first, if not all (then it may be that no more is there):
 --   usual   (value, cost): the charge that is asked for nearly always: under the quota that was
 --           stored, later than that, and admitted. Answers the new value, remaining, reset_after,
---           after which nothing is left to remember, delay, and whether what is stored is as long
---           and ends then, too; nil if it is any other charge, and the machine has to decide. It
---           changes nothing by itself
+--           after which nothing is left to remember, delay, and when what was stored would have
+--           ended (nil: nothing was, or nobody knows, or it is longer than the new value). All nil
+--           if it is any other charge, and the machine has to decide. It changes nothing by itself
 --   machine (): makes the machine that decides everything
 --
 -- A machine has one of the limit's budgets in its registers at a time. That costs neither tables nor
@@ -36,6 +36,10 @@ local MAX_EXACT = 2 ^ 53 - 1
 
 -- Longer than any budget takes to be whole again: ten leap years.
 local MAX_REFILL = 10 * 366 * 86400 * 1000000
+
+-- Keys expire at whole seconds, the first when nothing is left to remember: so most charges leave
+-- the expiry as it is, and it costs Redis more than the value.
+local SECOND = 1000000
 
 -- The ops. EACH is CHARGE in a form of its own.
 local CHARGE, PEEK, REFUND, RESET, EACH = 0, 1, 2, 3, 4

@@ -96,6 +96,7 @@ local function usual(value, cost)
   local used = sum - before + cost
   if used > limit or sum + cost > MAX_EXACT / 2 then return nil end
 
+  local old_end = newest + period
   local ring = string.sub(value, HEAD_SIZE + 1)
   if newest ~= now then
     if entries == slots then
@@ -111,7 +112,7 @@ local function usual(value, cost)
     entries, clock, newest = entries + 1, clock + now - newest, now
   end
   return pack(HEAD, KIND, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
-    newest, clock, sum + cost) .. ring, limit - used, period, 0
+    newest, clock, sum + cost) .. ring, limit - used, period, 0, old_end
 end
 
 local function machine()

@@ -17,7 +17,7 @@ local limit, length, cells = ...
 local usual
 if cells == 1 then
   function usual(value, cost)
-    local cell, newest, oldest, goes_on = floor(now / length), 0, 0, false
+    local cell, newest, oldest, old_end = floor(now / length), 0, 0, nil
     if value then
       if #value ~= TWO_SIZE then return nil end
       local kind, cell_length, at, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
@@ -27,23 +27,24 @@ if cells == 1 then
       end
       local by = cell - floor(at / length)
       if by == 0 then
-        newest, oldest, goes_on = at_newest, at_oldest, at_newest > 0
+        newest, oldest = at_newest, at_oldest
       elseif by == 1 then
         oldest = at_newest
       end
+      if at_newest > 0 then old_end = (cell - by + 2) * length end
     end
     newest = newest + cost
     local used = ceil(oldest * (length - now % length) / length) + newest
     if used > limit then return nil end
     return pack(TWO_CELLS, KIND, length, now, newest, oldest),
-      limit - used, (cell + 2) * length - now, 0, goes_on
+      limit - used, (cell + 2) * length - now, 0, old_end
   end
 else
   local all_cells = CELLS .. string.rep('I7', cells + 1)
   local NEWEST, NEWEST_SIZE = CELLS .. 'I7', CELLS_SIZE + 7
 
   function usual(value, cost)
-    local cell, by, stored = floor(now / length), cells + 1, nil
+    local cell, by, stored, old_end = floor(now / length), cells + 1, nil, nil
     if value then
       if #value ~= CELLS_SIZE + 7 * (cells + 1) then return nil end
       stored = {unpack_from(all_cells, value)}
@@ -52,6 +53,7 @@ else
         if stored[i] > MAX_COUNT then return nil end
       end
       by = cell - floor(stored[3] / length)
+      if stored[4] > 0 then old_end = (cell - by + cells + 1) * length end
     end
     local counts, used = nil, cost
     if by == 0 then
@@ -75,7 +77,7 @@ else
       new = pack(NEWEST, KIND, length, now, stored[4] + cost)
         .. string.sub(value, NEWEST_SIZE + 1)
     end
-    return new, limit - used, (cell + cells + 1) * length - now, 0, not counts and stored[4] > 0
+    return new, limit - used, (cell + cells + 1) * length - now, 0, old_end
   end
 end
 

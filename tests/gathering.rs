@@ -61,6 +61,8 @@ fn limits() -> Vec<Limit> {
         Limit::fixed_window("fixed", large),
         Limit::fixed_window_aligned("aligned", small),
         Limit::sliding_window("window", large),
+        // The same budget, in a value of another length.
+        Limit::sliding_window_of("window", large, 3),
         Limit::sliding_window_of("cells", large, 6),
         Limit::sliding_log("log", large),
         Limit::sliding_log("bucket", large),
@@ -118,6 +120,33 @@ fn checks_that_travel_together_decide_as_one_after_another() {
             }
         }
     });
+}
+
+#[tokio::test]
+async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    // In the last third of the window, so that it ends at the same time in three cells and in one.
+    clock.set(Duration::from_millis(3_002_500));
+    let store = store(&server).clock(clock.clone()).connect().await.unwrap();
+    let quota = Quota::new(40, Duration::from_secs(3));
+    let [three, one] = [3, 1].map(|cells| Limit::sliding_window_of("window", quota, cells));
+    let (three, one) = (three.unwrap(), one.unwrap());
+    let other = Limit::gcra("other", quota).unwrap();
+    let key = Key::new("alice");
+    store.apply(Op::Charge, &[three.charge(&key, 1)]).await.unwrap();
+    let both = [three.charge(&key, 1), other.charge(&key, 1)];
+    let together =
+        vec![store.apply(Op::Charge, &both), store.apply(Op::Charge, &[one.charge(&key, 1)])];
+    assert!(at_once(together).await.iter().all(|it| it.as_ref().unwrap().allowed()));
+    assert_eq!(calls(&server, "evalsha"), 2);
+    let length: usize = redis::cmd("STRLEN")
+        .arg("tollgate:{alice}:window")
+        .query(&mut server.connection())
+        .unwrap();
+    assert_eq!(length, 28, "two counts, and not four");
+    let left = store.apply(Op::Peek, &[one.charge(&key, 0)]).await.unwrap();
+    assert_eq!(left.remaining(), 37);
 }
 
 #[tokio::test]
