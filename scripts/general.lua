@@ -23,7 +23,7 @@ end
 -- The machines that were made, by the number of their limit.
 local made = {}
 -- What was written, in that order, by the number of its key: when it ends, which machine it is of,
--- and, if all charges were usual, when it would have ended without them.
+-- and, if the value only was replaced, when it would have ended as it was.
 local written, ends, writer, old_ends = {}, {}, {}, {}
 
 local function machine_of(l)
@@ -66,8 +66,8 @@ end
 
 -- Keeps what the last loaded budget has become.
 local function save(k, machine)
-  local value, ends_at = machine.save()
-  if value ~= nil then keep(k, value, ends_at, machine) end
+  local value, ends_at, old_end = machine.save()
+  if value ~= nil then keep(k, value, ends_at, machine, old_end) end
 end
 
 -- Answers a charge once. Returns whether it is to be asked again.
@@ -226,7 +226,7 @@ local function write()
       if old_end and old_end + -old_end % SECOND == ends_at then
         call('SETRANGE', key, '0', value)
       elseif machine and machine.has_ring and machine.has_ring(value) then
-        call('SETRANGE', key, 0, value)
+        call('SETRANGE', key, '0', value)
         call('PEXPIRE', key, ttl)
       else
         call('PSETEX', key, ttl, value)

@@ -24,7 +24,8 @@
 --           next; nil if that does not tell the ones that follow
 --   refund  (units)
 --   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
---           changed
+--           changed; of a value of which it only writes the head, also when that would have ended
+--           without (nil: it has no expiry any more)
 --   has_ring (value): for a value of which a machine only writes the head, whether there is more
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, unpack_from = struct.pack, struct.unpack

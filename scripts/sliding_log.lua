@@ -40,8 +40,20 @@ local function more_slots(entries)
   return max(entries + 1, min(limit, max(8, entries * 2)))
 end
 
--- Whether the numbers of a head make sense, of a log that is as long as `length()` says.
-local function is_whole(length, kind, period, clock_bytes, sum_bytes, slots, first, entries, before,
+-- How the numbers of a slot are written, by their bytes.
+local slot_formats = {}
+local function slot_format(clock_bytes, sum_bytes)
+  local key = clock_bytes * 8 + sum_bytes
+  local format = slot_formats[key]
+  if not format then
+    format = '>I' .. clock_bytes .. 'I' .. sum_bytes
+    slot_formats[key] = format
+  end
+  return format
+end
+
+-- Whether the numbers of a head make sense.
+local function makes_sense(kind, period, clock_bytes, sum_bytes, slots, first, entries, before,
   oldest, newest, clock, sum)
   if kind ~= KIND or period == 0 or period > MAX_REFILL or newest > MAX_EXACT or sum > MAX_EXACT
     or before > sum or oldest > clock or clock > MAX_EXACT
@@ -51,7 +63,6 @@ local function is_whole(length, kind, period, clock_bytes, sum_bytes, slots, fir
   if slots == 0 then return entries == 0 and clock_bytes == 0 and sum_bytes == 0 end
   return clock_bytes >= 1 and clock_bytes <= 7 and sum_bytes >= 1 and sum_bytes <= 7
     and first < slots and entries <= slots
-    and length() == HEAD_SIZE + slots * (clock_bytes + sum_bytes)
 end
 
 -- A log of one entry.
@@ -68,8 +79,8 @@ local function usual(value, cost)
     sum = unpack_from(HEAD, value)
   local size = clock_bytes + sum_bytes
   if period ~= new_period or newest > now or #value ~= HEAD_SIZE + slots * size
-    or not is_whole(function() return #value end, kind, period, clock_bytes, sum_bytes, slots,
-      first, entries, before, oldest, newest, clock, sum) then
+    or not makes_sense(kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
+      newest, clock, sum) then
     return nil
   end
   if now >= newest + period then return usual_first(cost) end
@@ -78,7 +89,7 @@ local function usual(value, cost)
     clock_bytes, sum_bytes = bytes_for(period), bytes_for(limit + 1)
   end
   size = clock_bytes + sum_bytes
-  local slot = '>I' .. clock_bytes .. 'I' .. sum_bytes
+  local slot = slot_format(clock_bytes, sum_bytes)
   local clocks, sums = 256 ^ clock_bytes, 256 ^ sum_bytes
   if clocks < period or sums < limit + 1 then return nil end
   -- The oldest entries leave.
@@ -124,8 +135,8 @@ local function machine()
   local stored, time, set_back, gone, left, moved
   -- How much older than the newest the first entry is that has not left, if some have.
   local stays_age
-  -- Whether the head has to be stored anew.
-  local changed
+  -- Whether the head has to be stored anew, and when what is stored ends, if it has an expiry.
+  local changed, old_end
 
   -- Reads a head, and whether it is whole, and its ring there.
   local function unpack_head(value)
@@ -133,8 +144,10 @@ local function machine()
     local kind
     kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
       unpack_from(HEAD, value)
-    return is_whole(function() return redis.call('STRLEN', key) end, kind, period, clock_bytes,
-      sum_bytes, slots, first, entries, before, oldest, newest, clock, sum)
+    return makes_sense(kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
+        newest, clock, sum)
+      and (slots == 0
+        or redis.call('STRLEN', key) == HEAD_SIZE + slots * (clock_bytes + sum_bytes))
   end
 
   -- The place of the i-th oldest entry's slot in the string.
@@ -146,7 +159,7 @@ local function machine()
   local function entry(i)
     if i == entries then return 0, sum - before end
     local place = place_of(i)
-    local slot_clock, slot_sum = unpack_from('>I' .. clock_bytes .. 'I' .. sum_bytes,
+    local slot_clock, slot_sum = unpack_from(slot_format(clock_bytes, sum_bytes),
       redis.call('GETRANGE', key, place, place + clock_bytes + sum_bytes - 1))
     return (clock - slot_clock) % 256 ^ clock_bytes,
       min((slot_sum - before) % 256 ^ sum_bytes, sum - before)
@@ -174,10 +187,11 @@ local function machine()
     period, clock_bytes, sum_bytes, slots, first, entries = new_period, 0, 0, 0, 0, 0
     before, oldest, newest, clock, sum = 0, 0, now, 0, 0
     time, set_back, gone, left, moved = now, 0, 0, 0, false
+    old_end = nil
   end
 
   local function load(value, its_key)
-    key, stored, changed = its_key, false, false
+    key, stored, changed, old_end = its_key, false, false, nil
     if not value then
       start_anew()
       return 0
@@ -186,7 +200,7 @@ local function machine()
       start_anew()
       return UNREADABLE
     end
-    stored, set_back, gone, left = true, 0, 0, 0
+    stored, set_back, gone, left, old_end = true, 0, 0, 0, newest + period
     if newest - now > new_period then set_back = newest - now end
     time = max(now, newest - set_back)
     local age = newest - (time + set_back - min(period, new_period))
@@ -234,8 +248,8 @@ local function machine()
     local ring = all_slots()
     if new_clock_bytes ~= clock_bytes or new_sum_bytes ~= sum_bytes then
       local wide, at = {}, 1
-      local old = '>I' .. clock_bytes .. 'I' .. sum_bytes
-      local new = '>I' .. new_clock_bytes .. 'I' .. new_sum_bytes
+      local old = slot_format(clock_bytes, sum_bytes)
+      local new = slot_format(new_clock_bytes, new_sum_bytes)
       for i = 1, entries do
         local c, s
         c, s, at = unpack_from(old, ring, at)
@@ -247,6 +261,7 @@ local function machine()
     end
     redis.call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
       .. string.rep('\0', (new_slots - entries) * (new_clock_bytes + new_sum_bytes)))
+    old_end = nil
     first, slots, clock_bytes, sum_bytes = 0, new_slots, new_clock_bytes, new_sum_bytes
   end
 
@@ -256,7 +271,7 @@ local function machine()
     if entries == slots or clock_bytes < for_clock or sum_bytes < for_sum then
       rebuild(max(for_clock, clock_bytes), max(for_sum, sum_bytes))
     end
-    redis.call('SETRANGE', key, place_of(entries), pack('>I' .. clock_bytes .. 'I' .. sum_bytes,
+    redis.call('SETRANGE', key, place_of(entries), pack(slot_format(clock_bytes, sum_bytes),
       clock % 256 ^ clock_bytes, sum % 256 ^ sum_bytes))
     entries = entries + 1
   end
@@ -323,7 +338,7 @@ local function machine()
     if not changed then return nil end
     if sum == before then return false end
     return pack(HEAD, KIND, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
-      newest, clock, sum), newest + period
+      newest, clock, sum), newest + period, old_end
   end
 
   local function has_ring(head)

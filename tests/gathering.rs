@@ -23,15 +23,6 @@ fn store(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder().url(server.url()).deny_for(Duration::ZERO)
 }
 
-/// What `INFO commandstats` has counted of a command since the start.
-fn calls(server: &RedisServer, command: &str) -> u64 {
-    let info: String =
-        redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
-    let prefix = format!("cmdstat_{command}:calls=");
-    let line = info.lines().find_map(|line| line.strip_prefix(&prefix));
-    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-}
-
 /// Asks everything before anything is answered. On one thread, so that it is one moment.
 async fn at_once(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
     let mut decisions = Vec::new();
@@ -139,7 +130,7 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
     let together =
         vec![store.apply(Op::Charge, &both), store.apply(Op::Charge, &[one.charge(&key, 1)])];
     assert!(at_once(together).await.iter().all(|it| it.as_ref().unwrap().allowed()));
-    assert_eq!(calls(&server, "evalsha"), 2);
+    assert_eq!(server.calls("evalsha"), 2);
     let length: usize = redis::cmd("STRLEN")
         .arg("tollgate:{alice}:window")
         .query(&mut server.connection())
@@ -160,10 +151,10 @@ async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_
         decisions[..600].iter().map(|it| it.as_ref().unwrap().remaining()).collect();
     assert_eq!(remaining, (0..600).rev().collect::<Vec<u64>>(), "first come, first served");
     assert!(decisions[600..].iter().all(|it| !it.as_ref().unwrap().allowed()));
-    let batches = calls(&server, "evalsha");
+    let batches = server.calls("evalsha");
     assert!(batches <= 4, "{batches} calls");
-    assert!(calls(&server, "get") <= batches);
-    assert!(calls(&server, "psetex") <= batches);
+    assert!(server.calls("get") <= batches);
+    assert!(server.calls("psetex") <= batches);
 }
 
 #[tokio::test]
@@ -174,7 +165,7 @@ async fn a_lone_check_leaves_at_once() {
     for _ in 0..5 {
         limiter.check(&limit, &key).await.unwrap();
     }
-    assert_eq!(calls(&server, "evalsha"), 5);
+    assert_eq!(server.calls("evalsha"), 5);
 }
 
 #[tokio::test]
@@ -452,13 +443,13 @@ async fn a_call_has_a_bounded_number_of_charges_groups_included() {
     let key = Key::global();
     let group: Vec<_> = limits.iter().map(|limit| limit.charge(&key, 1)).collect();
     store.apply(Op::Charge, &group).await.unwrap();
-    let before = calls(&server, "evalsha");
+    let before = server.calls("evalsha");
     let answers = (0..1_024).map(|_| store.apply(Op::Charge, &group)).collect();
     for (number, decision) in (0..).zip(at_once(answers).await) {
         assert_eq!(decision.unwrap().remaining(), 9_997 - number);
     }
     // 8 x 1,024 charges, 1,024 at most in a call.
-    assert!(calls(&server, "evalsha") - before >= 8);
+    assert!(server.calls("evalsha") - before >= 8);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

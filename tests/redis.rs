@@ -5,12 +5,11 @@
 
 mod support;
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use redis::Commands;
 use support::{RedisServer, free_port};
-use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, RedisStore};
 
 /// One limit under each algorithm, 5 units a minute.
 fn limits() -> Vec<Limit> {
@@ -29,15 +28,6 @@ async fn limiter(server: &RedisServer) -> RateLimiter {
     RateLimiter::redis(&server.url()).await.unwrap()
 }
 
-/// How often a command was called on the server.
-fn calls(connection: &mut redis::Connection, command: &str) -> u64 {
-    let info: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
-    let start = format!("cmdstat_{command}:calls=");
-    info.lines()
-        .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
-        .unwrap_or(0)
-}
-
 #[tokio::test]
 async fn replicas_that_name_one_redis_share_their_budgets() {
     let server = RedisServer::start();
@@ -47,155 +37,6 @@ async fn replicas_that_name_one_redis_share_their_budgets() {
         assert_eq!(one.check_n(&limit, &key, 2).await.unwrap().remaining(), 3);
         assert_eq!(other.check_n(&limit, &key, 2).await.unwrap().remaining(), 1);
         assert!(!one.check_n(&limit, &key, 2).await.unwrap().allowed(), "{limit}");
-    }
-}
-
-#[tokio::test]
-async fn every_key_lives_as_long_as_its_state_matters_and_at_most_a_second_more() {
-    let server = RedisServer::start();
-    let limiter = limiter(&server).await;
-    let mut behind = server.connection();
-    let key = Key::new("alice");
-    for limit in limits() {
-        let decision = limiter.check_n(&limit, &key, 2).await.unwrap();
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
-        let left: u64 = behind.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
-        let reset = decision.reset_after();
-        assert!(u128::from(left) <= reset.as_millis() + 1_000, "{limit}: {left} {reset:?}");
-        // Time has passed since.
-        assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{limit}");
-    }
-    assert_eq!(behind.keys::<_, Vec<String>>("*").unwrap().len(), limits().len());
-}
-
-#[tokio::test]
-async fn no_key_expires_before_its_budget_is_whole_however_it_was_charged() {
-    const HOUR: Duration = Duration::from_secs(3_600);
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
-    let limiter = RateLimiter::new(store.connect().await.unwrap());
-    let mut behind = server.connection();
-    let key = Key::new("alice");
-    let quota = Quota::new(1_000, Duration::from_secs(20));
-    let limits = [
-        Limit::token_bucket("token", quota).unwrap(),
-        Limit::leaky_bucket("leaky", quota).unwrap(),
-        Limit::gcra("gcra", quota).unwrap(),
-        Limit::fixed_window("fixed", quota).unwrap(),
-        Limit::sliding_window("sliding", quota).unwrap(),
-        Limit::sliding_window_of("cells", quota, 10).unwrap(),
-        Limit::sliding_log("log", quota).unwrap(),
-    ];
-    let redis_key = |charge: &Charge<'_>| format!("tollgate:{{alice}}:{}", charge.limit.name());
-    // By this clock, when each key was set to expire.
-    let mut expiries: HashMap<&str, Duration> = HashMap::new();
-    let mut now = Duration::from_secs(1_000_000);
-    for round in 0..400_u32 {
-        now += Duration::from_micros(u64::from(round) * 7_919_333 % 3_000_000);
-        clock.set(now);
-        let cost = 1 + round * 7 % 60;
-        let charges: Vec<_> = limits.iter().map(|limit| limit.charge(&key, cost)).collect();
-        // One by one, or all but the log together, of which no group is charged in the usual way.
-        let together = if round % 4 == 3 { limits.len() - 1 } else { 1 };
-        let op = if round % 5 == 4 { Op::Refund } else { Op::Charge };
-        for group in charges.chunks(together) {
-            let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut behind).unwrap();
-            let asked_at = Duration::from_millis(seconds * 1_000 + micros / 1_000);
-            // An expiry that is still there afterwards was not written.
-            let untouched = asked_at + 24 * HOUR;
-            for charge in group {
-                let to = i64::try_from(untouched.as_millis()).unwrap();
-                let _: bool = behind.pexpire_at(redis_key(charge), to).unwrap();
-            }
-            let decision = limiter.apply(op, group).await.unwrap();
-            for (charge, verdict) in group.iter().zip(decision.verdicts()) {
-                let expires_at: i64 =
-                    redis::cmd("PEXPIRETIME").arg(redis_key(charge)).query(&mut behind).unwrap();
-                let Ok(expires_at) = expires_at.try_into().map(Duration::from_millis) else {
-                    assert!(verdict.reset_after().is_zero(), "{} has no expiry", charge.limit);
-                    continue;
-                };
-                if expires_at != untouched {
-                    // Under a clock that is set by hand, keys live for an hour more.
-                    expiries.insert(charge.limit.name(), expires_at - HOUR - asked_at + now);
-                }
-                let set = expiries[charge.limit.name()];
-                assert!(set >= now + verdict.reset_after(), "{}: {set:?} {now:?}", charge.limit);
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
-    let limiter = RateLimiter::new(store.connect().await.unwrap());
-    let mut behind = server.connection();
-    let within_a_second = Duration::from_millis(1_000_000_500);
-    // 100 units a second, or 100 in a window that ends in an hour.
-    let (each_second, in_a_window) =
-        (Quota::per_second(100), Quota::new(100, Duration::from_secs(3_600)));
-    let limits = [
-        Limit::token_bucket("token", each_second).unwrap(),
-        Limit::leaky_bucket_meter("leaky", each_second).unwrap(),
-        Limit::gcra("gcra", each_second).unwrap(),
-        Limit::fixed_window("fixed", in_a_window).unwrap(),
-        Limit::sliding_window("sliding", in_a_window).unwrap(),
-        Limit::sliding_window_of("cells", in_a_window, 10).unwrap(),
-        Limit::sliding_log("log", in_a_window).unwrap(),
-    ];
-    let key = Key::new("alice");
-    let seen = |behind: &mut redis::Connection| {
-        ["psetex", "setrange"].map(|command| calls(behind, command))
-    };
-    for limit in limits {
-        let [expiries, values] = seen(&mut behind);
-        clock.set(within_a_second);
-        for _ in 0..20 {
-            clock.advance(Duration::from_millis(10));
-            assert!(limiter.check(&limit, &key).await.unwrap().allowed());
-        }
-        assert_eq!(seen(&mut behind), [expiries + 1, values + 19], "{limit}");
-    }
-    // The same, where several limits decide together.
-    let [one, other] = ["one", "other"].map(|name| Limit::gcra(name, each_second).unwrap());
-    let [expiries, values] = seen(&mut behind);
-    clock.set(within_a_second);
-    for _ in 0..20 {
-        clock.advance(Duration::from_millis(10));
-        let both = [one.charge(&key, 1), other.charge(&key, 1)];
-        assert!(limiter.apply(Op::Charge, &both).await.unwrap().allowed());
-    }
-    assert_eq!(seen(&mut behind), [expiries + 2, values + 38]);
-}
-
-#[tokio::test]
-async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
-    let server = RedisServer::start();
-    let limiter = limiter(&server).await;
-    let mut behind = server.connection();
-    let key = Key::new("alice");
-    const DAY: u64 = 24 * 60 * 60 * 1_000_000;
-    for cells in [1, 10_u32] {
-        let quota = Quota::new(100, Duration::from_micros(DAY));
-        let limit = Limit::sliding_window_of("limit", quota, cells).unwrap();
-        let redis_key = "tollgate:{alice}:limit";
-        limiter.check_n(&limit, &key, 5).await.unwrap();
-        // As it is after a refund of all that was used in this cell: the one before it ends sooner.
-        let mut value: Vec<u8> = behind.get(redis_key).unwrap();
-        value.copy_within(14..21, 21);
-        value[14..21].fill(0);
-        let sooner = DAY / u64::from(cells) / 1_000;
-        let before: u64 = behind.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
-        let _: () = behind.pset_ex(redis_key, value, before - sooner).unwrap();
-        let reset = limiter.check(&limit, &key).await.unwrap().reset_after();
-        let left: u64 = behind.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
-        assert!(left > before - 5_000, "{cells} cells: {left} ms of {before} ms");
-        assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{cells} cells");
-        limiter.reset(&limit, &key).await.unwrap();
     }
 }
 
@@ -224,16 +65,14 @@ async fn a_peek_changes_nothing_not_even_the_time_to_live() {
 async fn a_refused_check_writes_nothing() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
-    let mut behind = server.connection();
     let key = Key::new("alice");
     for limit in limits() {
         limiter.check_n(&limit, &key, 5).await.unwrap();
-        let changes = |behind: &mut redis::Connection| {
-            ["set", "psetex", "setrange", "pexpire", "del"].map(|command| calls(behind, command))
-        };
-        let before = changes(&mut behind);
+        let changes =
+            || ["set", "psetex", "setrange", "pexpire", "del"].map(|command| server.calls(command));
+        let before = changes();
         assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
-        assert_eq!(changes(&mut behind), before, "{limit}");
+        assert_eq!(changes(), before, "{limit}");
     }
 }
 
@@ -305,25 +144,6 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
 }
 
 #[tokio::test]
-async fn a_key_that_lost_its_time_to_live_does_not_lock_anyone_out() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    clock.set(Duration::from_secs(1_790_000_000));
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
-    let limiter = RateLimiter::new(store.connect().await.unwrap());
-    let mut behind = server.connection();
-    let key = Key::new("alice");
-    for limit in limits() {
-        clock.set(Duration::from_secs(1_790_000_000));
-        limiter.check_n(&limit, &key, 5).await.unwrap();
-        let () = behind.persist(format!("tollgate:{{alice}}:{}", limit.name())).unwrap();
-        // Two minutes: a window that moves in cells holds on for a cell longer than its period.
-        clock.advance(Duration::from_secs(120));
-        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
-    }
-}
-
-#[tokio::test]
 async fn hostile_keys_stay_in_their_own_budget() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
@@ -373,13 +193,12 @@ async fn a_script_that_the_server_forgot_is_loaded_within_the_same_check() {
 async fn checks_do_not_pay_for_the_pools_pings() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
-    let mut behind = server.connection();
     let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
     for _ in 0..50 {
         limiter.check(&limit, &Key::new("alice")).await.unwrap();
     }
-    assert_eq!(calls(&mut behind, "ping"), 1, "when it connected");
-    assert_eq!(calls(&mut behind, "evalsha"), 50, "one a check");
+    assert_eq!(server.calls("ping"), 1, "when it connected");
+    assert_eq!(server.calls("evalsha"), 50, "one a check");
 }
 
 #[tokio::test]
@@ -633,7 +452,6 @@ async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
     let store = RedisStore::builder().url(server.url()).clock(clock.clone());
     let redis = RateLimiter::new(store.connect().await.unwrap());
     let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
-    let mut behind = server.connection();
     let key = Key::new("k");
     let log = |limit, minutes: u64| {
         Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(60 * minutes))).unwrap()
@@ -655,7 +473,7 @@ async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
             assert_eq!(redis.refund(&limit, &key, 5).await.unwrap(), expected, "step {step}");
         }
     }
-    let rings = calls(&mut behind, "set");
+    let rings = server.calls("set");
     assert!(rings < 40, "the ring was written anew {rings} times");
     let expected = memory.refund(&limit, &key, 5_000).await.unwrap();
     assert_eq!(redis.refund(&limit, &key, 5_000).await.unwrap(), expected);

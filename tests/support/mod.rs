@@ -64,6 +64,16 @@ impl RedisServer {
         self.client().get_connection().expect("the server runs")
     }
 
+    /// How often a command was called since the server started.
+    pub fn calls(&self, command: &str) -> u64 {
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
+        let start = format!("cmdstat_{command}:calls=");
+        info.lines()
+            .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
     /// Ends the server without a goodbye.
     pub fn kill(&mut self) {
         self.process.kill().expect("the server can be killed");
