@@ -76,6 +76,7 @@ fn is_no_script(error: &RedisError) -> bool {
 pub(super) fn ends_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
+        || is_read_only_in_script(error)
         || matches!(
             error.kind(),
             ErrorKind::Server(
@@ -84,4 +85,30 @@ pub(super) fn ends_connection(error: &RedisError) -> bool {
                     | ServerErrorKind::BusyLoading
             )
         )
+}
+
+/// Whether the script could not write because the server became a replica, as Redis before 7 says
+/// it: within an error of the script's own.
+fn is_read_only_in_script(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("-READONLY "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(reply: &[u8]) -> bool {
+        let error = redis::parse_redis_value(reply).and_then(redis::Value::extract_error);
+        ends_connection(&error.unwrap_err())
+    }
+
+    #[test]
+    fn a_server_that_became_a_replica_is_left_however_old_it_is() {
+        assert!(ends(b"-READONLY You can't write against a read only replica.\r\n"));
+        assert!(ends(
+            b"-ERR Error running script (call to f_50142d): @user_script:1: @user_script: 1: \
+              -READONLY You can't write against a read only replica.\r\n"
+        ));
+        assert!(!ends(b"-ERR Error running script (call to f_50142d): @user_script:1: no\r\n"));
+    }
 }
