@@ -21,13 +21,12 @@ async fn a_capped_embedded_store_conforms() {
 #[tokio::test]
 async fn redis_conforms() {
     use std::time::Duration;
-    use tollgate::RedisStore;
 
     let server = support::RedisServer::start();
     let mut stores = 0;
     conformance::check(|clock| {
         stores += 1;
-        let builder = RedisStore::builder().url(server.url()).prefix(format!("store-{stores}"));
+        let builder = server.store().prefix(format!("store-{stores}"));
         builder.clock(clock).deadline(Duration::from_secs(10)).build().unwrap()
     })
     .await;

@@ -103,7 +103,7 @@ async fn a_request_that_could_not_be_decided_is_an_error_that_says_what_became_o
 async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
-    let limiter = RateLimiter::redis(&server.url()).await.unwrap();
+    let limiter = RateLimiter::new(server.store().connect().await.unwrap());
     let limits = [
         Limit::gcra("api", Quota::per_minute(5)).unwrap(),
         Limit::sliding_log("log", Quota::per_minute(5)).unwrap(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::Commands;
 use support::RedisServer;
-use tollgate::{Charge, Key, Limit, ManualClock, Op, Quota, RateLimiter, RedisStore};
+use tollgate::{Charge, Key, Limit, ManualClock, Op, Quota, RateLimiter};
 
 /// One limit under each algorithm, and a window of many cells.
 fn limits(quota: Quota) -> [Limit; 7] {
@@ -26,12 +26,12 @@ fn limits(quota: Quota) -> [Limit; 7] {
 }
 
 async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::redis(&server.url()).await.unwrap()
+    RateLimiter::new(server.store().connect().await.unwrap())
 }
 
 /// By a clock that is set by hand, which keeps keys for an hour more.
 async fn limiter_by(clock: &ManualClock, server: &RedisServer) -> RateLimiter {
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let store = server.store().clock(clock.clone());
     RateLimiter::new(store.connect().await.unwrap())
 }
 

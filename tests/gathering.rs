@@ -14,13 +14,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tollgate::{
     Answer, Charge, Decision, Error, Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter,
-    RedisStore, RedisStoreBuilder, Store,
+    RedisStoreBuilder, Store,
 };
 
 use self::support::RedisServer;
 
 fn store(server: &RedisServer) -> RedisStoreBuilder {
-    RedisStore::builder().url(server.url()).deny_for(Duration::ZERO)
+    server.store().deny_for(Duration::ZERO)
 }
 
 /// Asks everything before anything is answered. On one thread, so that it is one moment.
@@ -247,7 +247,7 @@ async fn every_check_keeps_its_own_deadline_while_the_server_hangs() {
 #[tokio::test]
 async fn a_batch_whose_answer_is_lost_fails_all_its_checks_and_none_is_sent_again() {
     let mut server = RedisServer::start();
-    let store = store(&server).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
     let keys: Vec<_> = (0..30_u64).map(Key::from).collect();
     let ask = |key| store.apply(Op::Charge, &[limit.charge(key, 1)]);
@@ -307,7 +307,7 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
 #[tokio::test]
 async fn a_check_that_is_asked_and_never_awaited_holds_up_nobody() {
     let server = RedisServer::start();
-    let store = store(&server).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
     let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
@@ -437,7 +437,7 @@ async fn outside_of_a_runtime_an_answer_is_an_error() {
 #[tokio::test]
 async fn a_call_has_a_bounded_number_of_charges_groups_included() {
     let server = RedisServer::start();
-    let store = store(&server).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let store = store(&server).connect().await.unwrap();
     let limits: Vec<_> =
         (0..8).map(|n| Limit::gcra(&format!("l{n}"), Quota::per_day(9_999)).unwrap()).collect();
     let key = Key::global();
@@ -486,7 +486,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
-    let store = store(&server).deadline(Duration::from_secs(20)).build().unwrap();
+    let store = store(&server).build().unwrap();
     let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
     let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
     first.block_on(ask()).unwrap();

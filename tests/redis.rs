@@ -25,7 +25,7 @@ fn limits() -> Vec<Limit> {
 }
 
 async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::redis(&server.url()).await.unwrap()
+    RateLimiter::new(server.store().connect().await.unwrap())
 }
 
 #[tokio::test]
@@ -416,7 +416,7 @@ async fn the_documented_permissions_are_enough() {
 async fn an_exact_log_of_a_thousand_requests_is_small() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let store = server.store().clock(clock.clone());
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let limit = Limit::sliding_log("log", Quota::per_minute(1_000)).unwrap();
     let key = Key::new("k");
@@ -448,7 +448,7 @@ async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
 async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let store = server.store().clock(clock.clone());
     let redis = RateLimiter::new(store.connect().await.unwrap());
     let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
     let key = Key::new("k");
@@ -483,7 +483,7 @@ async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting()
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let store = server.store().clock(clock.clone());
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let limit = Limit::sliding_log("log", Quota::per_minute(1_000)).unwrap();
     let key = Key::new("k");
@@ -569,7 +569,7 @@ async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh(
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let store = server.store().clock(clock.clone());
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let mut behind = server.connection();
     let key = Key::new("k");

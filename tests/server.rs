@@ -63,7 +63,7 @@ async fn two_replicas_on_one_redis_admit_one_burst_and_answer_503_without_it() {
     let mut replicas = Vec::new();
     for _ in 0..2 {
         // Every request is to ask Redis.
-        let store = tollgate::RedisStore::builder().url(redis.url()).deny_for(Duration::ZERO);
+        let store = redis.store().deny_for(Duration::ZERO);
         replicas.push(serve(app(&RateLimiter::new(store.connect().await.unwrap()))).await);
     }
     let mut admitted = 0;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::RedisServer;
-use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, RedisStore, Store};
+use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, Store};
 
 /// One step of a sequence: the clock is moved, then a batch is applied.
 #[derive(Clone, Debug)]
@@ -176,11 +176,10 @@ fn memory_and_redis_decide_the_same_in_every_field() {
         runtime.block_on(async {
             let clock = ManualClock::new();
             let memory = MemoryStore::with_clock(clock.clone());
-            let redis = RedisStore::builder()
-                .url(server.url())
+            let redis = server
+                .store()
                 .prefix(format!("case-{case}"))
                 .clock(clock.clone())
-                .deadline(Duration::from_secs(10))
                 .build()
                 .expect("the settings are right");
             replay(&[&memory, &redis], &clock, start, limits, &steps).await

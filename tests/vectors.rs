@@ -97,7 +97,7 @@ async fn the_embedded_store_answers_as_expected() {
 async fn redis_answers_as_expected() {
     let server = support::RedisServer::start();
     replay(|name, clock| {
-        let builder = tollgate::RedisStore::builder().url(server.url()).prefix(name);
+        let builder = server.store().prefix(name);
         Box::new(builder.clock(clock).deadline(Duration::from_secs(10)).build().unwrap())
     })
     .await;

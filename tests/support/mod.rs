@@ -6,6 +6,9 @@ use std::env;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tollgate::{RedisStore, RedisStoreBuilder};
 
 /// How often another port is tried if somebody took the free one meanwhile.
 const ATTEMPTS: usize = 10;
@@ -53,6 +56,11 @@ impl RedisServer {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// A store on it that is patient: a busy machine must not fail a test.
+    pub fn store(&self) -> RedisStoreBuilder {
+        RedisStore::builder().url(self.url()).deadline(Duration::from_secs(20))
     }
 
     pub fn client(&self) -> redis::Client {
