@@ -23,8 +23,7 @@ local RUN = '>BBI2I2I2I4'
 local call, pcall = redis.call, redis.pcall
 local keys, request = KEYS, ARGV[2]
 
-local grace = 3600000
-now = tonumber(ARGV[1])
+now, grace = tonumber(ARGV[1]), 3600000
 if not now then
   local time = call('TIME')
   now, grace = time[1] * 1000000 + time[2], 0
@@ -88,18 +87,15 @@ while at <= last do
     end
     if not remaining then
       if not decide then
-        decide, write = general(keys, values, read, request, usuals, machines, head_sizes,
-          grace, reply)
+        decide, write = general(keys, values, read, request, usuals, machines, head_sizes, reply)
       end
       n, at = decide(n, op, size, times, k, l, cost, at)
     else
       -- Written and told in place, though general.lua can do both: nearly every check ends here.
-      local ends_at = now + reset_after
-      ends_at = ends_at + -ends_at % SECOND
-      if old_end and old_end + -old_end % SECOND == ends_at then
+      if stands(old_end, now + reset_after) then
         call('SETRANGE', keys[k], '0', value)
       else
-        call('PSETEX', keys[k], ceil((ends_at - now) / 1000) + grace, value)
+        call('PSETEX', keys[k], time_to_live(now + reset_after), value)
       end
       if delay == 0 then
         reply[n + 1], reply[n + 2] = remaining, reset_after

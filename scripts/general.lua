@@ -1,7 +1,7 @@
 -- Decides what is not one usual charge of a budget: groups, peeks, refunds, resets, budgets that
 -- several checks hit, refusals, changed quotas, clocks that were set back. batch.lua calls this
 -- when it comes to the first of them; the reply is as it says there.
-local keys, values, read, request, usuals, machines, head_sizes, grace, reply = ...
+local keys, values, read, request, usuals, machines, head_sizes, reply = ...
 local NEXT_CHARGE = '>I2I2I4'
 
 local call = redis.call
@@ -220,10 +220,8 @@ local function write()
     if not value then
       call('DEL', key)
     else
-      local ends_at, old_end = ends[k], old_ends[k]
-      ends_at = ends_at + -ends_at % SECOND
-      local ttl = max(ceil((ends_at - now) / 1000), 1) + grace
-      if old_end and old_end + -old_end % SECOND == ends_at then
+      local ttl = time_to_live(ends[k])
+      if stands(old_ends[k], ends[k]) then
         call('SETRANGE', key, '0', value)
       elseif machine and machine.has_ring and machine.has_ring(value) then
         call('SETRANGE', key, '0', value)

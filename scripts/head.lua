@@ -10,8 +10,9 @@
 --   usual   (value, cost): the charge that is asked for nearly always: under the quota that was
 --           stored, later than that, and admitted. Answers the new value, remaining, reset_after,
 --           after which nothing is left to remember, delay, and when what was stored would have
---           ended (nil: nothing was, or nobody knows, or it is longer than the new value). All nil
---           if it is any other charge, and the machine has to decide. It changes nothing by itself
+--           ended (nil: nothing was, or nobody knows, or it is not as long as the new value). All
+--           nil if it is any other charge, and the machine has to decide. It changes nothing by
+--           itself
 --   machine (): makes the machine that decides everything
 --
 -- A machine has one of the limit's budgets in its registers at a time. That costs neither tables nor
@@ -38,9 +39,24 @@ local MAX_EXACT = 2 ^ 53 - 1
 -- Longer than any budget takes to be whole again: ten leap years.
 local MAX_REFILL = 10 * 366 * 86400 * 1000000
 
--- Keys expire at whole seconds, the first when nothing is left to remember: so most charges leave
--- the expiry as it is, and it costs Redis more than the value.
+-- Keys expire at whole seconds, the first when nothing is left to remember. So the charges of one
+-- window, and those that come often, leave the expiry as it is: it costs Redis more than the value.
 local SECOND = 1000000
+
+-- For how long a key is kept beyond that, in ms: 0 at the server's time.
+local grace
+
+-- Whether the expiry of a key stands that ended at `old_end`. At a time set by hand it does not
+-- follow from the value.
+local function stands(old_end, ends_at)
+  return old_end and grace == 0
+    and old_end + -old_end % SECOND == ends_at + -ends_at % SECOND
+end
+
+-- The time to live, in ms.
+local function time_to_live(ends_at)
+  return max(ceil((ends_at + -ends_at % SECOND - now) / 1000), 1) + grace
+end
 
 -- The ops. EACH is CHARGE in a form of its own.
 local CHARGE, PEEK, REFUND, RESET, EACH = 0, 1, 2, 3, 4

@@ -74,7 +74,8 @@ end
 
 local function usual(value, cost)
   if not value then return usual_first(cost) end
-  if #value < HEAD_SIZE then return nil end
+  -- What is as long as all that was read may go on.
+  if #value < HEAD_SIZE or #value >= SHORT then return nil end
   local kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock,
     sum = unpack_from(HEAD, value)
   local size = clock_bytes + sum_bytes
@@ -114,7 +115,7 @@ local function usual(value, cost)
       slots = more_slots(entries)
       ring = string.sub(ring, first * size + 1) .. string.sub(ring, 1, first * size)
         .. string.rep('\0', (slots - entries) * size)
-      first = 0
+      first, old_end = 0, nil
     end
     -- The newest entry goes into the ring.
     local place = (first + entries) % slots * size
@@ -144,10 +145,10 @@ local function machine()
     local kind
     kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest, newest, clock, sum =
       unpack_from(HEAD, value)
+    local length = HEAD_SIZE + slots * (clock_bytes + sum_bytes)
     return makes_sense(kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
         newest, clock, sum)
-      and (slots == 0
-        or redis.call('STRLEN', key) == HEAD_SIZE + slots * (clock_bytes + sum_bytes))
+      and ((#value == length and length < SHORT) or redis.call('STRLEN', key) == length)
   end
 
   -- The place of the i-th oldest entry's slot in the string.

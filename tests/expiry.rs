@@ -4,12 +4,11 @@
 
 mod support;
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Commands;
 use support::RedisServer;
-use tollgate::{Charge, Key, Limit, ManualClock, Op, Quota, RateLimiter};
+use tollgate::{Key, Limit, ManualClock, Op, Quota, RateLimiter};
 
 /// One limit under each algorithm, and a window of many cells.
 fn limits(quota: Quota) -> [Limit; 7] {
@@ -59,50 +58,58 @@ async fn every_key_lives_as_long_as_its_state_matters_and_at_most_a_second_more(
     assert_eq!(behind.keys::<_, Vec<String>>("*").unwrap().len(), 7);
 }
 
+/// The first whole second at or after a time.
+fn whole_second(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs() + u64::from(time.subsec_nanos() > 0))
+}
+
 #[tokio::test]
-async fn no_key_expires_before_its_budget_is_whole_however_it_was_charged() {
-    const HOUR: Duration = Duration::from_secs(3_600);
+async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
     let server = RedisServer::start();
+    let limiter = limiter(&server).await;
     let clock = ManualClock::new();
-    let limiter = limiter_by(&clock, &server).await;
+    let past = limiter_by(&clock, &server).await;
     let mut behind = server.connection();
-    let key = Key::new("alice");
-    let quota = Quota::new(1_000, Duration::from_secs(20));
-    let limits = limits(quota);
-    let redis_key = |charge: &Charge<'_>| format!("tollgate:{{alice}}:{}", charge.limit.name());
-    // By this clock, when each key was set to expire.
-    let mut expiries: HashMap<&str, Duration> = HashMap::new();
-    let mut now = Duration::from_secs(1_000_000);
-    for round in 0..400_u32 {
-        // Few and large, then many and small, so that a log gets long.
-        let (pause, most) = if round / 100 % 2 == 0 { (3_000_000, 60) } else { (100_000, 6) };
-        now += Duration::from_micros(u64::from(round) * 7_919_333 % pause);
-        clock.set(now);
-        let cost = 1 + round * 7 % most;
-        let charges: Vec<_> = limits.iter().map(|limit| limit.charge(&key, cost)).collect();
-        // One by one, or all but the log together, of which no group is charged in the usual way.
-        let together = if round % 4 == 3 { limits.len() - 1 } else { 1 };
-        let op = if round % 5 == 4 { Op::Refund } else { Op::Charge };
-        for group in charges.chunks(together) {
-            // An expiry that no check would write: if it is still there afterwards, none did.
-            for charge in group {
-                let _: bool = behind.expire(redis_key(charge), 1_000_000).unwrap();
+    let quotas = [120, 700, 3_000, 40_000]
+        .map(|millis| limits(Quota::new(1_000, Duration::from_millis(millis))));
+    for round in 0..120_usize {
+        let key = Key::from(round as u64);
+        let redis_key = |limit: &Limit| format!("tollgate:{{{round}}}:{}", limit.name());
+        // Some time ago, up to 40 times, under this quota or another one: most of what there is.
+        let ago = Duration::from_micros(round as u64 * 791_933 % 2_900_000);
+        let charges = [1, 3, 1, 3, 3, 40_u32][round % 6];
+        for limit in &quotas[(round + round / 90) % 4] {
+            let mut then = server_time(&mut behind) - ago;
+            let mut whole_at = then;
+            for _ in 0..charges {
+                then += Duration::from_millis(1);
+                clock.set(then);
+                let decision = past.check_n(limit, &key, 800 / charges).await.unwrap();
+                whole_at = then + decision.reset_after();
             }
+            // As it would have expired at the server's time.
+            let at = whole_second(whole_at).as_millis().try_into().unwrap();
+            let _: bool = behind.pexpire_at(redis_key(limit), at).unwrap();
+        }
+        // One by one, or all but the log together: no group with a log is charged as usual.
+        let together = if round % 2 == 0 { 1 } else { 6 };
+        let op = if round % 5 == 4 { Op::Refund } else { Op::Charge };
+        let batch = quotas[round % 4].each_ref().map(|limit| limit.charge(&key, 100));
+        for group in batch.chunks(together) {
             let asked_at = server_time(&mut behind);
             let decision = limiter.apply(op, group).await.unwrap();
             for (charge, verdict) in group.iter().zip(decision.verdicts()) {
-                let left: i64 = behind.pttl(redis_key(charge)).unwrap();
-                let Ok(left) = left.try_into().map(Duration::from_millis) else {
-                    assert!(verdict.reset_after().is_zero(), "{} has no expiry", charge.limit);
+                if verdict.reset_after().is_zero() {
                     continue;
-                };
-                if left < 100 * HOUR {
-                    // Under a clock that is set by hand, keys live for an hour more.
-                    let expires_at = server_time(&mut behind) + left - HOUR;
-                    expiries.insert(charge.limit.name(), expires_at - asked_at + now);
                 }
-                let set = expiries[charge.limit.name()];
-                assert!(set >= now + verdict.reset_after(), "{}: {set:?} {now:?}", charge.limit);
+                let left: u64 = behind
+                    .pttl::<_, i64>(redis_key(charge.limit))
+                    .unwrap()
+                    .try_into()
+                    .expect("it has an expiry");
+                let expires_at = server_time(&mut behind) + Duration::from_millis(left);
+                let whole_at = asked_at + verdict.reset_after();
+                assert!(expires_at >= whole_at, "{}: {expires_at:?} {whole_at:?}", charge.limit);
             }
         }
     }
@@ -111,55 +118,91 @@ async fn no_key_expires_before_its_budget_is_whole_however_it_was_charged() {
 #[tokio::test]
 async fn a_log_that_starts_anew_gives_the_memory_of_the_old_one_back() {
     let server = RedisServer::start();
+    let limiter = limiter(&server).await;
     let clock = ManualClock::new();
-    let limiter = limiter_by(&clock, &server).await;
+    let past = limiter_by(&clock, &server).await;
+    let mut behind = server.connection();
     let limit = Limit::sliding_log("log", Quota::new(100, Duration::from_millis(100))).unwrap();
-    let key = Key::new("alice");
-    clock.set(Duration::from_secs(1_000_000));
-    for _ in 0..80 {
-        clock.advance(Duration::from_millis(1));
+    // Most of the time, the new log ends within the same second as the old one.
+    for number in 0..20_u32 {
+        let key = Key::from(number);
+        clock.set(server_time(&mut behind) - Duration::from_millis(200));
+        for _ in 0..[5, 80][number as usize % 2] {
+            clock.advance(Duration::from_millis(1));
+            past.check(&limit, &key).await.unwrap();
+        }
         limiter.check(&limit, &key).await.unwrap();
+        let length: usize = behind.strlen(format!("tollgate:{{{number}}}:log")).unwrap();
+        assert_eq!(length, 56, "the head alone");
     }
-    // All have left, and the new log ends within the same second as the old one.
-    clock.advance(Duration::from_millis(200));
-    limiter.check(&limit, &key).await.unwrap();
-    let length: usize =
-        redis::cmd("STRLEN").arg("tollgate:{alice}:log").query(&mut server.connection()).unwrap();
-    assert_eq!(length, 56, "the head alone");
+}
+
+#[tokio::test]
+async fn a_log_that_grows_takes_no_more_than_it_holds() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let limit = Limit::sliding_log("log", Quota::per_hour(1_000)).unwrap();
+    let key = Key::new("alice");
+    for requests in 1..100 {
+        limiter.check(&limit, &key).await.unwrap();
+        let redis_key = "tollgate:{alice}:log";
+        let length: usize = behind.strlen(redis_key).unwrap();
+        let usage: usize =
+            redis::cmd("MEMORY").arg("USAGE").arg(redis_key).query(&mut behind).unwrap();
+        // What Redis adds to any value, and what its allocator rounds up by.
+        assert!(usage <= length * 5 / 4 + 100, "{requests} requests: {usage} for {length} bytes");
+    }
 }
 
 #[tokio::test]
 async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
     let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = limiter_by(&clock, &server).await;
-    let within_a_second = Duration::from_millis(1_000_000_500);
+    let limiter = limiter(&server).await;
     // 100 units a second, or 100 in a window that ends in an hour.
     let (each_second, in_a_window) =
         (Quota::per_second(100), Quota::new(100, Duration::from_secs(3_600)));
     let [buckets, windows] = [each_second, in_a_window].map(limits);
-    let limits = buckets[..3].iter().chain(&windows[3..]);
     let key = Key::new("alice");
-    let seen = || ["psetex", "setrange"].map(|command| server.calls(command));
-    for limit in limits {
-        let [expiries, values] = seen();
-        clock.set(within_a_second);
+    let written = || ["psetex", "setrange"].map(|command| server.calls(command));
+    // Each by itself, and two that decide together.
+    let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
+    for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
+        let [expiries, values] = written();
+        let start = Instant::now();
+        let charges: Vec<_> = group.iter().map(|limit| limit.charge(&key, 1)).collect();
         for _ in 0..20 {
-            clock.advance(Duration::from_millis(10));
-            assert!(limiter.check(limit, &key).await.unwrap().allowed());
+            assert!(limiter.apply(Op::Charge, &charges).await.unwrap().allowed());
         }
-        assert_eq!(seen(), [expiries + 1, values + 19], "{limit}");
+        let [expiries, values] = [written()[0] - expiries, written()[1] - values];
+        // The budgets end 200 ms later at most, and as much later as this took; a log's ring grows
+        // three times.
+        let seconds = 5 + start.elapsed().as_secs();
+        let name = &group[0];
+        assert!(expiries <= (1 + seconds) * group.len() as u64, "{name}: {expiries}");
+        assert!(expiries + values >= 20 * group.len() as u64, "{name}: {expiries} {values}");
     }
-    // The same, where several limits decide together.
-    let [one, other] = ["one", "other"].map(|name| Limit::gcra(name, each_second).unwrap());
-    let [expiries, values] = seen();
-    clock.set(within_a_second);
-    for _ in 0..20 {
-        clock.advance(Duration::from_millis(10));
-        let both = [one.charge(&key, 1), other.charge(&key, 1)];
-        assert!(limiter.apply(Op::Charge, &both).await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn under_a_clock_that_is_set_by_hand_each_charge_keeps_its_key_for_an_hour_more() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_000_000));
+    let limiter = limiter_by(&clock, &server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits(Quota::new(100, Duration::from_secs(3_600))) {
+        limiter.check(&limit, &key).await.unwrap();
+        // An hour and a half later, on the server's clock alone.
+        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let left: i64 = behind.pttl(&redis_key).unwrap();
+        let _: bool = behind.pexpire(&redis_key, (left - 5_400_000).max(1_000)).unwrap();
+        clock.advance(Duration::from_micros(1));
+        let reset_after = limiter.check(&limit, &key).await.unwrap().reset_after();
+        let left: u64 = behind.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
+        assert!(Duration::from_millis(left) > reset_after + Duration::from_secs(3_000), "{limit}");
     }
-    assert_eq!(seen(), [expiries + 2, values + 38]);
 }
 
 #[tokio::test]

@@ -143,6 +143,27 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
 }
 
 #[tokio::test]
+async fn a_log_that_something_was_appended_to_is_replaced() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut behind = server.connection();
+    let limit = Limit::sliding_log("log", Quota::per_minute(40)).unwrap();
+    // The ring of 35 is just as long as what is read of a log at first.
+    for requests in [1, 5, 35] {
+        let key = Key::from(requests);
+        for _ in 0..requests {
+            limiter.check(&limit, &key).await.unwrap();
+        }
+        let redis_key = format!("tollgate:{{{requests}}}:log");
+        let () = behind.append(&redis_key, "junk").unwrap();
+        assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 40, "{requests}");
+        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 39, "{requests}");
+        assert_eq!(behind.strlen::<_, usize>(&redis_key).unwrap(), 56, "{requests}");
+        assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 39, "{requests}");
+    }
+}
+
+#[tokio::test]
 async fn hostile_keys_stay_in_their_own_budget() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
