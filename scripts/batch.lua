@@ -20,7 +20,6 @@
 --          and, if not all are, the answer of those that are left
 local RUN = '>BBI2I2I2I4'
 
-local call, pcall = redis.call, redis.pcall
 local keys, request = KEYS, ARGV[2]
 
 now, grace = tonumber(ARGV[1]), 3600000
@@ -92,11 +91,7 @@ while at <= last do
       n, at = decide(n, op, size, times, k, l, cost, at)
     else
       -- Written and told in place, though general.lua can do both: nearly every check ends here.
-      if stands(old_end, now + reset_after) then
-        call('SETRANGE', keys[k], '0', value)
-      else
-        call('PSETEX', keys[k], time_to_live(now + reset_after), value)
-      end
+      put(keys[k], value, now + reset_after, old_end)
       if delay == 0 then
         reply[n + 1], reply[n + 2] = remaining, reset_after
         n = n + 2

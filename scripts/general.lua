@@ -4,8 +4,6 @@
 local keys, values, read, request, usuals, machines, head_sizes, reply = ...
 local NEXT_CHARGE = '>I2I2I4'
 
-local call = redis.call
-
 -- How many numbers the reply has.
 local n
 
@@ -220,15 +218,8 @@ local function write()
     if not value then
       call('DEL', key)
     else
-      local ttl = time_to_live(ends[k])
-      if stands(old_ends[k], ends[k]) then
-        call('SETRANGE', key, '0', value)
-      elseif machine and machine.has_ring and machine.has_ring(value) then
-        call('SETRANGE', key, '0', value)
-        call('PEXPIRE', key, ttl)
-      else
-        call('PSETEX', key, ttl, value)
-      end
+      put(key, value, ends[k], old_ends[k],
+        machine and machine.has_ring and machine.has_ring(value))
     end
   end
 end

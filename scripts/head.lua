@@ -30,6 +30,7 @@
 --   has_ring (value): for a value of which a machine only writes the head, whether there is more
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, unpack_from = struct.pack, struct.unpack
+local call, pcall = redis.call, redis.pcall
 
 -- The time of all decisions in a call.
 local now
@@ -46,16 +47,19 @@ local SECOND = 1000000
 -- For how long a key is kept beyond that, in ms: 0 at the server's time.
 local grace
 
--- Whether the expiry of a key stands that ended at `old_end`. At a time set by hand it does not
--- follow from the value.
-local function stands(old_end, ends_at)
-  return old_end and grace == 0
-    and old_end + -old_end % SECOND == ends_at + -ends_at % SECOND
-end
-
--- The time to live, in ms.
-local function time_to_live(ends_at)
-  return max(ceil((ends_at + -ends_at % SECOND - now) / 1000), 1) + grace
+-- Writes a value that ends at `ends_at`, in place of one as long that would have ended at `old_end`,
+-- if there was one; if it `is_part`, it is the head of one.
+local function put(key, value, ends_at, old_end, is_part)
+  local expires_at = ends_at + -ends_at % SECOND
+  local stands = old_end and old_end + -old_end % SECOND == expires_at
+  if stands or is_part then
+    call('SETRANGE', key, '0', value)
+    -- At a time set by hand, the server's expiry goes on all the same.
+    if stands and grace == 0 then return end
+    call('PEXPIRE', key, max(ceil((expires_at - now) / 1000), 1) + grace)
+  else
+    call('PSETEX', key, max(ceil((expires_at - now) / 1000), 1) + grace, value)
+  end
 end
 
 -- The ops. EACH is CHARGE in a form of its own.

@@ -148,7 +148,7 @@ local function machine()
     local length = HEAD_SIZE + slots * (clock_bytes + sum_bytes)
     return makes_sense(kind, period, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
         newest, clock, sum)
-      and ((#value == length and length < SHORT) or redis.call('STRLEN', key) == length)
+      and ((#value == length and length < SHORT) or call('STRLEN', key) == length)
   end
 
   -- The place of the i-th oldest entry's slot in the string.
@@ -161,7 +161,7 @@ local function machine()
     if i == entries then return 0, sum - before end
     local place = place_of(i)
     local slot_clock, slot_sum = unpack_from(slot_format(clock_bytes, sum_bytes),
-      redis.call('GETRANGE', key, place, place + clock_bytes + sum_bytes - 1))
+      call('GETRANGE', key, place, place + clock_bytes + sum_bytes - 1))
     return (clock - slot_clock) % 256 ^ clock_bytes,
       min((slot_sum - before) % 256 ^ sum_bytes, sum - before)
   end
@@ -236,9 +236,9 @@ local function machine()
     local size = clock_bytes + sum_bytes
     local start, bytes = place_of(0), entries * size
     local ring_end = HEAD_SIZE + slots * size
-    local ring = redis.call('GETRANGE', key, start, min(start + bytes, ring_end) - 1)
+    local ring = call('GETRANGE', key, start, min(start + bytes, ring_end) - 1)
     if #ring < bytes then
-      ring = ring .. redis.call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + bytes - #ring - 1)
+      ring = ring .. call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + bytes - #ring - 1)
     end
     return ring
   end
@@ -260,7 +260,7 @@ local function machine()
       end
       ring = table.concat(wide)
     end
-    redis.call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
+    call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
       .. string.rep('\0', (new_slots - entries) * (new_clock_bytes + new_sum_bytes)))
     old_end = nil
     first, slots, clock_bytes, sum_bytes = 0, new_slots, new_clock_bytes, new_sum_bytes
@@ -272,7 +272,7 @@ local function machine()
     if entries == slots or clock_bytes < for_clock or sum_bytes < for_sum then
       rebuild(max(for_clock, clock_bytes), max(for_sum, sum_bytes))
     end
-    redis.call('SETRANGE', key, place_of(entries), pack(slot_format(clock_bytes, sum_bytes),
+    call('SETRANGE', key, place_of(entries), pack(slot_format(clock_bytes, sum_bytes),
       clock % 256 ^ clock_bytes, sum % 256 ^ sum_bytes))
     entries = entries + 1
   end
