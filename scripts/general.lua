@@ -21,7 +21,7 @@ end
 -- The machines that were made, by the number of their limit.
 local made = {}
 -- What was written, in that order, by the number of its key: when it ends, which machine it is of,
--- and, if the value only was replaced, when it would have ended as it was.
+-- and when what is stored ends, as long as each write here was in place of a value as long.
 local written, ends, writer, old_ends = {}, {}, {}, {}
 
 local function machine_of(l)

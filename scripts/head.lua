@@ -25,8 +25,8 @@
 --           next; nil if that does not tell the ones that follow
 --   refund  (units)
 --   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
---           changed; of a value of which it only writes the head, also when that would have ended
---           without (nil: it has no expiry any more)
+--           changed; and, if what is stored is as long, or its head is all that is written, when
+--           that ends (nil: it is not, or its expiry was lost)
 --   has_ring (value): for a value of which a machine only writes the head, whether there is more
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, unpack_from = struct.pack, struct.unpack
@@ -47,19 +47,20 @@ local SECOND = 1000000
 -- For how long a key is kept beyond that, in ms: 0 at the server's time.
 local grace
 
--- Writes a value that ends at `ends_at`, in place of one as long that would have ended at `old_end`,
--- if there was one; if it `is_part`, it is the head of one.
+-- Writes a value that ends at `ends_at`. Whoever knows that it is as long as what is stored says
+-- when that ends (`old_end`), and also if it `is_part`, the head of what is stored.
 local function put(key, value, ends_at, old_end, is_part)
   local expires_at = ends_at + -ends_at % SECOND
   local stands = old_end and old_end + -old_end % SECOND == expires_at
-  if stands or is_part then
-    call('SETRANGE', key, '0', value)
-    -- At a time set by hand, the server's expiry goes on all the same.
-    if stands and grace == 0 then return end
-    call('PEXPIRE', key, max(ceil((expires_at - now) / 1000), 1) + grace)
-  else
-    call('PSETEX', key, max(ceil((expires_at - now) / 1000), 1) + grace, value)
+  local ttl = max(ceil((expires_at - now) / 1000), 1) + grace
+  if not stands and not is_part then
+    call('PSETEX', key, ttl, value)
+    return
   end
+  -- '0': a number would have to be formatted.
+  call('SETRANGE', key, '0', value)
+  -- Under a clock that is set by hand the server's time goes on: an expiry that stands is put off.
+  if not stands or grace > 0 then call('PEXPIRE', key, ttl) end
 end
 
 -- The ops. EACH is CHARGE in a form of its own.

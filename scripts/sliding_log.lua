@@ -136,7 +136,7 @@ local function machine()
   local stored, time, set_back, gone, left, moved
   -- How much older than the newest the first entry is that has not left, if some have.
   local stays_age
-  -- Whether the head has to be stored anew, and when what is stored ends, if it has an expiry.
+  -- Whether the head has to be stored anew, and when what is stored ends, if its expiry is by that.
   local changed, old_end
 
   -- Reads a head, and whether it is whole, and its ring there.
@@ -188,7 +188,6 @@ local function machine()
     period, clock_bytes, sum_bytes, slots, first, entries = new_period, 0, 0, 0, 0, 0
     before, oldest, newest, clock, sum = 0, 0, now, 0, 0
     time, set_back, gone, left, moved = now, 0, 0, 0, false
-    old_end = nil
   end
 
   local function load(value, its_key)
@@ -201,7 +200,7 @@ local function machine()
       start_anew()
       return UNREADABLE
     end
-    stored, set_back, gone, left, old_end = true, 0, 0, 0, newest + period
+    stored, set_back, gone, left = true, 0, 0, 0
     if newest - now > new_period then set_back = newest - now end
     time = max(now, newest - set_back)
     local age = newest - (time + set_back - min(period, new_period))
@@ -209,7 +208,7 @@ local function machine()
       start_anew()
       return 0
     end
-    moved = set_back > 0 or period < new_period
+    moved, old_end = set_back > 0 or period < new_period, newest + period
     if clock - oldest >= age then
       gone, stays_age = find(1, age, 0)
       left = select(2, entry(gone - 1))

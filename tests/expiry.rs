@@ -102,13 +102,14 @@ async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
                 if verdict.reset_after().is_zero() {
                     continue;
                 }
-                let left: u64 = behind
-                    .pttl::<_, i64>(redis_key(charge.limit))
-                    .unwrap()
-                    .try_into()
-                    .expect("it has an expiry");
-                let expires_at = server_time(&mut behind) + Duration::from_millis(left);
                 let whole_at = asked_at + verdict.reset_after();
+                let left: i64 = behind.pttl(redis_key(charge.limit)).unwrap();
+                // Read afterwards: a machine that is busy makes this look for less, and not fail.
+                let now = server_time(&mut behind);
+                let expires_at = match left {
+                    -2 => now,
+                    left => now + Duration::from_millis(left.try_into().expect("an expiry")),
+                };
                 assert!(expires_at >= whole_at, "{}: {expires_at:?} {whole_at:?}", charge.limit);
             }
         }
@@ -123,6 +124,7 @@ async fn a_log_that_starts_anew_gives_the_memory_of_the_old_one_back() {
     let past = limiter_by(&clock, &server).await;
     let mut behind = server.connection();
     let limit = Limit::sliding_log("log", Quota::new(100, Duration::from_millis(100))).unwrap();
+    let mut seen = 0;
     // Most of the time, the new log ends within the same second as the old one.
     for number in 0..20_u32 {
         let key = Key::from(number);
@@ -133,12 +135,15 @@ async fn a_log_that_starts_anew_gives_the_memory_of_the_old_one_back() {
         }
         limiter.check(&limit, &key).await.unwrap();
         let length: usize = behind.strlen(format!("tollgate:{{{number}}}:log")).unwrap();
-        assert_eq!(length, 56, "the head alone");
+        // The head alone, or nothing if it is over already.
+        assert!(length == 56 || length == 0, "{length}");
+        seen += length;
     }
+    assert!(seen > 0);
 }
 
 #[tokio::test]
-async fn a_log_that_grows_takes_no_more_than_it_holds() {
+async fn a_log_that_grows_takes_no_more_than_it_holds_and_keeps_its_expiry() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -152,6 +157,8 @@ async fn a_log_that_grows_takes_no_more_than_it_holds() {
             redis::cmd("MEMORY").arg("USAGE").arg(redis_key).query(&mut behind).unwrap();
         // What Redis adds to any value, and what its allocator rounds up by.
         assert!(usage <= length * 5 / 4 + 100, "{requests} requests: {usage} for {length} bytes");
+        let left: i64 = behind.ttl(redis_key).unwrap();
+        assert!(left > 3_000, "{requests} requests: {left}");
     }
 }
 
@@ -159,28 +166,26 @@ async fn a_log_that_grows_takes_no_more_than_it_holds() {
 async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
-    // 100 units a second, or 100 in a window that ends in an hour.
+    // 1,000 units a second, or 1,000 in a window that ends in an hour.
     let (each_second, in_a_window) =
-        (Quota::per_second(100), Quota::new(100, Duration::from_secs(3_600)));
+        (Quota::per_second(1_000), Quota::new(1_000, Duration::from_secs(3_600)));
     let [buckets, windows] = [each_second, in_a_window].map(limits);
     let key = Key::new("alice");
-    let written = || ["psetex", "setrange"].map(|command| server.calls(command));
+    let written = || server.calls("psetex") + server.calls("pexpire");
     // Each by itself, and two that decide together.
     let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
     for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
-        let [expiries, values] = written();
-        let start = Instant::now();
+        let (before, start) = (written(), Instant::now());
         let charges: Vec<_> = group.iter().map(|limit| limit.charge(&key, 1)).collect();
-        for _ in 0..20 {
+        for _ in 0..100 {
             assert!(limiter.apply(Op::Charge, &charges).await.unwrap().allowed());
         }
-        let [expiries, values] = [written()[0] - expiries, written()[1] - values];
-        // The budgets end 200 ms later at most, and as much later as this took; a log's ring grows
-        // three times.
-        let seconds = 5 + start.elapsed().as_secs();
-        let name = &group[0];
-        assert!(expiries <= (1 + seconds) * group.len() as u64, "{name}: {expiries}");
-        assert!(expiries + values >= 20 * group.len() as u64, "{name}: {expiries} {values}");
+        // The budgets end 100 ms later at most, and as much later as this took.
+        let seconds = 2 + start.elapsed().as_secs();
+        // For 1, 8, 16, 32 and 64 requests.
+        let growths = if group[0].name() == "log" { 5 } else { 0 };
+        let most = (1 + seconds) * group.len() as u64 + growths;
+        assert!(written() - before <= most, "{}: {} of {most}", group[0], written() - before);
     }
 }
 
@@ -229,6 +234,24 @@ async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
         assert!(left > before - 5_000, "{cells} cells: {left} ms of {before} ms");
         assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{cells} cells");
         limiter.reset(&limit, &key).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_lost_its_time_to_live_has_one_again_when_another_is_due() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let clock = ManualClock::new();
+    let past = limiter_by(&clock, &server).await;
+    let mut behind = server.connection();
+    let key = Key::new("alice");
+    for limit in limits(Quota::new(1_000, Duration::from_secs(100))) {
+        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        clock.set(server_time(&mut behind) - Duration::from_secs(150));
+        past.check_n(&limit, &key, 900).await.unwrap();
+        let () = behind.persist(&redis_key).unwrap();
+        assert!(limiter.check_n(&limit, &key, 20).await.unwrap().allowed(), "{limit}");
+        assert!(behind.ttl::<_, i64>(&redis_key).unwrap() > 0, "{limit}");
     }
 }
 

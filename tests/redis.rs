@@ -230,7 +230,8 @@ async fn a_pool_that_the_application_uses_is_shared_but_for_one_connection() {
         .max_size(2)
         .build()
         .unwrap();
-    let store = RedisStore::builder().pool(pool.clone()).prefix("shop").build().unwrap();
+    let store = RedisStore::builder().pool(pool.clone()).prefix("shop");
+    let store = store.deadline(Duration::from_secs(20)).build().unwrap();
     let limiter = RateLimiter::new(store);
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
