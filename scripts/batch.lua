@@ -39,10 +39,12 @@ for i = 1, count do
   all_are_whole = all_are_whole and not head_sizes[i]
 end
 
--- What is stored under each key, by its number: false is nothing. Several are read at once, unless
--- only the head of some is needed.
+-- What is stored under each key, by its number: false is nothing. All are read at once, unless only
+-- the head of some is needed.
 local values = {}
-if keys[2] and all_are_whole then
+if all_are_whole and not keys[2] then
+  values = {(pcall('GET', keys[1]))}
+elseif all_are_whole then
   values = call('MGET', unpack(keys))
   local none = {}
   for i = 1, #keys do
@@ -65,7 +67,8 @@ local function read(k, head_size)
   return value
 end
 
-local reply, n = {}, 0
+-- Made for two numbers, which is what a lone check is told: to grow costs more.
+local reply, n = {0, 0}, 0
 -- Two functions for what is not usual, made when it first comes.
 local decide, write
 
