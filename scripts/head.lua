@@ -52,15 +52,18 @@ local grace
 local function put(key, value, ends_at, old_end, is_part)
   local expires_at = ends_at + -ends_at % SECOND
   local stands = old_end and old_end + -old_end % SECOND == expires_at
-  local ttl = max(ceil((expires_at - now) / 1000), 1) + grace
-  if not stands and not is_part then
-    call('PSETEX', key, ttl, value)
-    return
+  if stands or is_part then
+    -- '0': a number would have to be formatted.
+    call('SETRANGE', key, '0', value)
+    -- Under a clock that is set by hand the server's time goes on: its expiry is put off.
+    if stands and grace == 0 then return end
   end
-  -- '0': a number would have to be formatted.
-  call('SETRANGE', key, '0', value)
-  -- Under a clock that is set by hand the server's time goes on: an expiry that stands is put off.
-  if not stands or grace > 0 then call('PEXPIRE', key, ttl) end
+  local ttl = max(ceil((expires_at - now) / 1000), 1) + grace
+  if stands or is_part then
+    call('PEXPIRE', key, ttl)
+  else
+    call('PSETEX', key, ttl, value)
+  end
 end
 
 -- The ops. EACH is CHARGE in a form of its own.

@@ -55,27 +55,28 @@ else
       by = cell - floor(stored[3] / length)
       if stored[4] > 0 then old_end = (cell - by + cells + 1) * length end
     end
-    local counts, used = nil, cost
+    -- Most charges are in the cell of the last one, and leave the others as they are.
+    local used, oldest, counts = cost, nil, nil
     if by == 0 then
       for i = 4, cells + 4 do used = used + stored[i] end
+      oldest = stored[cells + 4]
     else
       counts = {}
       for i = 1, cells + 1 do
         local count = i > by and stored[3 + i - by] or 0
         counts[i], used = count, used + count
       end
+      oldest = counts[cells + 1]
     end
-    local oldest = counts and counts[cells + 1] or stored[cells + 4]
     used = used - oldest + ceil(oldest * (length - now % length) / length)
     if used > limit then return nil end
     local new
-    if counts then
-      counts[1] = counts[1] + cost
-      new = pack(all_cells, KIND, length, now, unpack(counts))
-    else
-      -- Of most charges, the older cells stay as they are.
+    if by == 0 then
       new = pack(NEWEST, KIND, length, now, stored[4] + cost)
         .. string.sub(value, NEWEST_SIZE + 1)
+    else
+      counts[1] = counts[1] + cost
+      new = pack(all_cells, KIND, length, now, unpack(counts))
     end
     return new, limit - used, (cell + cells + 1) * length - now, 0, old_end
   end
