@@ -54,6 +54,7 @@ impl StdError for ConfigError {}
 /// the caller's choice; the tower layer's is `RateLimitLayer::on_store_failure`.
 pub struct Error {
     kind: Kind,
+    may_have_charged: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -61,10 +62,12 @@ pub struct Error {
 enum Kind {
     /// No answer within the deadline.
     Timeout,
-    /// Nobody to ask.
+    /// No connection to the store.
     Unreachable,
-    /// An answer that is no decision.
+    /// An answer that is no decision, or a lost one.
     Store,
+    /// The store answered that it does not decide at the moment.
+    Declined,
     /// More checks at once than can wait.
     Overloaded,
     /// No room for one more budget.
@@ -74,39 +77,66 @@ enum Kind {
 }
 
 impl Error {
+    const fn new(kind: Kind, may_have_charged: bool) -> Self {
+        Self { kind, may_have_charged, source: None }
+    }
+
+    fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
     /// The store did not answer within its deadline. The charge may have happened.
     #[must_use]
-    pub fn timeout() -> Self {
-        Self { kind: Kind::Timeout, source: None }
+    pub const fn timeout() -> Self {
+        Self::new(Kind::Timeout, true)
+    }
+
+    /// The deadline was over before the check was sent. Nothing was charged.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn timeout_unsent() -> Self {
+        Self::new(Kind::Timeout, false)
     }
 
     /// The store could not be reached. Nothing was charged.
     pub fn unreachable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { kind: Kind::Unreachable, source: Some(source.into()) }
+        Self::new(Kind::Unreachable, false).because(source)
     }
 
-    /// The store answered with an error, or with something that is no decision, or its answer was
-    /// lost on the way. The charge may have happened.
+    /// The store answered with something that is no decision, or its answer was lost. The charge
+    /// may have happened.
     pub fn store(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { kind: Kind::Store, source: Some(source.into()) }
+        Self::new(Kind::Store, true).because(source)
     }
 
-    /// So many checks wait for the store, `max_waiting` of them, that one more would only wait in
-    /// vain. Nothing was charged.
+    /// The store answered that it does not decide at the moment, as a Redis that is out of memory
+    /// or still loading. Nothing was charged.
+    pub fn declined(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::new(Kind::Declined, false).because(source)
+    }
+
+    /// As many checks as may wait for an answer, `max_waiting`, wait already. Nothing was charged.
     #[must_use]
     pub fn overloaded(max_waiting: usize) -> Self {
-        let source = format!("{max_waiting} checks wait for their turn already");
-        Self { kind: Kind::Overloaded, source: Some(source.into()) }
+        Self::new(Kind::Overloaded, false)
+            .because(format!("{max_waiting} checks wait for an answer already"))
     }
 
     /// The store has no room to remember one more budget. Nothing was charged.
     pub fn full(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { kind: Kind::Full, source: Some(source.into()) }
+        Self::new(Kind::Full, false).because(source)
     }
 
     /// The batch cannot be decided by any store. Nothing was charged.
     pub fn misuse(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { kind: Kind::Misuse, source: Some(source.into()) }
+        Self::new(Kind::Misuse, false).because(source)
+    }
+
+    /// Whether the store is unavailable: it timed out, could not be reached, declined, or answered
+    /// with something that is no decision.
+    #[must_use]
+    pub const fn is_unavailable(&self) -> bool {
+        matches!(self.kind, Kind::Timeout | Kind::Unreachable | Kind::Store | Kind::Declined)
     }
 
     /// Whether the store did not answer within its deadline.
@@ -119,6 +149,12 @@ impl Error {
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.kind == Kind::Unreachable
+    }
+
+    /// Whether the store answered that it does not decide at the moment.
+    #[must_use]
+    pub fn is_declined(&self) -> bool {
+        self.kind == Kind::Declined
     }
 
     /// Whether too many checks waited for the store.
@@ -142,8 +178,8 @@ impl Error {
     /// Whether the units may have been charged although no decision came back. A charge whose
     /// answer was lost is never sent again.
     #[must_use]
-    pub fn may_have_charged(&self) -> bool {
-        matches!(self.kind, Kind::Timeout | Kind::Store)
+    pub const fn may_have_charged(&self) -> bool {
+        self.may_have_charged
     }
 }
 
@@ -153,6 +189,7 @@ impl fmt::Display for Error {
             Kind::Timeout => "the rate limit store did not answer within its deadline",
             Kind::Unreachable => "the rate limit store could not be reached",
             Kind::Store => "the rate limit store did not answer with a decision",
+            Kind::Declined => "the rate limit store does not decide at the moment",
             Kind::Overloaded => "the rate limit store is overloaded",
             Kind::Full => "the rate limit store has no room for another budget",
             Kind::Misuse => "the check cannot be decided",

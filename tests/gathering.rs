@@ -120,6 +120,7 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
     // In the last third of the window, so that it ends at the same time in three cells and in one.
     clock.set(Duration::from_millis(3_002_500));
     let store = store(&server).clock(clock.clone()).connect().await.unwrap();
+    server.forget_calls();
     let quota = Quota::new(40, Duration::from_secs(3));
     let [three, one] = [3, 1].map(|cells| Limit::sliding_window_of("window", quota, cells));
     let (three, one) = (three.unwrap(), one.unwrap());
@@ -144,6 +145,7 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
 async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_once_in_each() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
+    server.forget_calls();
     let (limit, key) = (Limit::gcra("all", Quota::per_day(1).burst(600)).unwrap(), Key::global());
     let answers = (0..1_000).map(|_| store.apply(Op::Charge, &[limit.charge(&key, 1)])).collect();
     let decisions = at_once(answers).await;
@@ -161,6 +163,7 @@ async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_
 async fn a_lone_check_leaves_at_once() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
+    server.forget_calls();
     let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
     for _ in 0..5 {
         limiter.check(&limit, &key).await.unwrap();
@@ -295,7 +298,7 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
     let error = ask(&hot).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the rate limit store is overloaded: 1000 checks wait for their turn already"
+        "the rate limit store is overloaded: 1000 checks wait for an answer already"
     );
     assert!(!error.may_have_charged());
     // Those that wait are served.

@@ -67,7 +67,10 @@ impl Settings {
         parts: &Parts,
     ) -> Result<Option<Key>, Box<Response<ResponseBody<B>>>> {
         let missing: MissingKey = match keyed.key.extract(parts) {
-            Ok(key) => return Ok(Some(key)),
+            Ok(key) => {
+                telemetry::keyed(&self.keyless_events, keyed.limit.name());
+                return Ok(Some(key));
+            }
             Err(missing) => missing,
         };
         let forwarded = self.on_missing_key == OnMissingKey::Forward;
@@ -87,6 +90,7 @@ impl Settings {
     ) -> Outcome<B> {
         match answer {
             Ok(decision) => {
+                telemetry::decided(&self.undecided_events, &self.names);
                 let told = Told::new(decision, self.reset_format);
                 if !told.decision.allowed() {
                     telemetry::refused(&self.names, &told.decision);
@@ -98,8 +102,14 @@ impl Settings {
                 Outcome::Admit(told)
             }
             Err(error) => {
-                let forwarded =
-                    self.on_store_failure == OnStoreFailure::Forward && !error.is_full();
+                let outcome = if error.is_full() {
+                    OnStoreFailure::Refuse
+                } else if error.is_overloaded() {
+                    self.on_overload
+                } else {
+                    self.on_store_failure
+                };
+                let forwarded = outcome == OnStoreFailure::Forward;
                 telemetry::undecided(&self.undecided_events, &self.names, &error, forwarded);
                 if forwarded { Outcome::Forward } else { Outcome::Refuse(refusal::undecided()) }
             }

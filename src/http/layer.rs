@@ -169,12 +169,22 @@ impl RateLimitLayer {
         self.with(|settings| settings.on_missing_key = outcome)
     }
 
-    /// What becomes of a request when the store cannot decide: it is forwarded, if this is not
-    /// set. A store that is [full](crate::Error::is_full) always refuses, with 503: somebody sends
-    /// more keys than it was told to remember.
+    /// Sets what becomes of a request when the store is unavailable. Default: it is forwarded. A
+    /// denial that is still in force stands all the same, where the store has a
+    /// [`DenyCache`](crate::DenyCache), as `RedisStore` has. A store that is
+    /// [full](crate::Error::is_full) always rejects, with 503: clients send more keys than it may
+    /// remember.
     #[must_use]
     pub fn on_store_failure(self, outcome: OnStoreFailure) -> Self {
         self.with(|settings| settings.on_store_failure = outcome)
+    }
+
+    /// Sets what becomes of a request when the store [is overloaded](crate::Error::is_overloaded):
+    /// more checks wait for an answer than it was built for. Default: it is rejected with 503. A
+    /// flood of requests is no outage, and to forward it would open the limit to whatever floods.
+    #[must_use]
+    pub fn on_overload(self, outcome: OnStoreFailure) -> Self {
+        self.with(|settings| settings.on_overload = outcome)
     }
 
     /// The answer to a refused request, made of the one that would have been sent: its status is
@@ -230,6 +240,7 @@ impl fmt::Debug for RateLimitLayer {
             .field("limits", &self.settings.names)
             .field("on_missing_key", &self.settings.on_missing_key)
             .field("on_store_failure", &self.settings.on_store_failure)
+            .field("on_overload", &self.settings.on_overload)
             .finish_non_exhaustive()
     }
 }

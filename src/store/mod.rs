@@ -6,16 +6,18 @@
 mod answer;
 mod batch;
 #[cfg(feature = "redis")]
+mod denials;
+#[cfg(feature = "redis")]
 mod deny_cache;
 #[cfg(feature = "redis")]
 mod leased;
 mod memory;
 #[cfg(feature = "redis")]
+mod promise;
+#[cfg(feature = "redis")]
 mod redis;
 
 pub use self::answer::Answer;
-#[cfg(feature = "redis")]
-pub(crate) use self::answer::Promise;
 pub use self::batch::decide;
 #[cfg(feature = "redis")]
 pub use self::deny_cache::DenyCache;

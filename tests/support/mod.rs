@@ -72,7 +72,12 @@ impl RedisServer {
         self.client().get_connection().expect("the server runs")
     }
 
-    /// How often a command was called since the server started.
+    /// Counts calls from now on: without those of a connection's greeting.
+    pub fn forget_calls(&self) {
+        let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut self.connection()).unwrap();
+    }
+
+    /// How often a command was called since the server started, or forgot.
     pub fn calls(&self, command: &str) -> u64 {
         let info: String =
             redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();

@@ -5,14 +5,17 @@
 //! one number, however many checks hit it.
 
 use std::fmt::{self, Debug};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::wire::{self, IN_SHORT, RawVerdict, Reply};
 use crate::algorithm::Algorithm;
-use crate::store::Promise;
-use crate::{Charge, Decision, Error, Op, telemetry};
+use crate::store::denials::Ticket;
+use crate::store::promise::Promise;
+use crate::telemetry::RedisEvents;
+use crate::{Charge, Decision, Error, Op};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
 /// long. That many buckets take 3 to 4 ms, windows of ten cells and logs 8, windows of a hundred
@@ -38,8 +41,8 @@ pub(super) struct Batch {
     checks: Vec<Check>,
     /// How many of those, from the first, have expired.
     expired: usize,
-    /// Whether it was tried to send it.
-    tried: bool,
+    /// Why the server does not write, if only what does not write is asked.
+    read_only: Option<Arc<str>>,
     /// Whether the first of its checks came alone, and its caller may send it.
     pub(super) has_escort: bool,
 }
@@ -52,14 +55,18 @@ struct Run {
     size: usize,
     /// How many of its checks are sent.
     times: u16,
+    /// Whether it is asked as a peek in place of the charge that it is.
+    is_peeked: bool,
 }
 
-/// Somebody who waits.
+/// A check, and the caller that waits for it.
 struct Check {
     run: usize,
     deadline: Instant,
-    /// None once it is answered, or nobody waits any more.
+    /// None once it is answered.
     promise: Option<Promise>,
+    /// Learns the answer, whether the caller still waits or not.
+    ticket: Option<Ticket>,
     /// Whether the script is asked about it.
     sent: bool,
 }
@@ -95,6 +102,7 @@ impl Batch {
         charges: &[Charge<'_>],
         deadline: Instant,
         promise: Promise,
+        ticket: Option<Ticket>,
     ) {
         let first = self.charges.len();
         for charge in charges {
@@ -115,9 +123,12 @@ impl Batch {
         }
         match same {
             Some(_) => self.charges.truncate(first),
-            None => self.runs.push(Run { op, first, size: charges.len(), times: 0 }),
+            None => {
+                let size = charges.len();
+                self.runs.push(Run { op, first, size, times: 0, is_peeked: false });
+            }
         }
-        self.checks.push(Check { run, deadline, promise: Some(promise), sent: false });
+        self.checks.push(Check { run, deadline, promise: Some(promise), ticket, sent: false });
     }
 
     /// The run that the charges from `first` on belong to: one that is alike, and that nothing
@@ -142,14 +153,37 @@ impl Batch {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// The last moment: who went away is not sent, nor is who has waited for too long.
+    /// Before sending, drops cancelled and expired checks.
     pub(super) fn seal(&mut self, now: Instant) {
-        self.expire(now, Error::timeout);
+        self.expire(now, Error::timeout_unsent);
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for check in &mut self.checks {
-            check.sent = check.promise.as_ref().is_some_and(|promise| !promise.is_forgotten());
+            check.sent = check.promise.as_ref().is_some_and(Promise::send);
             self.runs[check.run].times += u16::from(check.sent);
         }
+    }
+
+    /// Asks once more, now that the server said that it does not write at the moment: all charges
+    /// as peeks, because a denial needs no write. What gives units back fails.
+    pub(super) fn make_read_only(&mut self, reason: Arc<str>) {
+        for run in &mut self.runs {
+            match run.op {
+                Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
+                Op::Peek => {}
+                Op::Refund | Op::Reset => run.times = 0,
+            }
+        }
+        for check in &mut self.checks {
+            if check.sent && self.runs[check.run].times == 0 {
+                check.sent = false;
+                check.answer(Err(Error::store(reason.to_string())));
+            }
+        }
+        self.read_only = Some(reason);
+    }
+
+    pub(super) const fn is_read_only(&self) -> bool {
+        self.read_only.is_some()
     }
 
     /// Whether nothing is left to be sent.
@@ -157,26 +191,27 @@ impl Batch {
         self.runs.iter().all(|run| run.times == 0)
     }
 
-    /// Fails the checks whose deadline is over.
-    pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) {
+    /// Fails the checks whose deadline is over. Returns how many.
+    pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) -> usize {
+        let before = self.expired;
         while self.first_deadline().is_some_and(|deadline| deadline <= now) {
-            if let Some(promise) = self.checks[self.expired].promise.take() {
+            let check = &mut self.checks[self.expired];
+            if let Some(promise) = check.promise.take() {
                 promise.keep(Err(error()));
             }
             self.expired += 1;
         }
+        self.expired - before
     }
 
-    /// Whether it may be sent once more. It may, once, after it did not leave.
-    pub(super) fn may_try_again(&mut self) -> bool {
-        !std::mem::replace(&mut self.tried, true)
-    }
-
-    /// Fails all checks that are left.
-    pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) {
-        for promise in self.checks.iter_mut().filter_map(|check| check.promise.take()) {
-            promise.keep(Err(error()));
+    /// Fails all checks that are left. Returns how many.
+    pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
+        let mut failed = 0;
+        for check in &mut self.checks {
+            failed += usize::from(check.promise.is_some());
+            check.answer(Err(error()));
         }
+        failed
     }
 
     /// How many checks of a charge's budget there are.
@@ -218,17 +253,17 @@ impl Batch {
         run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
     }
 
-    /// Answers every check with its part of the script's reply.
-    pub(super) fn conclude(&mut self, reply: &[i64]) {
-        let Some((verdicts, mut places)) = self.read(Reply::new(reply)) else {
-            return self.fail(|| strange(reply));
+    /// Answers every check with its part of the script's reply. Returns what is wrong with a
+    /// malformed one, after all checks failed with that.
+    pub(super) fn conclude(&mut self, reply: &[i64], events: &RedisEvents) -> Result<(), String> {
+        let Some((verdicts, mut places)) = self.read(Reply::new(reply), events) else {
+            return Err(malformed(reply));
         };
         for check in self.checks.iter_mut().filter(|check| check.sent) {
             let (run, place) = (&self.runs[check.run], &mut places[check.run]);
             let verdicts = &verdicts[place.next..][..run.size];
             // The last answer stands for all that follow: they are answered alike.
             place.next = usize::min(place.next + run.size, place.last);
-            let Some(promise) = check.promise.take() else { continue };
             let charges = &self.charges[run.first..][..run.size];
             let mut verdicts = verdicts
                 .iter()
@@ -238,13 +273,24 @@ impl Batch {
                 1 => verdicts.next().map(Decision::from),
                 _ => Decision::of_group(verdicts.collect()),
             };
-            promise.keep(decision.ok_or_else(|| strange(reply)));
+            let Some(decision) = decision else { return Err(malformed(reply)) };
+            check.answer(match &self.read_only {
+                Some(reason) if run.is_peeked && decision.allowed() => {
+                    Err(Error::declined(reason.to_string()))
+                }
+                _ => Ok(decision),
+            });
         }
+        Ok(())
     }
 
     /// All verdicts of a reply, with the places of each run's; and an event for each value that was
     /// unreadable.
-    fn read(&self, mut reply: Reply<'_>) -> Option<(Vec<RawVerdict>, Vec<Place>)> {
+    fn read(
+        &self,
+        mut reply: Reply<'_>,
+        events: &RedisEvents,
+    ) -> Option<(Vec<RawVerdict>, Vec<Place>)> {
         let mut verdicts = Vec::with_capacity(self.checks.len());
         let mut places = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
@@ -254,14 +300,14 @@ impl Batch {
                 times => reply.number().filter(|answers| *answers <= times)?,
             };
             if run.times > 1 && answers == IN_SHORT {
-                self.read_in_short(run, &mut reply, &mut verdicts)?;
+                self.read_in_short(run, &mut reply, &mut verdicts, events)?;
             } else {
                 for _ in 0..answers {
-                    self.read_answer(run, &mut reply, &mut verdicts)?;
+                    self.read_answer(run, &mut reply, &mut verdicts, events)?;
                 }
             }
             let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
-            // Nobody asks for the places of a run that was not sent.
+            // Nothing is asked for the places of a run that was not sent.
             places.push(Place { next, last: last.or((run.times == 0).then_some(next))? });
         }
         reply.is_empty().then_some((verdicts, places))
@@ -273,11 +319,12 @@ impl Batch {
         run: &Run,
         reply: &mut Reply<'_>,
         into: &mut Vec<RawVerdict>,
+        events: &RedisEvents,
     ) -> Option<()> {
         for charge in &self.charges[run.first..][..run.size] {
             let told = reply.verdict()?;
             if told.is_unreadable() {
-                telemetry::unreadable(self.keys.get(charge.key.into()));
+                events.unreadable(self.keys.get(charge.key.into()));
             }
             into.push(told);
         }
@@ -290,6 +337,7 @@ impl Batch {
         run: &Run,
         reply: &mut Reply<'_>,
         into: &mut Vec<RawVerdict>,
+        events: &RedisEvents,
     ) -> Option<()> {
         let charge = &self.charges[run.first];
         let limit = &self.limits[usize::from(charge.limit)].0;
@@ -300,7 +348,7 @@ impl Batch {
                 into.push(first.later(before, charge.cost, limit)?);
             }
         }
-        if admitted < run.times { self.read_answer(run, reply, into) } else { Some(()) }
+        if admitted < run.times { self.read_answer(run, reply, into, events) } else { Some(()) }
     }
 
     /// Empty again, with its room kept for others.
@@ -312,15 +360,28 @@ impl Batch {
         self.runs.clear();
         self.checks.clear();
         self.expired = 0;
-        self.tried = false;
+        self.read_only = None;
         self.has_escort = false;
     }
 }
 
-fn strange(reply: &[i64]) -> Error {
-    let mut shown = format!("the script answered {reply:?}");
-    shown.truncate(200);
-    Error::store(shown)
+impl Check {
+    /// Answers the check, if it is not answered yet.
+    fn answer(&mut self, answer: Result<Decision, Error>) {
+        if let Some(mut ticket) = self.ticket.take() {
+            ticket.answered(&answer);
+        }
+        if let Some(promise) = self.promise.take() {
+            promise.keep(answer);
+        }
+    }
+}
+
+/// Describes a malformed reply by its start: it may be as long as the server likes.
+fn malformed(reply: &[i64]) -> String {
+    const SHOWN: usize = 8;
+    let start = &reply[..reply.len().min(SHOWN)];
+    format!("the script answered {} numbers that are no decisions, from {start:?}", reply.len())
 }
 
 impl Debug for Batch {

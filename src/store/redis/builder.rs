@@ -1,15 +1,18 @@
 //! The settings of a Redis store.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool};
 use hashbrown::DefaultHashBuilder;
-use redis::AsyncConnectionConfig;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo};
 
 use super::connection::Connections;
 use super::lane::{Lane, Settings};
-use super::{DenyCache, Lanes, RedisStore};
+use super::{Lanes, RedisStore};
+use crate::store::denials::Denials;
+use crate::store::deny_cache::DEFAULT_CAPACITY;
 use crate::{ConfigError, ManualClock};
 
 /// Where a URL is not given.
@@ -111,8 +114,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many checks may wait for their turn to be sent. Beyond that a check fails at once: the
-    /// store [is overloaded](crate::Error::is_overloaded). Each lane has its share of the room,
+    /// Sets how many checks may wait for an answer, queued or in flight. Default: 16,384. Beyond
+    /// that a check fails at once: the store [is overloaded](crate::Error::is_overloaded). A check
+    /// whose caller gave it up counts until its batch is over. Each lane has its share of the room,
     /// and the second half of that is not for a key that more than 256 of the checks in the newest
     /// batch are of, so that a single hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
@@ -173,7 +177,7 @@ impl RedisStoreBuilder {
         if self.max_waiting == 0 {
             return Err(ConfigError::new("no check may wait: not even one could be sent"));
         }
-        let pool = match self.source {
+        let (pool, server) = match self.source {
             Source::Pool(pool) if pool.status().max_size <= self.lanes => {
                 return Err(ConfigError::new(format!(
                     "the pool holds {} connections, and the store would keep {} for itself: give \
@@ -183,21 +187,28 @@ impl RedisStoreBuilder {
                     self.lanes + 1
                 )));
             }
-            Source::Pool(pool) => pool,
+            Source::Pool(pool) => (pool, "the pool's server".to_owned()),
             Source::Url(url) => pool(&url, self.lanes)?,
         };
+        let (server, prefix): (Arc<str>, Arc<str>) = (server.into(), self.prefix.into());
         let settings = Settings {
-            prefix: self.prefix.into(),
+            prefix: Arc::clone(&prefix),
             deadline: self.deadline,
             max_waiting: self.max_waiting.div_ceil(self.lanes),
             clock: self.clock.clone(),
         };
         // What is refused until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
-        let lane = |_| Lane::new(Connections::new(pool.clone()), settings.clone());
-        let lanes = (0..self.lanes).map(lane).collect();
-        let hasher = DefaultHashBuilder::default();
-        Ok(RedisStore { store: DenyCache::new(Lanes { lanes, hasher }).max_age(deny_for) })
+        let connections =
+            || Connections::new(pool.clone(), Arc::clone(&server), Arc::clone(&prefix));
+        let lane = |_| Lane::new(connections(), settings.clone());
+        let lanes = Lanes {
+            lanes: (0..self.lanes).map(lane).collect(),
+            hasher: DefaultHashBuilder::default(),
+        };
+        let denials =
+            (!deny_for.is_zero()).then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY)));
+        Ok(RedisStore { lanes, denials })
     }
 
     /// The store, connected: a wrong address or password is known at once.
@@ -207,8 +218,8 @@ impl RedisStoreBuilder {
     /// As [`build`](Self::build), and if Redis cannot be reached.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
-        for lane in &*store.store.inner().lanes {
-            lane.connect().await.map_err(|reason| {
+        for lane in &*store.lanes.lanes {
+            lane.connections.get().await.map_err(|reason| {
                 ConfigError::new(format!(
                     "the rate limit store could not be reached: {reason}; check that Redis runs, \
                      and the URL: host, port, user, password and database"
@@ -219,8 +230,8 @@ impl RedisStoreBuilder {
     }
 }
 
-/// A pool of the connections that a store keeps.
-fn pool(url: &str, lanes: usize) -> Result<Pool, ConfigError> {
+/// A pool of the connections that a store keeps, and the server's address.
+fn pool(url: &str, lanes: usize) -> Result<(Pool, String), ConfigError> {
     // The store has a deadline of its own; the connection's would only cut it short.
     let connection = AsyncConnectionConfig::new().set_response_timeout(None);
     // Not with the URL in the message: it has a password.
@@ -231,8 +242,11 @@ fn pool(url: &str, lanes: usize) -> Result<Pool, ConfigError> {
              feature `tokio-rustls-comp` of the crate `redis`"
         ))
     };
-    let manager = Manager::new_with_config(url, connection).map_err(|error| wrong(&error))?;
-    Pool::builder(manager).max_size(lanes).build().map_err(|error| wrong(&error))
+    let info = url.into_connection_info().map_err(|error| wrong(&error))?;
+    let server = info.addr().to_string();
+    let manager = Manager::new_with_config(info, connection).map_err(|error| wrong(&error))?;
+    let pool = Pool::builder(manager).max_size(lanes).build().map_err(|error| wrong(&error))?;
+    Ok((pool, server))
 }
 
 impl fmt::Debug for RedisStoreBuilder {

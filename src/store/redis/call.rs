@@ -12,13 +12,21 @@ const OTHER_BYTES: usize = 1024;
 
 /// The command for a batch. `time` is the time to decide by, if it is not the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
-    let keys = batch.keys();
-    let mut call = Cmd::with_capacity(keys.len() + 5, batch.key_bytes() + OTHER_BYTES);
+    by_hash(batch.keys(), batch.key_bytes(), wire::time(time), batch.body())
+}
+
+fn by_hash<'a>(
+    keys: impl ExactSizeIterator<Item = &'a str>,
+    key_bytes: usize,
+    time: String,
+    body: Vec<u8>,
+) -> Cmd {
+    let mut call = Cmd::with_capacity(keys.len() + 5, key_bytes + OTHER_BYTES);
     call.arg("EVALSHA").arg(script::hash()).arg(keys.len());
     for key in keys {
         call.arg(key);
     }
-    call.arg(wire::time(time)).arg(batch.body());
+    call.arg(time).arg(body);
     call
 }
 
@@ -44,14 +52,20 @@ pub(super) async fn run(
     }
 }
 
-/// Asks whether a server talks to us, and makes the script known to it.
-pub(super) async fn greet(connection: &mut MultiplexedConnection) -> RedisResult<()> {
-    // By itself: a server that wants a password refuses what is as long as the script unheard.
-    redis::cmd("PING").query_async::<()>(connection).await?;
-    load(connection).await
+/// Runs the script with two keys and without a check. The keys are in two slots, so that a server
+/// in cluster mode refuses them.
+pub(super) async fn dry_run(
+    connection: &mut MultiplexedConnection,
+    prefix: &str,
+) -> RedisResult<()> {
+    let keys = ["{a}", "{b}"].map(|tag| format!("{prefix}:{tag}:probe"));
+    let bytes = keys.iter().map(String::len).sum();
+    let body = wire::Body::new(std::iter::empty()).into_bytes();
+    let call = by_hash(keys.iter().map(String::as_str), bytes, wire::time(None), body);
+    call.query_async(connection).await
 }
 
-async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     redis::cmd("SCRIPT").arg("LOAD").arg(script::code()).query_async(connection).await
 }
 
@@ -71,44 +85,132 @@ fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
+/// What an error says of the call that it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// It may have been executed, in part or as a whole.
+    Unknown,
+    /// The server did not begin to execute it.
+    NotExecuted,
+    /// It was executed up to its first write, and the server does not write at the moment: nothing
+    /// was charged, and what does not write can be decided.
+    NotWritten,
+}
+
+/// Codes of a server that refuses a call before it begins.
+const NOT_EXECUTED: [&str; 10] = [
+    "BUSY",
+    "LOADING",
+    "MASTERDOWN",
+    "NOAUTH",
+    "NOPERM",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "MOVED",
+    "ASK",
+    "TRYAGAIN",
+];
+
+/// Codes of a server that reads and does not write. They hold for a call as a whole.
+const NOT_WRITTEN: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
+
+impl Failure {
+    pub(super) fn of(error: &RedisError) -> Self {
+        if is_said(error, "READONLY") {
+            return Self::NotExecuted;
+        }
+        if NOT_WRITTEN.iter().any(|code| is_said(error, code)) {
+            return Self::NotWritten;
+        }
+        let code = error.code().unwrap_or_default();
+        // Some of these can also come from a command within the script, after it has written.
+        if NOT_EXECUTED.contains(&code) && !is_of_script(error) {
+            return Self::NotExecuted;
+        }
+        Self::Unknown
+    }
+}
+
+/// Whether the server says so, itself or, as Redis before 7, within an error of the script.
+fn is_said(error: &RedisError, code: &str) -> bool {
+    error.code() == Some(code)
+        || (is_of_script(error)
+            && error.detail().is_some_and(|detail| detail.contains(&format!("-{code} "))))
+}
+
+/// Whether the error comes from a command within the script.
+fn is_of_script(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))
+}
+
 /// Whether another connection may do better: this one is broken, or leads to a server that is no
 /// longer the one to ask.
 pub(super) fn ends_connection(error: &RedisError) -> bool {
+    let elsewhere = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "MOVED", "CLUSTERDOWN"];
     error.is_io_error()
         || error.is_unrecoverable_error()
-        || is_read_only_in_script(error)
-        || matches!(
-            error.kind(),
-            ErrorKind::Server(
-                ServerErrorKind::ReadOnly
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::BusyLoading
-            )
-        )
-}
-
-/// Whether the script could not write because the server became a replica, as Redis before 7 says
-/// it: within an error of the script's own.
-fn is_read_only_in_script(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("-READONLY "))
+        || elsewhere.iter().any(|code| is_said(error, code))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ends(reply: &[u8]) -> bool {
-        let error = redis::parse_redis_value(reply).and_then(redis::Value::extract_error);
-        ends_connection(&error.unwrap_err())
+    fn error(reply: &[u8]) -> RedisError {
+        redis::parse_redis_value(reply).and_then(redis::Value::extract_error).unwrap_err()
     }
 
     #[test]
     fn a_server_that_became_a_replica_is_left_however_old_it_is() {
+        let ends = |reply: &[u8]| ends_connection(&error(reply));
         assert!(ends(b"-READONLY You can't write against a read only replica.\r\n"));
         assert!(ends(
             b"-ERR Error running script (call to f_50142d): @user_script:1: @user_script: 1: \
               -READONLY You can't write against a read only replica.\r\n"
         ));
         assert!(!ends(b"-ERR Error running script (call to f_50142d): @user_script:1: no\r\n"));
+    }
+
+    #[test]
+    fn errors_of_a_call_that_charged_nothing_are_known_as_such() {
+        let of = |reply: &[u8]| Failure::of(&error(reply));
+        for reply in [
+            &b"-READONLY You can't write against a read only replica. script: ab, on @user_script:9.\r\n"[..],
+            b"-BUSY Redis is busy running a script.\r\n",
+            b"-LOADING Redis is loading the dataset in memory\r\n",
+            b"-MASTERDOWN Link with MASTER is down\r\n",
+            b"-NOAUTH Authentication required.\r\n",
+            b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n",
+            b"-CLUSTERDOWN Hash slot not served\r\n",
+            b"-CROSSSLOT Keys in request don't hash to the same slot\r\n",
+        ] {
+            assert_eq!(of(reply), Failure::NotExecuted, "{}", String::from_utf8_lossy(reply));
+        }
+        for reply in [
+            &b"-OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:1.\r\n"[..],
+            b"-ERR Error running script (call to f_50): @user_script:1: @user_script: 1: -OOM command not allowed\r\n",
+            b"-MISCONF Redis is configured to save RDB snapshots. script: ab, on @user_script:1.\r\n",
+            b"-NOREPLICAS Not enough good replicas to write. script: ab, on @user_script:1.\r\n",
+        ] {
+            assert_eq!(of(reply), Failure::NotWritten, "{}", String::from_utf8_lossy(reply));
+        }
+    }
+
+    #[test]
+    fn an_error_within_the_script_may_come_after_a_write() {
+        let of = |reply: &[u8]| Failure::of(&error(reply));
+        assert_eq!(
+            of(b"-ERR The user executing the script can't run this command or subcommand script: \
+                 ab, on @user_script:1.\r\n"),
+            Failure::Unknown
+        );
+        assert_eq!(
+            of(b"-NOPERM no permissions script: ab, on @user_script:1.\r\n"),
+            Failure::Unknown
+        );
+        assert_eq!(
+            of(b"-ERR Error running script (call to f_50): @user_script:1: x\r\n"),
+            Failure::Unknown
+        );
     }
 }

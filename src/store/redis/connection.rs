@@ -2,22 +2,28 @@
 //!
 //! deadpool-redis pings a connection whenever it hands it out. So it is asked once, the connection
 //! is kept for as long as it works, and all checks are multiplexed on it. A connection that failed
-//! goes, and the next check makes another: one at a time, in a task of its own, so that a
-//! connection that takes longer than one check's deadline is still there for the next.
+//! goes, and the next check makes another: one at a time, with a growing pause between attempts,
+//! in a task of its own. So a connection that takes longer than one check's deadline is still
+//! there for the next.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Pool, PoolError};
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::telemetry;
+use super::backoff::Backoff;
+use super::greeting::{self, in_words};
+use crate::telemetry::{Outage, RedisEvents};
 
 /// How long one attempt to connect may take.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection that was silent for longer may have been closed meanwhile.
+const SILENT: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub(super) struct Connections {
@@ -26,114 +32,212 @@ pub(super) struct Connections {
 
 struct Shared {
     pool: Pool,
-    current: Mutex<Current>,
-    /// Held by the one who connects.
+    /// What every key starts with: a user may have rights to no other.
+    prefix: Arc<str>,
+    state: Mutex<State>,
+    /// Held by the task that connects.
     connecting: tokio::sync::Mutex<()>,
-    /// Counts the attempts to connect that are over.
-    attempts: AtomicU64,
+    events: RedisEvents,
 }
 
 #[derive(Default)]
-struct Current {
-    /// Checked out of the pool for as long as it works.
-    lease: Option<Connection>,
+struct State {
+    current: Option<Current>,
     /// Counts the connections there were, so that a late failure does not end a later one.
     generation: u64,
-    /// Why the last attempt failed.
+    backoff: Backoff,
+    /// Why there is no connection.
     failure: String,
+    /// Since the first check that was not decided.
+    outage: Option<Outage>,
+}
+
+struct Current {
+    /// Checked out of the pool for as long as it works.
+    lease: Connection,
+    since: Instant,
+    /// When the server last answered.
+    heard: Instant,
+    trusted: Arc<AtomicBool>,
 }
 
 /// A handle on the connection, and which of them it is.
 pub(super) struct Handle {
     pub(super) connection: MultiplexedConnection,
     generation: u64,
+    /// Whether the server was silent for so long that the connection may be closed.
+    pub(super) was_silent: bool,
+    trusted: Arc<AtomicBool>,
+}
+
+impl Handle {
+    /// Whether answers on this connection belong to their questions. One malformed answer and
+    /// they may be out of step.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::Acquire)
+    }
+
+    pub(super) fn distrust(&self) {
+        self.trusted.store(false, Ordering::Release);
+    }
 }
 
 impl Connections {
-    pub(super) fn new(pool: Pool) -> Self {
+    /// `server` names the server in messages: never with a password.
+    pub(super) fn new(pool: Pool, server: Arc<str>, prefix: Arc<str>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 pool,
-                current: Mutex::default(),
+                prefix,
+                state: Mutex::default(),
                 connecting: tokio::sync::Mutex::default(),
-                attempts: AtomicU64::new(0),
+                events: RedisEvents::new(server),
             }),
         }
     }
 
     /// The connection there is.
     pub(super) fn current(&self) -> Option<Handle> {
-        self.shared.handle()
+        self.shared.lock().handle()
     }
 
     /// The connection there is, or a new one, or why there is none.
     pub(super) async fn get(&self) -> Result<Handle, String> {
-        if let Some(handle) = self.current() {
-            return Ok(handle);
+        {
+            let state = self.shared.lock();
+            if let Some(handle) = state.handle() {
+                return Ok(handle);
+            }
+            if state.backoff.is_waiting(Instant::now()) {
+                return Err(state.failure.clone());
+            }
         }
-        let seen = self.shared.attempts.load(Ordering::Acquire);
         let shared = Arc::clone(&self.shared);
-        let connecting = tokio::spawn(async move { shared.connect(seen).await });
+        let connecting = tokio::spawn(async move { shared.connect().await });
         connecting.await.map_err(|error| error.to_string())?
     }
 
-    /// Gives a connection up that failed.
-    pub(super) fn discard(&self, handle: &Handle, error: &dyn std::fmt::Display) {
-        let mut current = self.shared.lock();
-        if current.generation == handle.generation
-            && let Some(lease) = current.lease.take()
-        {
-            // Not back into the pool: it would be handed out again, to be found broken.
-            drop(Connection::take(lease));
-            telemetry::disconnected(error);
+    /// Gives up a connection that failed.
+    pub(super) fn discard(&self, handle: &Handle, error: &dyn Display) {
+        self.close(handle, error, true);
+    }
+
+    /// Gives up a connection that was closed in silence, which is no failure of the server.
+    pub(super) fn replace(&self, handle: &Handle, error: &dyn Display) {
+        self.close(handle, error, false);
+    }
+
+    fn close(&self, handle: &Handle, error: &dyn Display, is_failure: bool) {
+        let mut state = self.shared.lock();
+        if state.generation != handle.generation {
+            return;
         }
+        let Some(Current { lease, since, .. }) = state.current.take() else { return };
+        // Not back into the pool: it would be handed out again, to be found broken.
+        drop(Connection::take(lease));
+        if is_failure {
+            state.backoff.lost(since, Instant::now());
+        }
+        state.failure = format!("{}: {error}", self.shared.events.server());
+        drop(state);
+        self.shared.events.closed(error);
+    }
+
+    /// The server decided on this connection.
+    pub(super) fn heard(&self, handle: &Handle) {
+        let mut state = self.shared.lock();
+        if state.generation == handle.generation
+            && let Some(current) = &mut state.current
+        {
+            current.heard = Instant::now();
+        }
+        if let Some(outage) = state.outage.take() {
+            drop(state);
+            self.shared.events.recovered(&outage);
+        }
+    }
+
+    pub(super) fn events(&self) -> &RedisEvents {
+        &self.shared.events
+    }
+
+    /// So many checks were not decided.
+    pub(super) fn undecided(&self, checks: usize) {
+        if checks > 0 {
+            self.shared.lock().outage.get_or_insert_with(Outage::begin).add(checks);
+        }
+    }
+}
+
+impl State {
+    fn handle(&self) -> Option<Handle> {
+        let current = self.current.as_ref()?;
+        Some(Handle {
+            connection: MultiplexedConnection::clone(&current.lease),
+            generation: self.generation,
+            was_silent: current.heard.elapsed() > SILENT,
+            trusted: Arc::clone(&current.trusted),
+        })
     }
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle(&self) -> Option<Handle> {
-        let current = self.lock();
-        let connection = MultiplexedConnection::clone(current.lease.as_ref()?);
-        Some(Handle { connection, generation: current.generation })
-    }
-
-    /// Makes a connection, unless somebody did, or failed to, since `seen`.
-    async fn connect(&self, seen: u64) -> Result<Handle, String> {
+    /// Makes a connection, unless another task did, or failed to, a moment ago.
+    async fn connect(&self) -> Result<Handle, String> {
         let _only_one = self.connecting.lock().await;
-        if let Some(handle) = self.handle() {
-            return Ok(handle);
-        }
-        if self.attempts.load(Ordering::Acquire) != seen {
-            return Err(self.lock().failure.clone());
-        }
-        let attempt = timeout(CONNECT_TIMEOUT, self.pool.get()).await;
-        self.attempts.fetch_add(1, Ordering::Release);
-        let failure = match attempt {
-            Ok(Ok(lease)) => {
-                let mut current = self.lock();
-                current.lease = Some(lease);
-                current.generation += 1;
-                telemetry::connected();
-                drop(current);
-                return self.handle().ok_or_else(|| "the connection was lost".to_owned());
+        {
+            let state = self.lock();
+            if let Some(handle) = state.handle() {
+                return Ok(handle);
             }
-            Ok(Err(PoolError::Backend(error))) => in_words(&error),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no connection within {CONNECT_TIMEOUT:?}"),
+            if state.backoff.is_waiting(Instant::now()) {
+                return Err(state.failure.clone());
+            }
+        }
+        let attempt = match timeout(CONNECT_TIMEOUT, self.attempt()).await {
+            Ok(attempt) => attempt,
+            Err(_) => Err(format!("no answer within {CONNECT_TIMEOUT:?}")),
         };
-        self.lock().failure.clone_from(&failure);
-        Err(failure)
+        match attempt {
+            Ok(lease) => {
+                let now = Instant::now();
+                let trusted = Arc::new(AtomicBool::new(true));
+                let mut state = self.lock();
+                state.current = Some(Current { lease, since: now, heard: now, trusted });
+                state.generation += 1;
+                let handle = state.handle();
+                drop(state);
+                self.events.connected();
+                handle.ok_or_else(|| "the connection was lost".to_owned())
+            }
+            Err(reason) => {
+                let failure = format!("{}: {reason}", self.events.server());
+                let mut state = self.lock();
+                state.backoff.failed(Instant::now());
+                state.failure.clone_from(&failure);
+                drop(state);
+                self.events.unreachable(&reason);
+                Err(failure)
+            }
+        }
     }
-}
 
-/// Why there is no connection to work with, on one line.
-pub(super) fn in_words(error: &RedisError) -> String {
-    if error.kind() == ErrorKind::Parse {
-        return "what answers there does not speak Redis's protocol".to_owned();
+    async fn attempt(&self) -> Result<Connection, String> {
+        let mut lease = match self.pool.get().await {
+            Ok(lease) => lease,
+            Err(PoolError::Backend(error)) => return Err(in_words(&error)),
+            Err(error) => return Err(error.to_string()),
+        };
+        match greeting::greet(&mut lease, &self.prefix).await {
+            Ok(()) => Ok(lease),
+            Err(reason) => {
+                drop(Connection::take(lease));
+                Err(reason)
+            }
+        }
     }
-    error.to_string().replace('\n', " ")
 }

@@ -1,4 +1,4 @@
-//! Group commit: checks that come while a batch is on its way leave together in the next.
+//! Group commit: checks that come while a batch is in flight leave together in the next.
 //!
 //! A lane is a connection and a queue. A check that finds the lane idle leaves at once, on its
 //! own, and on its caller's task: no other has to wake up for it. Under load, up to [`IN_FLIGHT`]
@@ -8,30 +8,28 @@
 //!
 //! The lane keeps the order: batches leave in the order in which they were begun, on one
 //! connection, and Redis decides in that order.
+//!
+//! Every check counts from the moment it is asked until its batch is answered or given up, whether
+//! its caller still waits or not. So what a server that hangs can pile up is bounded.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, ready};
-use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle as Runtime;
-use tokio::task::unconstrained;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_CHARGES};
-use super::call;
-use super::connection::{CONNECT_TIMEOUT, Connections, in_words};
+use super::connection::Connections;
 use super::sender::{Escort, Sender};
 use crate::clock::ManualClock;
-use crate::store::{Answer, Promise};
+use crate::store::Answer;
+use crate::store::denials::Ticket;
+use crate::store::promise::Promise;
 use crate::{Charge, Error, Op};
 
-/// Batches on their way at a time.
+/// Batches in flight at a time.
 const IN_FLIGHT: usize = 2;
 
 /// What all lanes of a store have in common.
@@ -46,37 +44,29 @@ pub(super) struct Settings {
 /// A queue of checks, and the connection they leave on.
 pub(super) struct Lane {
     pub(super) connections: Connections,
-    settings: Settings,
+    pub(super) settings: Settings,
     queue: Mutex<Queue>,
     /// Held from taking a batch until it is handed to the connection, so that none overtakes.
-    leaving: Mutex<()>,
+    pub(super) leaving: Mutex<()>,
 }
 
 #[derive(Default)]
 pub(super) struct Queue {
-    pub(super) batches: VecDeque<Batch>,
-    /// Checks in those.
-    pub(super) waiting: usize,
-    pub(super) senders: usize,
+    batches: VecDeque<Batch>,
+    /// Checks that are queued or in flight.
+    waiting: usize,
+    /// Tasks and callers that send a batch, or wait for the answer to one.
+    senders: usize,
     /// Whether a caller sees to a check that came alone.
-    pub(super) escorted: bool,
+    escorted: bool,
     /// Batches that are done, to be filled again.
     spare: Vec<Batch>,
 }
 
-/// The answer of the script, to come.
-pub(super) type Reply = Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>;
-
-/// What became of the first batch in the queue.
-pub(super) enum Departure {
-    /// There is none, or nobody waits for it any more.
-    None,
-    /// It is on its way.
-    Sent(Batch, Reply),
-    /// It came to nothing, and is in the queue again.
-    Unsent(RedisError),
-    /// It was answered at once, as by a connection that is gone.
-    Failed(Batch, RedisError),
+/// One of the places from which batches are sent.
+pub(super) struct Sending {
+    lane: Arc<Lane>,
+    is_over: bool,
 }
 
 impl Lane {
@@ -85,51 +75,48 @@ impl Lane {
         Arc::new(Self { connections, settings, queue, leaving })
     }
 
-    /// Connects, and loads the script: a server that wants a password that it was not given says so
-    /// now, and not at the first check.
-    pub(super) async fn connect(&self) -> Result<(), String> {
-        let mut handle = self.connections.get().await?;
-        match timeout(CONNECT_TIMEOUT, call::greet(&mut handle.connection)).await {
-            Ok(loaded) => loaded.map_err(|error| in_words(&error)),
-            Err(_) => Err(format!("no answer within {CONNECT_TIMEOUT:?}")),
-        }
-    }
-
-    /// Lines a check up.
-    pub(super) fn ask(self: &Arc<Self>, op: Op, charges: &[Charge<'_>]) -> Answer {
+    /// Queues a check.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        op: Op,
+        charges: &[Charge<'_>],
+        ticket: Option<Ticket>,
+    ) -> Answer {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
-        let deadline = Instant::now() + *deadline;
+        let now = Instant::now();
+        // A deadline is a minute at most.
+        let deadline = now.checked_add(*deadline).unwrap_or(now);
         let mut queue = self.queue();
         if queue.is_full_for(charges, prefix, *max_waiting) {
-            // Those who went away before anybody sent their checks must not take up the room for good.
-            let nobody_sends = queue.senders == 0;
+            // Checks that were given up before a task sent them must not take up the room for good.
+            let nothing_sends = queue.senders == 0;
             drop(queue);
-            if nobody_sends {
-                // Outside of a runtime nobody can; whoever comes next inside will.
+            if nothing_sends {
+                // Outside of a runtime nothing can; the next check inside one will.
                 drop(self.send());
             }
             return Answer::ready(Err(Error::overloaded(*max_waiting)));
         }
-        let (promise, answer) = Promise::new();
-        let comes_alone = queue.senders == 0 && queue.waiting == 0 && !queue.escorted;
+        let (promise, answer) = Promise::new(deadline);
+        let comes_alone = queue.senders == 0 && queue.batches.is_empty() && !queue.escorted;
         let batch = queue.batch_for(charges);
-        batch.push(prefix, op, charges, deadline, promise);
+        batch.push(prefix, op, charges, deadline, promise, ticket);
         batch.has_escort |= comes_alone;
         queue.waiting += 1;
         if queue.senders == IN_FLIGHT {
-            return answer;
+            return Answer::promised(answer);
         }
         if comes_alone {
-            // Its caller may never ask for the answer. Whoever comes next takes it along then.
+            // Its caller may never poll the answer. The next check takes it along then.
             queue.escorted = true;
             drop(queue);
             return Answer::later(Escort::new(Arc::clone(self)).see_to(answer));
         }
         drop(queue);
         if self.send().is_ok() {
-            return answer;
+            return Answer::promised(answer);
         }
-        // Asked outside of the runtime, it is sent once somebody waits for it inside.
+        // Asked outside of the runtime, it is sent once its answer is awaited inside.
         let lane = Arc::clone(self);
         Answer::later(async move {
             lane.send()?;
@@ -137,67 +124,79 @@ impl Lane {
         })
     }
 
-    /// Begins to send what waits, unless enough do.
+    /// Begins to send what is queued, unless enough tasks do.
     pub(super) fn send(self: &Arc<Self>) -> Result<(), Error> {
         let runtime = Runtime::try_current().map_err(Error::misuse)?;
-        let mut queue = self.queue();
-        if queue.senders < IN_FLIGHT && !queue.batches.is_empty() {
-            queue.senders += 1;
-            drop(queue);
-            runtime.spawn(Sender::new(Arc::clone(self)).run());
+        if !self.queue().batches.is_empty()
+            && let Some(sending) = self.begin()
+        {
+            runtime.spawn(Sender::new(sending).run());
         }
         Ok(())
     }
 
-    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A place to send from, unless all are taken.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Sending> {
+        let mut queue = self.queue();
+        (queue.senders < IN_FLIGHT).then(|| {
+            queue.senders += 1;
+            Sending { lane: Arc::clone(self), is_over: false }
+        })
     }
 
-    /// Hands the first batch to the connection, if it is `wanted`.
-    pub(super) fn depart(
-        &self,
-        connection: &MultiplexedConnection,
-        cx: &mut Context<'_>,
-        wanted: impl FnOnce(&Batch) -> bool,
-    ) -> Departure {
-        let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut batch) = self.queue().pop_if(wanted) else { return Departure::None };
+    /// Takes the first batch, if it is `wanted`, without the checks that are not worth sending any
+    /// more.
+    pub(super) fn take_first(&self, wanted: impl FnOnce(&Batch) -> bool) -> Option<Batch> {
+        let mut queue = self.queue();
+        queue.batches.front().filter(|batch| wanted(batch))?;
+        let mut batch = queue.batches.pop_front()?;
+        drop(queue);
         batch.seal(Instant::now());
         if batch.is_empty() {
-            self.queue().recycle(batch);
-            return Departure::None;
+            self.finish(batch);
+            return None;
         }
-        let command = call::command(&batch, self.settings.clock.as_ref().map(ManualClock::now));
-        let mut reply = Box::pin(call::run(command, connection.clone()));
-        // A call is handed to the connection's task when it is first polled. If that task is gone,
-        // as after the server closed the connection while nobody used it, it is known at once: the
-        // batch did not leave. An error that comes later may be a lost answer.
-        // Whatever else its caller has done in this turn, it has to be handed over now.
-        match pin!(unconstrained(reply.as_mut())).poll(cx) {
-            Poll::Ready(Err(error)) if error.is_unrecoverable_error() && batch.may_try_again() => {
-                self.queue().put_back(batch);
-                Departure::Unsent(error)
-            }
-            Poll::Ready(Err(error)) => Departure::Failed(batch, error),
-            Poll::Ready(Ok(reply)) => Departure::Sent(batch, Box::pin(ready(Ok(reply)))),
-            Poll::Pending => Departure::Sent(batch, reply),
+        Some(batch)
+    }
+
+    /// Fails the checks that could not leave in time, or all that could not leave.
+    pub(super) fn fail_first(&self, until: Option<Instant>, reason: &str) {
+        let Some(mut batch) = self.queue().batches.pop_front() else { return };
+        let error = || Error::unreachable(reason.to_owned());
+        let failed = match until {
+            Some(now) => batch.expire(now, error),
+            None => batch.fail(error),
+        };
+        self.connections.undecided(failed);
+        if until.is_some() && batch.first_deadline().is_some() {
+            self.queue().batches.push_front(batch);
+        } else {
+            self.finish(batch);
         }
     }
 
-    /// Fails the checks that could not leave in time, or the whole batch that could not leave.
-    pub(super) fn fail_first(&self, now: Option<Instant>, reason: &str) {
+    /// The last time at which the next check can be answered, if one is queued.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.queue().batches.front().and_then(Batch::first_deadline)
+    }
+
+    /// Lets go of a batch that is answered or given up.
+    pub(super) fn finish(&self, mut batch: Batch) {
+        let checks = batch.len();
+        batch.clear();
         let mut queue = self.queue();
-        let Some(mut batch) = queue.pop_if(|_| true) else { return };
-        let error = || Error::unreachable(reason.to_owned());
-        match now {
-            Some(now) => batch.expire(now, error),
-            None => batch.fail(error),
+        queue.waiting -= checks;
+        if queue.spare.len() < IN_FLIGHT {
+            queue.spare.push(batch);
         }
-        if batch.first_deadline().is_some() && now.is_some() {
-            queue.put_back(batch);
-        } else {
-            queue.recycle(batch);
-        }
+    }
+
+    pub(super) fn end_escort(&self) {
+        self.queue().escorted = false;
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,23 +220,45 @@ impl Queue {
         let last = self.batches.len() - 1;
         &mut self.batches[last]
     }
+}
 
-    fn pop_if(&mut self, wanted: impl FnOnce(&Batch) -> bool) -> Option<Batch> {
-        self.batches.front().filter(|batch| wanted(batch))?;
-        let batch = self.batches.pop_front()?;
-        self.waiting -= batch.len();
-        Some(batch)
+impl Sending {
+    pub(super) const fn lane(&self) -> &Arc<Lane> {
+        &self.lane
     }
 
-    fn put_back(&mut self, batch: Batch) {
-        self.waiting += batch.len();
-        self.batches.push_front(batch);
+    /// Gives the place back, unless more is queued by now.
+    pub(super) fn end_if_idle(mut self) -> Option<Self> {
+        let mut queue = self.lane.queue();
+        if !queue.batches.is_empty() {
+            drop(queue);
+            return Some(self);
+        }
+        queue.senders -= 1;
+        drop(queue);
+        self.is_over = true;
+        None
     }
+}
 
-    pub(super) fn recycle(&mut self, mut batch: Batch) {
-        if self.spare.len() < IN_FLIGHT {
-            batch.clear();
-            self.spare.push(batch);
+impl Drop for Sending {
+    /// A place that was not given back goes down with its runtime. Checks that no other task sends
+    /// are dropped then: that is an answer, too.
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // The connection most likely ran on the same runtime.
+        if let Some(handle) = self.lane.connections.current() {
+            self.lane.connections.replace(&handle, &"its runtime was shut down");
+        }
+        let mut queue = self.lane.queue();
+        queue.senders -= 1;
+        if queue.senders == 0 {
+            let abandoned = std::mem::take(&mut queue.batches);
+            queue.waiting -= abandoned.iter().map(Batch::len).sum::<usize>();
+            drop(queue);
+            drop(abandoned);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The store that all replicas of a service share.
 
+mod backoff;
 mod batch;
 mod builder;
 mod call;
 mod connection;
+mod flight;
+mod greeting;
 mod keys;
 mod lane;
 mod script;
@@ -18,7 +21,8 @@ use hashbrown::DefaultHashBuilder;
 
 pub use self::builder::RedisStoreBuilder;
 use self::lane::Lane;
-use super::{Answer, DenyCache, Store};
+use super::denials::{Denials, Ticket};
+use super::{Answer, Store};
 use crate::{Charge, ConfigError, Op, check_batch};
 
 /// The store that all replicas of a service share: Redis, or a server that speaks its protocol
@@ -63,10 +67,11 @@ use crate::{Charge, ConfigError, Op, check_batch};
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    store: DenyCache<Lanes>,
+    lanes: Lanes,
+    /// None if every check is asked.
+    denials: Option<Arc<Denials>>,
 }
 
-/// The same without a memory of its own.
 #[derive(Clone)]
 struct Lanes {
     /// At least one.
@@ -107,28 +112,20 @@ impl Lanes {
 
 impl Store for RedisStore {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        self.store.apply(op, batch)
-    }
-}
-
-impl Store for Lanes {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        match check_batch(batch) {
-            Ok(()) => self.lane(batch).ask(op, batch),
-            Err(error) => Answer::ready(Err(error)),
+        if let Err(error) = check_batch(batch) {
+            return Answer::ready(Err(error));
+        }
+        let ask = |ticket: Option<Ticket>| self.lanes.lane(batch).ask(op, batch, ticket);
+        match &self.denials {
+            Some(denials) => denials.around(op, batch, ask),
+            None => ask(None),
         }
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
-    }
-}
-
-impl fmt::Debug for Lanes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the address: a URL has a password.
-        f.debug_struct("Redis").field("lanes", &self.lanes).finish()
+        f.debug_struct("RedisStore").field("lanes", &self.lanes.lanes).finish_non_exhaustive()
     }
 }

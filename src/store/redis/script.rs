@@ -41,6 +41,9 @@ const SOURCE: &str = concat!(
     file!("batch"),
 );
 
+/// Runs every command that the script needs.
+pub(super) const PROBE: &str = file!("probe");
+
 /// The source as the server gets it.
 static CODE: LazyLock<String> = LazyLock::new(|| assemble(SOURCE));
 

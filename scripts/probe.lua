@@ -1,0 +1,18 @@
+-- Runs each command that the script needs, once, on a key of its own that does not stay. So a
+-- missing right is known when the store connects. Returns a command and its error for each that
+-- failed.
+local key = KEYS[1]
+local commands = {
+  {'TIME'}, {'MGET', key}, {'EXISTS', key}, {'GET', key}, {'GETRANGE', key, '0', '0'},
+  {'STRLEN', key}, {'PSETEX', key, '1000', 'probe'}, {'SETRANGE', key, '0', 'probe'},
+  {'PEXPIRE', key, '1000'}, {'SET', key, 'probe'}, {'DEL', key},
+}
+local failed = {}
+for i = 1, #commands do
+  local reply = redis.pcall(unpack(commands[i]))
+  if type(reply) == 'table' and reply.err then
+    failed[#failed + 1] = commands[i][1]
+    failed[#failed + 1] = reply.err
+  end
+end
+return failed

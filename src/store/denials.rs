@@ -1,0 +1,295 @@
+//! What this process knows of denials, and until when they hold.
+//!
+//! Units come back with time, with a refund, a reset or another quota; until then a check that was
+//! denied is denied. A denial is kept with the whole check (limits with their numbers, keys,
+//! costs), so that it is exactly what the store would answer.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hashbrown::DefaultHashBuilder;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+
+use super::Answer;
+use crate::{Charge, Decision, Error, Op, Source};
+
+/// Counters of what was taken back. Budgets that share one cost a few more questions.
+const COUNTERS: usize = 1024;
+
+/// A denial of more limits weighs more: about as many bytes as a denial of one limit for each
+/// four.
+const VERDICTS_PER_WEIGHT: usize = 4;
+
+/// No denial lasts longer; it also keeps the arithmetic of times in range.
+const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// For how long a refund or a reset may still run after its caller gave it up, or its answer was
+/// lost: the longest deadline of a store.
+const UNSETTLED_FOR: Duration = Duration::from_secs(60);
+
+pub(super) struct Denials {
+    cache: Cache<u128, Denial, ByVerdicts>,
+    max_age: Duration,
+    /// Two, each with a seed of its own: a check is known by 128 bits that no client can foresee.
+    hashers: [DefaultHashBuilder; 2],
+    counters: Box<[Counter]>,
+    started: Instant,
+    /// When the last denial that is answered without asking is over, in microseconds since the
+    /// start. Most of the time there is none, and nothing to look up.
+    last_ends: AtomicU64,
+    /// The same for the last denial that stands in for a store.
+    last_stands: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Denial {
+    known: Known,
+    decision: Decision,
+    decided: Instant,
+    /// Until when it is answered without asking the store.
+    until: Instant,
+    /// Until when it stands in for a store that does not answer: its `retry_after`.
+    stands_until: Instant,
+}
+
+/// Changes of budgets that void what is known of them.
+#[derive(Default)]
+struct Counter {
+    changes: AtomicU64,
+    /// Until when a change may still happen, in microseconds since the start.
+    unsettled_until: AtomicU64,
+}
+
+/// By what a check is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Known {
+    /// Its budgets and costs.
+    id: u128,
+    /// Its limits' numbers.
+    quota: u64,
+    /// What was known to have changed in its budgets when it was asked.
+    generation: u64,
+}
+
+#[derive(Clone)]
+struct ByVerdicts;
+
+impl Weighter<u128, Denial> for ByVerdicts {
+    fn weight(&self, _: &u128, denial: &Denial) -> u64 {
+        1 + (denial.decision.verdicts().len() / VERDICTS_PER_WEIGHT) as u64
+    }
+}
+
+impl Denials {
+    /// Remembers denials for `max_age`, about `capacity` of a single limit.
+    pub(super) fn new(max_age: Duration, capacity: usize) -> Self {
+        Self {
+            cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),
+            max_age: max_age.min(MAX_AGE),
+            hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
+            counters: (0..COUNTERS).map(|_| Counter::default()).collect(),
+            started: Instant::now(),
+            last_ends: AtomicU64::new(0),
+            last_stands: AtomicU64::new(0),
+        }
+    }
+
+    /// Answers what is known, or asks. The question takes a ticket along, to be told the decision.
+    pub(super) fn around(
+        self: &Arc<Self>,
+        op: Op,
+        batch: &[Charge<'_>],
+        ask: impl FnOnce(Option<Ticket>) -> Answer,
+    ) -> Answer {
+        match op {
+            Op::Peek => ask(None),
+            Op::Refund | Op::Reset => ask(Some(Ticket::of_change(self, batch))),
+            Op::Charge => {
+                let now = Instant::now();
+                let known = self.known(batch);
+                if let Some(decision) = self.get(&known, batch, now) {
+                    return Answer::ready(Ok(decision));
+                }
+                let is_settled = !self.counters_of(batch).any(|counter| {
+                    counter.unsettled_until.load(Ordering::Acquire) > self.micros(now)
+                });
+                let denials = || Arc::clone(self);
+                let ticket = is_settled.then(|| Ticket {
+                    denials: denials(),
+                    subject: Subject::Charge { known, asked: now },
+                });
+                ask(ticket).or_standing(Standing { denials: denials(), known })
+            }
+        }
+    }
+
+    fn known(&self, batch: &[Charge<'_>]) -> Known {
+        let half = |hasher: &DefaultHashBuilder| {
+            let mut hasher = hasher.build_hasher();
+            for charge in batch {
+                (charge.limit.name(), charge.key, charge.cost).hash(&mut hasher);
+            }
+            u128::from(hasher.finish())
+        };
+        let mut quota = self.hashers[0].build_hasher();
+        batch.iter().for_each(|charge| charge.limit.algorithm().hash(&mut quota));
+        let changes = |counter: &Counter| counter.changes.load(Ordering::Acquire);
+        Known {
+            id: half(&self.hashers[0]) << 64 | half(&self.hashers[1]),
+            quota: quota.finish(),
+            generation: self.counters_of(batch).map(changes).fold(0, u64::wrapping_add),
+        }
+    }
+
+    fn counter(&self, charge: &Charge<'_>) -> usize {
+        self.hashers[0].hash_one((charge.limit.name(), charge.key)) as usize % COUNTERS
+    }
+
+    fn counters_of(&self, batch: &[Charge<'_>]) -> impl Iterator<Item = &Counter> {
+        batch.iter().map(|charge| &self.counters[self.counter(charge)])
+    }
+
+    fn get(&self, known: &Known, batch: &[Charge<'_>], now: Instant) -> Option<Decision> {
+        if self.last_ends.load(Ordering::Acquire) <= self.micros(now) {
+            return None;
+        }
+        let denial = self.cache.get(&known.id)?;
+        if denial.known.quota != known.quota {
+            // Under another quota the budgets change in another way.
+            self.cache.remove(&known.id);
+            self.counters_of(batch).for_each(Counter::count);
+            return None;
+        }
+        (denial.known == *known && now < denial.until).then(|| denial.again_at(now))
+    }
+
+    fn record(&self, known: Known, asked: Instant, decision: &Decision) {
+        if decision.allowed() {
+            // What was denied before is taken back by now.
+            if self.last_stands.load(Ordering::Acquire) > self.micros(asked)
+                && self.cache.contains_key(&known.id)
+            {
+                self.cache.remove(&known.id);
+            }
+            return;
+        }
+        // What exceeds the capacity now exceeds it later, too.
+        let wait = decision.retry_after().unwrap_or(self.max_age);
+        // From when it was asked: the store decided later than that, so this is never too long.
+        let after = |wait: Duration| asked.checked_add(wait.min(MAX_AGE)).unwrap_or(asked);
+        let (decided, until) = (Instant::now(), after(wait.min(self.max_age)));
+        let stands_until = after(wait);
+        if decided < stands_until {
+            let decision = decision.clone();
+            let denial = Denial { known, decision, decided, until, stands_until };
+            self.cache.insert(known.id, denial);
+            self.last_ends.fetch_max(self.micros(until), Ordering::AcqRel);
+            self.last_stands.fetch_max(self.micros(stands_until), Ordering::AcqRel);
+        }
+    }
+
+    fn micros(&self, time: Instant) -> u64 {
+        let since = time.saturating_duration_since(self.started);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Denial {
+    fn again_at(&self, now: Instant) -> Decision {
+        let elapsed = now.saturating_duration_since(self.decided);
+        self.decision.clone().told_after(elapsed).given_by(Source::DenyCache)
+    }
+}
+
+impl Counter {
+    fn count(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Goes along with a question, and learns what becomes of it.
+pub(super) struct Ticket {
+    denials: Arc<Denials>,
+    subject: Subject,
+}
+
+enum Subject {
+    Charge {
+        known: Known,
+        asked: Instant,
+    },
+    /// A refund or a reset. What was denied before it happened no longer counts: neither what is
+    /// known when it leaves, nor what is answered until it is over.
+    Change {
+        /// The numbers of the counters.
+        counters: Vec<usize>,
+        /// Whether it is known to be over.
+        settled: bool,
+    },
+}
+
+impl Ticket {
+    fn of_change(denials: &Arc<Denials>, batch: &[Charge<'_>]) -> Self {
+        denials.counters_of(batch).for_each(Counter::count);
+        let counters = batch.iter().map(|charge| denials.counter(charge)).collect();
+        let denials = Arc::clone(denials);
+        Self { denials, subject: Subject::Change { counters, settled: false } }
+    }
+
+    /// Learns the answer, whether its caller still waits for it or not.
+    pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
+        match (&mut self.subject, answer) {
+            (Subject::Charge { known, asked }, Ok(decision)) => {
+                self.denials.record(*known, *asked, decision);
+            }
+            (Subject::Charge { .. }, Err(_)) => {}
+            (Subject::Change { settled, .. }, answer) => {
+                *settled = answer.as_ref().err().is_none_or(|error| !error.may_have_charged());
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let Subject::Change { counters, settled } = &self.subject else { return };
+        let until = Instant::now().checked_add(UNSETTLED_FOR);
+        for counter in counters.iter().map(|&number| &self.denials.counters[number]) {
+            if let (false, Some(until)) = (*settled, until) {
+                counter.unsettled_until.fetch_max(self.denials.micros(until), Ordering::AcqRel);
+            }
+            counter.count();
+        }
+    }
+}
+
+/// A denial that may still be in force when the store does not answer.
+pub(super) struct Standing {
+    denials: Arc<Denials>,
+    known: Known,
+}
+
+impl Standing {
+    /// The answer, or the denial that stands in for an unavailable store.
+    pub(super) fn over(
+        standing: &Option<Self>,
+        answer: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        match (answer, standing) {
+            (Err(error), Some(standing)) if error.is_unavailable() || error.is_overloaded() => {
+                standing.denial().ok_or(error)
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    fn denial(&self) -> Option<Decision> {
+        let denial = self.denials.cache.get(&self.known.id)?;
+        let now = Instant::now();
+        (denial.known == self.known && now < denial.stands_until).then(|| denial.again_at(now))
+    }
+}

@@ -1,0 +1,151 @@
+//! An answer that another task gives, and that its caller does not wait for too long.
+//!
+//! The caller's own future enforces the deadline: whatever holds up the task that sends, a blocked
+//! worker thread or a server that hangs, the caller goes on. A caller that returned leaves its
+//! check behind. The sender drops a check that is not sent yet; one that is in flight counts until
+//! its batch is over.
+
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::{Decision, Error};
+
+/// The sender's end. Dropped, it is answered with an error.
+pub(crate) struct Promise(Arc<Slot>);
+
+/// The caller's end.
+pub(crate) struct Promised {
+    slot: Arc<Slot>,
+    deadline: Instant,
+    /// Made when the answer is first waited for, inside a runtime.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+struct Slot(Mutex<State>);
+
+enum State {
+    /// The caller waits. `sent` is whether the server may have the check.
+    Waiting { sent: bool, waker: Option<Waker> },
+    /// The answer is there.
+    Kept(Result<Decision, Error>),
+    /// The caller is gone, or has its answer.
+    Over,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, answer: Result<Decision, Error>) {
+        let mut state = self.lock();
+        if let State::Waiting { waker, .. } = &mut *state {
+            let waker = waker.take();
+            *state = State::Kept(answer);
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Promise {
+    /// A promise, and the answer that waits for it until the deadline.
+    pub(crate) fn new(deadline: Instant) -> (Self, Promised) {
+        let slot = Arc::new(Slot(Mutex::new(State::Waiting { sent: false, waker: None })));
+        let promised = Promised { slot: Arc::clone(&slot), deadline, timer: None };
+        (Self(slot), promised)
+    }
+
+    /// Notes that the check is about to be sent. Returns false if its caller is gone.
+    pub(crate) fn send(&self) -> bool {
+        match &mut *self.0.lock() {
+            State::Waiting { sent, .. } => {
+                *sent = true;
+                true
+            }
+            State::Kept(_) | State::Over => false,
+        }
+    }
+
+    pub(crate) fn keep(self, answer: Result<Decision, Error>) {
+        self.0.keep(answer);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        // After `keep` this changes nothing.
+        self.0.keep(Err(Error::store("the runtime that its connection ran on was shut down")));
+    }
+}
+
+impl Promised {
+    /// Whether the answer is there.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(*self.slot.lock(), State::Kept(_))
+    }
+
+    /// Whether the deadline is over. Outside of a runtime there are no timers, and the sender
+    /// alone enforces the deadline.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.timer.is_none() && Runtime::try_current().is_ok() {
+            self.timer = Some(Box::pin(sleep_until(self.deadline)));
+        }
+        self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+    }
+
+    fn give_up(&self) -> Poll<Result<Decision, Error>> {
+        Poll::Ready(match mem::replace(&mut *self.slot.lock(), State::Over) {
+            State::Kept(answer) => answer,
+            State::Waiting { sent: true, .. } => Err(Error::timeout()),
+            State::Waiting { sent: false, .. } => Err(Error::timeout_unsent()),
+            State::Over => return Poll::Pending,
+        })
+    }
+}
+
+impl Future for Promised {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.slot.lock();
+        match &mut *state {
+            State::Waiting { waker, .. } => match waker {
+                Some(waker) if waker.will_wake(cx.waker()) => {}
+                waker => *waker = Some(cx.waker().clone()),
+            },
+            State::Kept(_) => {
+                return match mem::replace(&mut *state, State::Over) {
+                    State::Kept(answer) => Poll::Ready(answer),
+                    State::Waiting { .. } | State::Over => Poll::Pending,
+                };
+            }
+            State::Over => return Poll::Pending,
+        }
+        drop(state);
+        if self.is_late(cx) { self.give_up() } else { Poll::Pending }
+    }
+}
+
+impl Drop for Promised {
+    fn drop(&mut self) {
+        let state = mem::replace(&mut *self.slot.lock(), State::Over);
+        // The waker and the answer are dropped outside of the lock.
+        drop(state);
+    }
+}
+
+impl fmt::Debug for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Promise").finish_non_exhaustive()
+    }
+}

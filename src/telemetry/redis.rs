@@ -1,0 +1,99 @@
+//! Events of the Redis store. All name the server, and none its password.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{TARGET, Throttle};
+
+/// The events of one connection to Redis, each once a second at most.
+pub(crate) struct RedisEvents {
+    server: Arc<str>,
+    connected: Throttle,
+    unreachable: Throttle,
+    closed: Throttle,
+    unreadable: Throttle,
+}
+
+/// The time in which a server decides nothing.
+pub(crate) struct Outage {
+    since: Instant,
+    undecided: u64,
+}
+
+impl Outage {
+    pub(crate) fn begin() -> Self {
+        Self { since: Instant::now(), undecided: 0 }
+    }
+
+    pub(crate) fn add(&mut self, checks: usize) {
+        self.undecided = self.undecided.saturating_add(checks as u64);
+    }
+}
+
+impl RedisEvents {
+    pub(crate) fn new(server: Arc<str>) -> Self {
+        let (connected, unreachable, closed, unreadable) = Default::default();
+        Self { server, connected, unreachable, closed, unreadable }
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// A connection was made, or made again.
+    pub(crate) fn connected(&self) {
+        if let Some(unreported) = self.connected.report() {
+            let server = self.server();
+            tracing::debug!(target: TARGET, server, unreported, "connected to Redis");
+        }
+    }
+
+    /// An attempt to connect failed. Another follows after a pause.
+    pub(crate) fn unreachable(&self, error: &dyn Display) {
+        if let Some(unreported) = self.unreachable.report() {
+            let server = self.server();
+            tracing::warn!(target: TARGET, server, %error, unreported, "no connection to Redis");
+        }
+    }
+
+    /// A connection was given up, and the next check makes another.
+    pub(crate) fn closed(&self, error: &dyn Display) {
+        if let Some(unreported) = self.closed.report() {
+            let server = self.server();
+            tracing::warn!(target: TARGET, server, %error, unreported, "Redis connection closed");
+        }
+    }
+
+    /// The server decides again.
+    pub(crate) fn recovered(&self, outage: &Outage) {
+        let outage_ms = u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::warn!(
+            target: TARGET,
+            server = self.server(),
+            outage_ms,
+            undecided = outage.undecided,
+            "Redis decides again"
+        );
+    }
+
+    /// A stored value was corrupt, and counted as none.
+    pub(crate) fn unreadable(&self, key: &str) {
+        if let Some(unreported) = self.unreadable.report() {
+            tracing::warn!(
+                target: TARGET,
+                server = self.server(),
+                key,
+                unreported,
+                "a stored budget is corrupt and counts as full: something else writes to this key"
+            );
+        }
+    }
+}
+
+impl fmt::Debug for RedisEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisEvents").field("server", &self.server).finish_non_exhaustive()
+    }
+}

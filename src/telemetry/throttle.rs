@@ -1,0 +1,93 @@
+//! One event a second at most: what traffic can cause must not fill the log.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Lets one event a second through, and counts the others.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    state: Mutex<State>,
+    /// Whether some were counted and not reported. Most of the time, none were.
+    some_unreported: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reported: Option<Instant>,
+    unreported: u64,
+}
+
+impl Throttle {
+    /// Returns how many were not reported before this event, if this one is to be.
+    pub(crate) fn report(&self) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if state.is_recent(now) {
+            state.unreported += 1;
+            self.some_unreported.store(true, Ordering::Relaxed);
+            return None;
+        }
+        state.reported = Some(now);
+        self.some_unreported.store(false, Ordering::Relaxed);
+        Some(std::mem::take(&mut state.unreported))
+    }
+
+    /// Returns how many were not reported, when the last report is a second ago. Asked where things
+    /// go well, so that the count of one outage is not left for the next.
+    #[cfg(feature = "http")]
+    pub(crate) fn overdue(&self) -> Option<u64> {
+        if !self.some_unreported.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_recent(Instant::now()) || state.unreported == 0 {
+            return None;
+        }
+        self.some_unreported.store(false, Ordering::Relaxed);
+        Some(std::mem::take(&mut state.unreported))
+    }
+}
+
+impl State {
+    fn is_recent(&self, now: Instant) -> bool {
+        self.reported.is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_a_second_is_reported_with_the_count_of_the_others() {
+        let throttle = Throttle::default();
+        assert_eq!(throttle.report(), Some(0));
+        for _ in 0..7 {
+            assert_eq!(throttle.report(), None);
+        }
+        advance(INTERVAL).await;
+        assert_eq!(throttle.report(), Some(7));
+        assert_eq!(throttle.report(), None);
+    }
+
+    #[cfg(feature = "http")]
+    #[tokio::test(start_paused = true)]
+    async fn what_was_left_out_is_due_after_a_second_and_once() {
+        let throttle = Throttle::default();
+        assert_eq!(throttle.overdue(), None);
+        throttle.report();
+        throttle.report();
+        assert_eq!(throttle.overdue(), None, "not within the second");
+        advance(INTERVAL).await;
+        assert_eq!(throttle.overdue(), Some(1));
+        assert_eq!(throttle.overdue(), None);
+        assert_eq!(throttle.report(), Some(0), "it is not blamed on the next outage");
+    }
+}
