@@ -39,11 +39,20 @@ for i = 1, count do
   all_are_whole = all_are_whole and not head_sizes[i]
 end
 
+-- What was read. Only a value of another type counts as unreadable; any other error, as of a missing
+-- right, is the call's: read again, it is raised.
+local function readable(value, ...)
+  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return call(...)
+  end
+  return value
+end
+
 -- What is stored under each key, by its number: false is nothing. All are read at once, unless only
 -- the head of some is needed.
 local values = {}
 if all_are_whole and not keys[2] then
-  values = {(pcall('GET', keys[1]))}
+  values = {readable(pcall('GET', keys[1]), 'GET', keys[1])}
 elseif all_are_whole then
   values = call('MGET', unpack(keys))
   local none = {}
@@ -58,10 +67,10 @@ end
 local function read(k, head_size)
   local value
   if head_size then
-    value = pcall('GETRANGE', keys[k], 0, head_size - 1)
+    value = readable(pcall('GETRANGE', keys[k], 0, head_size - 1), 'GETRANGE', keys[k], 0, 0)
     if value == '' then value = false end
   else
-    value = pcall('GET', keys[k])
+    value = readable(pcall('GET', keys[k]), 'GET', keys[k])
   end
   values[k] = value
   return value

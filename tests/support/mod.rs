@@ -21,17 +21,27 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts the `redis-server` in `$REDIS_SERVER` or on the path.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts with further arguments.
+    pub fn start_with(arguments: &[&str]) -> Self {
         (0..ATTEMPTS)
-            .find_map(|_| Self::start_on(free_port()))
+            .find_map(|_| Self::spawn(free_port(), arguments))
             .unwrap_or_else(|| panic!("redis-server did not start on {ATTEMPTS} free ports"))
     }
 
     /// Starts on a given port; `None` if the server does not come up there.
     pub fn start_on(port: u16) -> Option<Self> {
+        Self::spawn(port, &[])
+    }
+
+    fn spawn(port: u16, arguments: &[&str]) -> Option<Self> {
         let binary = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut process = Command::new(&binary)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", "no", "--dir", "/tmp"])
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -16,9 +16,6 @@ pub(super) async fn greet(
 ) -> Result<(), String> {
     // By itself: a server that wants a password refuses what is as long as the script unheard.
     redis::cmd("PING").query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
-    call::load(connection).await.map_err(|error| in_words(&error))?;
-    // Before anything else of the script's: on a cluster the keys' slots come first.
-    call::dry_run(connection, prefix).await.map_err(|error| in_words(&error))?;
     let mut probe = redis::cmd("EVAL");
     probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
     let failed: Vec<String> =
@@ -30,15 +27,19 @@ pub(super) async fn greet(
         _ => None,
     });
     match failed.next() {
-        None => Ok(()),
+        None => {}
         Some((_, error)) if error.contains("READONLY") => {
-            Err("this server is a read-only replica: name the primary".to_owned())
+            return Err("this server is a read-only replica: name the primary".to_owned());
         }
-        Some((command, error)) => Err(format!(
-            "this Redis user may not run `{command}` on keys that start with `{prefix}:` ({error}); \
-             RedisStore's documentation lists the rights that it needs"
-        )),
+        Some((command, error)) => {
+            return Err(format!(
+                "this Redis user may not run `{command}` on keys that start with `{prefix}:` \
+                 ({error}); RedisStore's documentation lists the rights that it needs"
+            ));
+        }
     }
+    call::load(connection).await.map_err(|error| in_words(&error))?;
+    call::dry_run(connection, prefix).await.map_err(|error| in_words(&error))
 }
 
 /// Why there is no connection to work with, on one line.

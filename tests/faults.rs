@@ -1,0 +1,284 @@
+//! Servers that fail, refuse and talk nonsense: what checks are answered, and what the log says.
+#![cfg(feature = "redis")]
+
+#[path = "support/fake_redis.rs"]
+mod fake_redis;
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tollgate::{Error, Key, Limit, Op, Quota, RedisStore, RedisStoreBuilder, Store};
+use tracing::subscriber::DefaultGuard;
+
+use self::fake_redis::{FakeRedis, greeting};
+use self::support::RedisServer;
+
+fn daily() -> Limit {
+    Limit::fixed_window("daily", Quota::per_day(5)).unwrap()
+}
+
+fn store_of(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder().url(url).deadline(Duration::from_secs(20)).deny_for(Duration::ZERO)
+}
+
+async fn check(store: &RedisStore, key: &str) -> Result<tollgate::Decision, Error> {
+    store.apply(Op::Charge, &[daily().charge(&Key::new(key), 1)]).await
+}
+
+fn run(server: &RedisServer, command: &[&str]) {
+    let () = redis::cmd(command[0]).arg(&command[1..]).query(&mut server.connection()).unwrap();
+}
+
+/// Everything that is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(" tollgate: ")).map(str::to_owned).collect()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn missing_right_is_reported_by_name_when_the_store_connects() {
+    let server = RedisServer::start();
+    for right in
+        ["get", "mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
+    {
+        run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
+        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{right}")]);
+        let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+        let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+        let named = format!("`{}`", right.to_uppercase());
+        assert!(error.contains(&named) && !error.contains("secret"), "{right}: {error}");
+    }
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all", "-evalsha"],
+    );
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("evalsha"), "{error}");
+}
+
+#[tokio::test]
+async fn right_to_read_that_is_lost_later_is_an_error_and_no_fresh_budget() {
+    let server = RedisServer::start();
+    run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = store_of(&url).connect().await.unwrap();
+    run(&server, &["ACL", "SETUSER", "limiter", "-get", "-getrange", "-mget"]);
+    let log = Limit::sliding_log("log", Quota::per_day(5)).unwrap();
+    let key = Key::new("k");
+    for _ in 0..20 {
+        let error = check(&store, "k").await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        let error = store.apply(Op::Charge, &[log.charge(&key, 1)]).await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn server_in_cluster_mode_is_refused_by_name() {
+    let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.to_str().unwrap();
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes", "--dir", path]);
+    for assigned in [false, true] {
+        if assigned {
+            run(&server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+            let state = || -> String {
+                redis::cmd("CLUSTER").arg("INFO").query(&mut server.connection()).unwrap()
+            };
+            while !state().contains("cluster_state:ok") {}
+        }
+        let error = RedisStore::connect(&server.url()).await.unwrap_err().to_string();
+        assert!(error.contains("Redis Cluster is not supported"), "{error}");
+        // A store that does not connect when it is built says so at the first check.
+        let store = store_of(&server.url()).build().unwrap();
+        let error = check(&store, "k").await.unwrap_err();
+        assert!(error.to_string().contains("Redis Cluster is not supported"), "{error}");
+        assert!(!error.may_have_charged());
+    }
+    drop(server);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[tokio::test]
+async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
+    let server = RedisServer::start();
+    let store = store_of(&server.url()).connect().await.unwrap();
+    for _ in 0..5 {
+        assert!(check(&store, "denied").await.unwrap().allowed());
+    }
+    run(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    let (limit, denied) = (daily(), Key::new("denied"));
+    // All at once, so that they leave in few calls.
+    let keys: Vec<_> = (0..50_u64).map(Key::from).collect();
+    let mut answers = vec![store.apply(Op::Peek, &[limit.charge(&keys[0], 1)])];
+    for key in &keys {
+        answers.push(store.apply(Op::Charge, &[limit.charge(key, 1)]));
+        answers.push(store.apply(Op::Charge, &[limit.charge(&denied, 1)]));
+    }
+    let mut decisions = Vec::new();
+    for answer in answers {
+        decisions.push(answer.await);
+    }
+    assert!(decisions[0].as_ref().unwrap().allowed(), "a peek needs no write");
+    for pair in decisions[1..].chunks(2) {
+        let error = pair[0].as_ref().unwrap_err();
+        assert!(error.is_declined() && !error.may_have_charged(), "{error}");
+        assert!(error.to_string().contains("OOM"), "{error}");
+        assert!(!pair[1].as_ref().unwrap().allowed(), "a denial needs no write");
+    }
+    run(&server, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(check(&store, "7").await.unwrap().remaining(), 4, "nothing was charged");
+}
+
+#[tokio::test]
+async fn errors_of_a_server_that_charged_nothing_say_so() {
+    let server = RedisServer::start();
+    let store = store_of(&server.url()).connect().await.unwrap();
+    check(&store, "k").await.unwrap();
+    let refuse = |setting: &str, value: &str| run(&server, &["CONFIG", "SET", setting, value]);
+    refuse("min-replicas-to-write", "1");
+    let error = check(&store, "k").await.unwrap_err();
+    assert!(error.is_declined() && !error.may_have_charged(), "{error}");
+    refuse("min-replicas-to-write", "0");
+    assert_eq!(check(&store, "k").await.unwrap().remaining(), 3);
+    run(&server, &["REPLICAOF", "127.0.0.1", "1"]);
+    let error = check(&store, "k").await.unwrap_err();
+    assert!(error.is_declined() && !error.may_have_charged(), "{error}");
+}
+
+#[tokio::test]
+async fn malformed_reply_is_described_once_and_ends_its_connection() {
+    let nonsense = Arc::new(AtomicBool::new(true));
+    let talks = Arc::clone(&nonsense);
+    let server = FakeRedis::start(move |command, arguments| {
+        greeting(command, arguments).or_else(|| {
+            if talks.load(Ordering::SeqCst) {
+                let mut reply = b"*1000000\r\n".to_vec();
+                reply.extend(b":1234567\r\n".repeat(1_000_000));
+                return Some(reply);
+            }
+            Some(b"*2\r\n:4\r\n:60000000\r\n".to_vec())
+        })
+    });
+    let store = store_of(&server.url()).build().unwrap();
+    let (limit, keys) = (daily(), (0..200_u64).map(Key::from).collect::<Vec<_>>());
+    let answers: Vec<_> =
+        keys.iter().map(|key| store.apply(Op::Charge, &[limit.charge(key, 1)])).collect();
+    let started = Instant::now();
+    for answer in answers {
+        let error = answer.await.unwrap_err();
+        assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    nonsense.store(false, Ordering::SeqCst);
+    while check(&store, "k").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert!(server.connections() >= 2, "on another connection");
+}
+
+#[tokio::test]
+async fn connection_that_fails_at_once_is_not_made_again_and_again() {
+    let server = FakeRedis::start(|command, arguments| {
+        // Connects well, and then refuses, as a server that became a replica does.
+        let refused = || b"-READONLY You can't write against a read only replica.\r\n".to_vec();
+        greeting(command, arguments).or_else(|| Some(refused()))
+    });
+    let store = store_of(&server.url()).build().unwrap();
+    let (log, _guard) = Log::start();
+    let (started, mut checks) = (Instant::now(), 0_u64);
+    while started.elapsed() < Duration::from_secs(2) {
+        let error = check(&store, "k").await.unwrap_err();
+        assert!(!error.may_have_charged(), "{error}");
+        assert!(error.to_string().contains(&server.address()), "{error}");
+        checks += 1;
+        tokio::task::yield_now().await;
+    }
+    assert!(checks > 100, "{checks} checks");
+    assert!(server.connections() <= 12, "{} connections in 2 s", server.connections());
+    let lines = log.lines();
+    assert!(lines.len() <= 8, "{lines:#?}");
+    let closed = lines.iter().find(|line| line.contains("Redis connection closed")).unwrap();
+    assert!(closed.contains(&server.address()) && !closed.contains("hunter2"), "{closed}");
+}
+
+#[tokio::test]
+async fn end_of_an_outage_is_one_event_with_its_length_and_what_was_not_decided() {
+    let mut server = RedisServer::start();
+    let store = store_of(&server.url()).connect().await.unwrap();
+    check(&store, "k").await.unwrap();
+    let (log, _guard) = Log::start();
+    server.kill();
+    for _ in 0..10 {
+        check(&store, "k").await.unwrap_err();
+    }
+    let again = RedisServer::start_on(server.port()).expect("the port is free again");
+    let mut failed = 10;
+    while check(&store, "k").await.is_err() {
+        failed += 1;
+        tokio::task::yield_now().await;
+    }
+    check(&store, "k").await.unwrap();
+    let lines = log.lines();
+    let ends: Vec<_> = lines.iter().filter(|line| line.contains("Redis decides again")).collect();
+    assert_eq!(ends.len(), 1, "{lines:#?}");
+    assert!(ends[0].contains(&format!("undecided={failed}")), "{failed}: {}", ends[0]);
+    assert!(ends[0].contains("outage_ms=") && ends[0].contains(&format!(":{}", again.port())));
+}
+
+#[tokio::test]
+async fn every_failure_to_reach_the_server_has_a_reason() {
+    // Talks for as long as it takes to greet, and hangs up on every other connection.
+    let turns = AtomicU64::new(0);
+    let server = FakeRedis::start(move |command, arguments| {
+        let hangs_up = command == "PING" && turns.fetch_add(1, Ordering::SeqCst) % 2 == 1;
+        if hangs_up { None } else { greeting(command, arguments) }
+    });
+    let store = store_of(&server.url()).build().unwrap();
+    let mut checks = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let store = store.clone();
+        checks.spawn(async move {
+            let mut errors = Vec::new();
+            for _ in 0..50 {
+                errors.push(check(&store, "k").await.unwrap_err().to_string());
+                tokio::task::yield_now().await;
+            }
+            errors
+        });
+    }
+    for error in checks.join_all().await.concat() {
+        let reason = error.rsplit(": ").next().unwrap_or_default();
+        assert!(!reason.is_empty() && error.contains(&server.address()), "{error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! A flood of requests, a worker that is blocked, callers that give up: what must hold all the same.
+#![cfg(all(feature = "axum", feature = "redis"))]
+
+mod support;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use tokio::task::JoinSet;
+use tollgate::{
+    Extension, Key, Limit, OnStoreFailure, Op, Quota, RateLimitLayer, RateLimiter, Store,
+};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+use self::support::RedisServer;
+
+/// The number of the client that a request is from.
+#[derive(Clone, Copy)]
+struct Client(u64);
+
+/// What became of a flood.
+#[derive(Debug, Default)]
+struct Outcome {
+    forwarded: AtomicU64,
+    denied: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+/// Sends `rounds` requests from each of `tasks` tasks, all at once, over `clients` clients.
+async fn flood(layer: &RateLimitLayer, tasks: u64, clients: u64, rounds: u64) -> Outcome {
+    flood_after(layer, tasks, clients, rounds, || ()).await
+}
+
+/// The same, with `begin` called when all tasks have sent their first request.
+async fn flood_after(
+    layer: &RateLimitLayer,
+    tasks: u64,
+    clients: u64,
+    rounds: u64,
+    begin: impl FnOnce(),
+) -> Outcome {
+    let outcome = Arc::new(Outcome::default());
+    let sent = Arc::new(AtomicU64::new(0));
+    let mut flood = JoinSet::new();
+    for task in 0..tasks {
+        let (layer, outcome, sent) = (layer.clone(), Arc::clone(&outcome), Arc::clone(&sent));
+        flood.spawn(async move {
+            let service =
+                ServiceBuilder::new().layer(layer).service(service_fn(async |_: Request<Body>| {
+                    Ok::<_, std::convert::Infallible>(Response::new(()))
+                }));
+            for _ in 0..rounds {
+                let mut request = Request::new(Body::empty());
+                request.extensions_mut().insert(Client(task % clients));
+                let response = service.clone().oneshot(request);
+                sent.fetch_add(1, Ordering::Relaxed);
+                let response = response.await.unwrap();
+                let count = match response.status() {
+                    StatusCode::OK => &outcome.forwarded,
+                    StatusCode::TOO_MANY_REQUESTS => &outcome.denied,
+                    StatusCode::SERVICE_UNAVAILABLE => &outcome.unavailable,
+                    other => panic!("{other}"),
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    while sent.load(Ordering::Relaxed) < tasks {
+        tokio::task::yield_now().await;
+    }
+    begin();
+    while flood.join_next().await.is_some() {}
+    Arc::into_inner(outcome).unwrap()
+}
+
+fn layer(limiter: &RateLimiter, limit: &str) -> RateLimitLayer {
+    let by_client = Extension::new(|client: &Client| Key::from(client.0));
+    RateLimitLayer::fixed_window(limiter, limit, Quota::per_hour(1)).key(by_client).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flood_does_not_open_the_limit() {
+    let server = RedisServer::start();
+    for (deny_for, clients) in [(Duration::ZERO, 1), (Duration::from_secs(1), 200)] {
+        let store = server.store().deny_for(deny_for).connect().await.unwrap();
+        let layer = layer(&RateLimiter::new(store), &format!("of {clients}"));
+        // Nothing is answered before everything is sent: more than may wait.
+        server.pause(true);
+        let outcome = flood_after(&layer, 20_000, clients, 3, || server.pause(false)).await;
+        assert!(outcome.unavailable.load(Ordering::Relaxed) > 0, "{outcome:?}");
+        assert_eq!(outcome.forwarded.load(Ordering::Relaxed), clients, "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn overload_is_answered_with_503_unless_chosen_otherwise() {
+    let server = RedisServer::start();
+    let store = server.store().deny_for(Duration::ZERO).max_waiting(10).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    let rejecting = layer(&limiter, "rejecting");
+    let outcome = flood(&rejecting, 100, 100, 1).await;
+    assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 10, "{outcome:?}");
+    assert_eq!(outcome.unavailable.load(Ordering::Relaxed), 90, "{outcome:?}");
+
+    let forwarding = layer(&limiter, "forwarding").on_overload(OnStoreFailure::Forward);
+    let outcome = flood(&forwarding, 100, 100, 1).await;
+    assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 100, "{outcome:?}");
+}
+
+#[tokio::test]
+async fn denial_stands_while_the_store_does_not_answer() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(50);
+    let store = server.store().deadline(deadline).deny_for(Duration::from_millis(1));
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    for policy in [OnStoreFailure::Forward, OnStoreFailure::Refuse] {
+        let layer = layer(&limiter, "api").on_store_failure(policy);
+        flood(&layer, 10, 10, 3).await;
+        server.pause(true);
+        let outcome = flood(&layer, 10, 10, 2).await;
+        assert_eq!(outcome.denied.load(Ordering::Relaxed), 20, "{policy:?}: {outcome:?}");
+        let outcome = flood(&layer, 11, 11, 1).await;
+        assert_eq!(outcome.denied.load(Ordering::Relaxed), 10, "{policy:?}: {outcome:?}");
+        server.pause(false);
+        // Until it decides again.
+        while limiter.peek(&daily(), &Key::new("k"), 1).await.is_err() {}
+    }
+}
+
+fn daily() -> Limit {
+    Limit::fixed_window("daily", Quota::per_day(1_000_000)).unwrap()
+}
+
+#[tokio::test]
+async fn late_denial_is_remembered() {
+    let server = RedisServer::start();
+    // Long enough for the connection to be kept: a late answer has as long again.
+    let deadline = Duration::from_millis(1_500);
+    let store = server.store().deadline(deadline).connect().await.unwrap();
+    let (limit, key) = (Limit::fixed_window("api", Quota::per_hour(1)).unwrap(), Key::new("k"));
+    let check = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    assert!(check().await.unwrap().allowed());
+    server.pause(true);
+    // The caller goes away, and the denial comes.
+    let gone = tokio::time::timeout(Duration::from_millis(5), check()).await;
+    assert!(gone.is_err());
+    server.pause(false);
+    let other = Key::new("other");
+    assert!(store.apply(Op::Charge, &[limit.charge(&other, 1)]).await.unwrap().allowed());
+    server.pause(true);
+    assert!(!check().await.unwrap().allowed(), "it is known without asking");
+    server.pause(false);
+}
+
+#[test]
+fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (stalled, other) = (runtime(), runtime());
+    let deadline = Duration::from_millis(100);
+    let store = server.store().deadline(deadline).build().unwrap();
+    let (limit, key) = (daily(), Key::new("k"));
+    let answers = {
+        let _inside = stalled.enter();
+        [1, 2].map(|cost| store.apply(Op::Charge, &[limit.charge(&key, cost)]))
+    };
+    // The second is with a task of the runtime that nothing drives.
+    let [_first, second] = answers;
+    let started = Instant::now();
+    let error = other.block_on(second).unwrap_err();
+    assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10), "before: for ever");
+}
+
+#[tokio::test]
+async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_secs(10);
+    let store = server.store().deadline(deadline).deny_for(Duration::ZERO).max_waiting(100);
+    let store = store.connect().await.unwrap();
+    let (limit, key) = (daily(), Key::new("k"));
+    let check = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    assert!(check().await.unwrap().allowed());
+    let tasks = tokio::runtime::Handle::current().metrics();
+    server.pause(true);
+    let mut overloaded = 0;
+    for _ in 0..20_000 {
+        let mut answer = pin!(check());
+        let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        overloaded += u64::from(polled.is_ready());
+        drop(answer);
+        tokio::task::yield_now().await;
+    }
+    assert!(overloaded > 19_000, "{overloaded} were rejected");
+    assert!(tasks.num_alive_tasks() < 10, "{} tasks", tasks.num_alive_tasks());
+    server.pause(false);
+    let used = loop {
+        if let Ok(decision) = store.apply(Op::Peek, &[limit.charge(&key, 0)]).await {
+            break 1_000_000 - decision.remaining();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(used <= 101, "{used} units were charged");
+}
