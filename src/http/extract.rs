@@ -35,9 +35,19 @@ const IPV6_PREFIX: u8 = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp;
 
+impl PeerIp {
+    const NETWORK: PeerNetwork = PeerNetwork { ipv6_prefix: IPV6_PREFIX };
+
+    /// The key of an address: for a reset or a refund of its budget.
+    #[must_use]
+    pub fn key_of(address: IpAddr) -> Key {
+        Self::NETWORK.key_of(address)
+    }
+}
+
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        PeerNetwork { ipv6_prefix: IPV6_PREFIX }.extract(parts)
+        Self::NETWORK.extract(parts)
     }
 }
 
