@@ -28,10 +28,16 @@ impl RedisServer {
 
     /// Starts on a given port; `None` if the server does not come up there.
     pub fn start_on(port: u16) -> Option<Self> {
+        Self::start_with(port, &[])
+    }
+
+    /// Starts on a given port, with more arguments.
+    pub fn start_with(port: u16, arguments: &[String]) -> Option<Self> {
         let binary = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut process = Command::new(&binary)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", "no", "--dir", "/tmp"])
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -14,6 +14,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
+use super::tls;
 use crate::telemetry;
 
 /// How long one attempt to connect may take.
@@ -132,6 +133,9 @@ impl Shared {
 
 /// Why there is no connection to work with, on one line.
 pub(super) fn in_words(error: &RedisError) -> String {
+    if let Some(failure) = tls::failure(error) {
+        return failure;
+    }
     if error.kind() == ErrorKind::Parse {
         return "what answers there does not speak Redis's protocol".to_owned();
     }
