@@ -201,8 +201,10 @@ macro_rules! from_numbers {
 from_numbers!(u16, u32, u64, u128, i16, i32, i64, i128);
 
 impl From<IpAddr> for Key {
+    /// The whole address: for the network that a client has, use `PeerIp::key_of`. An IPv4 address
+    /// is the same in IPv6 notation.
     fn from(address: IpAddr) -> Self {
-        Self::new(address.to_string())
+        Self::new(address.to_canonical().to_string())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Keys are trees, and two encoded keys are equal only if their trees are.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 use proptest::prelude::*;
 use tollgate::Key;
@@ -85,6 +86,13 @@ fn one_part_is_the_part_and_no_part_is_everyone() {
     assert_eq!(Key::from_parts(["a"]), Key::new("a"));
     assert_eq!(Key::from_parts([""; 0]), Key::global());
     assert_eq!(Key::from(42), Key::new("42"));
+}
+
+#[test]
+fn an_ipv4_address_has_one_key_in_either_notation() {
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!(Key::from(address("::ffff:192.0.2.1")), Key::new("192.0.2.1"));
+    assert_ne!(Key::from(address("::192.0.2.1")), Key::new("192.0.2.1"));
 }
 
 #[test]

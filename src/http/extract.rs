@@ -159,7 +159,8 @@ impl KeyExtractor for Header {
 /// The route that matched: method and path template, as `GET /users/{id}`.
 ///
 /// The template is the router's, so no spelling of a path is a budget of its own. `HEAD` counts
-/// as `GET`, which answers it; methods that HTTP does not define count as one.
+/// as `GET`, which answers it; methods that HTTP does not define count as one, `OTHER`. The key is
+/// `Key::from_parts(["GET", "/users/{id}"])`.
 ///
 /// Put the layer on with `route_layer`, so that it sees matched requests only. There is no key
 /// where no route matched: outside the router, for a 404 behind `Router::layer`, and inside a

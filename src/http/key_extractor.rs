@@ -61,7 +61,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         0
     }
 
-    /// This key and another's, as one. It is missing if one of them is.
+    /// This key and another's as one, by [`Key::join`]. It is missing if one of them is.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
