@@ -8,7 +8,7 @@
 .PHONY: test check doc bench micro redis
 
 # Without Redis, without Axum, without HTTP: features are additive.
-FEWER_FEATURES = "" redis http "http redis"
+FEWER_FEATURES = "" redis tls http "http redis"
 
 test: redis
 	cargo test --all-features

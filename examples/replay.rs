@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo run --example replay -- \
-//!   --limit '{"name":"api","algorithm":"gcra","limit":5,"period_us":1000000,"burst":5}' <<'EOF'
+//!   --limit '{"name":"api","algorithm":"gcra","limit":5,"period":"1s"}' <<'EOF'
 //! {"at_us":0,"op":"charge","key":"k","cost":1}
 //! {"at_us":200000,"op":"peek","key":"k","cost":5}
 //! EOF
@@ -12,6 +12,9 @@
 //! A line has the time (`at_us`), and may have an `op` (`charge`, `peek`, `refund`, `reset`;
 //! charge if it is not given), a `key`, a `cost` (1 if it is not given), and a `limit` that takes
 //! the place of the one of its name from there on.
+//!
+//! A limit may have its period in microseconds, as `period_us`, in place of a `period` with a unit.
+//! The test vectors and other programs write it so.
 //!
 //! `--help` lists the options.
 
@@ -23,6 +26,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tollgate::{
     Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, RateLimiter, RedisStore, Verdict,
 };
@@ -32,8 +36,8 @@ Replays checks against limits, in virtual time.
 
 usage: replay --limit JSON [--limit JSON ...] [--store memory|redis://...] [--summary] < checks
 
-  --limit JSON    a limit, as {\"name\":\"api\",\"algorithm\":\"gcra\",\"limit\":5,\"period_us\":1000000,\"burst\":5};
-                  several are decided as one group
+  --limit JSON    a limit, as {\"name\":\"api\",\"algorithm\":\"gcra\",\"limit\":5,\"period\":\"15m\",\"burst\":5};
+                  `period` has a unit, or is \"period_us\":900000000; several are one group
   --store STORE   memory (the default), or the URL of a Redis; what is replayed there is kept
                   under keys of this run's own, and goes away by itself, an hour after its time
   --summary       print totals instead of each decision
@@ -62,7 +66,26 @@ struct Check {
     key: String,
     #[serde(default = "one")]
     cost: u32,
-    limit: Option<Limit>,
+    limit: Option<AnyLimit>,
+}
+
+/// A limit in the format of `tollgate::Limit`, or with `period_us` in place of its period.
+#[derive(Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+struct AnyLimit(Limit);
+
+impl TryFrom<Map<String, Value>> for AnyLimit {
+    type Error = String;
+
+    fn try_from(mut fields: Map<String, Value>) -> Result<Self, String> {
+        if let Some(micros) = fields.remove("period_us") {
+            let micros = micros.as_u64().ok_or("`period_us` is not a whole number")?;
+            if fields.insert("period".to_owned(), format!("{micros}us").into()).is_some() {
+                return Err("`period` and `period_us` are the same: remove one".to_owned());
+            }
+        }
+        serde_json::from_value(Value::Object(fields)).map(Self).map_err(|error| error.to_string())
+    }
 }
 
 const fn one() -> u32 {
@@ -231,7 +254,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
             continue;
         }
         let check = parse(&line).map_err(|error| wrong(&error))?;
-        if let Some(limit) = &check.limit {
+        if let Some(AnyLimit(limit)) = &check.limit {
             change(&mut options.limits, limit).map_err(|error| wrong(&error))?;
         }
         clock.set(Duration::from_micros(check.at_us));
@@ -304,7 +327,7 @@ fn options() -> Result<Option<Options>, Box<dyn Error>> {
         match argument.as_str() {
             "--limit" => {
                 let json = value()?;
-                let limit: Limit = serde_json::from_str(&json)
+                let AnyLimit(limit) = serde_json::from_str(&json)
                     .map_err(|error| format!("--limit {json}: {error}"))?;
                 if options.limits.iter().any(|known| known.name() == limit.name()) {
                     return Err(format!("two limits have the name `{}`", limit.name()).into());

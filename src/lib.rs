@@ -36,6 +36,8 @@ pub use key::Key;
 pub use limit::Limit;
 pub use limiter::RateLimiter;
 pub use quota::Quota;
+#[cfg(feature = "tls")]
+pub use store::Tls;
 pub use store::{Answer, MemoryStore, Store, decide};
 #[cfg(feature = "redis")]
 pub use store::{DenyCache, Leased, LeasedBuilder, RedisStore, RedisStoreBuilder};

@@ -36,24 +36,30 @@ use crate::{Charge, ConfigError, Key, Quota};
 ///
 /// # Configuration
 ///
-/// A limit is also its own configuration format, through serde. Units are in the field's name or
-/// are the check's units; unknown fields and fields of another algorithm are errors.
+/// A limit is also its own configuration format, through serde. A period has a unit: a bare number
+/// is an error. Unknown fields and fields of another algorithm are errors, too.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limit: Limit = serde_json::from_str(
-///     r#"{"name":"api","algorithm":"gcra","limit":5,"period_us":1000000,"burst":10}"#,
+///     r#"{"name":"login","algorithm":"gcra","limit":5,"period":"15m","burst":10}"#,
 /// )?;
-/// assert_eq!(limit, Limit::gcra("api", Quota::per_second(5).burst(10))?);
+/// let same: Limit = serde_json::from_str(
+///     r#"{"name":"login","algorithm":"gcra","quota":"5/15m","burst":10}"#,
+/// )?;
+/// assert_eq!(limit, same);
+/// assert_eq!(limit, Limit::gcra("login", "5/15m".parse::<Quota>()?.burst(10))?);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// | field | of | default |
 /// |---|---|---|
-/// | `name`, `algorithm`, `limit`, `period_us` | all | none: they are required |
+/// | `name`, `algorithm` | all | none: they are required |
+/// | `limit` and `period`, such as `5` and `"15m"` | all | none: both are required without `quota` |
+/// | `quota`, such as `"5/15m"`: [the two in one](Quota#as-text) | all | none |
 /// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | `limit` |
 /// | `cells` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |

@@ -1,6 +1,11 @@
 //! How much is allowed.
 
+pub(crate) mod period;
+
+use std::str::FromStr;
 use std::time::Duration;
+
+use crate::ConfigError;
 
 /// How much: `limit` units per `period`, with a `burst`.
 ///
@@ -26,6 +31,37 @@ use std::time::Duration;
 /// The token bucket, the leaky bucket and GCRA refill all the time at `limit / period`, and hold
 /// at most `burst` units. The windows and the log hold exactly `limit` units a `period`; a burst
 /// given to one of them is a [`ConfigError`](crate::ConfigError).
+///
+/// # As text
+///
+/// A quota is also parsed from text: a limit, a slash, and a period.
+///
+/// | text | quota |
+/// |---|---|
+/// | `5/15m` | 5 per 15 minutes |
+/// | `100/1h30m` | 100 per hour and a half |
+/// | `10/s` | 10 per second: a unit alone means one |
+///
+/// A period is made of whole numbers with units, from the longest unit to the shortest. It lasts
+/// from `1us` to `366d`. There is no period without a unit.
+///
+/// | unit | means |
+/// |---|---|
+/// | `d` | days of 24 hours |
+/// | `h` | hours |
+/// | `m` | minutes |
+/// | `s` | seconds |
+/// | `ms` | milliseconds |
+/// | `us` | microseconds |
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::Quota;
+/// assert_eq!("5/15m".parse::<Quota>()?, Quota::new(5, Duration::from_secs(15 * 60)));
+/// assert_eq!("10/s".parse::<Quota>()?.burst(20), Quota::per_second(10).burst(20));
+/// assert!("5/15".parse::<Quota>().unwrap_err().to_string().contains("has no unit"));
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct Quota {
@@ -94,5 +130,30 @@ impl Quota {
     /// The burst, if one was given.
     pub(crate) const fn explicit_burst(&self) -> Option<u64> {
         self.burst
+    }
+}
+
+impl FromStr for Quota {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let wrong = |why: &str| {
+            ConfigError::new(format!(
+                "the quota `{}` {why}; write a limit, a slash and a period, such as `5/15m` or \
+                 `10/s`",
+                text.escape_debug()
+            ))
+        };
+        let (limit, period) = text.split_once('/').ok_or_else(|| wrong("has no slash"))?;
+        if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(wrong("does not start with a whole number"));
+        }
+        let limit = limit.parse().map_err(|_| wrong("has a limit of more than 64 bits"))?;
+        // A unit alone means one of it.
+        let period = match period.as_bytes().first() {
+            Some(byte) if byte.is_ascii_alphabetic() => period::parse(&format!("1{period}")),
+            _ => period::parse(period),
+        };
+        Ok(Self::new(limit, period?))
     }
 }

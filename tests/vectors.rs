@@ -56,11 +56,18 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     line
 }
 
+/// A limit as the vectors write it: with its period in microseconds.
+fn parse(json: &Value) -> Limit {
+    let mut fields = json.as_object().unwrap().clone();
+    let micros = fields.remove("period_us").unwrap();
+    fields.insert("period".to_owned(), json!(format!("{micros}us")));
+    serde_json::from_value(fields.into()).unwrap()
+}
+
 async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
     for (name, lines) in vectors() {
         let clock = ManualClock::new();
         let store = store(&name, clock.clone());
-        let parse = |json: &Value| serde_json::from_value::<Limit>(json.clone()).unwrap();
         let mut limits: Vec<Limit> =
             lines[0]["limits"].as_array().unwrap().iter().map(parse).collect();
         for (number, line) in lines.iter().enumerate().skip(1) {

@@ -35,9 +35,19 @@ const IPV6_PREFIX: u8 = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp;
 
+impl PeerIp {
+    const NETWORK: PeerNetwork = PeerNetwork { ipv6_prefix: IPV6_PREFIX };
+
+    /// The key of an address: for a reset or a refund of its budget.
+    #[must_use]
+    pub fn key_of(address: IpAddr) -> Key {
+        Self::NETWORK.key_of(address)
+    }
+}
+
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        PeerNetwork { ipv6_prefix: IPV6_PREFIX }.extract(parts)
+        Self::NETWORK.extract(parts)
     }
 }
 
@@ -149,7 +159,8 @@ impl KeyExtractor for Header {
 /// The route that matched: method and path template, as `GET /users/{id}`.
 ///
 /// The template is the router's, so no spelling of a path is a budget of its own. `HEAD` counts
-/// as `GET`, which answers it; methods that HTTP does not define count as one.
+/// as `GET`, which answers it; methods that HTTP does not define count as one, `OTHER`. The key is
+/// `Key::from_parts(["GET", "/users/{id}"])`.
 ///
 /// Put the layer on with `route_layer`, so that it sees matched requests only. There is no key
 /// where no route matched: outside the router, for a 404 behind `Router::layer`, and inside a

@@ -17,6 +17,9 @@ use crate::Key;
 /// each request has a fresh budget each time. Take what authentication left, or the peer's
 /// address; and put the matched path (`Route`), never the request's path, into a key.
 ///
+/// Two extractors under one limit share a budget where their values read alike: user `42` and a
+/// header that says `42` have one key. [`or`](Self::or) keeps its two apart.
+///
 /// ```
 /// use http::request::Parts;
 /// use tollgate::{Key, KeyExtractor, MissingKey, PeerIp};
@@ -51,7 +54,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// [choice](crate::RateLimitLayer::on_missing_key).
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey>;
 
-    /// This key and another's, as one. It is missing if one of them is.
+    /// The number of fallbacks in this extractor, for a chain of [`or`](Self::or): 0, unless the
+    /// extractor returns keys of such a chain as they are. A wrapper returns the number of the
+    /// extractor that it wraps.
+    fn fallbacks(&self) -> u8 {
+        0
+    }
+
+    /// This key and another's as one, by [`Key::join`]. It is missing if one of them is.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
@@ -59,8 +69,30 @@ pub trait KeyExtractor: Send + Sync + 'static {
         And(self, other)
     }
 
-    /// This key, or another's where this one is missing. Keys of the two never meet: a client
-    /// cannot reach another's address budget with a header that looks like an address.
+    /// This key, or another's where this one is missing.
+    ///
+    /// Keys of this extractor stay as they are. Keys of the other are marked as
+    /// [fallbacks](Key::fallback), once for each `or` before them, so keys of the two never meet: a
+    /// client cannot reach another's address budget with a header that looks like an address.
+    ///
+    /// ```
+    /// use tollgate::{Extension, Key, KeyExtractor, Limit, PeerIp, RateLimiter};
+    ///
+    /// #[derive(Clone)]
+    /// struct UserId(u64);
+    ///
+    /// let key = Extension::new(|user: &UserId| Key::from(user.0)).or(PeerIp);
+    ///
+    /// /// Resets the budgets of user 42, and of the requests without a user from an address.
+    /// async fn reset(limiter: &RateLimiter, limit: &Limit) -> Result<(), tollgate::Error> {
+    ///     limiter.reset(limit, &Key::from(42)).await?;
+    ///     let address = [192, 0, 2, 1].into();
+    ///     limiter.reset(limit, &PeerIp::key_of(address).fallback()).await?;
+    ///     Ok(())
+    /// }
+    /// # fn takes(_: impl KeyExtractor) {}
+    /// # takes(key);
+    /// ```
     fn or<E: KeyExtractor>(self, fallback: E) -> Or<Self, E>
     where
         Self: Sized,
@@ -106,11 +138,19 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         (**self).extract(parts)
     }
+
+    fn fallbacks(&self) -> u8 {
+        (**self).fallbacks()
+    }
 }
 
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         (**self).extract(parts)
+    }
+
+    fn fallbacks(&self) -> u8 {
+        (**self).fallbacks()
     }
 }
 
@@ -128,19 +168,31 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B>(A, B);
 
+impl<A: KeyExtractor, B: KeyExtractor> Or<A, B> {
+    /// Marks a key of the second branch once for each extractor of the chain before its own.
+    fn marked(&self, key: Key) -> Key {
+        (0..=self.0.fallbacks()).fold(key, |key, _| key.fallback())
+    }
+}
+
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        // The number of the branch keeps the two apart, whatever their keys contain.
-        match self.0.extract(parts) {
-            Ok(key) => Ok(Key::from(1_u16).join(&key)),
-            Err(first) => {
-                match self.1.extract(parts) {
-                    Ok(key) => Ok(Key::from(2_u16).join(&key)),
-                    Err(second) => Err(MissingKey::new(format!("{first}; {second}"))
-                        .detail(format!("{}; {}", first.logged(), second.logged()))),
-                }
-            }
+        let first = match self.0.extract(parts) {
+            Ok(key) => return Ok(key),
+            Err(missing) => missing,
+        };
+        match self.1.extract(parts) {
+            Ok(key) => Ok(self.marked(key)),
+            Err(second) => Err(MissingKey::new(format!("{first}; {second}")).detail(format!(
+                "{}; {}",
+                first.logged(),
+                second.logged()
+            ))),
         }
+    }
+
+    fn fallbacks(&self) -> u8 {
+        self.0.fallbacks().saturating_add(1).saturating_add(self.1.fallbacks())
     }
 }
 

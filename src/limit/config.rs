@@ -1,10 +1,12 @@
 //! The form of a limit in a configuration file.
 
-use std::time::Duration;
+use std::fmt;
 
+use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Algorithm, Anchor, Mode};
+use crate::quota::period;
 use crate::{ConfigError, Limit, Quota};
 
 #[derive(Serialize, Deserialize)]
@@ -12,8 +14,12 @@ use crate::{ConfigError, Limit, Quota};
 pub(super) struct Config {
     name: String,
     algorithm: AlgorithmName,
-    limit: u64,
-    period_us: u64,
+    #[serde(default, skip_serializing)]
+    quota: Option<Written>,
+    #[serde(default)]
+    limit: Option<u64>,
+    #[serde(default)]
+    period: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,6 +28,32 @@ pub(super) struct Config {
     mode: Option<Mode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     anchor: Option<Anchor>,
+}
+
+/// A text where a number would have no unit.
+#[derive(Serialize)]
+struct Written(String);
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a text with a unit, such as \"15m\" for `period` or \"5/15m\" for `quota`",
+                )
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Written, E> {
+                Ok(Written(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -33,6 +65,28 @@ enum AlgorithmName {
     TokenBucket,
     LeakyBucket,
     Gcra,
+}
+
+impl Config {
+    fn quota(&self) -> Result<Quota, ConfigError> {
+        let quota = match (&self.quota, self.limit, &self.period) {
+            (Some(quota), None, None) => quota.0.parse()?,
+            (None, Some(limit), Some(period)) => Quota::new(limit, period::parse(&period.0)?),
+            (Some(_), ..) => {
+                return Err(ConfigError::new(
+                    "`quota` stands for `limit` and `period`: remove it, or remove those two",
+                ));
+            }
+            (None, limit, _) => {
+                let missing = if limit.is_none() { "limit" } else { "period" };
+                return Err(ConfigError::new(format!(
+                    "`{missing}` is missing; write `limit` and `period`, such as 5 and \"15m\", or \
+                     `quota`, such as \"5/15m\""
+                )));
+            }
+        };
+        Ok(self.burst.map_or(quota, |burst| quota.burst(burst)))
+    }
 }
 
 impl TryFrom<Config> for Limit {
@@ -56,10 +110,7 @@ impl TryFrom<Config> for Limit {
         }
 
         let name = &config.name;
-        let mut quota = Quota::new(config.limit, Duration::from_micros(config.period_us));
-        if let Some(burst) = config.burst {
-            quota = quota.burst(burst);
-        }
+        let quota = config.quota().map_err(|error| error.of_limit(name))?;
         match config.algorithm {
             Name::FixedWindow => Self::fixed(name, quota, config.anchor.unwrap_or(Anchor::First)),
             Name::SlidingWindow => Self::sliding_window_of(name, quota, config.cells.unwrap_or(1)),
@@ -90,8 +141,9 @@ impl From<Limit> for Config {
         Self {
             name: limit.name().to_owned(),
             algorithm,
-            limit: limit.quota.limit(),
-            period_us: u64::try_from(limit.quota.period().as_micros()).unwrap_or(u64::MAX),
+            quota: None,
+            limit: Some(limit.quota.limit()),
+            period: Some(Written(period::write(limit.quota.period()))),
             burst: limit.quota.explicit_burst(),
             cells,
             mode,

@@ -24,6 +24,8 @@ pub use self::deny_cache::DenyCache;
 #[cfg(feature = "redis")]
 pub use self::leased::{Leased, LeasedBuilder};
 pub use self::memory::MemoryStore;
+#[cfg(feature = "tls")]
+pub use self::redis::Tls;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 

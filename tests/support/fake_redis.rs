@@ -58,7 +58,7 @@ pub fn greeting(command: &str, arguments: &[Vec<u8>]) -> Option<Vec<u8>> {
     })
 }
 
-fn serve(stream: &TcpStream, answer: &(dyn Fn(&str, &[Vec<u8>]) -> Option<Vec<u8>> + Sync)) {
+fn serve(stream: &TcpStream, answer: &impl Fn(&str, &[Vec<u8>]) -> Option<Vec<u8>>) {
     let mut input = BufReader::new(stream);
     while let Some(command) = read_command(&mut input) {
         let Some((name, arguments)) = command.split_first() else { return };

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -27,16 +28,17 @@ impl RedisServer {
     /// Starts with further arguments.
     pub fn start_with(arguments: &[&str]) -> Self {
         (0..ATTEMPTS)
-            .find_map(|_| Self::spawn(free_port(), arguments))
+            .find_map(|_| Self::start_on_with(free_port(), arguments))
             .unwrap_or_else(|| panic!("redis-server did not start on {ATTEMPTS} free ports"))
     }
 
     /// Starts on a given port; `None` if the server does not come up there.
     pub fn start_on(port: u16) -> Option<Self> {
-        Self::spawn(port, &[])
+        Self::start_on_with::<&str>(port, &[])
     }
 
-    fn spawn(port: u16, arguments: &[&str]) -> Option<Self> {
+    /// Starts on a given port, with further arguments.
+    pub fn start_on_with<A: AsRef<OsStr>>(port: u16, arguments: &[A]) -> Option<Self> {
         let binary = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut process = Command::new(&binary)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool};
 use hashbrown::DefaultHashBuilder;
-use redis::{AsyncConnectionConfig, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client};
 
 use super::connection::Connections;
 use super::lane::{Lane, Settings};
+use super::tls::{self, Tls};
 use super::{Lanes, RedisStore};
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
@@ -42,6 +43,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | setting | default |
 /// |---|---|
 /// | [`url`](Self::url) or [`pool`](Self::pool) | `redis://127.0.0.1/` |
+/// | `tls`, with the feature `tls`: a CA, a client certificate | the operating system's CAs, none |
 /// | [`prefix`](Self::prefix) | `tollgate` |
 /// | [`deadline`](Self::deadline) | 250 ms |
 /// | [`lanes`](Self::lanes) | 1 |
@@ -51,6 +53,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 #[must_use = "a builder does nothing until the store is built"]
 pub struct RedisStoreBuilder {
     source: Source,
+    tls: Option<Tls>,
     prefix: String,
     deadline: Duration,
     lanes: usize,
@@ -68,6 +71,7 @@ impl RedisStoreBuilder {
     pub(super) fn new() -> Self {
         Self {
             source: Source::Url(DEFAULT_URL.to_owned()),
+            tls: None,
             prefix: DEFAULT_PREFIX.to_owned(),
             deadline: DEFAULT_DEADLINE,
             lanes: DEFAULT_LANES,
@@ -77,10 +81,18 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// The Redis to use: `redis://[user:password@]host[:port][/database]`. For `rediss://` (TLS),
-    /// depend on the crate `redis`, version 1, with its feature `tokio-rustls-comp`.
+    /// The Redis to use: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS,
+    /// which needs the feature `tls`.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = Source::Url(url.into());
+        self
+    }
+
+    /// The CA and the client certificate of a `rediss://` URL, in place of the operating system's
+    /// CAs and no certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -187,8 +199,13 @@ impl RedisStoreBuilder {
                     self.lanes + 1
                 )));
             }
+            Source::Pool(_) if self.tls.is_some() => {
+                return Err(ConfigError::new(
+                    "`tls` is for a URL: a pool has certificates of its own; remove one of the two",
+                ));
+            }
             Source::Pool(pool) => (pool, "the pool's server".to_owned()),
-            Source::Url(url) => pool(&url, self.lanes)?,
+            Source::Url(url) => pool(client(&url, self.tls)?, self.lanes)?,
         };
         let (server, prefix): (Arc<str>, Arc<str>) = (server.into(), self.prefix.into());
         let settings = Settings {
@@ -222,7 +239,8 @@ impl RedisStoreBuilder {
             lane.connections.get().await.map_err(|reason| {
                 ConfigError::new(format!(
                     "the rate limit store could not be reached: {reason}; check that Redis runs, \
-                     and the URL: host, port, user, password and database"
+                     and the URL: scheme (`rediss://` is TLS), host, port, user, password and \
+                     database"
                 ))
             })?;
         }
@@ -231,22 +249,34 @@ impl RedisStoreBuilder {
 }
 
 /// A pool of the connections that a store keeps, and the server's address.
-fn pool(url: &str, lanes: usize) -> Result<(Pool, String), ConfigError> {
+fn pool(client: Client, lanes: usize) -> Result<(Pool, String), ConfigError> {
     // The store has a deadline of its own; the connection's would only cut it short.
     let connection = AsyncConnectionConfig::new().set_response_timeout(None);
-    // Not with the URL in the message: it has a password.
-    let wrong = |error: &dyn fmt::Display| {
-        ConfigError::new(format!(
-            "the Redis URL cannot be used: {error}; it reads \
-             redis://[user:password@]host[:port][/database], or rediss:// for TLS, which needs the \
-             feature `tokio-rustls-comp` of the crate `redis`"
-        ))
-    };
-    let info = url.into_connection_info().map_err(|error| wrong(&error))?;
+    let info = client.get_connection_info().clone();
     let server = info.addr().to_string();
-    let manager = Manager::new_with_config(info, connection).map_err(|error| wrong(&error))?;
-    let pool = Pool::builder(manager).max_size(lanes).build().map_err(|error| wrong(&error))?;
+    let manager =
+        Manager::new_with_config(info, connection).map_err(|error| unusable_url(&error))?;
+    let pool =
+        Pool::builder(manager).max_size(lanes).build().map_err(|error| unusable_url(&error))?;
     Ok((pool, server))
+}
+
+fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError> {
+    match redis::parse_redis_url(url) {
+        Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => tls::client(url, tls),
+        Some(_) if tls.is_some() => Err(ConfigError::new(
+            "`tls` is given, and the Redis URL is not one of TLS: write `rediss://`, or remove `tls`",
+        )),
+        _ => Client::open(url).map_err(|error| unusable_url(&error)),
+    }
+}
+
+/// An error without the URL in its message: it has a password.
+pub(super) fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
+    ConfigError::new(format!(
+        "the Redis URL cannot be used: {error}; it reads \
+         redis://[user:password@]host[:port][/database], or rediss:// for TLS"
+    ))
 }
 
 impl fmt::Debug for RedisStoreBuilder {

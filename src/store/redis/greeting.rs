@@ -4,7 +4,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::{call, script};
+use super::{call, script, tls};
 
 /// Errors of a write that pass by themselves. A service may start meanwhile.
 const PASSING: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
@@ -46,6 +46,9 @@ pub(super) async fn greet(
 pub(super) fn in_words(error: &RedisError) -> String {
     use ServerErrorKind::{Ask, ClusterDown, CrossSlot, Moved};
 
+    if let Some(failure) = tls::failure(error) {
+        return failure;
+    }
     match error.kind() {
         ErrorKind::Parse => "what answers there does not speak Redis's protocol".to_owned(),
         ErrorKind::Server(CrossSlot | ClusterDown | Moved | Ask) => format!(

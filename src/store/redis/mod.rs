@@ -11,6 +11,8 @@ mod keys;
 mod lane;
 mod script;
 mod sender;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 mod wire;
 
 use std::fmt;
@@ -21,6 +23,8 @@ use hashbrown::DefaultHashBuilder;
 
 pub use self::builder::RedisStoreBuilder;
 use self::lane::Lane;
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
 use super::denials::{Denials, Ticket};
 use super::{Answer, Store};
 use crate::{Charge, ConfigError, Op, check_batch};
@@ -81,8 +85,8 @@ struct Lanes {
 }
 
 impl RedisStore {
-    /// Connects to `redis://[user:password@]host[:port][/database]`, with the defaults of the
-    /// [builder](Self::builder).
+    /// Connects to `redis://[user:password@]host[:port][/database]`, or to `rediss://` with the
+    /// feature `tls`, with the defaults of the [builder](Self::builder).
     ///
     /// # Errors
     ///

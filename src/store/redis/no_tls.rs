@@ -1,0 +1,18 @@
+//! What stands for TLS without the feature `tls`: nothing can be built with it.
+
+use redis::{Client, RedisError};
+
+use crate::ConfigError;
+
+pub(super) enum Tls {}
+
+pub(super) fn client(_: &str, _: Option<Tls>) -> Result<Client, ConfigError> {
+    Err(ConfigError::new(
+        "the Redis URL asks for TLS: enable the feature `tls` of the crate `tollgate`, or use \
+         `redis://`",
+    ))
+}
+
+pub(super) const fn failure(_: &RedisError) -> Option<String> {
+    None
+}

@@ -1,0 +1,121 @@
+//! `a.or(b)`: keys of the first branch stay as they are, and keys of the fallback are marked.
+
+#![cfg(feature = "axum")]
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Request, Response};
+use tollgate::{
+    Extension, Global, Header, Key, KeyExtractor, Limit, MemoryStore, PeerIp, Quota,
+    RateLimitLayer, RateLimiter,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+#[derive(Clone, Copy)]
+struct UserId(u64);
+
+/// A request with a user or without, from a peer or without, with `x-a`, `x-b` and so on.
+fn request(user: Option<u64>, peer: Option<IpAddr>, headers: &[(&str, &str)]) -> Request<Body> {
+    let mut request = Request::new(Body::empty());
+    user.map(|user| request.extensions_mut().insert(UserId(user)));
+    peer.map(|peer| request.extensions_mut().insert(SocketAddr::new(peer, 4711)));
+    for &(name, value) in headers {
+        let name: http::HeaderName = name.parse().unwrap();
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    request
+}
+
+fn key_of(extractor: &dyn KeyExtractor, headers: &[(&str, &str)]) -> Key {
+    extractor.extract(&request(None, None, headers).into_parts().0).unwrap()
+}
+
+fn header(name: &str) -> Header {
+    Header::new(name).unwrap()
+}
+
+#[tokio::test]
+async fn resets_by_plain_key_and_by_fallback_key_reach_the_budgets_of_a_layer() {
+    let limiter = RateLimiter::new(MemoryStore::new());
+    let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
+    let user = Extension::new(|user: &UserId| Key::from(user.0));
+    let layer =
+        RateLimitLayer::builder(&limiter).limit(limit.clone(), user.or(PeerIp)).build().unwrap();
+    let peer: IpAddr = "2001:db8::7".parse().unwrap();
+
+    for (who, key) in [
+        (request(Some(42), Some(peer), &[]), Key::from(42)),
+        (request(None, Some(peer), &[]), PeerIp::key_of(peer).fallback()),
+    ] {
+        let parts = who.into_parts().0;
+        let status = || async {
+            let inner = service_fn(|_: Request<Body>| async {
+                Ok::<_, Infallible>(Response::new(Body::empty()))
+            });
+            let request = Request::from_parts(parts.clone(), Body::empty());
+            layer.layer(inner).oneshot(request).await.unwrap().status().as_u16()
+        };
+        assert_eq!([status().await, status().await], [200, 429]);
+        limiter.reset(&limit, &key).await.unwrap();
+        assert_eq!([status().await, status().await], [200, 429], "{key}");
+    }
+}
+
+#[test]
+fn first_branches_keys_stay_as_they_are() {
+    let mix = header("x-a").or(header("x-b"));
+    assert_eq!(key_of(&mix, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
+    assert_eq!(key_of(&mix, &[("x-b", "2")]), Key::new("2").fallback());
+}
+
+#[test]
+fn users_named_like_the_mark_do_not_meet_a_fallback() {
+    let either = header("x-a").or(header("x-b"));
+    let fallback = key_of(&either, &[("x-b", "7")]);
+    for number in ["1", "2", "|", "|7", "%7c7", fallback.as_str()] {
+        let both = Key::new(number).join(&Key::new("7"));
+        assert_ne!(key_of(&either, &[("x-a", number)]), fallback);
+        assert_ne!(both, fallback);
+        assert_ne!(Key::from_parts([number, "7"]), fallback);
+    }
+    assert_ne!(key_of(&header("x-a").or(Global), &[]), Key::global());
+}
+
+/// Extractors of the same four headers in order, however they are nested.
+fn chains() -> Vec<Arc<dyn KeyExtractor>> {
+    let [a, b, c, d] = ["x-a", "x-b", "x-c", "x-d"];
+    let [a, b, c, d] = [a, b, c, d].map(|name| move || header(name));
+    vec![
+        Arc::new(a().or(b()).or(c()).or(d())),
+        Arc::new(a().or(b().or(c().or(d())))),
+        Arc::new(a().or(b()).or(c().or(d()))),
+        Arc::new(a().or(b().or(c())).or(d())),
+        Arc::new(a().or(b().or(c()).or(d()))),
+        // The order is known behind a pointer, too.
+        Arc::new((Arc::new(a().or(b())) as Arc<dyn KeyExtractor>).or(c()).or(d())),
+        Arc::new((Box::new(a().or(b().or(c()))) as Box<dyn KeyExtractor>).or(d())),
+    ]
+}
+
+#[test]
+fn each_branch_of_a_chain_has_keys_of_its_own_however_it_is_nested() {
+    for chain in chains() {
+        let mut expected = Key::new("7");
+        for name in ["x-a", "x-b", "x-c", "x-d"] {
+            assert_eq!(key_of(&chain, &[(name, "7")]), expected, "{name}");
+            expected = expected.fallback();
+        }
+    }
+}
+
+#[test]
+fn fallback_keys_do_not_depend_on_which_part_of_a_mix_is_missing() {
+    let chain = header("x-a").or(header("x-b")).and(header("x-c")).or(header("x-d"));
+    let expected = Key::new("7").fallback();
+    for others in [&[][..], &[("x-a", "1")], &[("x-b", "1")], &[("x-c", "1")]] {
+        assert_eq!(key_of(&chain, &[others, &[("x-d", "7")]].concat()), expected);
+    }
+}

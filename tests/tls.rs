@@ -1,0 +1,257 @@
+//! Redis behind TLS: a real server with a private CA.
+
+#![cfg(feature = "redis")]
+
+#[cfg(not(feature = "tls"))]
+#[test]
+fn a_tls_url_without_the_feature_is_an_error_that_names_it() {
+    for url in ["rediss://127.0.0.1/", " REDISS://127.0.0.1/", "valkeys://127.0.0.1/"] {
+        let error = tollgate::RedisStore::builder().url(url).build().unwrap_err().to_string();
+        assert!(error.contains("enable the feature `tls` of the crate `tollgate`"), "{error}");
+    }
+}
+
+#[cfg(feature = "tls")]
+mod support;
+
+#[cfg(feature = "tls")]
+mod with_the_feature {
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+    };
+    use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore, RedisStoreBuilder, Tls};
+
+    use super::support::{RedisServer, free_port};
+
+    const PASSWORD: &str = "hunter2";
+
+    struct Ca {
+        pem: String,
+        issuer: Issuer<'static, KeyPair>,
+    }
+
+    /// The PEM of a certificate and of its key.
+    type Pair = (String, String);
+
+    fn params(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    }
+
+    impl Ca {
+        fn new() -> Self {
+            let key = KeyPair::generate().unwrap();
+            let mut params = params("ca.test");
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let pem = params.self_signed(&key).unwrap().pem();
+            Self { pem, issuer: Issuer::new(params, key) }
+        }
+
+        fn signed(&self, params: &CertificateParams) -> Pair {
+            let key = KeyPair::generate().unwrap();
+            (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+        }
+    }
+
+    /// A server with a certificate, on a plain port and on one with TLS.
+    struct TlsServer {
+        plain: RedisServer,
+        port: u16,
+        files: PathBuf,
+    }
+
+    impl TlsServer {
+        fn start(ca: &Ca, (cert, key): &Pair, clients: &str) -> Self {
+            static SERVERS: AtomicU32 = AtomicU32::new(0);
+            let number = SERVERS.fetch_add(1, Ordering::Relaxed);
+            let name = format!("tollgate-tls-{}-{number}", std::process::id());
+            let files = std::env::temp_dir().join(name);
+            fs::create_dir_all(&files).unwrap();
+            let file = |name: &str, pem: &str| {
+                fs::write(files.join(name), pem).unwrap();
+                files.join(name).display().to_string()
+            };
+            let arguments = [
+                ["--tls-ca-cert-file".to_owned(), file("ca.crt", &ca.pem)],
+                ["--tls-cert-file".to_owned(), file("redis.crt", cert)],
+                ["--tls-key-file".to_owned(), file("redis.key", key)],
+                ["--tls-auth-clients".to_owned(), clients.to_owned()],
+                ["--requirepass".to_owned(), PASSWORD.to_owned()],
+            ]
+            .concat();
+            let start = |_| {
+                let port = free_port();
+                let tls_port = ["--tls-port".to_owned(), port.to_string()];
+                let arguments = [&arguments[..], &tls_port].concat();
+                Some((RedisServer::start_on_with(free_port(), &arguments)?, port))
+            };
+            let (plain, port) = (0..10)
+                .find_map(start)
+                .expect("redis-server starts with TLS: it has to be built with it");
+            Self { plain, port, files }
+        }
+
+        fn store(&self, scheme: &str, host: &str, port: u16) -> RedisStoreBuilder {
+            RedisStore::builder()
+                .url(format!("{scheme}://:{PASSWORD}@{host}:{port}/"))
+                .deadline(Duration::from_secs(20))
+        }
+
+        fn over_tls(&self) -> RedisStoreBuilder {
+            self.store("rediss", "127.0.0.1", self.port)
+        }
+    }
+
+    impl Drop for TlsServer {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(Path::new(&self.files)));
+        }
+    }
+
+    /// The port of a server that is not TLS, and says so.
+    fn answers_in_plain_text() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+            // Until the client is gone: its bytes would reset the connection.
+            drop(stream.read_to_end(&mut Vec::new()));
+        });
+        port
+    }
+
+    async fn assert_limits(store: RedisStoreBuilder) {
+        let limiter = RateLimiter::new(store.connect().await.unwrap());
+        let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
+        assert!(limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
+        assert!(!limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
+    }
+
+    /// The error of a connection: without the password, and not of a panic.
+    async fn failure(store: RedisStoreBuilder) -> String {
+        let error = store.connect().await.unwrap_err().to_string();
+        assert!(!error.contains(PASSWORD) && !error.contains("panicked"), "{error}");
+        error
+    }
+
+    #[tokio::test]
+    async fn a_private_ca_is_trusted_for_addresses_and_names() {
+        let ca = Ca::new();
+        let mut names = params("localhost");
+        names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
+        let server = TlsServer::start(&ca, &ca.signed(&names), "no");
+        let store = |host| server.store("rediss", host, server.port).prefix(host);
+        for host in ["127.0.0.1", "localhost"] {
+            assert_limits(store(host).tls(Tls::new().ca(ca.pem.clone()))).await;
+        }
+        // Other certificates in the file do not matter.
+        let bundle = [Ca::new().pem, ca.pem.clone()].concat();
+        assert_limits(store("127.0.0.1").prefix("bundle").tls(Tls::new().ca(bundle))).await;
+    }
+
+    #[tokio::test]
+    async fn a_client_certificate_that_the_server_requires_is_sent() {
+        let ca = Ca::new();
+        let server = TlsServer::start(&ca, &ca.signed(&params("127.0.0.1")), "yes");
+        let tls = || Tls::new().ca(ca.pem.clone());
+        let (cert, key) = ca.signed(&params("replica.test"));
+        assert_limits(server.over_tls().tls(tls().client_cert(cert, key))).await;
+
+        let error = failure(server.over_tls().tls(tls())).await;
+        assert!(error.contains("`Tls::client_cert`"), "{error}");
+        let (cert, key) = Ca::new().signed(&params("replica.test"));
+        let error = failure(server.over_tls().tls(tls().client_cert(cert, key))).await;
+        assert!(error.contains("`Tls::client_cert`"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_of_another_ca_name_time_or_protocol_is_an_error_that_says_so() {
+        let ca = Ca::new();
+        let tls = || Tls::new().ca(ca.pem.clone());
+        let server = TlsServer::start(&ca, &ca.signed(&params("127.0.0.1")), "no");
+        let plain = server.plain.port();
+        let http = answers_in_plain_text();
+        let mut expired = params("127.0.0.1");
+        expired.not_after = date_time_ymd(2020, 1, 1);
+        let expired = TlsServer::start(&ca, &ca.signed(&expired), "no");
+        let mut early = params("127.0.0.1");
+        early.not_before = date_time_ymd(4000, 1, 1);
+        let early = TlsServer::start(&ca, &ca.signed(&early), "no");
+
+        for (store, why) in [
+            (server.over_tls(), "signed by a CA that is not trusted"),
+            (
+                server.over_tls().tls(Tls::new().ca(Ca::new().pem)),
+                "signed by a CA that is not trusted",
+            ),
+            (server.store("rediss", "localhost", server.port).tls(tls()), "is not for the host"),
+            (expired.over_tls().tls(tls()), "has expired"),
+            (early.over_tls().tls(tls()), "is not valid yet"),
+            (server.store("rediss", "127.0.0.1", http), "does not speak TLS on this port"),
+            // Redis waits for the end of a line, which no handshake has.
+            (
+                server.store("rediss", "127.0.0.1", plain),
+                "timed out; check that Redis runs, and the URL: scheme",
+            ),
+            (server.store("redis", "127.0.0.1", server.port), "(`rediss://` is TLS)"),
+        ] {
+            let error = failure(store).await;
+            assert!(error.contains(why), "{why}: {error}");
+        }
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_used_are_errors_of_the_builder() {
+        let ca = Ca::new();
+        let (cert, key) = ca.signed(&params("replica.test"));
+        let (_, other_key) = ca.signed(&params("replica.test"));
+        let broken = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
+        let not_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let url = "rediss://:hunter2@127.0.0.1/";
+        for (url, tls, why) in [
+            (url, Tls::new().ca(""), "the PEM of `Tls::ca` holds no certificate"),
+            (url, Tls::new().ca(key.clone()), "the PEM of `Tls::ca` holds no certificate"),
+            (url, Tls::new().ca(broken), "the PEM of `Tls::ca` is malformed"),
+            (url, Tls::new().ca(not_x509), "a certificate of `Tls::ca` is malformed"),
+            (
+                url,
+                Tls::new().client_cert("", key.clone()),
+                "`Tls::client_cert` holds no certificate",
+            ),
+            (url, Tls::new().client_cert(cert.clone(), ""), "is not the PEM of an unencrypted"),
+            (
+                url,
+                Tls::new().client_cert(cert.clone(), other_key),
+                "cannot be used: keys may not be",
+            ),
+            ("redis://:hunter2@127.0.0.1/", Tls::new().ca(ca.pem.clone()), "write `rediss://`"),
+            ("rediss://:hunter2@127.0.0.1/#insecure", Tls::new(), "ends with `#insecure`"),
+            (" REDISS://:hunter2@127.0.0.1/#insecure", Tls::new(), "ends with `#insecure`"),
+            ("rediss://:hunter2@127.0.0.1/zero", Tls::new(), "the Redis URL cannot be used"),
+            ("rediss://:hunter2@127.0.0.1:99999/", Tls::new(), "the Redis URL cannot be used"),
+        ] {
+            let builder = RedisStore::builder().url(url).tls(tls);
+            let error = builder.build().unwrap_err().to_string();
+            assert!(error.contains(why) && !error.contains(PASSWORD), "{why}: {error}");
+        }
+        let tls = Tls::new().client_cert(cert, key);
+        assert_eq!(format!("{tls:?}"), "Tls { ca: false, client_cert: true }");
+    }
+
+    #[test]
+    fn a_pool_has_certificates_of_its_own() {
+        let pool = deadpool_redis::Config::from_url("redis://127.0.0.1/");
+        let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+        let error = RedisStore::builder().pool(pool).tls(Tls::new()).build().unwrap_err();
+        assert!(error.to_string().contains("a pool has certificates of its own"), "{error}");
+    }
+}
