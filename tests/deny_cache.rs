@@ -2,19 +2,22 @@
 #![cfg(feature = "redis")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::advance;
 use tollgate::{
-    Answer, Charge, DenyCache, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Source, Store,
+    Answer, Charge, DenyCache, Error, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Source,
+    Store,
 };
 
-/// A store that counts how often it is asked. Clones are one store, as replicas' are.
+/// A store that counts how often it is asked, and can be switched off. Clones are one store, as
+/// replicas' are.
 #[derive(Clone, Debug, Default)]
 struct Counting {
     store: Arc<MemoryStore>,
     asked: Arc<AtomicU32>,
+    off: Arc<AtomicBool>,
 }
 
 impl Counting {
@@ -26,6 +29,9 @@ impl Counting {
 impl Store for Counting {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.off.load(Ordering::SeqCst) {
+            return Answer::ready(Err(Error::unreachable("it is switched off")));
+        }
         self.store.apply(op, batch)
     }
 }
@@ -116,6 +122,109 @@ async fn another_cost_another_limit_and_another_key_are_asked() {
     assert!(limiter.check(&more, &key).await.unwrap().allowed(), "the quota was raised");
     assert!(!limiter.peek(&limit, &key, 4).await.unwrap().allowed());
     assert_eq!(store.asked(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_does_not_outlive_the_quota_that_it_was_made_under() {
+    let (_, limiter, _) = replicas();
+    let key = Key::new("alice");
+    let slow = Limit::gcra("api", Quota::new(1, Duration::from_secs(10))).unwrap();
+    let fast = Limit::gcra("api", Quota::new(1, Duration::from_millis(100))).unwrap();
+    assert!(limiter.check(&slow, &key).await.unwrap().allowed());
+    assert!(!limiter.check(&slow, &key).await.unwrap().allowed());
+    // From here on the budget drains a hundred times as fast.
+    assert!(!limiter.check(&fast, &key).await.unwrap().allowed());
+    advance(Duration::from_millis(100)).await;
+    assert!(limiter.check(&slow, &key).await.unwrap().allowed(), "within the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
+    /// A store that takes units back a while after it was asked to, like one on several connections.
+    #[derive(Debug, Default)]
+    struct Slow(Arc<MemoryStore>);
+
+    impl Store for Slow {
+        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+            if op != Op::Reset {
+                return self.0.apply(op, batch);
+            }
+            let (store, limit) = (Arc::clone(&self.0), batch[0].limit.clone());
+            let key = batch[0].key.clone();
+            let reset = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                store.apply(Op::Reset, &[limit.charge(&key, 0)]).await
+            });
+            Answer::later(async move { reset.await.unwrap() })
+        }
+    }
+
+    let limiter = RateLimiter::new(DenyCache::new(Slow::default()));
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.apply(Op::Reset, &[limit.charge(&key, 0)]));
+    // Denied before the reset runs: not to be remembered beyond it.
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_is_bounded_by_weight() {
+    let store = Counting::default();
+    let limiter = RateLimiter::new(DenyCache::new(store.clone()).capacity(1_000));
+    let limits: Vec<_> = (0..48)
+        .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
+        .collect();
+    let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
+    let group = |key| limits.iter().map(|limit| limit.charge(key, 1)).collect::<Vec<_>>();
+    for key in &keys {
+        assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
+        assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
+    }
+    store.off.store(true, Ordering::SeqCst);
+    let mut remembered = 0;
+    for key in &keys {
+        remembered += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
+    }
+    assert!((10..150).contains(&remembered), "{remembered} groups of 48, each as heavy as 13");
+}
+
+#[tokio::test(start_paused = true)]
+async fn longest_settings_do_not_overflow() {
+    let store = DenyCache::new(Counting::default()).max_age(Duration::MAX);
+    let limiter = RateLimiter::new(store);
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..3 {
+        assert!(limiter.check_n(&limit, &key, u32::MAX).await.unwrap().never());
+    }
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    for _ in 0..3 {
+        assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over() {
+    let store = Counting::default();
+    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    store.off.store(true, Ordering::SeqCst);
+    advance(Duration::from_millis(9_999)).await;
+    let standing = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((standing.allowed(), standing.source()), (false, Source::DenyCache));
+    assert_eq!(standing.retry_after(), Some(Duration::from_millis(1)));
+    assert!(limiter.check(&limit, &Key::new("bob")).await.is_err(), "nothing is known of others");
+    advance(Duration::from_millis(1)).await;
+    assert!(limiter.check(&limit, &key).await.unwrap_err().is_unreachable());
+
+    // What was allowed since is no longer denied.
+    store.off.store(false, Ordering::SeqCst);
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    store.off.store(true, Ordering::SeqCst);
+    assert!(limiter.check(&limit, &key).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
