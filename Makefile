@@ -3,9 +3,10 @@
 # make doc    the documentation, without warnings
 # make bench  tollgate and its peers side by side, on a redis-server started for it: writes
 #             benches/RESULTS.md and benches/results.svg
+# make attack floods, blocked workers and callers that go away, with figures
 # make micro  the decisions and the embedded store by themselves, and allocations a request
 
-.PHONY: test check doc bench micro redis
+.PHONY: test attack check doc bench micro redis
 
 # Without Redis, without Axum, without HTTP: features are additive.
 FEWER_FEATURES = "" redis tls http "http redis"
@@ -25,6 +26,9 @@ check:
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+
+attack: redis
+	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1
 
 bench: redis
 	cargo run --release -p tollgate-benches --bin tollgate-benches

@@ -1,0 +1,140 @@
+//! Attacks to repeat by hand, with what they measured: `make attack`. They take time and load the
+//! machine, so they are no part of `make test`; tests/floods.rs holds what they showed.
+#![cfg(feature = "redis")]
+
+mod support;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate::{Key, Limit, Op, Quota, RateLimiter, Store};
+
+use self::support::RedisServer;
+
+fn hourly() -> Limit {
+    Limit::fixed_window("hourly", Quota::per_hour(1)).unwrap()
+}
+
+/// Ten thousand callers that ask again as soon as they are answered, with the defaults. Errors that
+/// the layer would forward count as forwarded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an attack, to be run by hand"]
+async fn flood_of_one_key() {
+    for (deny_for, keys, callers) in [(0, 1, 10_000), (1_000, 200, 20_000)] {
+        let server = RedisServer::start();
+        let builder = tollgate::RedisStore::builder().url(server.url());
+        let store = builder.deny_for(Duration::from_millis(deny_for)).connect().await.unwrap();
+        let limiter = RateLimiter::new(store);
+        let counts: Arc<[AtomicU64; 5]> = Arc::default();
+        let (started, mut flood) = (Instant::now(), JoinSet::new());
+        for caller in 0..callers {
+            let (limiter, counts) = (limiter.clone(), Arc::clone(&counts));
+            flood.spawn(async move {
+                let (limit, key) = (hourly(), Key::from(caller % keys));
+                while started.elapsed() < Duration::from_secs(5) {
+                    let what = match limiter.check(&limit, &key).await {
+                        Ok(decision) => usize::from(!decision.allowed()),
+                        Err(error) if error.is_overloaded() => 2,
+                        Err(error) if error.is_timeout() => 3,
+                        Err(_) => 4,
+                    };
+                    counts[what].fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        while flood.join_next().await.is_some() {}
+        let [allowed, denied, overloaded, timeouts, others] =
+            [0, 1, 2, 3, 4].map(|what| counts[what].load(Ordering::Relaxed));
+        println!(
+            "{callers} callers, {keys} keys of one unit an hour, 5 s: {allowed} allowed, {denied} \
+             denied, {overloaded} overloaded (503), {timeouts} timeouts and {others} other errors \
+             (forwarded by default)"
+        );
+        assert!(allowed <= keys, "{allowed} allowed");
+    }
+}
+
+/// Tasks that block half of the worker threads for three seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 6)]
+#[ignore = "an attack, to be run by hand"]
+async fn blocked_workers() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(250);
+    let builder = tollgate::RedisStore::builder().url(server.url()).deadline(deadline);
+    let limiter = RateLimiter::new(builder.deny_for(Duration::ZERO).connect().await.unwrap());
+    let longest = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for number in 0..200_u64 {
+        let (limiter, longest) = (limiter.clone(), Arc::clone(&longest));
+        tasks.spawn(async move {
+            let (limit, key, started) = (hourly(), Key::from(number), Instant::now());
+            while started.elapsed() < Duration::from_secs(3) {
+                let asked = Instant::now();
+                let mut check = pin!(limiter.check(&limit, &key));
+                // The time between two polls is the runtime's: counted is the check's own.
+                let mut waits = Duration::ZERO;
+                poll_fn(|cx| {
+                    let polled = check.as_mut().poll(cx);
+                    waits = asked.elapsed();
+                    polled.map(drop)
+                })
+                .await;
+                longest.fetch_max(waits.as_millis() as u64, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    for _ in 0..3 {
+        tasks.spawn(async { std::thread::sleep(Duration::from_secs(3)) });
+    }
+    while tasks.join_next().await.is_some() {}
+    println!(
+        "3 of 6 workers blocked for 3 s: the longest check took {} ms, with a deadline of {deadline:?}",
+        longest.load(Ordering::Relaxed)
+    );
+}
+
+/// Callers that poll once and go away, while Redis hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an attack, to be run by hand"]
+async fn callers_that_go_away() {
+    let server = RedisServer::start();
+    let builder = tollgate::RedisStore::builder().url(server.url()).max_waiting(100);
+    let store = builder
+        .deadline(Duration::from_secs(10))
+        .deny_for(Duration::ZERO)
+        .connect()
+        .await
+        .unwrap();
+    let limit = Limit::fixed_window("daily", Quota::per_day(10_000_000)).unwrap();
+    let key = Key::new("k");
+    store.apply(Op::Charge, &[limit.charge(&key, 1)]).await.unwrap();
+    server.pause(true);
+    let (started, mut calls, mut most) = (Instant::now(), 0_u64, 0);
+    let metrics = tokio::runtime::Handle::current().metrics();
+    while started.elapsed() < Duration::from_secs(5) {
+        let mut answer = pin!(store.apply(Op::Charge, &[limit.charge(&key, 1)]));
+        poll_fn(|cx| Poll::Ready(drop(answer.as_mut().poll(cx)))).await;
+        tokio::task::yield_now().await;
+        calls += 1;
+        most = most.max(metrics.num_alive_tasks());
+    }
+    server.pause(false);
+    let left = loop {
+        match store.apply(Op::Peek, &[limit.charge(&key, 0)]).await {
+            Ok(decision) => break decision.remaining(),
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    println!(
+        "{calls} callers went away in 5 s: at most {most} tasks, and {} charges executed when Redis \
+         went on (max_waiting is 100)",
+        10_000_000 - left - 1
+    );
+}
