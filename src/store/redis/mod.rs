@@ -34,20 +34,25 @@ use crate::{Charge, ConfigError, Op, check_batch};
 ///
 /// - A check is decided within one script call, atomic on the server, at the server's time: neither
 ///   racing replicas nor their clocks can admit too much.
-/// - Every call has a [deadline](RedisStoreBuilder::deadline). A check that finds Redis gone
-///   fails, never hangs, and a charge whose answer was lost is not sent again: it may have
-///   happened.
-/// - A restart, a failover and `SCRIPT FLUSH` heal by themselves.
+/// - Every check has a [deadline](RedisStoreBuilder::deadline), which its caller's own future
+///   enforces. A check that finds Redis gone fails at once.
+/// - A charge is sent once. An error says whether units [may have been
+///   charged](crate::Error::may_have_charged).
+/// - A restart, a failover and `SCRIPT FLUSH` heal by themselves. Attempts to connect are a second
+///   apart at most.
+/// - A new connection is greeted: a wrong password, a missing right, a read-only replica or a server
+///   in cluster mode is an error by name. Redis Cluster is not supported.
 /// - Budgets are kept under `prefix:{key}:limit`, each with a time to live that ends in the second
-///   after it is whole again. The braces keep all limits of one key in one slot of a Redis Cluster.
+///   after it is whole again.
 /// - Checks that come while others are on their way leave together in the next call: under load a
 ///   call decides hundreds, and a check that comes alone leaves at once.
-/// - A check that was refused is refused again without asking Redis, until its units are back: for
-///   at most [a second](RedisStoreBuilder::deny_for) at a time. See [`DenyCache`].
+/// - A check that was denied is denied again without asking Redis, for at most
+///   [a second](RedisStoreBuilder::deny_for) at a time. While Redis does not answer, a denial stands
+///   until its `retry_after` is over. See [`DenyCache`](crate::DenyCache).
 /// - A connection is checked out of the pool once for each [lane](RedisStoreBuilder::lanes), and
 ///   kept for as long as it works.
-/// - Checks are sent by tasks of the tokio runtime that asks. One that is kept and no longer driven
-///   holds up what it was asked to send, and who waits for that.
+/// - Checks are sent by tasks of the tokio runtime that asks. If that runtime stops being polled, its
+///   queued checks stall until their deadlines.
 ///
 /// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
 /// +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen
