@@ -139,7 +139,7 @@ impl RedisStoreBuilder {
     /// How long a check that was refused is refused without asking Redis, where its `retry_after`
     /// is not over before. A refund or a reset by this store counts at once, one by another replica
     /// only after this time. Zero asks Redis each time. For more settings, set this to zero and put
-    /// a [`DenyCache`] around the store.
+    /// a [`DenyCache`](crate::DenyCache) around the store.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self
