@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use super::batch::Batch;
@@ -27,8 +26,7 @@ impl Sender {
         let Self(mut sending) = self;
         while let Some(next) = sending.end_if_idle() {
             sending = Self::send(next).await;
-            // Callers that were answered go first: their next checks leave together.
-            yield_now().await;
+            let_others_run().await;
         }
     }
 
@@ -56,6 +54,24 @@ impl Sender {
             }
         }
     }
+}
+
+/// Lets callers that were answered go first: their next checks leave together.
+///
+/// A task that wakes itself goes to the end of its worker's queue, from which idle workers steal.
+/// `tokio::task::yield_now` keeps it out of that queue until the worker is done with all other
+/// tasks: one that blocks its thread would hold up the lane.
+async fn let_others_run() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if has_yielded {
+            return Poll::Ready(());
+        }
+        has_yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The caller of a check that came alone: it sends its check itself.
