@@ -117,7 +117,11 @@ async fn callers_that_go_away() {
     let metrics = tokio::runtime::Handle::current().metrics();
     while started.elapsed() < Duration::from_secs(5) {
         let mut answer = pin!(store.apply(Op::Charge, &[limit.charge(&key, 1)]));
-        poll_fn(|cx| Poll::Ready(drop(answer.as_mut().poll(cx)))).await;
+        poll_fn(|cx| {
+            drop(answer.as_mut().poll(cx));
+            Poll::Ready(())
+        })
+        .await;
         tokio::task::yield_now().await;
         calls += 1;
         most = most.max(metrics.num_alive_tasks());

@@ -4,8 +4,9 @@
 
 mod support;
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,43 +14,13 @@ use axum::routing::get;
 use http::Request;
 use redis::Commands;
 use support::RedisServer;
-use tollgate::{Global, Header, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use support::log::Log;
+use tokio::time::advance;
+use tollgate::{
+    Answer, Charge, Error, Global, Header, Key, Limit, MemoryStore, Op, Quota, RateLimitLayer,
+    RateLimiter, Store,
+};
 use tower::ServiceExt;
-use tracing::subscriber::DefaultGuard;
-
-/// Everything that is logged on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn start() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    /// The lines of this crate since the last call.
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap();
-        text.lines().filter(|line| line.contains(" tollgate: ")).map(str::to_owned).collect()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 async fn send(app: &Router) -> u16 {
     let request = Request::new(Body::empty());
@@ -122,4 +93,60 @@ async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
         limiter.check(&limit, &Key::new("alice")).await.unwrap();
         assert!(log.lines().is_empty(), "it healed");
     }
+}
+
+/// A store that can be switched off.
+#[derive(Clone, Debug, Default)]
+struct Switched(Arc<(MemoryStore, AtomicBool)>);
+
+impl Store for Switched {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        let (store, off) = &*self.0;
+        if off.load(Ordering::SeqCst) {
+            return Answer::ready(Err(Error::unreachable("it is switched off")));
+        }
+        store.apply(op, batch)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn count_of_one_outage_is_reported_at_its_end_and_not_with_the_next() {
+    let (log, _guard) = Log::start();
+    let store = Switched::default();
+    let limiter = RateLimiter::new(store.clone());
+    let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_second(100)).key(Global).unwrap();
+    let app = Router::new().route("/", get(|| async {})).layer(layer);
+    for _ in 0..2 {
+        store.0.1.store(true, Ordering::SeqCst);
+        for _ in 0..10 {
+            assert_eq!(send(&app).await, 200);
+        }
+        let lines = log.lines();
+        assert!(lines.len() == 1 && lines[0].contains("unreported=0"), "{lines:?}");
+        store.0.1.store(false, Ordering::SeqCst);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(send(&app).await, 200);
+        let lines = log.lines();
+        assert!(lines.len() == 1 && lines[0].contains("unreported=9"), "{lines:?}");
+        assert_eq!(send(&app).await, 200);
+        assert!(log.lines().is_empty());
+        advance(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn count_of_requests_without_a_key_is_reported_in_time() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_second(100));
+    let layer = layer.key(Header::new("x-user").unwrap()).unwrap();
+    let app = Router::new().route("/", get(|| async {})).layer(layer);
+    for _ in 0..5 {
+        assert_eq!(send(&app).await, 400);
+    }
+    assert_eq!(log.lines().len(), 1);
+    advance(Duration::from_secs(1)).await;
+    let request = Request::get("/").header("x-user", "alice").body(Body::empty()).unwrap();
+    assert_eq!(app.clone().oneshot(request).await.unwrap().status(), 200);
+    let lines = log.lines();
+    assert!(lines.len() == 1 && lines[0].contains("unreported=4"), "{lines:?}");
 }

@@ -1,19 +1,17 @@
 //! Servers that fail, refuse and talk nonsense: what checks are answered, and what the log says.
 #![cfg(feature = "redis")]
 
-#[path = "support/fake_redis.rs"]
-mod fake_redis;
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tollgate::{Error, Key, Limit, Op, Quota, RedisStore, RedisStoreBuilder, Store};
-use tracing::subscriber::DefaultGuard;
 
-use self::fake_redis::{FakeRedis, greeting};
 use self::support::RedisServer;
+use self::support::fake_redis::{FakeRedis, greeting};
+use self::support::log::Log;
 
 fn daily() -> Limit {
     Limit::fixed_window("daily", Quota::per_day(5)).unwrap()
@@ -29,39 +27,6 @@ async fn check(store: &RedisStore, key: &str) -> Result<tollgate::Decision, Erro
 
 fn run(server: &RedisServer, command: &[&str]) {
     let () = redis::cmd(command[0]).arg(&command[1..]).query(&mut server.connection()).unwrap();
-}
-
-/// Everything that is logged on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn start() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(" tollgate: ")).map(str::to_owned).collect()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 #[tokio::test]

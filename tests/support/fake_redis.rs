@@ -1,7 +1,5 @@
 //! A server that talks like Redis and misbehaves where a test wants it to.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod fake_redis;
+pub mod log;
+
 use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
