@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
-#[path = "../../tests/support/mod.rs"]
+#[path = "../../tests/support/redis_server.rs"]
 mod support;
 
 /// A handle on the server, which stops when the last one is dropped.

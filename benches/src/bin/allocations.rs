@@ -8,7 +8,7 @@ use http::{Request, Response};
 use tollgate::{Header, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore, Store};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-#[path = "../../../tests/support/mod.rs"]
+#[path = "../../../tests/support/redis_server.rs"]
 mod support;
 
 #[global_allocator]

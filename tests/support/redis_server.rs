@@ -1,0 +1,130 @@
+//! A real redis-server for a test: started on a free port, stopped when dropped.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tollgate::{RedisStore, RedisStoreBuilder};
+
+/// How often another port is tried if somebody took the free one meanwhile.
+const ATTEMPTS: usize = 10;
+
+pub struct RedisServer {
+    process: Child,
+    port: u16,
+}
+
+impl RedisServer {
+    /// Starts the `redis-server` in `$REDIS_SERVER` or on the path.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts with further arguments.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        (0..ATTEMPTS)
+            .find_map(|_| Self::start_on_with(free_port(), arguments))
+            .unwrap_or_else(|| panic!("redis-server did not start on {ATTEMPTS} free ports"))
+    }
+
+    /// Starts on a given port; `None` if the server does not come up there.
+    pub fn start_on(port: u16) -> Option<Self> {
+        Self::start_on_with::<&str>(port, &[])
+    }
+
+    /// Starts on a given port, with further arguments.
+    pub fn start_on_with<A: AsRef<OsStr>>(port: u16, arguments: &[A]) -> Option<Self> {
+        let binary = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut process = Command::new(&binary)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "no", "--dir", "/tmp"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("cannot start `{binary}`: {error}; install Redis (`make redis`) or set $REDIS_SERVER")
+            });
+        let output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let ready = output
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line.to_lowercase().contains("ready to accept connections"));
+        if !ready {
+            process.wait().expect("a child can be waited for");
+        }
+        ready.then_some(Self { process, port })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// A store on it that is patient: a busy machine must not fail a test.
+    pub fn store(&self) -> RedisStoreBuilder {
+        RedisStore::builder().url(self.url()).deadline(Duration::from_secs(20))
+    }
+
+    pub fn client(&self) -> redis::Client {
+        redis::Client::open(self.url()).expect("the URL is one")
+    }
+
+    /// A connection to look behind the store's back.
+    pub fn connection(&self) -> redis::Connection {
+        self.client().get_connection().expect("the server runs")
+    }
+
+    /// Counts calls from now on: without those of a connection's greeting.
+    pub fn forget_calls(&self) {
+        let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut self.connection()).unwrap();
+    }
+
+    /// How often a command was called since the server started, or forgot.
+    pub fn calls(&self, command: &str) -> u64 {
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
+        let start = format!("cmdstat_{command}:calls=");
+        info.lines()
+            .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Ends the server without a goodbye.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("the server can be killed");
+        self.process.wait().expect("a child can be waited for");
+    }
+
+    /// Stops the server from answering, or lets it go on: a hang that is not a closed connection.
+    pub fn pause(&self, paused: bool) {
+        let signal = if paused { "-STOP" } else { "-CONT" };
+        let status = Command::new("kill")
+            .args([signal, &self.process.id().to_string()])
+            .status()
+            .expect("there is a `kill`");
+        assert!(status.success());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
+    listener.local_addr().expect("it is bound").port()
+}
