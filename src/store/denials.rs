@@ -110,13 +110,11 @@ impl Denials {
             Op::Refund | Op::Reset => ask(Some(Ticket::of_change(self, batch))),
             Op::Charge => {
                 let now = Instant::now();
-                let known = self.known(batch);
+                let (known, unsettled_until) = self.known(batch);
                 if let Some(decision) = self.get(&known, batch, now) {
                     return Answer::ready(Ok(decision));
                 }
-                let is_settled = !self.counters_of(batch).any(|counter| {
-                    counter.unsettled_until.load(Ordering::Acquire) > self.micros(now)
-                });
+                let is_settled = unsettled_until <= self.micros(now);
                 let denials = || Arc::clone(self);
                 let ticket = is_settled.then(|| Ticket {
                     denials: denials(),
@@ -127,7 +125,8 @@ impl Denials {
         }
     }
 
-    fn known(&self, batch: &[Charge<'_>]) -> Known {
+    /// By what a check is known, and until when one of its budgets may still change.
+    fn known(&self, batch: &[Charge<'_>]) -> (Known, u64) {
         let half = |hasher: &DefaultHashBuilder| {
             let mut hasher = hasher.build_hasher();
             for charge in batch {
@@ -135,14 +134,16 @@ impl Denials {
             }
             u128::from(hasher.finish())
         };
+        let id = half(&self.hashers[0]) << 64 | half(&self.hashers[1]);
         let mut quota = self.hashers[0].build_hasher();
-        batch.iter().for_each(|charge| charge.limit.algorithm().hash(&mut quota));
-        let changes = |counter: &Counter| counter.changes.load(Ordering::Acquire);
-        Known {
-            id: half(&self.hashers[0]) << 64 | half(&self.hashers[1]),
-            quota: quota.finish(),
-            generation: self.counters_of(batch).map(changes).fold(0, u64::wrapping_add),
+        let (mut generation, mut unsettled_until) = (0_u64, 0);
+        for charge in batch {
+            charge.limit.algorithm().hash(&mut quota);
+            let counter = &self.counters[self.counter(charge)];
+            generation = generation.wrapping_add(counter.changes.load(Ordering::Acquire));
+            unsettled_until = counter.unsettled_until.load(Ordering::Acquire).max(unsettled_until);
         }
+        (Known { id, quota: quota.finish(), generation }, unsettled_until)
     }
 
     fn counter(&self, charge: &Charge<'_>) -> usize {
