@@ -33,17 +33,10 @@ local function machine_of(l)
   return machine
 end
 
--- By the number of its key, whether no more than a head was read of a value.
-local cut = {}
-
--- What is stored: read once, written once. Only if a limit of another kind has read its head, it is
--- read again as a whole.
+-- What is stored: read once, written once. All limits that share a key read as much of it.
 local function value_of(k, l)
-  local value, head_size = values[k], head_sizes[l]
-  if value == nil or (cut[k] and not head_size and not ends[k]) then
-    value = read(k, head_size)
-    cut[k] = head_size ~= nil
-  end
+  local value = values[k]
+  if value == nil then value = read(k, head_sizes[l]) end
   return value
 end
 

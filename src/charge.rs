@@ -48,7 +48,7 @@ pub fn check_batch(batch: &[Charge<'_>]) -> Result<(), Error> {
     }
     for (i, charge) in batch.iter().enumerate() {
         let same = |other: &Charge<'_>| {
-            other.limit.name() == charge.limit.name() && other.key == charge.key
+            other.limit.shares_budgets_with(charge.limit) && other.key == charge.key
         };
         if batch[..i].iter().any(same) {
             return Err(Error::misuse(format!(

@@ -71,12 +71,14 @@ async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: Ra
 }
 
 /// The reference: states in a map, and the algorithms themselves.
-struct Reference(HashMap<(String, String), State>);
+struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {
     fn apply(&mut self, op: Op, batch: &[Charge<'_>], now_us: u64) -> Decision {
-        let budget =
-            |charge: &Charge<'_>| (charge.limit.name().to_owned(), charge.key.as_str().to_owned());
+        let budget = |charge: &Charge<'_>| {
+            let (limit, key) = (charge.limit, charge.key.as_str());
+            (limit.name().to_owned(), limit.kind(), key.to_owned())
+        };
         let mut states: Vec<_> =
             batch.iter().map(|charge| self.0.remove(&budget(charge))).collect();
         let decision = decide(op, batch, &mut states, now_us).expect("the batch is one");

@@ -109,7 +109,7 @@ async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
         Limit::sliding_log("log", Quota::per_minute(5)).unwrap(),
     ];
     for limit in limits {
-        let key = format!("tollgate:{{alice}}:{}", limit.name());
+        let key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let () = server.connection().set(&key, "garbage").unwrap();
         log.lines();
         limiter.check(&limit, &Key::new("alice")).await.unwrap();

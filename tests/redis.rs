@@ -48,7 +48,7 @@ async fn a_peek_changes_nothing_not_even_the_time_to_live() {
     let key = Key::new("alice");
     for limit in limits() {
         limiter.check_n(&limit, &key, 2).await.unwrap();
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         // An expiry that no check would write.
         let _: bool = behind.expire(&redis_key, 1_000_000).unwrap();
         let before: Vec<u8> = behind.get(&redis_key).unwrap();
@@ -100,7 +100,7 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
     // With two entries a log has a ring.
     for (limit, entries) in limits().into_iter().flat_map(|limit| [(limit.clone(), 1), (limit, 2)])
     {
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         limiter.reset(&limit, &key).await.unwrap();
         for _ in 0..entries {
             limiter.check(&limit, &key).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_log_that_something_was_appended_to_is_replaced() {
         for _ in 0..requests {
             limiter.check(&limit, &key).await.unwrap();
         }
-        let redis_key = format!("tollgate:{{{requests}}}:log");
+        let redis_key = format!("tollgate:{{{requests}}}:l:log");
         let () = behind.append(&redis_key, "junk").unwrap();
         assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 40, "{requests}");
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 39, "{requests}");
@@ -178,7 +178,7 @@ async fn hostile_keys_stay_in_their_own_budget() {
     }
     let stored: Vec<String> = behind.keys("*").unwrap();
     assert_eq!(stored.len(), keys.len());
-    assert!(stored.iter().all(|key| key.len() < 160 && key.ends_with("}:api")));
+    assert!(stored.iter().all(|key| key.len() < 160 && key.ends_with("}:w:api")));
 }
 
 #[tokio::test]
@@ -243,7 +243,7 @@ async fn a_pool_that_the_application_uses_is_shared_but_for_one_connection() {
     assert_eq!(admitted, 5);
     let mut own = pool.get().await.unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut own).await.unwrap();
-    assert_eq!(keys, ["shop:{alice}:api"]);
+    assert_eq!(keys, ["shop:{alice}:b:api"]);
 }
 
 #[tokio::test]
@@ -447,7 +447,7 @@ async fn an_exact_log_of_a_thousand_requests_is_small() {
         assert!(limiter.check(&limit, &key).await.unwrap().allowed());
     }
     let usage: u64 = redis::cmd("MEMORY")
-        .arg(&["USAGE", "tollgate:{k}:log"])
+        .arg(&["USAGE", "tollgate:{k}:l:log"])
         .query(&mut server.connection())
         .unwrap();
     assert!(usage <= 7_000, "{usage} bytes");
@@ -462,7 +462,7 @@ async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
     for _ in 0..5 {
         assert!(limiter.check_n(&limit, &key, 1_000).await.unwrap().allowed());
     }
-    let size: usize = server.connection().strlen("tollgate:{k}:log").unwrap();
+    let size: usize = server.connection().strlen("tollgate:{k}:l:log").unwrap();
     assert!(size < 200, "{size} bytes");
 }
 
@@ -509,7 +509,7 @@ async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting()
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let limit = Limit::sliding_log("log", Quota::per_minute(1_000)).unwrap();
     let key = Key::new("k");
-    let redis_key = "tollgate:{k}:log";
+    let redis_key = "tollgate:{k}:l:log";
     for _ in 0..3 {
         clock.advance(Duration::from_millis(1));
         limiter.check(&limit, &key).await.unwrap();
@@ -619,7 +619,7 @@ async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh(
             packed(2, &[(60_000_000, 6), (now, 7), (huge, 7), (huge, 7)]),
         ),
     ] {
-        let () = behind.set("tollgate:{k}:limit", value).unwrap();
+        let () = behind.set(format!("tollgate:{{k}}:{}:limit", limit.kind()), value).unwrap();
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
     }
 }

@@ -133,18 +133,14 @@ impl<R: Rule> AnyRule for R {
 /// A kind of state that a [`State`] can hold.
 trait Kept: Sized {
     fn pack(self) -> State;
-    fn unpack(state: State) -> Result<Self, State>;
+    fn unpack(state: State) -> Option<Self>;
 
-    /// Lets `act` work on the state in the slot. A state of another kind was written by another
-    /// algorithm: it counts as none, and stays until something is put in its place.
+    /// Lets `act` work on the state in the slot. A state of another kind counts as none: it belongs
+    /// to another budget.
     fn unpacked<T>(slot: &mut Option<State>, act: impl FnOnce(&mut Option<Self>) -> T) -> T {
-        let (mut state, foreign) = match slot.take().map(Self::unpack) {
-            Some(Ok(state)) => (Some(state), None),
-            Some(Err(foreign)) => (None, Some(foreign)),
-            None => (None, None),
-        };
+        let mut state = slot.take().and_then(Self::unpack);
         let answer = act(&mut state);
-        *slot = state.map(Self::pack).or(foreign);
+        *slot = state.map(Self::pack);
         answer
     }
 }
@@ -183,10 +179,10 @@ macro_rules! kept {
                 State(Kind::$kind(self))
             }
 
-            fn unpack(state: State) -> Result<Self, State> {
+            fn unpack(state: State) -> Option<Self> {
                 match state.0 {
-                    Kind::$kind(state) => Ok(state),
-                    other => Err(State(other)),
+                    Kind::$kind(state) => Some(state),
+                    _ => None,
                 }
             }
         }
@@ -213,6 +209,16 @@ impl Algorithm {
 
     pub(crate) fn refund(&self, state: &mut Option<State>, now: Micros, units: u32) {
         self.rule().refund(state, now, u64::from(units));
+    }
+
+    /// The kind of state, as it stands in a stored key.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => "b",
+            Self::FixedWindow(_) => "w",
+            Self::SlidingWindow(_) => "s",
+            Self::SlidingLog(_) => "l",
+        }
     }
 
     /// What a charge is told that comes at the same time as another, and after it.

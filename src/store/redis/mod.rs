@@ -30,7 +30,7 @@ use crate::{Charge, ConfigError, Op, check_batch};
 ///   fails, never hangs, and a charge whose answer was lost is not sent again: it may have
 ///   happened.
 /// - A restart, a failover and `SCRIPT FLUSH` heal by themselves.
-/// - Budgets are kept under `prefix:{key}:limit`, each with a time to live that ends in the second
+/// - Budgets are kept under `prefix:{key}:kind:limit`, each with a time to live that ends in the second
 ///   after it is whole again. The braces keep all limits of one key in one slot of a Redis Cluster.
 /// - Checks that come while others are on their way leave together in the next call: under load a
 ///   call decides hundreds, and a check that comes alone leaves at once.
