@@ -20,7 +20,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::{
-    Charge, Decision, Key, Limit, ManualClock, Op, Quota, RateLimiter, State, Store, decide,
+    Charge, Decision, Key, Limit, ManualClock, Op, Quota, RateLimiter, Receipt, State, Store,
+    decide,
 };
 
 /// How many checks each sequence has.
@@ -98,6 +99,7 @@ async fn sequences_are_decided_as_by_the_algorithm(
     let keys = [Key::new("{k}\r\n"), Key::from_parts(["a:b", "c"])];
     let mut reference = Reference(HashMap::new());
     let mut random = Random(seed);
+    let mut receipts = Vec::new();
     let mut now = START;
     for step in 0..STEPS {
         now = match random.below(10) {
@@ -119,13 +121,16 @@ async fn sequences_are_decided_as_by_the_algorithm(
         };
         let cost = u32::try_from(random.below(5)).unwrap_or(0);
         let key = &keys[usize::from(random.below(3) == 0)];
-        let mut batch = vec![limits[0].charge(key, cost)];
+        let known = receipts.len().checked_sub(1 + random.below(4) as usize);
+        let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
+        let mut batch = vec![Charge { receipt, ..limits[0].charge(key, cost) }];
         if random.below(4) == 0 {
             batch.push(companion.charge(&keys[0], 1));
         }
         let expected = reference.apply(op, &batch, now);
         let decided = limiter.apply(op, &batch).await;
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
+        receipts.extend(expected.receipt());
         assert_eq!(
             decided, expected,
             "the store (left) differs from the algorithm (right) at step {step}: \

@@ -190,7 +190,7 @@ impl Limit {
     /// [several limits](crate::RateLimiter::apply).
     #[must_use]
     pub const fn charge<'a>(&'a self, key: &'a Key, cost: u32) -> Charge<'a> {
-        Charge { limit: self, key, cost }
+        Charge { limit: self, key, cost, receipt: None }
     }
 
     /// Whether two limits decide alike, however their quotas were written.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Decision, Key, Limit, Op, Quota, State, decide};
+use tollgate::{Decision, Key, Limit, Op, Quota, Receipt, State, decide};
 
 const SECOND: u64 = 1_000_000;
 
@@ -29,6 +29,12 @@ impl Budget {
     fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
         let key = Key::new("k");
         decide(op, &[self.limit.charge(&key, cost)], &mut self.state, now).unwrap()
+    }
+
+    fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
+        let key = Key::new("k");
+        let charge = self.limit.charge(&key, units).of(receipt);
+        decide(Op::Refund, &[charge], &mut self.state, now).unwrap()
     }
 
     fn charge(&mut self, now: u64, cost: u32) -> Decision {
@@ -211,15 +217,22 @@ proptest! {
             let peeked = budget.apply(Op::Peek, now, cost);
             prop_assert_eq!(&budget.state, &before);
             let charged = budget.charge(now, cost);
-            prop_assert_eq!(&peeked, &charged, "a peek answers as a charge");
-            if !charged.allowed() || cost == 0 {
+            // But for the receipt.
+            let answer = |it: Decision| {
+                let verdict = *it.deciding();
+                let waits = (verdict.retry_after(), verdict.reset_after(), verdict.delay());
+                (verdict.allowed(), verdict.never(), verdict.remaining(), waits)
+            };
+            let (allowed, peeked) = (charged.allowed(), answer(peeked));
+            prop_assert_eq!(peeked, answer(charged), "a peek answers as a charge");
+            if !allowed || cost == 0 {
                 prop_assert_eq!(&budget.state, &before);
             }
         }
     }
 
     #[test]
-    fn a_refund_gives_back_what_was_taken_and_never_more_than_the_capacity(
+    fn a_refund_at_once_gives_back_what_was_taken_and_not_more(
         limit in 1u64..12, cost in 1u32..12, traffic in traffic(SECOND),
     ) {
         for limit in every_algorithm(limit, SECOND) {
@@ -227,13 +240,12 @@ proptest! {
             admissions(&mut budget, &traffic);
             let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
             let before = budget.apply(Op::Peek, now, 0);
-            if budget.charge(now, cost).allowed() {
-                let after = budget.apply(Op::Refund, now, cost);
+            let charged = budget.charge(now, cost);
+            if let Some(receipt) = charged.receipt() {
+                let after = budget.refund(now, u32::MAX, receipt);
                 prop_assert_eq!(after.remaining(), before.remaining());
+                prop_assert_eq!(after.reset_after(), before.reset_after());
             }
-            let all = budget.apply(Op::Refund, now, u32::MAX);
-            prop_assert_eq!(all.remaining(), all.limit());
-            prop_assert_eq!(&budget.state, &[None]);
         }
     }
 

@@ -77,3 +77,77 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
         }
     }
 }
+
+/// Asks all stores the same, and returns what all answered.
+async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
+    let clock = ManualClock::new();
+    let key = Key::new("k");
+    let mut answers: Vec<Vec<bool>> = Vec::new();
+    for (store, _server) in stores(&clock) {
+        let mut allowed = Vec::new();
+        for &(second, limit, cost) in steps {
+            clock.set(Duration::from_micros(START + second * SECOND));
+            let decision = store.apply(Op::Charge, &[limit.charge(&key, cost)]).await.unwrap();
+            allowed.push(decision.allowed());
+        }
+        answers.push(allowed);
+    }
+    assert!(answers.iter().all(|it| *it == answers[0]), "both stores decide alike");
+    answers.swap_remove(0)
+}
+
+fn per(limit: u64, seconds: u64) -> Quota {
+    Quota::new(limit, Duration::from_secs(seconds))
+}
+
+#[tokio::test]
+async fn a_short_quota_takes_nothing_from_what_a_long_one_knows() {
+    for (long, short) in
+        every_algorithm("limit", per(100, 100)).iter().zip(&every_algorithm("limit", per(10, 10)))
+    {
+        if long.kind() == "b" {
+            // A level drains at the rate, which is the same for both.
+            continue;
+        }
+        let allowed = charge_on_both(&[(0, long, 100), (20, short, 1), (20, long, 99)]).await;
+        // In a window of cells of the clock the first charges fade.
+        assert!(allowed[0] && !allowed[2], "{long}: {allowed:?}");
+        assert!(allowed[1], "{long}: {allowed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_an_hour_and_ten_a_minute_in_turn_are_not_more_than_both() {
+    let longs = every_algorithm("limit", per(1_000, 3_600));
+    for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
+        let steps: Vec<_> = (0..3_600 * 2)
+            .map(|tick| (tick / 2, if tick % 2 == 0 { long } else { short }, 1))
+            .collect();
+        let allowed = charge_on_both(&steps).await;
+        let passed = allowed.iter().filter(|it| **it).count();
+        // A thousand at once, or a burst and the faster rate; and what ten a minute allow besides.
+        let at_most = if long.kind() == "b" { 2_000 } else { 1_620 };
+        assert!(passed <= at_most, "{long}: {passed}");
+    }
+}
+
+#[tokio::test]
+async fn a_short_quota_is_not_locked_out_by_what_a_long_one_counts() {
+    let longs = every_algorithm("limit", per(1_000, 3_600));
+    for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
+        if long.kind() == "b" {
+            // A level above the short quota's capacity drains first.
+            continue;
+        }
+        // Half of what the short quota allows passes under the long one.
+        let mut steps = vec![(0, long, 500)];
+        for tick in 0..720 {
+            steps.push((tick * 5, short, 1));
+            steps.extend((tick % 3 == 0).then_some((tick * 5 + 1, long, 1)));
+        }
+        let allowed = charge_on_both(&steps).await;
+        let asked = steps.iter().zip(allowed);
+        let passed = asked.filter(|((_, limit, _), allowed)| *limit == short && *allowed).count();
+        assert!(passed >= 180, "{long}: {passed} of the 300 that are left in an hour");
+    }
+}

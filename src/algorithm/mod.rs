@@ -28,6 +28,7 @@ mod bucket;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+mod rotation;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -40,6 +41,7 @@ pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::TokenBucket;
 
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 /// Integers below this are exact in Lua, as is the sum of two below half of it.
@@ -81,8 +83,9 @@ trait Rule {
         effect: Effect,
     ) -> Verdict;
 
-    /// Takes `units` back out of what was used.
-    fn refund(&self, state: &mut Option<Self::State>, now: Micros, units: u64);
+    /// Takes back `units` of the charge that the receipt is of, as far as they still count: never
+    /// more than if the charge had not been made.
+    fn refund(&self, state: &mut Option<Self::State>, now: Micros, receipt: Receipt, units: u64);
 
     /// What a charge of `cost` is told if the last of the `taken` units that were charged since the
     /// `first` charge, all at the same time, are its own. A window is whole again when it is over,
@@ -112,7 +115,7 @@ pub(crate) struct Followed {
 /// The same, over any state.
 trait AnyRule {
     fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict;
-    fn refund(&self, state: &mut Option<State>, now: Micros, units: u64);
+    fn refund(&self, state: &mut Option<State>, now: Micros, receipt: Receipt, units: u64);
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed;
 }
 
@@ -121,8 +124,8 @@ impl<R: Rule> AnyRule for R {
         R::State::unpacked(state, |state| Rule::decide(self, state, now, cost, effect))
     }
 
-    fn refund(&self, state: &mut Option<State>, now: Micros, units: u64) {
-        R::State::unpacked(state, |state| Rule::refund(self, state, now, units));
+    fn refund(&self, state: &mut Option<State>, now: Micros, receipt: Receipt, units: u64) {
+        R::State::unpacked(state, |state| Rule::refund(self, state, now, receipt, units));
     }
 
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
@@ -167,8 +170,8 @@ pub struct State(Kind);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Bucket(bucket::Level),
-    Window(fixed_window::Window),
-    Cells(sliding_window::Cells),
+    Window(rotation::Counters<fixed_window::Window>),
+    Cells(rotation::Counters<sliding_window::Cells>),
     Log(sliding_log::Log),
 }
 
@@ -191,8 +194,8 @@ macro_rules! kept {
 
 kept!(
     Bucket: bucket::Level,
-    Window: fixed_window::Window,
-    Cells: sliding_window::Cells,
+    Window: rotation::Counters<fixed_window::Window>,
+    Cells: rotation::Counters<sliding_window::Cells>,
     Log: sliding_log::Log
 );
 
@@ -204,11 +207,19 @@ impl Algorithm {
         cost: u32,
         effect: Effect,
     ) -> Verdict {
-        self.rule().decide(state, now, u64::from(cost), effect)
+        let verdict = self.rule().decide(state, now, u64::from(cost), effect);
+        let charges = verdict.allowed && effect == Effect::Commit;
+        Verdict { charged: if charges { cost } else { 0 }, ..verdict }
     }
 
-    pub(crate) fn refund(&self, state: &mut Option<State>, now: Micros, units: u32) {
-        self.rule().refund(state, now, u64::from(units));
+    pub(crate) fn refund(
+        &self,
+        state: &mut Option<State>,
+        now: Micros,
+        receipt: Receipt,
+        units: u32,
+    ) {
+        self.rule().refund(state, now, receipt, u64::from(units.min(receipt.cost)));
     }
 
     /// The kind of state, as it stands in a stored key.
