@@ -43,9 +43,9 @@ end
 local function machine()
   -- The level, as stored.
   local at, used, u, m, since, low, low_u, low_m
-  -- Whether something was stored, whether more than draining happened to it, whether it has to be
-  -- stored anew, and until when.
-  local stored, moved, changed, ends_at
+  -- What was stored, if it is not over, whether more than draining happened to it, whether it has to
+  -- be stored anew, and until when.
+  local stored_at, stored_used, moved, changed, ends_at
 
   -- How long it takes from `at` until `units_left` units or less are left of `parts`.
   local function time_until(parts, units_left)
@@ -80,7 +80,7 @@ local function machine()
 
   local function load(value)
     at, used, u, m, since, low = now, 0, units, micros, now, nil
-    stored, moved, changed = false, false, false
+    stored_at, moved, changed = nil, false, false
     if not value then return 0 end
     local kind, next
     local whole = #value == LEVEL_SIZE or #value == LEVEL_SIZE + SLOWER_SIZE
@@ -93,10 +93,10 @@ local function machine()
         and time_until(used, 0) <= 2 * MAX_REFILL
     end
     if not whole or now >= at + time_until(used, 0) then
-      at, used, u, m, since, low, stored = now, 0, units, micros, now, nil, whole
+      at, used, u, m, since, low = now, 0, units, micros, now, nil
       return whole and 0 or UNREADABLE
     end
-    stored = true
+    stored_at, stored_used = at, used
     if at - now > ceil(capacity * micros / units) then
       since, at, moved = at + 1, now, true
     elseif at < now then
@@ -149,15 +149,15 @@ local function machine()
   end
 
   local function refund(back, charged_at, charged)
-    if not stored or low or charged_at < since or charged_at > at then return end
+    if not stored_at or moved or low or charged_at < since or charged_at > stored_at then return end
     local left = max(min(charged, capacity) * m - (at - charged_at) * u, 0)
-    used, changed = max(used - min(left, min(back, capacity) * m), 0), true
-    ends_at = at + time_until(used, 0)
+    at, used = stored_at, max(stored_used - min(left, min(back, capacity) * m), 0)
+    changed, ends_at = true, at + time_until(used, 0)
   end
 
   local function save()
     if not changed then return nil end
-    if used == 0 then return false end
+    if used == 0 or ends_at <= now then return false end
     local value = pack(LEVEL, KIND, at, used, u, m, since)
     if low then value = value .. pack(SLOWER, low, low_u, low_m) end
     return value, ends_at

@@ -18,6 +18,7 @@ local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
 local MAX_COUNT = MAX_EXACT - 2 ^ 32
 
 local limit, period, aligned = ...
+local own_shape = 2 * period + aligned
 
 -- The end of a window that holds `time`.
 local function end_from(time, period, aligned)
@@ -30,7 +31,7 @@ local function usual(value, cost)
   if value then
     if #value ~= WINDOW_SIZE then return nil end
     local kind, was_count, at, was_stop, shape, was_since = unpack_from(WINDOW, value)
-    if kind ~= KIND or shape ~= 2 * period + aligned or at > now or at >= was_stop
+    if kind ~= KIND or shape ~= own_shape or at > now or at >= was_stop
       or was_stop > at + 2 * MAX_REFILL or (aligned == 1 and was_stop % period ~= 0) then
       return nil
     end
@@ -39,7 +40,7 @@ local function usual(value, cost)
   end
   count, stop = count + cost, stop or end_from(now, period, aligned)
   if count > limit then return nil end
-  return pack(WINDOW, KIND, count, now, stop, 2 * period + aligned, since),
+  return pack(WINDOW, KIND, count, now, stop, own_shape, since),
     limit - count, stop - now, 0, old_end
 end
 
@@ -151,6 +152,6 @@ local function window()
     return own
   end
 
-  local mine = {shape = 2 * period + aligned, period = period, aligned = aligned}
+  local mine = {shape = own_shape, period = period, aligned = aligned}
   return fresh, end_of, set_back, derived, enter, take_back, read, write, look, ask, charge, mine
 end

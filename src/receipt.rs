@@ -8,8 +8,8 @@ use crate::decision::Micros;
 /// An allowed [`Decision`](crate::Decision::receipt) has one. It is plain data: it can be stored,
 /// and used in another process.
 ///
-/// A receipt stands for one charge. Refunds of one receipt that add up to more than its cost take
-/// back what others used.
+/// A receipt is good for one refund. For another one of the same charge, take what
+/// [`after`](Self::after) leaves: a receipt that is used twice takes back what others used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     pub(crate) at: Micros,
@@ -22,6 +22,12 @@ impl Receipt {
     #[must_use]
     pub const fn new(charged_at: u64, cost: u32) -> Self {
         Self { at: charged_at, cost }
+    }
+
+    /// The receipt of the rest of the charge, after a refund of `units`.
+    #[must_use]
+    pub const fn after(self, units: u32) -> Self {
+        Self { cost: self.cost.saturating_sub(units), ..self }
     }
 
     /// The store's time of the charge, in microseconds since the Unix epoch.

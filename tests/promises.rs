@@ -554,3 +554,34 @@ fn a_check_that_can_never_pass_leaves_no_trace_later_either() {
         assert_eq!(budget.state, before, "{slow}");
     }
 }
+
+#[test]
+fn a_bucket_with_a_slower_quota_is_locked_out_for_both_periods_at_most() {
+    for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
+        // All of 100 are used, then 1 in ten seconds: what is above one unit drains in 9.9 s at the
+        // old rate, and the last one in ten seconds.
+        let mut budget = Budget::new(limit_of("bucket", quota(100, 10 * SECOND)).unwrap());
+        assert!(budget.charge(START, 100).allowed());
+        budget.limit = limit_of("bucket", quota(1, 10 * SECOND)).unwrap();
+        let wait = budget.charge(START, 1).retry_after().unwrap();
+        assert_eq!(wait, Duration::from_millis(19_900));
+        assert!(!budget.charge(START + 19_900_000 - 1, 1).allowed());
+        assert!(budget.charge(START + 19_900_000, 1).allowed());
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_by_a_period_locks_out_for_two_at_most() {
+    for limit in every_algorithm(10, 10 * SECOND) {
+        let mut budget = Budget::new(limit);
+        // The first moment of a window of the clock.
+        let start = 1_790_000_000 * SECOND;
+        assert!(budget.charge(start, 10).allowed());
+        let wait = budget.charge(start - 10 * SECOND, 10).retry_after().unwrap();
+        // In a window of cells, units fade for one cell more.
+        let is_sliding = budget.limit.kind() == "s";
+        let two = Duration::from_secs(20);
+        assert!(if is_sliding { wait > two } else { wait == two }, "{}: {wait:?}", budget.limit);
+        assert!(wait <= Duration::from_secs(30), "{}: {wait:?}", budget.limit);
+    }
+}

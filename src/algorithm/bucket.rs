@@ -238,10 +238,10 @@ impl Bucket {
     /// Takes back what is left in the level of `units` of a charge.
     ///
     /// Without the charge, whatever came later, the level would be lower by what of the charge has
-    /// not drained. While it is in the level, nothing of it drains slower than alone: so at least
-    /// the charge's cost, less what the rate drains since, is left of it, and no more is given
-    /// back. A receipt from before `since` gives nothing: the level was empty since then, or
-    /// drained at another rate or by another clock.
+    /// not drained. At least the charge's cost, less what the rate drains since, is left of it: of
+    /// several charges in the level, none drains faster than if it were alone. So no more than that
+    /// is given back. A receipt from before `since` gives nothing: the level was empty since then,
+    /// or drained at another rate or by another clock.
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,
@@ -249,15 +249,22 @@ impl Bucket {
         receipt: Receipt,
         units: u64,
     ) {
-        let (mut level, _) = self.resume(*state, now);
-        if !(level.since..=level.at).contains(&receipt.at) || level.then.is_some() {
+        let Some(mut level) = *state else { return };
+        let is_as_charged = level.rate == self.rate
+            && level.then.is_none()
+            && level.at.saturating_sub(now) <= self.full_period()
+            && (level.since..=level.at).contains(&receipt.at);
+        if !is_as_charged || level.is_over(now) {
             return;
         }
         let Rate { units: drains, micros } = level.rate;
         let charged = u64::from(receipt.cost).min(self.capacity) * micros;
-        let left = charged.saturating_sub((level.at - receipt.at).saturating_mul(drains));
+        let elapsed = level.at.max(now) - receipt.at;
+        let left = charged.saturating_sub(elapsed.saturating_mul(drains));
         let back = units.min(self.capacity) * micros;
+        // As of its last charge: what has drained since is no reason to credit it if the clock is
+        // set back.
         level.used = level.used.saturating_sub(left.min(back));
-        *state = (level.used > 0).then_some(level);
+        *state = (level.used > 0 && !level.is_over(now)).then_some(level);
     }
 }

@@ -7,7 +7,7 @@
 //! An algorithm answers three questions about a state (`None` is a budget nobody has touched):
 //!
 //! 1. `decide`: does a cost fit now? With [`Effect::Commit`] the answer is also carried out.
-//! 2. `refund`: take back a charge.
+//! 2. `refund`: take back what of a charge still counts.
 //! 3. `ends_at`: when may the state be forgotten, because it says the same as no state?
 //!
 //! # What holds for all six
@@ -17,8 +17,10 @@
 //!   clock was set back, and the state goes on from the new time with what it held.
 //! - **A changed quota.** What was used stays used, and counts against the new quota from the
 //!   first check that brings it: a change mints nothing, and takes effect at once. So a state
-//!   carries the rate or the period it was written under. A shorter period lets go of what lies
-//!   outside it.
+//!   carries the rate or the period it was written under.
+//! - **Quotas in turn.** What a shorter period lets go of stays known as long as a longer one asks:
+//!   each is held to over all that passed, under whichever. See [`rotation`] and [`sliding_log`].
+//! - **A refund** names its charge, and leaves no more than if the charge had not been made.
 //! - **A refused check consumes nothing.** It writes only where one of the two rules above made
 //!   the state last longer, or drain faster, so that the `retry_after` it gave stays true. A peek
 //!   does not write even then: after a clock was set back or a rate was raised, its `retry_after`

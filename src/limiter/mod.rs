@@ -137,9 +137,8 @@ impl RateLimiter {
     /// | sliding log | `n`, if the charge still counts; if more than 1,024 entries are newer, out of the oldest entries |
     ///
     /// It gives nothing back if the budget was reset since, if the store lost it, if the clock was
-    /// set back by more than a period, or if the rate or the period of the limit changed. Give
-    /// back at most what was charged: refunds of one receipt that add up to more take back what
-    /// others used.
+    /// set back by more than a period, or if the rate or the period of the limit changed. A
+    /// receipt is good for one refund: [`Receipt::after`] is for the next one of the same charge.
     ///
     /// ```
     /// # use tollgate::{Key, Limit, Quota, RateLimiter};
