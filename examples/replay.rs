@@ -11,7 +11,8 @@
 //!
 //! A line has the time (`at_us`), and may have an `op` (`charge`, `peek`, `refund`, `reset`;
 //! charge if it is not given), a `key`, a `cost` (1 if it is not given), and a `limit` that takes
-//! the place of the one of its name from there on.
+//! the place of the one of its name from there on. A refund has a `receipt` with the time (`at_us`)
+//! and the `cost` of the charge that it takes back.
 //!
 //! A limit may have its period in microseconds, as `period_us`, in place of a `period` with a unit.
 //! The test vectors and other programs write it so.
@@ -28,7 +29,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tollgate::{
-    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, RateLimiter, RedisStore, Verdict,
+    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, RateLimiter, Receipt, RedisStore,
+    Verdict,
 };
 
 const HELP: &str = "\
@@ -44,7 +46,8 @@ usage: replay --limit JSON [--limit JSON ...] [--store memory|redis://...] [--su
 
 a check, one a line: {\"at_us\":0,\"op\":\"charge\",\"key\":\"k\",\"cost\":1}
   op is charge (the default), peek, refund or reset; key is empty and cost is 1 by default;
-  \"limit\":{...} takes the place of the limit of its name from there on
+  \"limit\":{...} takes the place of the limit of its name from there on;
+  a refund has \"receipt\":{\"at_us\":0,\"cost\":1}, the time and the cost of the charge it takes back
 ";
 
 /// The latest time that a `ManualClock` shows.
@@ -67,6 +70,15 @@ struct Check {
     #[serde(default = "one")]
     cost: u32,
     limit: Option<AnyLimit>,
+    receipt: Option<Charged>,
+}
+
+/// The charge that a refund takes back.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Charged {
+    at_us: u64,
+    cost: u32,
 }
 
 /// A limit in the format of `tollgate::Limit`, or with `period_us` in place of its period.
@@ -259,8 +271,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
         }
         clock.set(Duration::from_micros(check.at_us));
         let key = Key::new(&check.key);
-        let batch: Vec<Charge<'_>> =
-            options.limits.iter().map(|limit| limit.charge(&key, check.cost)).collect();
+        let receipt = check.receipt.map(|charged| Receipt::new(charged.at_us, charged.cost));
+        let charge = |limit| Charge { receipt, ..Limit::charge(limit, &key, check.cost) };
+        let batch: Vec<Charge<'_>> = options.limits.iter().map(charge).collect();
         let decision =
             limiter.apply(check.op.into(), &batch).await.map_err(|error| wrong(&error))?;
         summary.count(&check, &decision);

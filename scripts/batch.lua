@@ -7,11 +7,11 @@
 --          states are kept for an hour more.
 -- ARGV[2]  I2 number of limits, then for each: B algorithm, I7 four numbers, as its file says;
 --          then runs: B op, B size, I2 times, and for each charge: I2 key, I2 limit (both from 1),
---          I4 cost. A run is one group of `size` charges that is asked `times` times in a row.
+--          I4 cost, and of a refund I7 time and I4 cost of the charge. A run is one group of `size` charges that is asked `times` times in a row.
 --          With the op EACH it is one charge of each of `times` keys, from `key` on, that nothing
 --          else touches
 --
--- returns  two or five integers for each charge of a group. An admitted one without a delay is told
+-- returns  the time of all decisions; then two or five integers for each charge of a group. An admitted one without a delay is told
 --          by remaining, reset_after; any other by -1 - status, remaining, retry_after (-1: none),
 --          reset_after, delay. For a run of more than one time: how often the group's answer
 --          follows; the last stands for all that are left, which are answered alike. Or in short:
@@ -76,8 +76,8 @@ local function read(k, head_size)
   return value
 end
 
--- Made for two numbers, which is what a lone check is told: to grow costs more.
-local reply, n = {0, 0}, 0
+-- Made for three numbers, which is what a lone check is told: to grow costs more.
+local reply, n = {now, 0, 0}, 1
 -- Two functions for what is not usual, made when it first comes.
 local decide, write
 

@@ -1,130 +1,157 @@
 -- Fixed window: at most `limit` units in a window.
 -- Twin: src/algorithm/fixed_window.rs, which has the reasons.
 --
--- value    28 bytes, or false for an untouched budget:
+-- value    35 bytes, or false for an untouched budget:
 --            B  kind   I7 count    units used in the window, the last of them
 --                      I7 at       at this time in us
---                      I7 window_end, I6 period of the window, in us
+--                      I7 stop     end of the window, in us
+--                      I6 shape    twice the period in us, and 1 more if aligned to the clock
+--                      I7 since    time of the first charge that can be taken back
+--          41 more for each other shape (rotation.lua): the same without a kind, and with
+--                      I7 asked
 -- limit    limit, period, aligned: 1 if windows are aligned to the clock, 0 if a window starts
 --          with the key's first request
 local KIND = 1
-local WINDOW, WINDOW_SIZE = '>BI7I7I7I6', 28
+local WINDOW, WINDOW_SIZE = '>BI7I7I7I6I7', 35
+local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
+-- Far above any limit, and one charge more is exact.
+local MAX_COUNT = MAX_EXACT - 2 ^ 32
 
 local limit, period, aligned = ...
+local own_shape = 2 * period + aligned
 
 -- The end of a window that holds `time`.
-local function end_from(time)
+local function end_from(time, period, aligned)
   if aligned == 1 then return time - time % period + period end
   return time + period
 end
 
 local function usual(value, cost)
-  local count, window_end, old_end = 0
+  local count, since, stop, old_end = 0, now, nil, nil
   if value then
     if #value ~= WINDOW_SIZE then return nil end
-    local kind, at, p
-    kind, count, at, window_end, p = unpack_from(WINDOW, value)
-    if kind ~= KIND or p ~= period or at > now or at >= window_end
-      or window_end > at + 2 * MAX_REFILL or (aligned == 1 and window_end % period ~= 0) then
+    local kind, was_count, at, was_stop, shape, was_since = unpack_from(WINDOW, value)
+    if kind ~= KIND or shape ~= own_shape or at > now or at >= was_stop
+      or was_stop > at + 2 * MAX_REFILL or (aligned == 1 and was_stop % period ~= 0) then
       return nil
     end
-    old_end = window_end
-    if now >= window_end then count, window_end = 0, nil end
+    old_end = was_stop
+    if now < was_stop then count, since, stop = was_count, was_since, was_stop end
   end
-  count, window_end = count + cost, window_end or end_from(now)
+  count, stop = count + cost, stop or end_from(now, period, aligned)
   if count > limit then return nil end
-  return pack(WINDOW, KIND, count, now, window_end, period),
-    limit - count, window_end - now, 0, old_end
+  return pack(WINDOW, KIND, count, now, stop, own_shape, since),
+    limit - count, stop - now, 0, old_end
 end
 
-local function machine()
-  -- The window in force.
-  local count, at, window_end
-  -- Whether something was stored, whether the window was made to last longer, and whether it has to
-  -- be stored anew.
-  local stored, moved, changed
+local function window()
+  -- The counter to decide by.
+  local own
 
-  -- The end under this quota of the window that was stored under another.
-  local function new_end(stored_period)
-    if aligned == 1 then
+  local function fresh(like)
+    return {
+      shape = like.shape, period = like.period, aligned = like.aligned,
+      count = 0, at = now, stop = end_from(now, like.period, like.aligned), since = now,
+    }
+  end
+
+  local function end_of(counter)
+    return counter.count == 0 and 0 or counter.stop
+  end
+
+  local function set_back(counter)
+    counter.since, counter.at = counter.at + 1, now
+    counter.stop = end_from(now, counter.period, counter.aligned)
+  end
+
+  local function derived(counter, like)
+    local is_shorter, stop = like.period < counter.period, nil
+    if like.aligned == 1 then
       -- To the end of an aligned window, or two of the old kind could share it.
-      return end_from(stored_period > period and at or window_end - 1)
-    elseif stored_period < period then
-      return max(end_from(max(window_end - stored_period, 0)), window_end)
-    elseif stored_period > period then
-      return min(end_from(at), window_end)
+      stop = end_from(is_shorter and counter.at or counter.stop - 1, like.period, 1)
+    elseif is_shorter then
+      stop = min(counter.at + like.period, counter.stop)
+    else
+      stop = max(max(counter.stop - counter.period, 0) + like.period, counter.stop)
     end
-    return window_end
+    return {
+      shape = like.shape, period = like.period, aligned = like.aligned,
+      count = counter.count, at = counter.at, stop = stop, since = counter.at + 1,
+    }
   end
 
-  local function load(value)
-    count, at = 0, now
-    stored, moved, changed = false, false, false
-    if value then
-      if #value ~= WINDOW_SIZE then
-        window_end = end_from(now)
-        return UNREADABLE
-      end
-      local kind, v_count, v_at, v_end, p = unpack_from(WINDOW, value)
-      if kind ~= KIND or p == 0 or p > MAX_REFILL or v_count > MAX_EXACT
-        or v_at >= v_end or v_end > v_at + 2 * MAX_REFILL then
-        window_end = end_from(now)
-        return UNREADABLE
-      end
-      stored = true
-      if now < v_end then
-        at, window_end = v_at, v_end
-        if at - now > period then
-          count, at, window_end, moved = v_count, now, end_from(now), true
-          return 0
-        end
-        window_end = new_end(p)
-        if now < window_end then
-          count, moved = v_count, window_end > v_end
-          return 0
-        end
-        at = now
-      end
-    end
-    window_end = end_from(now)
-    return 0
+  local function enter(counter, units)
+    counter.count = min(counter.count + units, MAX_COUNT)
+    counter.at = max(counter.at, now)
   end
 
-  local function decide(cost, effect)
-    local status, retry_after, units = ALLOWED, -1, count
+  local function take_back(counter, units, charged_at)
+    if charged_at < counter.since or charged_at > counter.at then return false end
+    counter.count = max(counter.count - units, 0)
+    return true
+  end
+
+  local function checked(count, at, stop, shape, since, asked)
+    local period = floor(shape / 2)
+    if period == 0 or period > MAX_REFILL or count > MAX_EXACT
+      or at >= stop or stop > at + 2 * MAX_REFILL then
+      return nil
+    end
+    return {
+      shape = shape, period = period, aligned = shape % 2,
+      count = count, at = at, stop = stop, since = since, asked = asked,
+    }
+  end
+
+  local function read(value)
+    local others = (#value - WINDOW_SIZE) / OTHER_SIZE
+    if others < 0 or others ~= floor(others) or others > 3 then return nil end
+    local kind, count, at, stop, shape, since, next = unpack_from(WINDOW, value)
+    if kind ~= KIND then return nil end
+    local counters = {checked(count, at, stop, shape, since)}
+    for i = 2, others + 1 do
+      local asked
+      count, at, stop, shape, since, asked, next = unpack_from(OTHER, value, next)
+      counters[i] = checked(count, at, stop, shape, since, asked)
+    end
+    for i = 1, others + 1 do
+      if not counters[i] then return nil end
+    end
+    return counters
+  end
+
+  local function write(counters)
+    local it = counters[1]
+    local value = pack(WINDOW, KIND, it.count, it.at, it.stop, it.shape, it.since)
+    for i = 2, #counters do
+      it = counters[i]
+      value = value .. pack(OTHER, it.count, it.at, it.stop, it.shape, it.since, it.asked)
+    end
+    return value
+  end
+
+  local function look(counter)
+    own = counter
+  end
+
+  local function ask(cost)
+    local status, retry_after, units = ALLOWED, -1, own.count
     if cost > limit then
       status = NEVER
-    elseif cost > 0 and count + cost > limit then
-      status, retry_after = REFUSED, window_end - now
+    elseif cost > 0 and units + cost > limit then
+      status, retry_after = REFUSED, own.stop - now
     else
-      units = count + cost
+      units = units + cost
     end
-    local reset_after = 0
-    if units > 0 then reset_after = window_end - now end
-    if units > count then
-      if effect == COMMIT then
-        count, changed = units, true
-        if at < now then at = now end
-      end
-    elseif moved and settles(effect, cost, status) then
-      changed = true
-    end
-    if units > limit then return status, 0, retry_after, reset_after, 0 end
-    return status, limit - units, retry_after, reset_after, 0
+    return status, max(limit - units, 0), retry_after, units > 0 and own.stop - now or 0
   end
 
-  local function refund(back)
-    if not stored then return end
-    count, changed = max(count - back, 0), true
+  local function charge(cost)
+    own.count = own.count + cost
+    own.at = max(own.at, now)
+    return own
   end
 
-  local function save()
-    if not changed then return nil end
-    if count == 0 then return false end
-    return pack(WINDOW, KIND, count, at, window_end, period), window_end
-  end
-
-  return {load = load, decide = decide, refund = refund, save = save}
+  local mine = {shape = own_shape, period = period, aligned = aligned}
+  return fresh, end_of, set_back, derived, enter, take_back, read, write, look, ask, charge, mine
 end
-
-return usual, machine

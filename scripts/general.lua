@@ -2,7 +2,7 @@
 -- several checks hit, refusals, changed quotas, clocks that were set back. batch.lua calls this
 -- when it comes to the first of them; the reply is as it says there.
 local keys, values, read, request, usuals, machines, head_sizes, reply = ...
-local NEXT_CHARGE = '>I2I2I4'
+local NEXT_CHARGE, RECEIPT = '>I2I2I4', '>I7I4'
 
 -- How many numbers the reply has.
 local n
@@ -33,17 +33,10 @@ local function machine_of(l)
   return machine
 end
 
--- By the number of its key, whether no more than a head was read of a value.
-local cut = {}
-
--- What is stored: read once, written once. Only if a limit of another kind has read its head, it is
--- read again as a whole.
+-- What is stored: read once, written once. All limits that share a key read as much of it.
 local function value_of(k, l)
-  local value, head_size = values[k], head_sizes[l]
-  if value == nil or (cut[k] and not head_size and not ends[k]) then
-    value = read(k, head_size)
-    cut[k] = head_size ~= nil
-  end
+  local value = values[k]
+  if value == nil then value = read(k, head_sizes[l]) end
   return value
 end
 
@@ -117,6 +110,8 @@ end
 -- The group that is decided: of each charge its key, its limit, its cost, and what the first look
 -- said of it.
 local key_of, limit_of, cost_of, seen = {}, {}, {}, {}
+-- Of a refund, the charge that is taken back: its time, and its cost.
+local charged_at, charged = {}, {}
 -- What it would leave, if all charges are usual.
 local new, remaining_of, reset_of, delay_of, old_end_of = {}, {}, {}, {}, {}
 
@@ -140,11 +135,12 @@ local function charge_as_usual(size)
   return true
 end
 
--- Takes a charge back, or all charges, and loads what is left.
-local function give_back(op, k, l, cost)
+-- Takes the group's i-th charge back, or all charges, and loads what is left.
+local function give_back(op, i)
+  local k, l = key_of[i], limit_of[i]
   local machine, unreadable = load(k, l)
   if op == REFUND then
-    machine.refund(cost)
+    machine.refund(min(cost_of[i], charged[i]), charged_at[i], charged[i])
     save(k, machine)
   else
     keep(k, false)
@@ -161,7 +157,7 @@ local function decide_group(op, size)
   for i = 1, size do
     local k, l, cost = key_of[i], limit_of[i], cost_of[i]
     if op >= REFUND then
-      local machine, unreadable = give_back(op, k, l, cost)
+      local machine, unreadable = give_back(op, i)
       decide_once(PEEK, machine, 0, unreadable)
     else
       local machine, unreadable = load(k, l)
@@ -203,8 +199,13 @@ local function decide(length, op, size, times, k, l, cost, next)
     decide_run(op, times, k, l, cost)
   else
     key_of[1], limit_of[1], cost_of[1] = k, l, cost
-    for i = 2, size do
-      key_of[i], limit_of[i], cost_of[i], next = unpack_from(NEXT_CHARGE, request, next)
+    for i = 1, size do
+      if i > 1 then
+        key_of[i], limit_of[i], cost_of[i], next = unpack_from(NEXT_CHARGE, request, next)
+      end
+      if op == REFUND then
+        charged_at[i], charged[i], next = unpack_from(RECEIPT, request, next)
+      end
     end
     decide_groups(op, size, times)
   end

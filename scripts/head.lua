@@ -23,7 +23,7 @@
 --   decide  (cost, effect): status, remaining, retry_after (-1: none), reset_after, delay
 --   slack   (cost): where reset_after grows with each charge, what it is rounded up by after the
 --           next; nil if that does not tell the ones that follow
---   refund  (units)
+--   refund  (units, charged_at, charged): takes units of a charge back: of so many, at that time
 --   save    (): what to store (false: nothing is left to remember) and ends_at, or nil if nothing
 --           changed; and, if what is stored is as long, or its head is all that is written, when
 --           that ends (nil: it is not, or its expiry was lost)

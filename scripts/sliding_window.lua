@@ -1,27 +1,36 @@
 -- Sliding window: a window that moves in cells.
 -- Twin: src/algorithm/sliding_window.rs, which has the reasons.
 --
--- value    14 bytes and 7 for each cell and the one being left, or false for an untouched budget:
---            B  kind   I6 length of a cell in us
+-- value    22 bytes and 7 for each cell and the one being left, or false for an untouched budget:
+--            B  kind   B  len      how many counts there are
+--                      I6 length   of a cell in us
 --                      I7 at       time of the last charge, in us
---                      I7 counts   of that time's cell and of those before it
+--                      I7 since    time of the first charge that can be taken back
+--                      I7 counts   of the last charge's cell and of those before it
+--          28 and 7 for each count for each other shape (rotation.lua): the same without a kind, and
+--          with, before the counts,
+--                      I7 asked
 -- limit    limit, length, cells
 local KIND = 2
-local CELLS, CELLS_SIZE, MAX_CELLS = '>BI6I7', 14, 101
-local TWO_CELLS, TWO_SIZE = '>BI6I7I7I7', 28
+local CELLS, CELLS_SIZE, MAX_CELLS = '>BBI6I7I7', 22, 101
+local TWO_CELLS, TWO_SIZE = '>BBI6I7I7I7I7', 36
+local OTHER, OTHER_SIZE = '>BI6I7I7I7', 28
 -- No limit is greater, so no cell's count.
-local MAX_COUNT = MAX_EXACT / 2
+local MAX_COUNT = (MAX_EXACT - 1) / 2
+-- The most units of quotas with a higher limit in one cell, and in all: see the twin.
+local MAX_FOREIGN, MAX_SUM = 2 ^ 45, MAX_EXACT - 2 ^ 32
 
 local limit, length, cells = ...
 
 local usual
 if cells == 1 then
   function usual(value, cost)
-    local cell, newest, oldest, old_end = floor(now / length), 0, 0, nil
+    local cell, newest, oldest, since, old_end = floor(now / length), 0, 0, nil, nil
     if value then
       if #value ~= TWO_SIZE then return nil end
-      local kind, cell_length, at, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
-      if kind ~= KIND or cell_length ~= length or at > now
+      local kind, len, cell_length, at, was_since, at_newest, at_oldest =
+        unpack_from(TWO_CELLS, value)
+      if kind ~= KIND or len ~= 2 or cell_length ~= length or at > now
         or at_newest > MAX_COUNT or at_oldest > MAX_COUNT then
         return nil
       end
@@ -31,12 +40,13 @@ if cells == 1 then
       elseif by == 1 then
         oldest = at_newest
       end
+      if newest + oldest > 0 then since = was_since end
       if at_newest > 0 then old_end = (cell - by + 2) * length end
     end
     newest = newest + cost
     local used = ceil(oldest * (length - now % length) / length) + newest
     if used > limit then return nil end
-    return pack(TWO_CELLS, KIND, length, now, newest, oldest),
+    return pack(TWO_CELLS, KIND, 2, length, now, since or now, newest, oldest),
       limit - used, (cell + 2) * length - now, 0, old_end
   end
 else
@@ -48,139 +58,165 @@ else
     if value then
       if #value ~= CELLS_SIZE + 7 * (cells + 1) then return nil end
       stored = {unpack_from(all_cells, value)}
-      if stored[1] ~= KIND or stored[2] ~= length or stored[3] > now then return nil end
-      for i = 4, cells + 4 do
+      if stored[1] ~= KIND or stored[2] ~= cells + 1 or stored[3] ~= length or stored[4] > now then
+        return nil
+      end
+      for i = 6, cells + 6 do
         if stored[i] > MAX_COUNT then return nil end
       end
-      by = cell - floor(stored[3] / length)
-      if stored[4] > 0 then old_end = (cell - by + cells + 1) * length end
+      by = cell - floor(stored[4] / length)
+      if stored[6] > 0 then old_end = (cell - by + cells + 1) * length end
     end
     -- Most charges are in the cell of the last one, and leave the others as they are.
     local used, oldest, counts = cost, nil, nil
     if by == 0 then
-      for i = 4, cells + 4 do used = used + stored[i] end
-      oldest = stored[cells + 4]
+      for i = 6, cells + 6 do used = used + stored[i] end
+      oldest = stored[cells + 6]
     else
       counts = {}
       for i = 1, cells + 1 do
-        local count = i > by and stored[3 + i - by] or 0
+        local count = i > by and stored[5 + i - by] or 0
         counts[i], used = count, used + count
       end
       oldest = counts[cells + 1]
     end
+    -- Nothing that was stored counts any more: what can be taken back starts with this charge.
+    local since = used == cost and now or stored[5]
     used = used - oldest + ceil(oldest * (length - now % length) / length)
     if used > limit then return nil end
     local new
     if by == 0 then
-      new = pack(NEWEST, KIND, length, now, stored[4] + cost)
+      new = pack(NEWEST, KIND, cells + 1, length, now, since, stored[6] + cost)
         .. string.sub(value, NEWEST_SIZE + 1)
     else
       counts[1] = counts[1] + cost
-      new = pack(all_cells, KIND, length, now, unpack(counts))
+      new = pack(all_cells, KIND, cells + 1, length, now, since, unpack(counts))
     end
     return new, limit - used, (cell + cells + 1) * length - now, 0, old_end
   end
 end
 
-local function machine()
-  local value
-  -- The counts at `at`, newest first, and how many units of them count there.
-  local counts, at, used = {}, 0, 0
-  -- What to remember to make an answer true: the counts as of their last charge, where the clock or
-  -- the quota moved.
-  local held, held_at
-  -- Whether something was stored, and what has to be stored anew.
-  local stored, changed, settled
+local function window()
+  -- The counter to decide by, its counts at `at`, newest first, and how many units count there.
+  local own, counts, at, used
 
-  -- From when on the counts say nothing.
-  local function end_of(cell_length, time, some)
-    local youngest = 1
-    for i = 1, #some do
-      if some[i] > 0 then youngest = i break end
-    end
-    return (floor(time / cell_length) + #some - youngest + 1) * cell_length
+  local function fresh(like)
+    local none = {}
+    for i = 1, like.len do none[i] = 0 end
+    return {
+      shape = like.shape, period = like.period, length = like.length, len = like.len,
+      at = now, since = now, counts = none,
+    }
   end
 
-  local function fresh()
-    local none = {}
-    for i = 1, cells + 1 do none[i] = 0 end
-    return none
+  -- From when on some counts as of `time` say nothing.
+  local function end_from(some, time, length)
+    for i = 1, #some do
+      if some[i] > 0 then return (floor(time / length) + #some - i + 1) * length end
+    end
+    return 0
+  end
+
+  local function end_of(counter)
+    return end_from(counter.counts, counter.at, counter.length)
+  end
+
+  local function set_back(counter)
+    counter.since, counter.at = counter.at + 1, now
   end
 
   -- The same counts in other cells.
-  local function recut(old, old_length, time)
-    local new, old_newest, newest = fresh(), floor(time / old_length), floor(time / length)
+  local function derived(counter, like)
+    local cut, old, old_length, time = fresh(like), counter.counts, counter.length, counter.at
+    local new, old_newest, newest = cut.counts, floor(time / old_length), floor(time / like.length)
     for age = 0, #old - 1 do
       if old[age + 1] > 0 then
         local last = min((old_newest - age + 1) * old_length - 1, time)
-        local i = newest - floor(last / length) + 1
-        if i <= cells + 1 then new[i] = new[i] + old[age + 1] end
+        local i = newest - floor(last / like.length) + 1
+        if i <= like.len then new[i] = min(new[i] + old[age + 1], MAX_COUNT) end
       end
     end
-    return new
+    cut.at, cut.since = time, time + 1
+    return cut
   end
 
-  -- The counts at `time`, which is not before theirs.
-  local function advance(some, since, time)
-    local by = floor(time / length) - floor(since / length)
+  -- The counts of a counter at a time that is not before theirs.
+  local function advanced(counter, time)
+    local some, by = counter.counts, floor(time / counter.length) - floor(counter.at / counter.length)
     if by == 0 then return some end
-    local advanced = {}
-    for i = 1, #some do advanced[i] = some[i - by] or 0 end
-    return advanced
+    local later = {}
+    for i = 1, #some do later[i] = some[i - by] or 0 end
+    return later
   end
 
-  -- length, at, counts; nil if it cannot be read
-  local function unpack_cells(value)
-    local len = (#value - CELLS_SIZE) / 7
-    if len < 2 or len > MAX_CELLS or len ~= floor(len) then return nil end
-    local kind, cell_length, time = unpack_from(CELLS, value)
-    if kind ~= KIND or cell_length == 0 or cell_length > MAX_REFILL or time > MAX_EXACT then
+  local function enter(counter, units)
+    local time = max(counter.at, now)
+    local some, sum = advanced(counter, time), 0
+    for i = 1, #some do sum = sum + some[i] end
+    some[1] = some[1] + max(min(units, MAX_SUM - sum, MAX_FOREIGN - some[1]), 0)
+    counter.counts, counter.at = some, time
+  end
+
+  local function take_back(counter, units, charged_at)
+    if charged_at < counter.since or charged_at > counter.at then return false end
+    local some = counter.counts
+    local i = floor(counter.at / counter.length) - floor(charged_at / counter.length) + 1
+    if not some[i] then return false end
+    some[i] = max(some[i] - units, 0)
+    return true
+  end
+
+  -- A counter with the counts that are in the value from `next` on; nil if they cannot be there.
+  local function read_counts(value, len, length, at, since, asked, next)
+    if len < 2 or len > MAX_CELLS or length == 0 or length > MAX_REFILL or at > MAX_EXACT
+      or #value < next - 1 + 7 * len then
       return nil
     end
-    local some = {unpack_from('>' .. string.rep('I7', len), value, CELLS_SIZE + 1)}
+    local some = {unpack_from('>' .. string.rep('I7', len), value, next)}
     some[len + 1] = nil
     for i = 1, len do
       if some[i] > MAX_COUNT then return nil end
     end
-    return cell_length, time, some
+    return {
+      shape = length * 128 + len, period = length * (len - 1), length = length, len = len,
+      at = at, since = since, asked = asked, counts = some,
+    }
   end
 
-  -- What is stored under this quota, as of its last charge: counts, at, and whether they were made
-  -- to last longer; nil if nothing counts.
-  local function resume(old_length, time, some)
-    local old_end, moved = end_of(old_length, time, some), false
-    if now >= old_end then return nil end
-    if old_length ~= length or #some ~= cells + 1 then
-      some = recut(some, old_length, time)
-      moved = end_of(length, time, some) > old_end
-    end
-    if time - now > length * cells then time, moved = now, true end
-    if now >= end_of(length, time, some) then return nil end
-    return some, time, moved
+  local function read(value)
+    if #value < CELLS_SIZE then return nil end
+    local kind, len, cell_length, time, since, next = unpack_from(CELLS, value)
+    if kind ~= KIND then return nil end
+    local counters, asked = {}, nil
+    repeat
+      local counter = read_counts(value, len, cell_length, time, since, asked, next)
+      if not counter or #counters == 4 then return nil end
+      counters[#counters + 1] = counter
+      next = next + 7 * len
+      local rest = #value - next + 1
+      if rest == 0 then return counters end
+      if rest < OTHER_SIZE then return nil end
+      len, cell_length, time, since, asked, next = unpack_from(OTHER, value, next)
+    until false
   end
 
-  local function load(loaded)
-    value = loaded
-    held, stored, changed, settled = nil, false, false, false
-    counts, at = fresh(), now
-    local unreadable = 0
-    if value then
-      local old_length, v_at, v_counts = unpack_cells(value)
-      if old_length then
-        stored = true
-        local some, time, moved = resume(old_length, v_at, v_counts)
-        if some then
-          at = max(now, time)
-          counts = advance(some, time, at)
-          if moved then held, held_at = some, time end
-        end
-      else
-        unreadable = UNREADABLE
-      end
+  local function write(counters)
+    local it, value = counters[1], nil
+    value = pack(CELLS, KIND, it.len, it.length, it.at, it.since)
+      .. pack('>' .. string.rep('I7', it.len), unpack(it.counts))
+    for i = 2, #counters do
+      it = counters[i]
+      value = value .. pack(OTHER, it.len, it.length, it.at, it.since, it.asked)
+        .. pack('>' .. string.rep('I7', it.len), unpack(it.counts))
     end
+    return value
+  end
+
+  local function look(counter)
+    own, at = counter, max(now, counter.at)
+    counts = advanced(counter, at)
     used = ceil(counts[cells + 1] * (length - at % length) / length)
     for i = 1, cells do used = used + counts[i] end
-    return unreadable
   end
 
   -- The first time at which no more than `room` units count.
@@ -198,7 +234,7 @@ local function machine()
     end
   end
 
-  local function decide(cost, effect)
+  local function ask(cost)
     local status, retry_after, units = ALLOWED, -1, used
     if cost > limit then
       status = NEVER
@@ -207,52 +243,22 @@ local function machine()
     else
       units = used + cost
     end
-    local reset_after = 0
+    local ends_at
     if units > used then
-      reset_after = (floor(at / length) + cells + 1) * length - now
-      if effect == COMMIT then
-        counts[1], used = counts[1] + cost, units
-        held, changed = nil, true
-      end
+      ends_at = (floor(at / length) + cells + 1) * length
     else
-      if used > 0 then reset_after = end_of(length, at, counts) - now end
-      if held and settles(effect, cost, status) then settled = true end
+      ends_at = end_from(counts, at, length)
     end
-    return status, max(limit - units, 0), retry_after, reset_after, 0
+    return status, max(limit - units, 0), retry_after, max(ends_at - now, 0)
   end
 
-  local function refund(back)
-    if not stored then return end
-    changed = true
-    local some, time = resume(unpack_cells(value))
-    if not some then
-      counts = fresh()
-      return
-    end
-    counts, at = some, time
-    for i = 1, #counts do
-      local taken = min(back, counts[i])
-      counts[i] = counts[i] - taken
-      back = back - taken
-    end
+  local function charge(cost)
+    counts[1], used = counts[1] + cost, used + cost
+    own.counts, own.at = counts, at
+    return own
   end
 
-  local function save()
-    if not changed and not settled then return nil end
-    local some, time = counts, at
-    if held and not changed then some, time = held, held_at end
-    local ends_at = end_of(length, time, some)
-    local left = 0
-    for i = 1, #some do left = left + some[i] end
-    if left == 0 or now >= ends_at then return false end
-    if #some == 2 then
-      return pack(TWO_CELLS, KIND, length, time, some[1], some[2]), ends_at
-    end
-    return pack(CELLS, KIND, length, time)
-      .. pack('>' .. string.rep('I7', #some), unpack(some)), ends_at
-  end
-
-  return {load = load, decide = decide, refund = refund, save = save}
+  local len = cells + 1
+  local mine = {shape = length * 128 + len, period = length * cells, length = length, len = len}
+  return fresh, end_of, set_back, derived, enter, take_back, read, write, look, ask, charge, mine
 end
-
-return usual, machine

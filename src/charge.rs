@@ -1,6 +1,6 @@
 //! What is asked of a store.
 
-use crate::{Error, Key, Limit};
+use crate::{Error, Key, Limit, Receipt};
 
 /// The most charges in one batch.
 const MAX_BATCH: usize = 255;
@@ -12,8 +12,8 @@ pub enum Op {
     Charge,
     /// Answer as a charge would, and change nothing.
     Peek,
-    /// Give the cost back to every budget, never above its capacity. The answer is that of a
-    /// peek of cost 0 afterwards.
+    /// Give the cost back to every budget, as far as the charge of its
+    /// [receipt](Charge::receipt) still counts. The answer is that of a peek of cost 0 afterwards.
     Refund,
     /// Forget every budget. The answer is that of a peek of cost 0 afterwards.
     Reset,
@@ -28,6 +28,17 @@ pub struct Charge<'a> {
     pub key: &'a Key,
     /// In units. A check of cost 0 always passes and takes nothing.
     pub cost: u32,
+    /// The charge that a refund takes back. Without it, a refund gives nothing back.
+    pub receipt: Option<Receipt>,
+}
+
+impl Charge<'_> {
+    /// The same, as what is to be taken back of an earlier charge.
+    #[must_use]
+    pub const fn of(mut self, receipt: Receipt) -> Self {
+        self.receipt = Some(receipt);
+        self
+    }
 }
 
 /// Checks that a batch can be decided: it has 1 to 255 charges, and no budget twice, which would
@@ -48,7 +59,7 @@ pub fn check_batch(batch: &[Charge<'_>]) -> Result<(), Error> {
     }
     for (i, charge) in batch.iter().enumerate() {
         let same = |other: &Charge<'_>| {
-            other.limit.name() == charge.limit.name() && other.key == charge.key
+            other.limit.shares_budgets_with(charge.limit) && other.key == charge.key
         };
         if batch[..i].iter().any(same) {
             return Err(Error::misuse(format!(

@@ -20,7 +20,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::{
-    Charge, Decision, Key, Limit, ManualClock, Op, Quota, RateLimiter, State, Store, decide,
+    Charge, Decision, Key, Limit, ManualClock, Op, Quota, RateLimiter, Receipt, State, Store,
+    decide,
 };
 
 /// How many checks each sequence has.
@@ -71,12 +72,14 @@ async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: Ra
 }
 
 /// The reference: states in a map, and the algorithms themselves.
-struct Reference(HashMap<(String, String), State>);
+struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {
     fn apply(&mut self, op: Op, batch: &[Charge<'_>], now_us: u64) -> Decision {
-        let budget =
-            |charge: &Charge<'_>| (charge.limit.name().to_owned(), charge.key.as_str().to_owned());
+        let budget = |charge: &Charge<'_>| {
+            let (limit, key) = (charge.limit, charge.key.as_str());
+            (limit.name().to_owned(), limit.kind(), key.to_owned())
+        };
         let mut states: Vec<_> =
             batch.iter().map(|charge| self.0.remove(&budget(charge))).collect();
         let decision = decide(op, batch, &mut states, now_us).expect("the batch is one");
@@ -96,6 +99,7 @@ async fn sequences_are_decided_as_by_the_algorithm(
     let keys = [Key::new("{k}\r\n"), Key::from_parts(["a:b", "c"])];
     let mut reference = Reference(HashMap::new());
     let mut random = Random(seed);
+    let mut receipts = Vec::new();
     let mut now = START;
     for step in 0..STEPS {
         now = match random.below(10) {
@@ -117,13 +121,16 @@ async fn sequences_are_decided_as_by_the_algorithm(
         };
         let cost = u32::try_from(random.below(5)).unwrap_or(0);
         let key = &keys[usize::from(random.below(3) == 0)];
-        let mut batch = vec![limits[0].charge(key, cost)];
+        let known = receipts.len().checked_sub(1 + random.below(4) as usize);
+        let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
+        let mut batch = vec![Charge { receipt, ..limits[0].charge(key, cost) }];
         if random.below(4) == 0 {
             batch.push(companion.charge(&keys[0], 1));
         }
         let expected = reference.apply(op, &batch, now);
         let decided = limiter.apply(op, &batch).await;
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
+        receipts.extend(expected.receipt());
         assert_eq!(
             decided, expected,
             "the store (left) differs from the algorithm (right) at step {step}: \

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Receipt;
+
 /// Microseconds: a point in time since the Unix epoch, or a span.
 pub(crate) type Micros = u64;
 
@@ -27,6 +29,8 @@ pub struct Verdict {
     pub(crate) retry_after: Option<Micros>,
     pub(crate) reset_after: Micros,
     pub(crate) delay: Micros,
+    /// Units that were taken.
+    pub(crate) charged: u32,
 }
 
 impl Verdict {
@@ -101,6 +105,8 @@ pub struct Decision {
     deciding: Verdict,
     delay: Micros,
     source: Source,
+    /// By the store's clock.
+    decided_at: Micros,
     /// Empty when there is one limit: the deciding verdict is the only one.
     group: Vec<Verdict>,
 }
@@ -119,8 +125,13 @@ pub enum Source {
 
 impl From<Verdict> for Decision {
     fn from(verdict: Verdict) -> Self {
-        let (source, group) = (Source::Store, Vec::new());
-        Self { deciding: verdict, delay: verdict.delay, source, group }
+        Self {
+            deciding: verdict,
+            delay: verdict.delay,
+            source: Source::Store,
+            decided_at: 0,
+            group: Vec::new(),
+        }
     }
 }
 
@@ -134,7 +145,13 @@ impl Decision {
         let deciding = *verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?;
         let delay = verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or(0);
         let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
-        Some(Self { deciding, delay, source: Source::Store, group })
+        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
+    }
+
+    /// The same decision, made at a time of the store.
+    pub(crate) const fn made_at(mut self, decided_at: Micros) -> Self {
+        self.decided_at = decided_at;
+        self
     }
 
     /// Whether the check passed.
@@ -199,11 +216,41 @@ impl Decision {
         self.source
     }
 
+    /// When the store decided, by its own clock, in microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn decided_at(&self) -> u64 {
+        self.decided_at
+    }
+
+    /// What a [refund](crate::RateLimiter::refund) of this check needs: the receipt of its charge.
+    ///
+    /// None if nothing was charged. Of several limits it is the receipt of the first: see
+    /// [`receipts`](Self::receipts).
+    #[must_use]
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.receipts().next().flatten()
+    }
+
+    /// The receipt of each limit's charge, in the order of the check.
+    pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
+        let at = self.decided_at;
+        self.verdicts().iter().map(move |verdict| {
+            (verdict.charged > 0).then_some(Receipt { at, cost: verdict.charged })
+        })
+    }
+
     /// The same decision, given by somebody else.
     #[cfg(feature = "redis")]
     pub(crate) const fn given_by(mut self, source: Source) -> Self {
         self.source = source;
         self
+    }
+
+    /// The same admission, of units that were charged before.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
+        self.deciding.charged = units;
+        self.made_at(charged_at)
     }
 
     /// The same refusal, told again after some time.
@@ -224,6 +271,7 @@ impl Decision {
         self.deciding.retry_after = u64::try_from(retry_after.as_micros()).ok();
         self.deciding.delay = 0;
         self.delay = 0;
+        self.deciding.charged = 0;
         if let Some(verdict) = place.and_then(|place| self.group.get_mut(place)) {
             *verdict = self.deciding;
         }
@@ -237,7 +285,8 @@ mod tests {
 
     fn verdict(allowed: bool, remaining: u64, retry_after: Option<u64>) -> Verdict {
         let never = !allowed && retry_after.is_none();
-        Verdict { allowed, never, limit: 10, remaining, retry_after, reset_after: 1, delay: 0 }
+        let (limit, reset_after, delay, charged) = (10, 1, 0, 0);
+        Verdict { allowed, never, limit, remaining, retry_after, reset_after, delay, charged }
     }
 
     #[test]

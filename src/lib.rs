@@ -16,6 +16,7 @@ mod key;
 mod limit;
 mod limiter;
 mod quota;
+mod receipt;
 mod store;
 mod telemetry;
 
@@ -36,6 +37,7 @@ pub use key::Key;
 pub use limit::Limit;
 pub use limiter::RateLimiter;
 pub use quota::Quota;
+pub use receipt::Receipt;
 #[cfg(feature = "tls")]
 pub use store::Tls;
 pub use store::{Answer, MemoryStore, Store, decide};

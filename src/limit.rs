@@ -18,8 +18,14 @@ use crate::{Charge, ConfigError, Key, Quota};
 /// A named quota under one algorithm (the IETF draft's quota policy).
 ///
 /// The name is part of the key in the store, and can stand in a header: 1 to 64 printable ASCII
-/// characters, without `"` and `\`, not starting or ending with a space. Two limits share a
-/// budget if they have the same name and are asked about the same key.
+/// characters, without `"` and `\`, not starting or ending with a space.
+///
+/// Two limits share a budget if they have the same name and the same kind of state, and are asked
+/// about the same key. The token bucket, the leaky bucket and GCRA have one kind of state; the fixed
+/// window, the sliding window and the sliding log have one each. A change of the algorithm within a
+/// kind keeps what was used. While two algorithms of different kinds are in use under one name, as in
+/// a rolling deployment, each counts its own checks: together they allow at most the sum of both
+/// limits.
 ///
 /// Which to choose:
 ///
@@ -166,6 +172,21 @@ impl Limit {
         &self.name
     }
 
+    /// The kind of state that the limit's algorithm keeps: `"b"` for the token bucket, the leaky
+    /// bucket and GCRA, `"w"` for the fixed window, `"s"` for the sliding window, `"l"` for the
+    /// sliding log.
+    ///
+    /// A store keeps a budget for each name, key and kind.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.algorithm.kind()
+    }
+
+    /// Whether charges of one key under both limits count together.
+    pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
+        self.name == other.name && self.kind() == other.kind()
+    }
+
     /// The limit's quota.
     pub const fn quota(&self) -> Quota {
         self.quota
@@ -175,7 +196,7 @@ impl Limit {
     /// [several limits](crate::RateLimiter::apply).
     #[must_use]
     pub const fn charge<'a>(&'a self, key: &'a Key, cost: u32) -> Charge<'a> {
-        Charge { limit: self, key, cost }
+        Charge { limit: self, key, cost, receipt: None }
     }
 
     /// Whether two limits decide alike, however their quotas were written.

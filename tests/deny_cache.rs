@@ -100,9 +100,9 @@ async fn what_another_replica_takes_back_counts_after_a_second_at_the_latest() {
 async fn a_refund_or_a_reset_by_the_same_store_counts_at_once() {
     let (_, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    limiter.check_n(&limit, &key, 3).await.unwrap();
+    let receipt = limiter.check_n(&limit, &key, 3).await.unwrap().receipt().unwrap();
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
-    limiter.refund(&limit, &key, 1).await.unwrap();
+    limiter.refund(&limit, &key, 1, receipt).await.unwrap();
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     limiter.reset(&limit, &key).await.unwrap();

@@ -81,7 +81,7 @@ async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
     for limit in limits {
         // Of one store, the second would be left out for a second.
         let limiter = RateLimiter::new(server.store().connect().await.unwrap());
-        let key = format!("tollgate:{{alice}}:{}", limit.name());
+        let key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let () = server.connection().set(&key, "garbage").unwrap();
         log.lines();
         limiter.check(&limit, &Key::new("alice")).await.unwrap();

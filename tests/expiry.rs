@@ -48,7 +48,7 @@ async fn every_key_lives_as_long_as_its_state_matters_and_at_most_a_second_more(
     let key = Key::new("alice");
     for limit in limits(Quota::per_minute(5)) {
         let decision = limiter.check_n(&limit, &key, 2).await.unwrap();
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let left: u64 = behind.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
         let reset = decision.reset_after();
         assert!(u128::from(left) <= reset.as_millis() + 1_000, "{limit}: {left} {reset:?}");
@@ -74,27 +74,33 @@ async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
         .map(|millis| limits(Quota::new(1_000, Duration::from_millis(millis))));
     for round in 0..120_usize {
         let key = Key::from(round as u64);
-        let redis_key = |limit: &Limit| format!("tollgate:{{{round}}}:{}", limit.name());
+        let redis_key =
+            |limit: &Limit| format!("tollgate:{{{round}}}:{}:{}", limit.kind(), limit.name());
         // Some time ago, up to 40 times, under this quota or another one: most of what there is.
         let ago = Duration::from_micros(round as u64 * 791_933 % 2_900_000);
         let charges = [1, 3, 1, 3, 3, 40_u32][round % 6];
+        let mut receipts = Vec::new();
         for limit in &quotas[(round + round / 90) % 4] {
             let mut then = server_time(&mut behind) - ago;
-            let mut whole_at = then;
+            let (mut whole_at, mut receipt) = (then, None);
             for _ in 0..charges {
                 then += Duration::from_millis(1);
                 clock.set(then);
                 let decision = past.check_n(limit, &key, 800 / charges).await.unwrap();
                 whole_at = then + decision.reset_after();
+                receipt = decision.receipt().or(receipt);
             }
+            receipts.push(receipt);
             // As it would have expired at the server's time.
             let at = whole_second(whole_at).as_millis().try_into().unwrap();
             let _: bool = behind.pexpire_at(redis_key(limit), at).unwrap();
         }
         // One by one, or all but the log together: no group with a log is charged as usual.
         let together = if round % 2 == 0 { 1 } else { 6 };
-        let op = if round % 5 == 4 { Op::Refund } else { Op::Charge };
-        let batch = quotas[round % 4].each_ref().map(|limit| limit.charge(&key, 100));
+        // A refund under another quota is no more than a peek.
+        let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
+        let mut batch = quotas[round % 4].each_ref().map(|limit| limit.charge(&key, 100));
+        batch.iter_mut().zip(receipts).for_each(|(charge, receipt)| charge.receipt = receipt);
         for group in batch.chunks(together) {
             let asked_at = server_time(&mut behind);
             let decision = limiter.apply(op, group).await.unwrap();
@@ -134,9 +140,9 @@ async fn a_log_that_starts_anew_gives_the_memory_of_the_old_one_back() {
             past.check(&limit, &key).await.unwrap();
         }
         limiter.check(&limit, &key).await.unwrap();
-        let length: usize = behind.strlen(format!("tollgate:{{{number}}}:log")).unwrap();
+        let length: usize = behind.strlen(format!("tollgate:{{{number}}}:l:log")).unwrap();
         // The head alone, or nothing if it is over already.
-        assert!(length == 56 || length == 0, "{length}");
+        assert!(length == 76 || length == 0, "{length}");
         seen += length;
     }
     assert!(seen > 0);
@@ -151,7 +157,7 @@ async fn a_log_that_grows_takes_no_more_than_it_holds_and_keeps_its_expiry() {
     let key = Key::new("alice");
     for requests in 1..100 {
         limiter.check(&limit, &key).await.unwrap();
-        let redis_key = "tollgate:{alice}:log";
+        let redis_key = "tollgate:{alice}:l:log";
         let length: usize = behind.strlen(redis_key).unwrap();
         let usage: usize =
             redis::cmd("MEMORY").arg("USAGE").arg(redis_key).query(&mut behind).unwrap();
@@ -200,7 +206,7 @@ async fn under_a_clock_that_is_set_by_hand_each_charge_keeps_its_key_for_an_hour
     for limit in limits(Quota::new(100, Duration::from_secs(3_600))) {
         limiter.check(&limit, &key).await.unwrap();
         // An hour and a half later, on the server's clock alone.
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let left: i64 = behind.pttl(&redis_key).unwrap();
         let _: bool = behind.pexpire(&redis_key, (left - 5_400_000).max(1_000)).unwrap();
         clock.advance(Duration::from_micros(1));
@@ -220,12 +226,12 @@ async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
     for cells in [1, 10_u32] {
         let quota = Quota::new(100, Duration::from_micros(DAY));
         let limit = Limit::sliding_window_of("limit", quota, cells).unwrap();
-        let redis_key = "tollgate:{alice}:limit";
+        let redis_key = "tollgate:{alice}:s:limit";
         limiter.check_n(&limit, &key, 5).await.unwrap();
         // As it is after a refund of all that was used in this cell: the one before it ends sooner.
         let mut value: Vec<u8> = behind.get(redis_key).unwrap();
-        value.copy_within(14..21, 21);
-        value[14..21].fill(0);
+        value.copy_within(22..29, 29);
+        value[22..29].fill(0);
         let sooner = DAY / u64::from(cells) / 1_000;
         let before: u64 = behind.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
         let _: () = behind.pset_ex(redis_key, value, before - sooner).unwrap();
@@ -246,7 +252,7 @@ async fn a_key_that_lost_its_time_to_live_has_one_again_when_another_is_due() {
     let mut behind = server.connection();
     let key = Key::new("alice");
     for limit in limits(Quota::new(1_000, Duration::from_secs(100))) {
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         clock.set(server_time(&mut behind) - Duration::from_secs(150));
         past.check_n(&limit, &key, 900).await.unwrap();
         let () = behind.persist(&redis_key).unwrap();
@@ -266,7 +272,9 @@ async fn a_key_that_lost_its_time_to_live_does_not_lock_anyone_out() {
     for limit in limits(Quota::per_minute(5)) {
         clock.set(Duration::from_secs(1_790_000_000));
         limiter.check_n(&limit, &key, 5).await.unwrap();
-        let () = behind.persist(format!("tollgate:{{alice}}:{}", limit.name())).unwrap();
+        let () = behind
+            .persist(format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name()))
+            .unwrap();
         // Two minutes: a window that moves in cells holds on for a cell longer than its period.
         clock.advance(Duration::from_secs(120));
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");

@@ -152,7 +152,7 @@ async fn malformed_reply_is_described_once_and_ends_its_connection() {
                 reply.extend(b":1234567\r\n".repeat(1_000_000));
                 return Some(reply);
             }
-            Some(b"*2\r\n:4\r\n:60000000\r\n".to_vec())
+            Some(b"*3\r\n:1790000000000000\r\n:4\r\n:60000000\r\n".to_vec())
         })
     });
     let store = store_of(&server.url()).build().unwrap();

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tollgate::{
     Answer, Charge, Decision, Error, Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter,
-    RedisStoreBuilder, Store,
+    Receipt, RedisStoreBuilder, Store,
 };
 
 use self::support::RedisServer;
@@ -102,7 +102,12 @@ fn checks_that_travel_together_decide_as_one_after_another() {
         for (asks, pause) in runs {
             now += Duration::from_micros(pause);
             clock.set(now);
-            let batches: Vec<_> = asks.iter().map(|it| (it.op, batch(it, &limits, &keys))).collect();
+            let mut batches: Vec<_> =
+                asks.iter().map(|it| (it.op, batch(it, &limits, &keys))).collect();
+            // Refunds are of charges of the same call.
+            for charge in batches.iter_mut().flat_map(|(_, batch)| batch) {
+                charge.receipt = Some(Receipt::new(now.as_micros() as u64, charge.cost));
+            }
             let answers = batches.iter().map(|(op, batch)| redis.apply(*op, batch)).collect();
             let together = runtime.block_on(at_once(answers));
             for ((op, batch), decided) in batches.iter().zip(together) {
@@ -132,13 +137,19 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
         vec![store.apply(Op::Charge, &both), store.apply(Op::Charge, &[one.charge(&key, 1)])];
     assert!(at_once(together).await.iter().all(|it| it.as_ref().unwrap().allowed()));
     assert_eq!(server.calls("evalsha"), 2);
-    let length: usize = redis::cmd("STRLEN")
-        .arg("tollgate:{alice}:window")
-        .query(&mut server.connection())
-        .unwrap();
-    assert_eq!(length, 28, "two counts, and not four");
+    let mut behind = server.connection();
+    let mut length = || -> usize {
+        redis::cmd("STRLEN").arg("tollgate:{alice}:s:window").query(&mut behind).unwrap()
+    };
+    assert_eq!(length(), 22 + 2 * 7 + 28 + 4 * 7, "a counter for each");
     let left = store.apply(Op::Peek, &[one.charge(&key, 0)]).await.unwrap();
     assert_eq!(left.remaining(), 37);
+    // The quota in three cells has not asked for as long as its period.
+    clock.advance(Duration::from_secs(3));
+    store.apply(Op::Charge, &[one.charge(&key, 1)]).await.unwrap();
+    assert_eq!(length(), 22 + 2 * 7, "one counter");
+    let left = store.apply(Op::Peek, &[one.charge(&key, 0)]).await.unwrap();
+    assert_eq!(left.remaining(), 38, "the first three fade");
 }
 
 #[tokio::test]

@@ -202,7 +202,7 @@ async fn units_that_come_back_early_wake_who_waits_for_them() {
         let limiter = RateLimiter::in_memory();
         let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
         let key = Key::new("k");
-        limiter.check(&limit, &key).await.unwrap();
+        let receipt = limiter.check(&limit, &key).await.unwrap().receipt().unwrap();
         let waiter = {
             let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
             tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
@@ -212,7 +212,7 @@ async fn units_that_come_back_early_wake_who_waits_for_them() {
         if reset {
             limiter.reset(&limit, &key).await.unwrap();
         } else {
-            limiter.refund(&limit, &key, 1).await.unwrap();
+            limiter.refund(&limit, &key, 1, receipt).await.unwrap();
         }
         assert!(waiter.await.unwrap().unwrap().allowed());
         assert_eq!(started.elapsed(), Duration::ZERO);
@@ -235,18 +235,23 @@ async fn only_those_who_wait_for_what_came_back_look_again() {
     let store = Arc::new(Counting::default());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
+    let receipt = Arc::new(std::sync::Mutex::new(None));
     let mut waiters = JoinSet::new();
     for number in 0..50_u32 {
-        let (limiter, limit) = (limiter.clone(), limit.clone());
+        let (limiter, limit, its_receipt) = (limiter.clone(), limit.clone(), Arc::clone(&receipt));
         waiters.spawn(async move {
             let key = Key::from(number);
-            limiter.check(&limit, &key).await.unwrap();
+            let charged = limiter.check(&limit, &key).await.unwrap();
+            if number == 7 {
+                *its_receipt.lock().unwrap() = charged.receipt();
+            }
             limiter.acquire(&limit, &key, 1, Duration::MAX).await.unwrap()
         });
     }
     tokio::time::sleep(MS).await;
     let before = store.1.load(Ordering::SeqCst);
-    limiter.refund(&limit, &Key::from(7_u32), 1).await.unwrap();
+    let receipt = receipt.lock().unwrap().unwrap();
+    limiter.refund(&limit, &Key::from(7_u32), 1, receipt).await.unwrap();
     assert!(waiters.join_next().await.unwrap().unwrap().allowed());
     assert_eq!(store.1.load(Ordering::SeqCst), before + 2, "the refund, and one who looked again");
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::time::advance;
-use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, Store};
+use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, Receipt, Store};
 
 fn key(number: usize) -> Key {
     Key::from(number as u64)
@@ -111,7 +111,7 @@ async fn a_budget_that_was_only_looked_at_is_not_remembered() {
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
     limiter.peek(&limit, &key(1), 1).await.unwrap();
     limiter.check_n(&limit, &key(1), 0).await.unwrap();
-    limiter.refund(&limit, &key(1), 1).await.unwrap();
+    limiter.refund(&limit, &key(1), 1, Receipt::new(0, 1)).await.unwrap();
     assert!(store.is_empty());
     limiter.check(&limit, &key(1)).await.unwrap();
     limiter.reset(&limit, &key(1)).await.unwrap();
@@ -206,9 +206,11 @@ async fn a_refusal_that_was_taken_back_can_make_room() {
         let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(1));
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
         let refused = Key::new("refused");
+        let receipt = limiter.check(&limit, &refused).await.unwrap().receipt();
         while limiter.check(&limit, &refused).await.unwrap().allowed() {}
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
-        limiter.apply(op, &[limit.charge(&refused, 1)]).await.unwrap();
+        let taken_back = limit.charge(&refused, 1).of(receipt.unwrap());
+        limiter.apply(op, &[taken_back]).await.unwrap();
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Decision, Key, Limit, Op, Quota, State, decide};
+use tollgate::{Decision, Key, Limit, Op, Quota, Receipt, State, decide};
 
 const SECOND: u64 = 1_000_000;
 
@@ -29,6 +29,12 @@ impl Budget {
     fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
         let key = Key::new("k");
         decide(op, &[self.limit.charge(&key, cost)], &mut self.state, now).unwrap()
+    }
+
+    fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
+        let key = Key::new("k");
+        let charge = self.limit.charge(&key, units).of(receipt);
+        decide(Op::Refund, &[charge], &mut self.state, now).unwrap()
     }
 
     fn charge(&mut self, now: u64, cost: u32) -> Decision {
@@ -211,15 +217,22 @@ proptest! {
             let peeked = budget.apply(Op::Peek, now, cost);
             prop_assert_eq!(&budget.state, &before);
             let charged = budget.charge(now, cost);
-            prop_assert_eq!(&peeked, &charged, "a peek answers as a charge");
-            if !charged.allowed() || cost == 0 {
+            // But for the receipt.
+            let answer = |it: Decision| {
+                let verdict = *it.deciding();
+                let waits = (verdict.retry_after(), verdict.reset_after(), verdict.delay());
+                (verdict.allowed(), verdict.never(), verdict.remaining(), waits)
+            };
+            let (allowed, peeked) = (charged.allowed(), answer(peeked));
+            prop_assert_eq!(peeked, answer(charged), "a peek answers as a charge");
+            if !allowed || cost == 0 {
                 prop_assert_eq!(&budget.state, &before);
             }
         }
     }
 
     #[test]
-    fn a_refund_gives_back_what_was_taken_and_never_more_than_the_capacity(
+    fn a_refund_at_once_gives_back_what_was_taken_and_not_more(
         limit in 1u64..12, cost in 1u32..12, traffic in traffic(SECOND),
     ) {
         for limit in every_algorithm(limit, SECOND) {
@@ -227,13 +240,12 @@ proptest! {
             admissions(&mut budget, &traffic);
             let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
             let before = budget.apply(Op::Peek, now, 0);
-            if budget.charge(now, cost).allowed() {
-                let after = budget.apply(Op::Refund, now, cost);
+            let charged = budget.charge(now, cost);
+            if let Some(receipt) = charged.receipt() {
+                let after = budget.refund(now, u32::MAX, receipt);
                 prop_assert_eq!(after.remaining(), before.remaining());
+                prop_assert_eq!(after.reset_after(), before.reset_after());
             }
-            let all = budget.apply(Op::Refund, now, u32::MAX);
-            prop_assert_eq!(all.remaining(), all.limit());
-            prop_assert_eq!(&budget.state, &[None]);
         }
     }
 
@@ -540,5 +552,36 @@ fn a_check_that_can_never_pass_leaves_no_trace_later_either() {
         budget.limit = fast;
         assert!(budget.charge(START, 11).never());
         assert_eq!(budget.state, before, "{slow}");
+    }
+}
+
+#[test]
+fn a_bucket_with_a_slower_quota_is_locked_out_for_both_periods_at_most() {
+    for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
+        // All of 100 are used, then 1 in ten seconds: what is above one unit drains in 9.9 s at the
+        // old rate, and the last one in ten seconds.
+        let mut budget = Budget::new(limit_of("bucket", quota(100, 10 * SECOND)).unwrap());
+        assert!(budget.charge(START, 100).allowed());
+        budget.limit = limit_of("bucket", quota(1, 10 * SECOND)).unwrap();
+        let wait = budget.charge(START, 1).retry_after().unwrap();
+        assert_eq!(wait, Duration::from_millis(19_900));
+        assert!(!budget.charge(START + 19_900_000 - 1, 1).allowed());
+        assert!(budget.charge(START + 19_900_000, 1).allowed());
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_by_a_period_locks_out_for_two_at_most() {
+    for limit in every_algorithm(10, 10 * SECOND) {
+        let mut budget = Budget::new(limit);
+        // The first moment of a window of the clock.
+        let start = 1_790_000_000 * SECOND;
+        assert!(budget.charge(start, 10).allowed());
+        let wait = budget.charge(start - 10 * SECOND, 10).retry_after().unwrap();
+        // In a window of cells, units fade for one cell more.
+        let is_sliding = budget.limit.kind() == "s";
+        let two = Duration::from_secs(20);
+        assert!(if is_sliding { wait > two } else { wait == two }, "{}: {wait:?}", budget.limit);
+        assert!(wait <= Duration::from_secs(30), "{}: {wait:?}", budget.limit);
     }
 }

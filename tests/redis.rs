@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redis::Commands;
 use support::{RedisServer, free_port};
-use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, Receipt, RedisStore};
 
 /// One limit under each algorithm, 5 units a minute.
 fn limits() -> Vec<Limit> {
@@ -48,7 +48,7 @@ async fn a_peek_changes_nothing_not_even_the_time_to_live() {
     let key = Key::new("alice");
     for limit in limits() {
         limiter.check_n(&limit, &key, 2).await.unwrap();
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         // An expiry that no check would write.
         let _: bool = behind.expire(&redis_key, 1_000_000).unwrap();
         let before: Vec<u8> = behind.get(&redis_key).unwrap();
@@ -80,11 +80,16 @@ async fn reset_and_a_full_refund_leave_no_key() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
-    let key = Key::new("alice");
     for limit in limits() {
-        limiter.check_n(&limit, &key, 5).await.unwrap();
-        assert_eq!(limiter.refund(&limit, &key, 2).await.unwrap().remaining(), 2, "{limit}");
-        assert_eq!(limiter.refund(&limit, &key, 900).await.unwrap().remaining(), 5, "{limit}");
+        let (clock, key) = (ManualClock::new(), Key::new("bob"));
+        clock.set(Duration::from_secs(1_790_000_000));
+        let store = server.store().clock(clock.clone()).build().unwrap();
+        let stopped = RateLimiter::new(store);
+        let receipt = stopped.check_n(&limit, &key, 5).await.unwrap().receipt().unwrap();
+        let refund = async |units| stopped.refund(&limit, &key, units, receipt).await.unwrap();
+        assert_eq!(refund(2).await.remaining(), 2, "{limit}");
+        assert_eq!(refund(900).await.remaining(), 5, "{limit}");
+        let key = Key::new("alice");
         limiter.check_n(&limit, &key, 5).await.unwrap();
         assert_eq!(limiter.reset(&limit, &key).await.unwrap().remaining(), 5, "{limit}");
     }
@@ -100,7 +105,7 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
     // With two entries a log has a ring.
     for (limit, entries) in limits().into_iter().flat_map(|limit| [(limit.clone(), 1), (limit, 2)])
     {
-        let redis_key = format!("tollgate:{{alice}}:{}", limit.name());
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         limiter.reset(&limit, &key).await.unwrap();
         for _ in 0..entries {
             limiter.check(&limit, &key).await.unwrap();
@@ -114,7 +119,7 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
             vec![0xff; good.len()],
             vec![0; good.len()],
             // More cells than any window has.
-            [&good[..1], &[0; 13 + 7 * 9_000]].concat(),
+            [&good[..2], &[0; 20 + 7 * 9_000]].concat(),
         ];
         // Every single byte wrong, of a value of the right size.
         for place in 0..good.len() {
@@ -127,7 +132,8 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
             let decision = limiter.check(&limit, &key).await;
             let decision = decision.unwrap_or_else(|error| panic!("{limit} {value:?}: {error}"));
             assert!(decision.remaining() <= 5, "{limit} {value:?}");
-            limiter.refund(&limit, &key, 1).await.unwrap();
+            let receipt = Receipt::new(decision.decided_at(), 1);
+            limiter.refund(&limit, &key, 1, receipt).await.unwrap();
             limiter.peek(&limit, &key, 1).await.unwrap();
             limiter.check_n(&limit, &key, 5).await.unwrap();
         }
@@ -135,7 +141,8 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
             let () = behind.del(&redis_key).unwrap();
             let () = redis::cmd(foreign).arg(&redis_key).arg("x").query(&mut behind).unwrap();
             assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5, "{limit}");
-            assert_eq!(limiter.refund(&limit, &key, 1).await.unwrap().remaining(), 5, "{limit}");
+            let refund = limiter.refund(&limit, &key, 1, Receipt::new(0, 1)).await.unwrap();
+            assert_eq!(refund.remaining(), 5, "{limit}");
             assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
             assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 3, "{limit}");
         }
@@ -148,17 +155,17 @@ async fn a_log_that_something_was_appended_to_is_replaced() {
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
     let limit = Limit::sliding_log("log", Quota::per_minute(40)).unwrap();
-    // The ring of 35 is just as long as what is read of a log at first.
+    // A ring of 32 slots is longer than what is read of a log at first.
     for requests in [1, 5, 35] {
         let key = Key::from(requests);
         for _ in 0..requests {
             limiter.check(&limit, &key).await.unwrap();
         }
-        let redis_key = format!("tollgate:{{{requests}}}:log");
+        let redis_key = format!("tollgate:{{{requests}}}:l:log");
         let () = behind.append(&redis_key, "junk").unwrap();
         assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 40, "{requests}");
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 39, "{requests}");
-        assert_eq!(behind.strlen::<_, usize>(&redis_key).unwrap(), 56, "{requests}");
+        assert_eq!(behind.strlen::<_, usize>(&redis_key).unwrap(), 76, "{requests}");
         assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 39, "{requests}");
     }
 }
@@ -178,7 +185,7 @@ async fn hostile_keys_stay_in_their_own_budget() {
     }
     let stored: Vec<String> = behind.keys("*").unwrap();
     assert_eq!(stored.len(), keys.len());
-    assert!(stored.iter().all(|key| key.len() < 160 && key.ends_with("}:api")));
+    assert!(stored.iter().all(|key| key.len() < 160 && key.ends_with("}:w:api")));
 }
 
 #[tokio::test]
@@ -245,7 +252,7 @@ async fn a_pool_that_the_application_uses_is_shared_but_for_one_connection() {
     assert_eq!(admitted, 5);
     let mut own = pool.get().await.unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut own).await.unwrap();
-    assert_eq!(keys, ["shop:{alice}:api"]);
+    assert_eq!(keys, ["shop:{alice}:b:api"]);
 }
 
 #[tokio::test]
@@ -423,10 +430,11 @@ async fn the_documented_permissions_are_enough() {
     let limiter = RateLimiter::redis(&url).await.unwrap();
     let key = Key::new("alice");
     for limit in limits() {
-        for cost in [1, 1, 9] {
+        let receipt = limiter.check(&limit, &key).await.unwrap().receipt().unwrap();
+        for cost in [1, 9] {
             limiter.check_n(&limit, &key, cost).await.unwrap();
         }
-        limiter.refund(&limit, &key, 1).await.unwrap();
+        limiter.refund(&limit, &key, 1, receipt).await.unwrap();
         limiter.reset(&limit, &key).await.unwrap();
     }
     // Several budgets are read with another command than one.
@@ -448,7 +456,7 @@ async fn an_exact_log_of_a_thousand_requests_is_small() {
         assert!(limiter.check(&limit, &key).await.unwrap().allowed());
     }
     let usage: u64 = redis::cmd("MEMORY")
-        .arg(&["USAGE", "tollgate:{k}:log"])
+        .arg(&["USAGE", "tollgate:{k}:l:log"])
         .query(&mut server.connection())
         .unwrap();
     assert!(usage <= 7_000, "{usage} bytes");
@@ -463,7 +471,7 @@ async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
     for _ in 0..5 {
         assert!(limiter.check_n(&limit, &key, 1_000).await.unwrap().allowed());
     }
-    let size: usize = server.connection().strlen("tollgate:{k}:log").unwrap();
+    let size: usize = server.connection().strlen("tollgate:{k}:l:log").unwrap();
     assert!(size < 200, "{size} bytes");
 }
 
@@ -479,6 +487,7 @@ async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
         Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(60 * minutes))).unwrap()
     };
     let mut limit = log(4_000, 1);
+    let mut receipts = Vec::new();
     for step in 0..9_000_u32 {
         clock.advance(Duration::from_micros(11_003));
         match step {
@@ -490,15 +499,21 @@ async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
         let cost = if step % 100 == 0 { 7 } else { 1 };
         let expected = memory.check_n(&limit, &key, cost).await.unwrap();
         assert_eq!(redis.check_n(&limit, &key, cost).await.unwrap(), expected, "step {step}");
-        if step % 1_000 == 999 {
-            let expected = memory.refund(&limit, &key, 5).await.unwrap();
-            assert_eq!(redis.refund(&limit, &key, 5).await.unwrap(), expected, "step {step}");
+        receipts.extend(expected.receipt());
+        if step % 500 == 499 {
+            // Newest, with some newer ones, and with so many that the oldest entries are changed.
+            for place in
+                [receipts.len() - 1, receipts.len() - 100, receipts.len().max(1_500) - 1_500]
+            {
+                let receipt = receipts[place];
+                let expected = memory.refund(&limit, &key, 5, receipt).await.unwrap();
+                let refunded = redis.refund(&limit, &key, 5, receipt).await.unwrap();
+                assert_eq!(refunded, expected, "step {step}");
+            }
         }
     }
     let rings = server.calls("set");
     assert!(rings < 40, "the ring was written anew {rings} times");
-    let expected = memory.refund(&limit, &key, 5_000).await.unwrap();
-    assert_eq!(redis.refund(&limit, &key, 5_000).await.unwrap(), expected);
 }
 
 #[tokio::test]
@@ -510,14 +525,14 @@ async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting()
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let limit = Limit::sliding_log("log", Quota::per_minute(1_000)).unwrap();
     let key = Key::new("k");
-    let redis_key = "tollgate:{k}:log";
+    let redis_key = "tollgate:{k}:l:log";
     for _ in 0..3 {
         clock.advance(Duration::from_millis(1));
         limiter.check(&limit, &key).await.unwrap();
     }
     // Both sums of the head, `before` and `sum`, as after 2^52 units: a multiple of the ring's.
     let mut behind = server.connection();
-    for (place, sum) in [(21, 0), (49, 3)] {
+    for (place, sum) in [(41, 0), (69, 3)] {
         let sum: u64 = (1 << 52) + sum;
         let bytes = &sum.to_be_bytes()[1..];
         let () = behind.setrange(redis_key, place, bytes).unwrap();
@@ -526,7 +541,7 @@ async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting()
         clock.advance(Duration::from_millis(1));
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
     }
-    let head: Vec<u8> = behind.getrange(redis_key, 49, 55).unwrap();
+    let head: Vec<u8> = behind.getrange(redis_key, 69, 75).unwrap();
     assert_eq!(head, 100_u64.to_be_bytes()[1..], "it counts from the beginning again");
 }
 
@@ -607,20 +622,20 @@ async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh(
         // It would take 285 years to drain.
         (
             Limit::token_bucket("limit", quota).unwrap(),
-            packed(4, &[(now, 7), (huge, 7), (1, 7), (1, 6)]),
+            packed(4, &[(now, 7), (huge, 7), (1, 7), (1, 6), (now, 7)]),
         ),
         // It would end in 150 years.
         (
             Limit::fixed_window("limit", quota).unwrap(),
-            packed(1, &[(5, 7), (now, 7), (now + (1 << 52), 7), (60_000_000, 6)]),
+            packed(1, &[(5, 7), (now, 7), (now + (1 << 52), 7), (120_000_000, 6), (now, 7)]),
         ),
         // Two cells' counts could not be added exactly.
         (
             Limit::sliding_window("limit", quota).unwrap(),
-            packed(2, &[(60_000_000, 6), (now, 7), (huge, 7), (huge, 7)]),
+            packed(2, &[(2, 1), (60_000_000, 6), (now, 7), (now, 7), (huge, 7), (huge, 7)]),
         ),
     ] {
-        let () = behind.set("tollgate:{k}:limit", value).unwrap();
+        let () = behind.set(format!("tollgate:{{k}}:{}:limit", limit.kind()), value).unwrap();
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
     }
 }

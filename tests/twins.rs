@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::RedisServer;
-use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, Store};
+use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, Store};
 
 /// One step of a sequence: the clock is moved, then a batch is applied.
 #[derive(Clone, Debug)]
@@ -18,8 +18,11 @@ struct Step {
     op: Op,
     /// Key, limit (0 or 1), cost.
     charges: Vec<(usize, usize, u32)>,
-    /// Puts the other quota in force for limit 0 or 1 first.
+    /// Puts the next quota in force for limit 0 or 1 first.
     swap: Option<usize>,
+    /// For a refund: of how many decisions ago the charge is taken back, under the quota in force;
+    /// or of a time that is so many microseconds ago.
+    ago: (usize, Option<u64>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,51 +112,69 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
             vec![a, b]
         }),
     ];
-    let swap = prop_oneof![12 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
-    let step = (moves(), op, charges, swap).prop_map(|(move_us, op, charges, swap)| Step {
-        move_us,
-        op,
-        charges,
-        swap,
-    });
-    prop::collection::vec(step, 1..60).boxed()
+    // Some sequences change their quotas now and then, others with most checks.
+    let swap = |never| prop_oneof![never => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
+    let ago = (0usize..6, prop_oneof![9 => Just(None), 1 => (0u64..100).prop_map(Some)]);
+    let step = |never| {
+        let step = (moves(), op.clone(), charges.clone(), swap(never), ago.clone());
+        step.prop_map(|(move_us, op, charges, swap, ago)| Step { move_us, op, charges, swap, ago })
+    };
+    prop_oneof![prop::collection::vec(step(12), 1..60), prop::collection::vec(step(1), 1..120)]
+        .boxed()
 }
 
-/// Two limits, each with another quota of the same name to be exchanged for.
-fn quotas() -> BoxedStrategy<[[Limit; 2]; 2]> {
-    let pair = |name: &'static str| {
+/// Two limits, each with other quotas of the same name to be exchanged for: up to six, more than
+/// there are counters.
+fn quotas() -> BoxedStrategy<[Vec<Limit>; 2]> {
+    let several = |name: &'static str| {
         // Most changes keep the algorithm.
         let same = algorithms()
-            .prop_flat_map(move |a| (limits(name, Just(a).boxed()), limits(name, Just(a).boxed())));
-        let other = (limits(name, algorithms()), limits(name, algorithms()));
-        prop_oneof![4 => same, 1 => other].prop_map(|(a, b)| [a, b]).boxed()
+            .prop_flat_map(move |a| prop::collection::vec(limits(name, Just(a).boxed()), 2..7));
+        let windows = vec![Algorithm::FixedFirst, Algorithm::FixedAligned];
+        let fixed = prop::sample::select(windows).boxed();
+        let sliding = (1u32..6).prop_map(Algorithm::Sliding).boxed();
+        let shapes = [fixed, sliding].map(|it| prop::collection::vec(limits(name, it), 2..7));
+        let [fixed, sliding] = shapes;
+        let other = prop::collection::vec(limits(name, algorithms()), 2..4);
+        prop_oneof![4 => same, 1 => fixed, 1 => sliding, 1 => other].boxed()
     };
-    (pair("a"), pair("b")).prop_map(|(a, b)| [a, b]).boxed()
+    (several("a"), several("b")).prop_map(|(a, b)| [a, b]).boxed()
 }
 
 async fn replay(
     stores: &[&dyn Store; 2],
     clock: &ManualClock,
     start_us: u64,
-    mut limits: [[Limit; 2]; 2],
+    mut limits: [Vec<Limit>; 2],
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
     let keys = [Key::new("k{1}"), Key::from_parts(["k", "2"])];
     let mut now = start_us as i64;
+    // Of each key under each limit.
+    let mut history: [Vec<Receipt>; 4] = Default::default();
     for (number, step) in steps.iter().enumerate() {
         now = (now + step.move_us).max(0);
         clock.set(Duration::from_micros(now as u64));
         if let Some(limit) = step.swap {
-            limits[limit].reverse();
+            limits[limit].rotate_left(1);
         }
         let batch: Vec<Charge<'_>> = step
             .charges
             .iter()
-            .map(|&(key, limit, cost)| limits[limit][0].charge(&keys[key], cost))
+            .map(|&(key, limit, cost)| {
+                let charge = limits[limit][0].charge(&keys[key], cost);
+                let (back, micros) = step.ago;
+                let known = history[key * 2 + limit].iter().rev().nth(back).copied();
+                let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
+                Charge { receipt: at_once.or(known), ..charge }
+            })
             .collect();
         let memory = stores[0].apply(step.op, &batch).await.expect("memory decides");
         let redis = stores[1].apply(step.op, &batch).await.expect("Redis decides");
         prop_assert_eq!(&memory, &redis, "step {} at {}: {:?}", number, now, step);
+        for (&(key, limit, _), receipt) in step.charges.iter().zip(memory.receipts()) {
+            history[key * 2 + limit].extend(receipt);
+        }
     }
     Ok(())
 }
@@ -164,8 +185,11 @@ fn memory_and_redis_decide_the_same_in_every_field() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     let case = AtomicUsize::new(0);
     let start = prop_oneof![Just(0u64), Just(1_790_000_000_123_456u64)];
+    // `TWINS_CASES=20000` looks longer.
+    let cases = std::env::var("TWINS_CASES").ok().and_then(|cases| cases.parse().ok());
     let config = ProptestConfig {
-        cases: 1_000,
+        cases: cases.unwrap_or(1_000),
+        max_shrink_iters: 2_000,
         failure_persistence: Some(Box::new(
             proptest::test_runner::FileFailurePersistence::WithSource("regressions"),
         )),

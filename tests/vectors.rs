@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Store, Verdict};
+use tollgate::{
+    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Receipt, Store, Verdict,
+};
 
 /// The sequences, with the names of their files.
 fn vectors() -> Vec<(String, Vec<Value>)> {
@@ -78,6 +80,10 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
             clock.set(Duration::from_micros(line["at_us"].as_u64().unwrap()));
             let key = Key::new(line["key"].as_str().unwrap());
             let cost = u32::try_from(line["cost"].as_u64().unwrap()).unwrap();
+            let receipt = line.get("receipt").map(|it| {
+                let cost = u32::try_from(it["cost"].as_u64().unwrap()).unwrap();
+                Receipt::new(it["at_us"].as_u64().unwrap(), cost)
+            });
             let op = match line["op"].as_str().unwrap() {
                 "charge" => Op::Charge,
                 "peek" => Op::Peek,
@@ -86,7 +92,7 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 other => panic!("{other} is no operation"),
             };
             let batch: Vec<Charge<'_>> =
-                limits.iter().map(|limit| limit.charge(&key, cost)).collect();
+                limits.iter().map(|limit| Charge { receipt, ..limit.charge(&key, cost) }).collect();
             let decision = store.apply(op, &batch).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);
             assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);

@@ -17,6 +17,7 @@
 //! what is below the new capacity at the new rate: the level remembers both.
 
 use super::{Effect, First, Followed, MAX_EXACT};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 /// `units` drain in `micros` microseconds; the fraction is in lowest terms.
@@ -59,6 +60,9 @@ pub(crate) struct Level {
     at: Micros,
     used: u64,
     rate: Rate,
+    /// The time of the first charge that can be taken back: the first into an empty bucket, since
+    /// when the level has drained at one rate, by one clock.
+    since: Micros,
     then: Option<Slower>,
 }
 
@@ -103,7 +107,7 @@ impl Level {
             let reached = self.at + self.until(slower.floor);
             if reached <= now {
                 let used = slower.floor * slower.rate.micros;
-                self = Self { at: reached, used, rate: slower.rate, then: None };
+                self = Self { at: reached, used, rate: slower.rate, since: reached, then: None };
             }
         }
         let drained = (now - self.at).saturating_mul(self.rate.units);
@@ -122,11 +126,13 @@ impl Level {
             (rest as f64 / self.rate.micros as f64 * rate.micros as f64).floor() as u64 + 1
         };
         let used = whole.checked_mul(rate.micros)?.checked_add(parts)?;
-        (used <= MAX_EXACT).then_some(Self { at: self.at, used, rate, then: None })
+        let since = self.at;
+        (used <= MAX_EXACT).then_some(Self { used, rate, since, then: None, ..self })
     }
 
     /// The level under a quota that was not yet in force.
     fn under(self, quota: &Bucket) -> Self {
+        let slower = Slower { floor: quota.capacity, rate: quota.rate };
         if self.rate == quota.rate {
             return Self { then: None, ..self };
         }
@@ -137,7 +143,8 @@ impl Level {
             self.at_rate(quota.rate)
         };
         changed.unwrap_or(Self {
-            then: Some(Slower { floor: quota.capacity, rate: quota.rate }),
+            then: Some(slower),
+            since: if self.then == Some(slower) { self.since } else { self.at },
             ..self
         })
     }
@@ -160,12 +167,13 @@ impl Bucket {
     /// The level brought forward to `now` and this quota, and whether more than draining happened
     /// to it, so that it has to be remembered.
     fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {
-        let fresh = Level { at: now, used: 0, rate: self.rate, then: None };
+        let fresh = Level { at: now, used: 0, rate: self.rate, since: now, then: None };
         let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
             return (fresh, false);
         };
         let set_back = level.at.saturating_sub(now) > self.full_period();
         if set_back {
+            level.since = level.at + 1;
             level.at = now;
         } else if level.at < now {
             level = level.drained(now);
@@ -209,6 +217,7 @@ impl Bucket {
             retry_after,
             reset_after: if level.used == 0 { 0 } else { level.until(0) + behind },
             delay,
+            charged: 0,
         }
     }
 
@@ -226,11 +235,36 @@ impl Bucket {
         Followed { reset_after: self.rate.drains(level), delay }
     }
 
-    /// Takes `units` out of the level.
-    pub(crate) fn refund(&self, state: &mut Option<Level>, now: Micros, units: u64) {
-        let (mut level, _) = self.resume(*state, now);
-        level.used = level.used.saturating_sub(units.saturating_mul(level.rate.micros));
-        // What is left may fit now.
-        *state = (level.used > 0).then(|| level.under(self));
+    /// Takes back what is left in the level of `units` of a charge.
+    ///
+    /// Without the charge, whatever came later, the level would be lower by what of the charge has
+    /// not drained. At least the charge's cost, less what the rate drains since, is left of it: of
+    /// several charges in the level, none drains faster than if it were alone. So no more than that
+    /// is given back. A receipt from before `since` gives nothing: the level was empty since then,
+    /// or drained at another rate or by another clock.
+    pub(crate) fn refund(
+        &self,
+        state: &mut Option<Level>,
+        now: Micros,
+        receipt: Receipt,
+        units: u64,
+    ) {
+        let Some(mut level) = *state else { return };
+        let is_as_charged = level.rate == self.rate
+            && level.then.is_none()
+            && level.at.saturating_sub(now) <= self.full_period()
+            && (level.since..=level.at).contains(&receipt.at);
+        if !is_as_charged || level.is_over(now) {
+            return;
+        }
+        let Rate { units: drains, micros } = level.rate;
+        let charged = u64::from(receipt.cost).min(self.capacity) * micros;
+        let elapsed = level.at.max(now) - receipt.at;
+        let left = charged.saturating_sub(elapsed.saturating_mul(drains));
+        let back = units.min(self.capacity) * micros;
+        // As of its last charge: what has drained since is no reason to credit it if the clock is
+        // set back.
+        level.used = level.used.saturating_sub(left.min(back));
+        *state = (level.used > 0 && !level.is_over(now)).then_some(level);
     }
 }

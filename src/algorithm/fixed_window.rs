@@ -4,17 +4,20 @@
 //! clock (the Unix epoch), the same for every key. Across the border of two windows up to twice
 //! the limit can pass within one period; the sliding algorithms do not allow that.
 //!
-//! Under a longer period the window in force goes on until that period is over, too. Under a
-//! shorter one it is as if all of it had been used at once, with the last charge. Aligned to the
-//! clock, either ends where a window of the clock does.
+//! A quota with another period or anchor counts in a window of its own: see
+//! [`rotation`](super::rotation). A longer window starts as the window in force did, and goes on
+//! until its own period is over, too. A shorter one starts as if all of it had been used at once,
+//! with the last charge. Aligned to the clock, either ends where a window of the clock does.
+//!
+//! A refund takes its units out of the window that holds the charge, if that window is in force.
 //!
 //! Twin: `scripts/fixed_window.lua`.
 
-use std::cmp::Ordering;
-
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Rule};
+use super::rotation::{Counter, Counters, Own, carried_out};
+use super::{Effect, MAX_EXACT, Rule};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 /// Where windows start.
@@ -27,19 +30,88 @@ pub(crate) enum Anchor {
     Clock,
 }
 
-/// The state: `count` units used, the last at `at`, in the window that is `period` long and ends
-/// at `end`.
+/// The most units that are counted of quotas with a higher limit: far above any limit, and so that
+/// one charge more is exact.
+const MAX_COUNT: u64 = MAX_EXACT - (1 << 32);
+
+/// How long windows are, and where they start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    period: Micros,
+    anchor: Anchor,
+}
+
+impl Shape {
+    /// The end of a window that holds `time`.
+    const fn end_from(self, time: Micros) -> Micros {
+        match self.anchor {
+            Anchor::First => time + self.period,
+            Anchor::Clock => (time / self.period + 1) * self.period,
+        }
+    }
+}
+
+/// `count` units used since `since`, the last at `at`, in the window that ends at `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
+    shape: Shape,
     count: u64,
     at: Micros,
     end: Micros,
-    period: Micros,
+    since: Micros,
 }
 
-impl Window {
-    pub(crate) const fn ends_at(&self) -> Micros {
-        self.end
+impl Counter for Window {
+    type Shape = Shape;
+
+    fn fresh(shape: Shape, now: Micros) -> Self {
+        Self { shape, count: 0, at: now, end: shape.end_from(now), since: now }
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn period(&self) -> Micros {
+        self.shape.period
+    }
+
+    fn at(&self) -> Micros {
+        self.at
+    }
+
+    fn ends_at(&self) -> Micros {
+        if self.count == 0 { 0 } else { self.end }
+    }
+
+    fn set_back(&mut self, now: Micros) {
+        let since = self.at + 1;
+        *self = Self { count: self.count, since, ..Self::fresh(self.shape, now) };
+    }
+
+    fn derived(&self, shape: Shape) -> Self {
+        let is_shorter = shape.period < self.shape.period;
+        let end = match shape.anchor {
+            Anchor::First if is_shorter => shape.end_from(self.at).min(self.end),
+            Anchor::First => {
+                shape.end_from(self.end.saturating_sub(self.shape.period)).max(self.end)
+            }
+            // To the end of an aligned window, or two of the old kind could share it.
+            Anchor::Clock if is_shorter => shape.end_from(self.at),
+            Anchor::Clock => shape.end_from(self.end - 1),
+        };
+        Self { shape, end, since: self.at + 1, ..*self }
+    }
+
+    fn enter(&mut self, now: Micros, units: u64) {
+        self.count = (self.count + units).min(MAX_COUNT);
+        self.at = self.at.max(now);
+    }
+
+    fn take_back(&mut self, at: Micros, units: u64) {
+        if (self.since..=self.at).contains(&at) {
+            self.count = self.count.saturating_sub(units);
+        }
     }
 }
 
@@ -51,78 +123,54 @@ pub(crate) struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// The end of a window that holds `time`.
-    const fn end_from(&self, time: Micros) -> Micros {
-        match self.anchor {
-            Anchor::First => time + self.period,
-            Anchor::Clock => (time / self.period + 1) * self.period,
-        }
-    }
-
-    /// The window in force, and whether it was made to last longer.
-    fn resume(&self, state: Option<Window>, now: Micros) -> (Window, bool) {
-        let period = self.period;
-        let fresh = Window { count: 0, at: now, end: self.end_from(now), period };
-        let Some(window) = state.filter(|window| now < window.end) else {
-            return (fresh, false);
-        };
-        if window.at.saturating_sub(now) > period {
-            return (Window { count: window.count, ..fresh }, true);
-        }
-        let start = window.end.saturating_sub(window.period);
-        let end = match (self.anchor, window.period.cmp(&period)) {
-            (Anchor::First, Ordering::Equal) => window.end,
-            (Anchor::First, Ordering::Less) => self.end_from(start).max(window.end),
-            (Anchor::First, Ordering::Greater) => self.end_from(window.at).min(window.end),
-            // To the end of an aligned window, or two of the old kind could share it.
-            (Anchor::Clock, Ordering::Greater) => self.end_from(window.at),
-            (Anchor::Clock, _) => self.end_from(window.end - 1),
-        };
-        if now < end {
-            (Window { end, period, ..window }, end > window.end)
-        } else {
-            (fresh, false)
-        }
+    const fn shape(&self) -> Shape {
+        Shape { period: self.period, anchor: self.anchor }
     }
 }
 
 impl Rule for FixedWindow {
-    type State = Window;
+    type State = Counters<Window>;
 
     fn decide(
         &self,
-        state: &mut Option<Window>,
+        state: &mut Option<Counters<Window>>,
         now: Micros,
         cost: u64,
         effect: Effect,
     ) -> Verdict {
-        let (mut window, moved) = self.resume(*state, now);
+        let Own { counter: mut window, moved } = Counters::own(state.as_ref(), self.shape(), now);
         let never = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;
-        let charges = allowed && cost > 0;
-        if charges {
+        let retry_after = (!allowed && !never).then(|| window.end - now);
+        if allowed {
             window.count += cost;
-            window.at = window.at.max(now);
         }
-        if (charges && effect == Effect::Commit)
-            || (moved && !charges && !never && effect.settles(cost))
-        {
-            *state = Some(window);
-        }
-        Verdict {
+        let verdict = Verdict {
             allowed,
             never,
             limit: self.limit,
             remaining: self.limit.saturating_sub(window.count),
-            retry_after: (!allowed && !never).then(|| window.end - now),
+            retry_after,
             reset_after: if window.count == 0 { 0 } else { window.end - now },
             delay: 0,
+            charged: 0,
+        };
+        if let Some(charges) = carried_out(effect, cost, allowed, never, moved) {
+            if charges.is_some() {
+                window.at = window.at.max(now);
+            }
+            Counters::commit(state, window, now, charges);
         }
+        verdict
     }
 
-    fn refund(&self, state: &mut Option<Window>, now: Micros, units: u64) {
-        let (mut window, _) = self.resume(*state, now);
-        window.count = window.count.saturating_sub(units);
-        *state = (window.count > 0).then_some(window);
+    fn refund(
+        &self,
+        state: &mut Option<Counters<Window>>,
+        now: Micros,
+        receipt: Receipt,
+        units: u64,
+    ) {
+        Counters::refund(state, self.shape(), now, receipt, units);
     }
 }

@@ -15,6 +15,7 @@
 
 use super::bucket::{Bucket, Level};
 use super::{Effect, First, Followed, Rule};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,8 +29,8 @@ impl Rule for Gcra {
         self.0.decide(tat, now, cost, effect, false)
     }
 
-    fn refund(&self, tat: &mut Option<Level>, now: Micros, units: u64) {
-        self.0.refund(tat, now, units);
+    fn refund(&self, tat: &mut Option<Level>, now: Micros, receipt: Receipt, units: u64) {
+        self.0.refund(tat, now, receipt, units);
     }
 
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {

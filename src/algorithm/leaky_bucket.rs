@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bucket::{Bucket, Level};
 use super::{Effect, First, Followed, Rule};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 /// What an admitted check has to wait for.
@@ -38,8 +39,8 @@ impl Rule for LeakyBucket {
         self.bucket.decide(water, now, cost, effect, self.mode == Mode::Queue)
     }
 
-    fn refund(&self, water: &mut Option<Level>, now: Micros, units: u64) {
-        self.bucket.refund(water, now, units);
+    fn refund(&self, water: &mut Option<Level>, now: Micros, receipt: Receipt, units: u64) {
+        self.bucket.refund(water, now, receipt, units);
     }
 
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {

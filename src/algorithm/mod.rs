@@ -7,7 +7,7 @@
 //! An algorithm answers three questions about a state (`None` is a budget nobody has touched):
 //!
 //! 1. `decide`: does a cost fit now? With [`Effect::Commit`] the answer is also carried out.
-//! 2. `refund`: take back a charge.
+//! 2. `refund`: take back what of a charge still counts.
 //! 3. `ends_at`: when may the state be forgotten, because it says the same as no state?
 //!
 //! # What holds for all six
@@ -17,8 +17,10 @@
 //!   clock was set back, and the state goes on from the new time with what it held.
 //! - **A changed quota.** What was used stays used, and counts against the new quota from the
 //!   first check that brings it: a change mints nothing, and takes effect at once. So a state
-//!   carries the rate or the period it was written under. A shorter period lets go of what lies
-//!   outside it.
+//!   carries the rate or the period it was written under.
+//! - **Quotas in turn.** What a shorter period lets go of stays known as long as a longer one asks:
+//!   each is held to over all that passed, under whichever. See [`rotation`] and [`sliding_log`].
+//! - **A refund** names its charge, and leaves no more than if the charge had not been made.
 //! - **A refused check consumes nothing.** It writes only where one of the two rules above made
 //!   the state last longer, or drain faster, so that the `retry_after` it gave stays true. A peek
 //!   does not write even then: after a clock was set back or a rate was raised, its `retry_after`
@@ -28,6 +30,7 @@ mod bucket;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+mod rotation;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -40,6 +43,7 @@ pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::TokenBucket;
 
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 /// Integers below this are exact in Lua, as is the sum of two below half of it.
@@ -81,8 +85,9 @@ trait Rule {
         effect: Effect,
     ) -> Verdict;
 
-    /// Takes `units` back out of what was used.
-    fn refund(&self, state: &mut Option<Self::State>, now: Micros, units: u64);
+    /// Takes back `units` of the charge that the receipt is of, as far as they still count: never
+    /// more than if the charge had not been made.
+    fn refund(&self, state: &mut Option<Self::State>, now: Micros, receipt: Receipt, units: u64);
 
     /// What a charge of `cost` is told if the last of the `taken` units that were charged since the
     /// `first` charge, all at the same time, are its own. A window is whole again when it is over,
@@ -112,7 +117,7 @@ pub(crate) struct Followed {
 /// The same, over any state.
 trait AnyRule {
     fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict;
-    fn refund(&self, state: &mut Option<State>, now: Micros, units: u64);
+    fn refund(&self, state: &mut Option<State>, now: Micros, receipt: Receipt, units: u64);
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed;
 }
 
@@ -121,8 +126,8 @@ impl<R: Rule> AnyRule for R {
         R::State::unpacked(state, |state| Rule::decide(self, state, now, cost, effect))
     }
 
-    fn refund(&self, state: &mut Option<State>, now: Micros, units: u64) {
-        R::State::unpacked(state, |state| Rule::refund(self, state, now, units));
+    fn refund(&self, state: &mut Option<State>, now: Micros, receipt: Receipt, units: u64) {
+        R::State::unpacked(state, |state| Rule::refund(self, state, now, receipt, units));
     }
 
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
@@ -133,18 +138,14 @@ impl<R: Rule> AnyRule for R {
 /// A kind of state that a [`State`] can hold.
 trait Kept: Sized {
     fn pack(self) -> State;
-    fn unpack(state: State) -> Result<Self, State>;
+    fn unpack(state: State) -> Option<Self>;
 
-    /// Lets `act` work on the state in the slot. A state of another kind was written by another
-    /// algorithm: it counts as none, and stays until something is put in its place.
+    /// Lets `act` work on the state in the slot. A state of another kind counts as none: it belongs
+    /// to another budget.
     fn unpacked<T>(slot: &mut Option<State>, act: impl FnOnce(&mut Option<Self>) -> T) -> T {
-        let (mut state, foreign) = match slot.take().map(Self::unpack) {
-            Some(Ok(state)) => (Some(state), None),
-            Some(Err(foreign)) => (None, Some(foreign)),
-            None => (None, None),
-        };
+        let mut state = slot.take().and_then(Self::unpack);
         let answer = act(&mut state);
-        *slot = state.map(Self::pack).or(foreign);
+        *slot = state.map(Self::pack);
         answer
     }
 }
@@ -171,8 +172,8 @@ pub struct State(Kind);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Bucket(bucket::Level),
-    Window(fixed_window::Window),
-    Cells(sliding_window::Cells),
+    Window(rotation::Counters<fixed_window::Window>),
+    Cells(rotation::Counters<sliding_window::Cells>),
     Log(sliding_log::Log),
 }
 
@@ -183,10 +184,10 @@ macro_rules! kept {
                 State(Kind::$kind(self))
             }
 
-            fn unpack(state: State) -> Result<Self, State> {
+            fn unpack(state: State) -> Option<Self> {
                 match state.0 {
-                    Kind::$kind(state) => Ok(state),
-                    other => Err(State(other)),
+                    Kind::$kind(state) => Some(state),
+                    _ => None,
                 }
             }
         }
@@ -195,8 +196,8 @@ macro_rules! kept {
 
 kept!(
     Bucket: bucket::Level,
-    Window: fixed_window::Window,
-    Cells: sliding_window::Cells,
+    Window: rotation::Counters<fixed_window::Window>,
+    Cells: rotation::Counters<sliding_window::Cells>,
     Log: sliding_log::Log
 );
 
@@ -208,11 +209,29 @@ impl Algorithm {
         cost: u32,
         effect: Effect,
     ) -> Verdict {
-        self.rule().decide(state, now, u64::from(cost), effect)
+        let verdict = self.rule().decide(state, now, u64::from(cost), effect);
+        let charges = verdict.allowed && effect == Effect::Commit;
+        Verdict { charged: if charges { cost } else { 0 }, ..verdict }
     }
 
-    pub(crate) fn refund(&self, state: &mut Option<State>, now: Micros, units: u32) {
-        self.rule().refund(state, now, u64::from(units));
+    pub(crate) fn refund(
+        &self,
+        state: &mut Option<State>,
+        now: Micros,
+        receipt: Receipt,
+        units: u32,
+    ) {
+        self.rule().refund(state, now, receipt, u64::from(units.min(receipt.cost)));
+    }
+
+    /// The kind of state, as it stands in a stored key.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => "b",
+            Self::FixedWindow(_) => "w",
+            Self::SlidingWindow(_) => "s",
+            Self::SlidingLog(_) => "l",
+        }
     }
 
     /// What a charge is told that comes at the same time as another, and after it.

@@ -1,6 +1,6 @@
 //! Sliding log: exact.
 //!
-//! The time of every admitted request is kept, with its cost. No window of `period`, wherever it
+//! The time of every allowed request is kept, with its cost. No window of `period`, wherever it
 //! starts, holds more than `limit`: a request at `t` counts in every window that starts after
 //! `t - period` and not after `t`, and stops counting at exactly `t + period`.
 //!
@@ -8,39 +8,82 @@
 //! window are one subtraction, and the entry whose leaving makes room is found by bisection,
 //! whatever the costs. Requests of one microsecond are one entry.
 //!
+//! # Two quotas in turn
+//!
+//! A check counts the entries of its own period. The log keeps them for the longest period that
+//! asks: until that has not asked for as long as it is. A denied check counts as asking; it is
+//! written down once half of the period has passed since the last time.
+//!
+//! A short period may allow far more within the long one than anyone needs to know. So the oldest
+//! entries also leave once those after them hold as many units as the largest limit that asks,
+//! `keep.limit`. No decision changes: where a check counts units that left, it counts at least
+//! `keep.limit` others, and is denied. It passes once at most `limit - cost` units are left, and
+//! the entry that this depends on is one of those that were kept.
+//!
+//! # Refunds
+//!
+//! A refund takes its units out of the entry of the charge, which changes the running sums of all
+//! newer entries. Of an entry with many newer ones it takes them out of the oldest entries instead.
+//! That is never too much: the oldest entries leave first, and from then on the charge counts as if
+//! it had not been taken back.
+//!
 //! Twin: `scripts/sliding_log.lua`.
 
 use std::collections::VecDeque;
 
 use super::{Effect, Rule};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
+
+/// How many newer entries a refund changes at most.
+const MAX_CHANGED: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     /// Signed, because a clock that is set back takes its entries along.
     at: i64,
-    /// Units admitted up to and including this entry, since the log began.
+    /// Units allowed up to and including this entry, since the log began.
     sum: u64,
 }
 
-/// The state: what was admitted, oldest first.
+/// What entries are kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Keep {
+    /// The longest period that asks.
+    period: Micros,
+    /// The largest limit that asks.
+    limit: u64,
+    /// Until when that period needs them, unless it asks again.
+    until: i64,
+}
+
+/// The state: what was allowed, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// The sum before the oldest entry.
     before: u64,
-    /// The period under which entries leave.
-    period: Micros,
+    keep: Keep,
+    /// The time of the first charge that can be taken back.
+    since: i64,
 }
 
 impl Log {
     pub(crate) fn ends_at(&self) -> Micros {
-        let newest = self.entries.back().map_or(0, |newest| newest.at);
-        (newest + self.period as i64) as Micros
+        (self.newest() + self.keep.period as i64) as Micros
+    }
+
+    fn newest(&self) -> i64 {
+        self.entries.back().map_or(0, |newest| newest.at)
     }
 
     fn sum(&self) -> u64 {
         self.entries.back().map_or(self.before, |newest| newest.sum)
+    }
+
+    /// The sum before an entry.
+    fn sum_before(&self, place: usize) -> u64 {
+        place.checked_sub(1).map_or(self.before, |last| self.entries[last].sum)
     }
 
     fn push(&mut self, at: i64, units: u64) {
@@ -51,26 +94,38 @@ impl Log {
         }
     }
 
-    /// Takes units out, newest first.
-    fn pop(&mut self, mut units: u64) {
-        while let Some(newest) = self.entries.pop_back() {
-            let held = newest.sum - self.sum();
-            if held > units {
-                self.entries.push_back(Entry { sum: newest.sum - units, ..newest });
-                return;
-            }
-            units -= held;
+    fn forget(&mut self, entries: usize) {
+        self.before = self.sum_before(entries);
+        self.entries.drain(..entries);
+    }
+
+    /// Carries out what a view found, and forgets what nobody needs.
+    fn adopt(&mut self, view: &View) {
+        if view.set_back > 0 {
+            self.since = self.newest() + 1;
+            self.entries.iter_mut().for_each(|entry| entry.at -= view.set_back);
+        }
+        let left = view.time - view.keep.period.min(self.keep.period) as i64;
+        self.keep = view.keep;
+        self.forget(self.entries.partition_point(|entry| entry.at <= left));
+        if let Some(surplus) = (self.sum() - self.before).checked_sub(self.keep.limit) {
+            let known = self.before + surplus;
+            self.forget(self.entries.partition_point(|entry| entry.sum <= known));
         }
     }
 
-    /// Carries out what a view found.
-    fn adopt(&mut self, view: &View, period: Micros) {
-        self.before = view.before;
-        self.entries.drain(..view.first);
-        for entry in &mut self.entries {
-            entry.at -= view.set_back;
+    fn take_back(&mut self, place: usize, units: u64) {
+        if self.entries.len() - place <= MAX_CHANGED {
+            self.entries.range_mut(place..).for_each(|entry| entry.sum -= units);
+        } else {
+            self.before += units;
+            let empty = self.entries.partition_point(|entry| entry.sum <= self.before);
+            self.entries.drain(..empty);
         }
-        self.period = period;
+        // An entry of nothing must not be the newest: the log would last longer than what it holds.
+        while !self.entries.is_empty() && self.sum_before(self.entries.len() - 1) == self.sum() {
+            self.entries.pop_back();
+        }
     }
 }
 
@@ -86,27 +141,51 @@ struct View {
     time: i64,
     /// How far the clock was set back, and so every entry has to be.
     set_back: i64,
-    /// The oldest entry that still counts.
-    first: usize,
-    /// The sum before it.
+    /// The sum before the oldest entry that counts for this period.
     before: u64,
     /// Units that count.
     used: u64,
-    /// Whether it was made to last longer.
+    /// What entries are kept for after this check.
+    keep: Keep,
+    /// Whether a denied check has to store that.
     moved: bool,
 }
 
 impl SlidingLog {
+    fn empty(&self, now: Micros) -> Log {
+        let (period, limit, now) = (self.period, self.limit, now as i64);
+        let keep = Keep { period, limit, until: now + period as i64 };
+        Log { entries: VecDeque::new(), before: 0, keep, since: now }
+    }
+
     fn view(&self, log: &Log, now: Micros) -> View {
         let now = now as i64;
         let newest = log.entries.back().map_or(now, |newest| newest.at);
         let set_back = if newest - now > self.period as i64 { newest - now } else { 0 };
         let time = now.max(newest - set_back);
-        let left = time + set_back - log.period.min(self.period) as i64;
+        let left = time + set_back - log.keep.period.min(self.period) as i64;
         let first = log.entries.partition_point(|entry| entry.at <= left);
-        let before = first.checked_sub(1).map_or(log.before, |last| log.entries[last].sum);
-        let moved = set_back > 0 || log.period < self.period;
-        View { time, set_back, first, before, used: log.sum() - before, moved }
+        let before = log.sum_before(first);
+
+        let old = Keep { until: log.keep.until - set_back, ..log.keep };
+        let is_over = old.until <= time;
+        let keep = Keep {
+            period: if is_over { self.period } else { old.period.max(self.period) },
+            limit: if is_over { self.limit } else { old.limit.max(self.limit) },
+            until: if is_over || self.period >= old.period {
+                time + self.period as i64
+            } else {
+                old.until
+            },
+        };
+        // Another period has charged since this one, the longest, last asked.
+        let is_shared = old.until < newest - set_back + old.period as i64;
+        let is_due = time + old.period as i64 - old.until > (old.period / 2) as i64;
+        let moved = set_back > 0
+            || self.period > old.period
+            || self.limit > old.limit
+            || (self.period == old.period && is_shared && is_due);
+        View { time, set_back, before, used: log.sum() - before, keep, moved }
     }
 }
 
@@ -114,7 +193,7 @@ impl Rule for SlidingLog {
     type State = Log;
 
     fn decide(&self, state: &mut Option<Log>, now: Micros, cost: u64, effect: Effect) -> Verdict {
-        let empty = Log { entries: VecDeque::new(), before: 0, period: self.period };
+        let empty = self.empty(now);
         let log = state.as_ref().filter(|log| now < log.ends_at()).unwrap_or(&empty);
         let view = self.view(log, now);
         let until_left = |at: i64| (at - view.set_back + self.period as i64) as Micros - now;
@@ -139,7 +218,7 @@ impl Rule for SlidingLog {
             || (view.moved && !charges && !never && effect.settles(cost))
         {
             let mut log = state.take().filter(|log| now < log.ends_at()).unwrap_or(empty);
-            log.adopt(&view, self.period);
+            log.adopt(&view);
             if charges {
                 log.push(view.time, cost);
             }
@@ -153,14 +232,23 @@ impl Rule for SlidingLog {
             retry_after,
             reset_after,
             delay: 0,
+            charged: 0,
         }
     }
 
-    fn refund(&self, state: &mut Option<Log>, now: Micros, units: u64) {
-        let Some(mut log) = state.take().filter(|log| now < log.ends_at()) else { return };
-        let view = self.view(&log, now);
-        log.adopt(&view, self.period);
-        log.pop(units);
-        *state = (!log.entries.is_empty()).then_some(log);
+    fn refund(&self, state: &mut Option<Log>, now: Micros, receipt: Receipt, units: u64) {
+        let Some(log) = state.as_mut().filter(|log| now < log.ends_at()) else { return };
+        let charged_at = receipt.at as i64;
+        if self.view(log, now).set_back > 0 || charged_at < log.since {
+            return;
+        }
+        let place = log.entries.partition_point(|entry| entry.at < charged_at);
+        if let Some(entry) = log.entries.get(place).filter(|entry| entry.at == charged_at) {
+            let held = entry.sum - log.sum_before(place);
+            log.take_back(place, units.min(held));
+        }
+        if log.entries.is_empty() {
+            *state = None;
+        }
     }
 }

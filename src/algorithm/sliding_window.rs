@@ -12,35 +12,42 @@
 //!
 //! The weight is rounded up: it never admits more than the real number would.
 //!
+//! A quota with other sub-windows counts in sub-windows of its own: see [`rotation`](super::rotation).
+//!
+//! A refund takes its units out of the sub-window of the charge, if that is still counted.
+//!
 //! Twin: `scripts/sliding_window.lua`.
 
-use super::{Effect, Rule};
+use super::rotation::{Counter, Counters, Own, carried_out};
+use super::{Effect, MAX_EXACT, Rule};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
-/// The state: the counts of the cell of the last charge, and of those before it.
+/// No limit is greater, so no sub-window's count.
+const MAX_COUNT: u64 = MAX_EXACT / 2;
+
+/// The most units of quotas with a higher limit that are counted in one sub-window, and in all: so
+/// that all sums are exact. A sub-window that is full allows nothing under any limit up to this.
+const MAX_FOREIGN: u64 = 1 << 45;
+const MAX_SUM: u64 = MAX_EXACT - (1 << 32);
+
+/// The counts of the sub-window of the last charge, and of those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cells {
     /// The length of a cell.
     length: Micros,
     /// The time of the last charge.
     at: Micros,
+    /// The time of the first charge that can be taken back.
+    since: Micros,
     /// Newest first; as many as the window has cells, and the one it is leaving.
     counts: Vec<u64>,
 }
 
 impl Cells {
-    pub(crate) fn ends_at(&self) -> Micros {
-        let youngest = self.counts.iter().position(|&count| count > 0).unwrap_or(0);
-        (self.newest() + (self.counts.len() - youngest) as u64) * self.length
-    }
-
     /// The number of the newest cell, which starts at its multiple of the length.
     const fn newest(&self) -> u64 {
         self.at / self.length
-    }
-
-    fn is_empty(&self) -> bool {
-        self.counts.iter().all(|&count| count == 0)
     }
 
     /// Goes on to a time that is not before `at`.
@@ -52,22 +59,70 @@ impl Cells {
         self.counts[..by].fill(0);
         self.at = time;
     }
+}
+
+impl Counter for Cells {
+    /// The length of a sub-window, and how many are counted.
+    type Shape = (Micros, usize);
+
+    fn fresh((length, len): Self::Shape, now: Micros) -> Self {
+        Self { length, at: now, since: now, counts: vec![0; len] }
+    }
+
+    fn shape(&self) -> Self::Shape {
+        (self.length, self.counts.len())
+    }
+
+    fn period(&self) -> Micros {
+        self.length * (self.counts.len() as u64 - 1)
+    }
+
+    fn at(&self) -> Micros {
+        self.at
+    }
+
+    fn ends_at(&self) -> Micros {
+        self.counts.iter().position(|&count| count > 0).map_or(0, |youngest| {
+            (self.newest() + (self.counts.len() - youngest) as u64) * self.length
+        })
+    }
+
+    fn set_back(&mut self, now: Micros) {
+        self.since = self.at + 1;
+        self.at = now;
+    }
 
     /// The same counts in other cells. A count goes where its cell ended, or where the last
     /// charge was: nothing is forgotten early, and nothing is moved behind its last charge, so
     /// that two quotas in turn do not keep it alive.
-    fn recut(&self, length: Micros, len: usize) -> Self {
-        let mut recut = Self { length, at: self.at, counts: vec![0; len] };
+    fn derived(&self, shape: Self::Shape) -> Self {
+        let mut cut = Self { at: self.at, since: self.at + 1, ..Self::fresh(shape, self.at) };
         for (age, &count) in self.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
             // Ages start from the newest cell, so they may reach back beyond time zero.
             let end = (self.newest() as i64 - age as i64 + 1) * self.length as i64;
-            let cell = (end - 1).min(self.at as i64).div_euclid(length as i64);
-            let age = usize::try_from(recut.newest() as i64 - cell).unwrap_or(0);
-            if let Some(sum) = recut.counts.get_mut(age) {
-                *sum += count;
+            let cell = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
+            let age = usize::try_from(cut.newest() as i64 - cell).unwrap_or(0);
+            if let Some(sum) = cut.counts.get_mut(age) {
+                *sum = (*sum + count).min(MAX_COUNT);
             }
         }
-        recut
+        cut
+    }
+
+    fn enter(&mut self, now: Micros, units: u64) {
+        self.advance_to(self.at.max(now));
+        let room = MAX_SUM.saturating_sub(self.counts.iter().sum());
+        let units = units.min(room).min(MAX_FOREIGN.saturating_sub(self.counts[0]));
+        self.counts[0] += units;
+    }
+
+    fn take_back(&mut self, at: Micros, units: u64) {
+        if (self.since..=self.at).contains(&at) {
+            let age = usize::try_from(self.newest() - at / self.length).unwrap_or(usize::MAX);
+            if let Some(count) = self.counts.get_mut(age) {
+                *count = count.saturating_sub(units);
+            }
+        }
     }
 }
 
@@ -80,25 +135,8 @@ pub(crate) struct SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// The cells under this quota, as of their last charge, and whether they were made to last
-    /// longer.
-    fn resume(&self, state: Option<&Cells>, now: Micros) -> (Cells, bool) {
-        let len = self.cells as usize + 1;
-        let fresh = || Cells { length: self.length, at: now, counts: vec![0; len] };
-        let Some(state) = state.filter(|state| now < state.ends_at()) else {
-            return (fresh(), false);
-        };
-        let mut cells = if state.length == self.length && state.counts.len() == len {
-            state.clone()
-        } else {
-            state.recut(self.length, len)
-        };
-        let mut moved = cells.ends_at() > state.ends_at();
-        if cells.at.saturating_sub(now) > self.length * u64::from(self.cells) {
-            cells.at = now;
-            moved = true;
-        }
-        if now < cells.ends_at() { (cells, moved) } else { (fresh(), false) }
+    const fn shape(&self) -> (Micros, usize) {
+        (self.length, self.cells as usize + 1)
     }
 
     /// Units that count at the time of the newest cell, rounded up.
@@ -128,40 +166,54 @@ impl SlidingWindow {
 }
 
 impl Rule for SlidingWindow {
-    type State = Cells;
+    type State = Counters<Cells>;
 
-    fn decide(&self, state: &mut Option<Cells>, now: Micros, cost: u64, effect: Effect) -> Verdict {
-        let (mut cells, moved) = self.resume(state.as_ref(), now);
+    fn decide(
+        &self,
+        state: &mut Option<Counters<Cells>>,
+        now: Micros,
+        cost: u64,
+        effect: Effect,
+    ) -> Verdict {
+        let Own { counter, moved } = Counters::own(state.as_ref(), self.shape(), now);
         let never = cost > self.limit;
-        let settled = (moved && !never && effect.settles(cost)).then(|| cells.clone());
+        let settled = moved.then(|| counter.clone());
+        let mut cells = counter;
         cells.advance_to(now.max(cells.at));
         let used = self.used(&cells);
         let allowed = cost == 0 || used + cost <= self.limit;
-        let charges = allowed && cost > 0;
         let retry_after =
             (!allowed && !never).then(|| self.time_until(&cells, self.limit - cost) - now);
         let remaining = self.limit.saturating_sub(if allowed { used + cost } else { used });
         if allowed {
             cells.counts[0] += cost;
         }
-        let reset_after = if cells.is_empty() { 0 } else { cells.ends_at() - now };
-        if charges && effect == Effect::Commit {
-            *state = Some(cells);
-        } else if !charges && settled.is_some() {
-            *state = settled;
+        let reset_after = cells.ends_at().saturating_sub(now);
+        if let Some(charges) = carried_out(effect, cost, allowed, never, moved) {
+            let own = if charges.is_some() { Some(cells) } else { settled };
+            if let Some(own) = own {
+                Counters::commit(state, own, now, charges);
+            }
         }
-        Verdict { allowed, never, limit: self.limit, remaining, retry_after, reset_after, delay: 0 }
+        Verdict {
+            allowed,
+            never,
+            limit: self.limit,
+            remaining,
+            retry_after,
+            reset_after,
+            delay: 0,
+            charged: 0,
+        }
     }
 
-    /// Takes units out of the newest cells first: those count in full, so that the whole refund
-    /// can be used at once.
-    fn refund(&self, state: &mut Option<Cells>, now: Micros, mut units: u64) {
-        let (mut cells, _) = self.resume(state.as_ref(), now);
-        for count in &mut cells.counts {
-            let back = units.min(*count);
-            *count -= back;
-            units -= back;
-        }
-        *state = (!cells.is_empty() && now < cells.ends_at()).then_some(cells);
+    fn refund(
+        &self,
+        state: &mut Option<Counters<Cells>>,
+        now: Micros,
+        receipt: Receipt,
+        units: u64,
+    ) {
+        Counters::refund(state, self.shape(), now, receipt, units);
     }
 }

@@ -12,6 +12,7 @@
 
 use super::bucket::{Bucket, Level};
 use super::{Effect, First, Followed, Rule};
+use crate::Receipt;
 use crate::decision::{Micros, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +32,8 @@ impl Rule for TokenBucket {
         self.0.decide(missing, now, cost, effect, false)
     }
 
-    fn refund(&self, missing: &mut Option<Level>, now: Micros, units: u64) {
-        self.0.refund(missing, now, units);
+    fn refund(&self, missing: &mut Option<Level>, now: Micros, receipt: Receipt, units: u64) {
+        self.0.refund(missing, now, receipt, units);
     }
 
     fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {

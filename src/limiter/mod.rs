@@ -10,7 +10,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::turns::Turns;
-use crate::{Answer, Charge, ConfigError, Decision, Error, Key, Limit, MemoryStore, Op, Store};
+use crate::{
+    Answer, Charge, ConfigError, Decision, Error, Key, Limit, MemoryStore, Op, Receipt, Store,
+};
 
 /// Asks a [`Store`] whether a check fits; the core of the crate, without HTTP.
 ///
@@ -121,10 +123,48 @@ impl RateLimiter {
         self.apply(Op::Peek, &[limit.charge(key, n)]).await
     }
 
-    /// Gives `n` units back, as after work that was charged and not done. The budget never grows
-    /// above its capacity. Answers what is there afterwards.
-    pub async fn refund(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Refund, &[limit.charge(key, n)]).await
+    /// Gives `n` units of a charge back, as after work that was charged and not done. Answers what
+    /// is there afterwards.
+    ///
+    /// The [receipt](Decision::receipt) is that of the decision that charged them, under the same
+    /// limit and key. A refund never lets more pass than if its charge had not been made:
+    ///
+    /// | algorithm | it gives back |
+    /// |---|---|
+    /// | token bucket, leaky bucket, GCRA | `n`, but no more than the cost of the charge less what the rate gave back since |
+    /// | fixed window | `n`, if the window of the charge is in force |
+    /// | sliding window | `n`, if the sub-window of the charge still counts |
+    /// | sliding log | `n`, if the charge still counts; if more than 1,024 entries are newer, out of the oldest entries |
+    ///
+    /// It gives nothing back if the budget was reset since, if the store lost it, if the clock was
+    /// set back by more than a period, or if the rate or the period of the limit changed. A
+    /// receipt is good for one refund: [`Receipt::after`] is for the next one of the same charge.
+    ///
+    /// ```
+    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let tokens = Limit::fixed_window("tokens", Quota::per_hour(1_000))?;
+    /// let alice = Key::new("alice");
+    ///
+    /// let decision = limiter.check_n(&tokens, &alice, 800).await?;
+    /// // The work took 300 of them.
+    /// if let Some(receipt) = decision.receipt() {
+    ///     let left = limiter.refund(&tokens, &alice, 500, receipt).await?;
+    ///     assert_eq!(left.remaining(), 700);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn refund(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        n: u32,
+        receipt: Receipt,
+    ) -> Result<Decision, Error> {
+        self.apply(Op::Refund, &[limit.charge(key, n).of(receipt)]).await
     }
 
     /// Forgets what `key` has used under `limit`. Answers what is there afterwards.
@@ -224,7 +264,11 @@ impl RateLimiter {
         left: Duration,
     ) -> Result<Decision, Error> {
         if let Some(late) = decision.delay().checked_sub(left).filter(|late| !late.is_zero()) {
-            return Ok(self.apply(Op::Refund, batch).await?.refused_until(late));
+            let receipts = decision.receipts();
+            let charges = batch.iter().zip(receipts);
+            let back: Vec<_> =
+                charges.map(|(charge, receipt)| Charge { receipt, ..*charge }).collect();
+            return Ok(self.apply(Op::Refund, &back).await?.refused_until(late));
         }
         if !decision.delay().is_zero() {
             sleep(decision.delay()).await;

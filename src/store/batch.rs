@@ -45,10 +45,11 @@ pub fn decide(
         return Err(Error::misuse("there has to be one state for each charge"));
     }
     if let ([charge], [state]) = (batch, &mut *states) {
-        return Ok(decide_one(op, charge, state, now_us).into());
+        return Ok(Decision::from(decide_one(op, charge, state, now_us)).made_at(now_us));
     }
     let verdicts = decide_group(op, batch, states, now_us);
-    Decision::of_group(verdicts).ok_or_else(|| Error::misuse("the batch is empty"))
+    let decision = Decision::of_group(verdicts).ok_or_else(|| Error::misuse("the batch is empty"));
+    decision.map(|decision| decision.made_at(now_us))
 }
 
 /// The same for one charge: no collection is needed.
@@ -62,7 +63,11 @@ pub(super) fn decide_one(
     match op {
         Op::Charge => return algorithm.decide(state, now, charge.cost, Effect::Commit),
         Op::Peek => return algorithm.decide(state, now, charge.cost, Effect::Dry),
-        Op::Refund => algorithm.refund(state, now, charge.cost),
+        Op::Refund => {
+            if let Some(receipt) = charge.receipt {
+                algorithm.refund(state, now, receipt, charge.cost);
+            }
+        }
         Op::Reset => *state = None,
     }
     algorithm.decide(state, now, 0, Effect::Dry)

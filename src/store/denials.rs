@@ -130,7 +130,8 @@ impl Denials {
         let half = |hasher: &DefaultHashBuilder| {
             let mut hasher = hasher.build_hasher();
             for charge in batch {
-                (charge.limit.name(), charge.key, charge.cost).hash(&mut hasher);
+                (charge.limit.name(), charge.limit.kind(), charge.key, charge.cost)
+                    .hash(&mut hasher);
             }
             u128::from(hasher.finish())
         };
@@ -147,7 +148,8 @@ impl Denials {
     }
 
     fn counter(&self, charge: &Charge<'_>) -> usize {
-        self.hashers[0].hash_one((charge.limit.name(), charge.key)) as usize % COUNTERS
+        let budget = (charge.limit.name(), charge.limit.kind(), charge.key);
+        self.hashers[0].hash_one(budget) as usize % COUNTERS
     }
 
     fn counters_of(&self, batch: &[Charge<'_>]) -> impl Iterator<Item = &Counter> {

@@ -38,6 +38,7 @@ use crate::{Charge, ConfigError, Limit, Op};
 ///
 /// What a store has to hold to, and what `tollgate::conformance` (feature `test-util`) tests:
 ///
+/// 0. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
 /// 1. A batch is decided as one: charged whole, or not at all. Concurrent batches are decided one
 ///    after another.
 /// 2. The decision is that of [`decide`] at the store's own time, in every field. In a

@@ -1,11 +1,12 @@
 //! One lease: units that were charged in advance, and how many it should be. No clock, no I/O.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::decision::Verdict;
-use crate::{Decision, Source};
+use crate::{Decision, Receipt, Source};
 
 /// How much of a key's traffic a block is to cover: so long, about, until the store is asked again.
 const COVERED: Duration = Duration::from_millis(50);
@@ -19,11 +20,18 @@ pub(super) const MIN_BLOCK: u64 = 8;
 /// How long the store is not asked for a block after it had none.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Units to be given back, of one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unspent {
+    pub(super) units: u32,
+    pub(super) receipt: Receipt,
+}
+
 /// What is known of one key under a leased limit.
 #[derive(Debug)]
 pub(super) struct Lease {
-    /// Units that were charged and not spent.
-    units: u64,
+    /// What was charged and not spent, the oldest first: that is spent first.
+    blocks: VecDeque<Unspent>,
     /// When those have to be given back.
     expires: Instant,
     /// What the store said when it granted the last block, and when that was.
@@ -42,7 +50,7 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            units: 0,
+            blocks: VecDeque::new(),
             expires: now,
             granted: None,
             demand: 0,
@@ -58,16 +66,27 @@ impl Lease {
         let decision = self.peek(cost, now);
         self.demand += u64::from(cost);
         let decision = decision?;
-        self.units -= u64::from(cost);
-        Some(decision)
+        // As if these units alone had been charged, when the oldest of their blocks was.
+        let oldest = self.blocks.front()?.receipt;
+        let mut wanted = cost;
+        while let Some(block) = self.blocks.front_mut() {
+            let spent = wanted.min(block.units);
+            block.units -= spent;
+            wanted -= spent;
+            if block.units > 0 {
+                break;
+            }
+            self.blocks.pop_front();
+        }
+        Some(decision.charged(cost, oldest.charged_at()))
     }
 
     /// What [`spend`](Self::spend) would answer.
     pub(super) fn peek(&self, cost: u32, now: Instant) -> Option<Decision> {
-        let left = self.units.checked_sub(cost.into()).filter(|_| now < self.expires)?;
+        let left = self.units().checked_sub(cost.into()).filter(|_| now < self.expires)?;
         let (verdict, granted) = self.granted?;
         let remaining = verdict.remaining.saturating_add(left).min(verdict.limit);
-        let decision = Decision::from(Verdict { remaining, ..verdict });
+        let decision = Decision::from(Verdict { remaining, charged: 0, ..verdict });
         let elapsed = now.saturating_duration_since(granted);
         Some(decision.told_after(elapsed).given_by(Source::Lease))
     }
@@ -75,7 +94,7 @@ impl Lease {
     /// The block that is to be charged now, so that there are `max` units at most: none if there
     /// is enough, the key is not asked for often enough, or one is on its way.
     pub(super) fn wants(&mut self, max: u64, now: Instant) -> Option<u32> {
-        let left = if now < self.expires { self.units } else { 0 };
+        let left = if now < self.expires { self.units() } else { 0 };
         let measured = now.saturating_duration_since(self.since);
         let enough = left > self.block / 2;
         if self.refilling || enough || measured < MEASURED || now < self.paused_until {
@@ -98,20 +117,20 @@ impl Lease {
         self.refilling
     }
 
-    /// The store granted a block that was asked for at `asked`. Returns the units that are to be
-    /// given back, because they were too old by then.
+    /// The store granted a block that was asked for at `asked`. Returns what is to be given back,
+    /// because it was too old by then.
     pub(super) fn grant(
         &mut self,
         units: u32,
-        verdict: Verdict,
+        decision: &Decision,
         asked: Instant,
         max_age: Duration,
-    ) -> u32 {
+    ) -> Vec<Unspent> {
         let stale = self.take_stale(asked);
         self.refilling = false;
-        self.units += u64::from(units);
+        self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
         self.expires = asked + max_age;
-        self.granted = Some((verdict, asked));
+        self.granted = Some((*decision.deciding(), asked));
         stale
     }
 
@@ -122,19 +141,22 @@ impl Lease {
     }
 
     /// Takes the units out that nobody may spend any more.
-    pub(super) fn take_stale(&mut self, now: Instant) -> u32 {
-        if now < self.expires { 0 } else { self.take_all() }
+    pub(super) fn take_stale(&mut self, now: Instant) -> Vec<Unspent> {
+        if now < self.expires { Vec::new() } else { self.take_all() }
     }
 
     /// Takes all units out.
-    pub(super) fn take_all(&mut self) -> u32 {
-        // There are never more than fit into one block.
-        u32::try_from(std::mem::take(&mut self.units)).unwrap_or(u32::MAX)
+    pub(super) fn take_all(&mut self) -> Vec<Unspent> {
+        self.blocks.drain(..).collect()
+    }
+
+    fn units(&self) -> u64 {
+        self.blocks.iter().map(|block| u64::from(block.units)).sum()
     }
 
     /// Whether nobody has asked for a while, so that it can be forgotten.
     pub(super) fn is_idle(&self, now: Instant, max_age: Duration) -> bool {
-        self.units == 0
+        self.blocks.is_empty()
             && !self.refilling
             && now.saturating_duration_since(self.since.max(self.expires)) > max_age
     }

@@ -15,7 +15,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
 pub use self::builder::LeasedBuilder;
-use self::lease::Lease;
+use self::lease::{Lease, Unspent};
 use super::{Answer, Store};
 use crate::{Charge, ConfigError, Decision, Error, Key, Limit, Op, check_batch};
 
@@ -87,11 +87,11 @@ struct Entry {
     lease: Lease,
 }
 
-/// Units to be given back.
-struct Unspent {
+/// What is to be given back, and whose it is.
+struct GivenBack {
     limit: Limit,
     key: Key,
-    units: u32,
+    unspent: Unspent,
 }
 
 impl<S: Store> Leased<S> {
@@ -113,10 +113,20 @@ impl<S: Store> Leased<S> {
     }
 }
 
-async fn give_back<S: Store>(store: &S, unspent: Vec<Unspent>) -> Result<(), Error> {
+impl GivenBack {
+    fn all(limit: &Limit, key: &Key, blocks: Vec<Unspent>) -> impl Iterator<Item = Self> {
+        blocks.into_iter().map(|unspent| {
+            let (limit, key) = (limit.clone(), key.clone());
+            Self { limit, key, unspent }
+        })
+    }
+}
+
+async fn give_back<S: Store>(store: &S, all: Vec<GivenBack>) -> Result<(), Error> {
     let mut result = Ok(());
-    for Unspent { limit, key, units } in unspent {
-        let answer = store.apply(Op::Refund, &[limit.charge(&key, units)]).await;
+    for GivenBack { limit, key, unspent: Unspent { units, receipt } } in all {
+        let refund = limit.charge(&key, units).of(receipt);
+        let answer = store.apply(Op::Refund, &[refund]).await;
         result = result.and(answer.map(drop));
     }
     result
@@ -208,12 +218,9 @@ impl<S: Store> Shared<S> {
             let asked = Instant::now();
             let charge = limit.charge(&key, block);
             let answer = shared.store.apply(Op::Charge, &[charge]).await;
-            let unspent = shared.granted(&charge, answer, asked);
-            if unspent > 0 {
-                let unspent = Unspent { limit, key, units: unspent };
-                // Units that cannot be given back are spent: fewer are admitted, not more.
-                drop(give_back(&*shared.store, vec![unspent]).await);
-            }
+            let stale = shared.granted(&charge, answer, asked);
+            // Units that cannot be given back are spent: fewer are admitted, not more.
+            drop(give_back(&*shared.store, GivenBack::all(&limit, &key, stale).collect()).await);
         };
         match Runtime::try_current() {
             Ok(runtime) => drop(runtime.spawn(refill)),
@@ -221,22 +228,27 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Enters what the store said to a block. Returns the units that are to be given back.
-    fn granted(&self, block: &Charge<'_>, answer: Result<Decision, Error>, asked: Instant) -> u32 {
+    /// Enters what the store said to a block. Returns what is to be given back.
+    fn granted(
+        &self,
+        block: &Charge<'_>,
+        answer: Result<Decision, Error>,
+        asked: Instant,
+    ) -> Vec<Unspent> {
         let granted = answer.ok().filter(Decision::allowed);
         let (hash, mut entries) = self.shard(block);
         let entry = entries.find_mut(hash, |entry| entry.is_of(block));
         match (entry, granted) {
             (Some(entry), Some(decision)) if entry.lease.is_refilling() => {
-                entry.lease.grant(block.cost, *decision.deciding(), asked, self.settings.max_age)
+                entry.lease.grant(block.cost, &decision, asked, self.settings.max_age)
             }
             (Some(entry), None) => {
                 entry.lease.refuse(Instant::now());
-                0
+                Vec::new()
             }
             // It was reset meanwhile. The block may have been charged before or after that; given
             // back, it could be what others have charged since.
-            (_, Some(_)) | (None, None) => 0,
+            (_, Some(_)) | (None, None) => Vec::new(),
         }
     }
 
@@ -281,15 +293,12 @@ impl<S: Store> Shared<S> {
     }
 
     /// What `take` takes out of all leases. Those that nobody asks for any more are forgotten.
-    fn take(&self, mut take: impl FnMut(&mut Lease) -> u32) -> Vec<Unspent> {
+    fn take(&self, mut take: impl FnMut(&mut Lease) -> Vec<Unspent>) -> Vec<GivenBack> {
         let now = Instant::now();
         let mut unspent = Vec::new();
         for shard in &self.shards {
             lock(shard).retain(|Entry { limit, key, lease }| {
-                let units = take(lease);
-                if units > 0 {
-                    unspent.push(Unspent { limit: limit.clone(), key: key.clone(), units });
-                }
+                unspent.extend(GivenBack::all(limit, key, take(lease)));
                 !lease.is_idle(now, self.settings.max_age)
             });
         }

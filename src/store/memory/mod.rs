@@ -127,7 +127,7 @@ impl MemoryStore {
         let mut shard = self.lock(index);
         let verdict = shard.apply(hash, op, charge, now).map_err(full)?;
         self.sweep(&mut shard, now);
-        Ok(verdict.into())
+        Ok(Decision::from(verdict).made_at(now))
     }
 
     fn apply_group(&self, op: Op, batch: &[Charge<'_>]) -> Result<Decision, Error> {

@@ -25,6 +25,7 @@ const MAX_LOOKS: usize = 256;
 /// What is remembered of one key under one limit.
 pub(super) struct Budget {
     limit: Arc<str>,
+    kind: &'static str,
     key: Box<str>,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
@@ -35,11 +36,14 @@ pub(super) struct Budget {
 impl Budget {
     fn new(charge: &Charge<'_>, state: Option<State>) -> Self {
         let key = charge.key.as_str().into();
-        Self { limit: charge.limit.shared_name(), key, state, exhausted_until: 0 }
+        let (limit, kind) = (charge.limit.shared_name(), charge.limit.kind());
+        Self { limit, kind, key, state, exhausted_until: 0 }
     }
 
     fn is_of(&self, charge: &Charge<'_>) -> bool {
-        *self.key == *charge.key.as_str() && charge.limit.is_named(&self.limit)
+        *self.key == *charge.key.as_str()
+            && charge.limit.is_named(&self.limit)
+            && charge.limit.kind() == self.kind
     }
 
     fn ends_at(&self) -> Micros {

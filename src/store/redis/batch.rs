@@ -108,7 +108,8 @@ impl Batch {
         for charge in charges {
             let key = self.keys.number(prefix, charge);
             let limit = self.limit_number(charge);
-            self.charges.push(wire::Charge { key, limit, cost: charge.cost });
+            let receipt = charge.receipt.filter(|_| op == Op::Refund);
+            self.charges.push(wire::Charge { key, limit, cost: charge.cost, receipt });
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
@@ -256,7 +257,10 @@ impl Batch {
     /// Answers every check with its part of the script's reply. Returns what is wrong with a
     /// malformed one, after all checks failed with that.
     pub(super) fn conclude(&mut self, reply: &[i64], events: &RedisEvents) -> Result<(), String> {
-        let Some((verdicts, mut places)) = self.read(Reply::new(reply), events) else {
+        let mut numbers = Reply::new(reply);
+        let decided_at = numbers.number();
+        let answers = decided_at.and_then(|at| Some((at, self.read(numbers, events)?)));
+        let Some((decided_at, (verdicts, mut places))) = answers else {
             return Err(malformed(reply));
         };
         for check in self.checks.iter_mut().filter(|check| check.sent) {
@@ -265,15 +269,18 @@ impl Batch {
             // The last answer stands for all that follow: they are answered alike.
             place.next = usize::min(place.next + run.size, place.last);
             let charges = &self.charges[run.first..][..run.size];
-            let mut verdicts = verdicts
-                .iter()
-                .zip(charges)
-                .map(|(told, charge)| told.under(self.limits[usize::from(charge.limit)].1));
+            let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
+            let mut verdicts = verdicts.iter().zip(charges).map(|(told, charge)| {
+                let charged = if is_charged { charge.cost } else { 0 };
+                told.under(self.limits[usize::from(charge.limit)].1, charged)
+            });
             let decision = match run.size {
                 1 => verdicts.next().map(Decision::from),
                 _ => Decision::of_group(verdicts.collect()),
             };
-            let Some(decision) = decision else { return Err(malformed(reply)) };
+            let Some(decision) = decision.map(|decision| decision.made_at(decided_at)) else {
+                return Err(malformed(reply));
+            };
             check.answer(match &self.read_only {
                 Some(reason) if run.is_peeked && decision.allowed() => {
                     Err(Error::declined(reason.to_string()))

@@ -81,9 +81,9 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
     &text[start..all[number].end]
 }
 
-/// `prefix:{key}:name`, under which a budget is kept. Encoded keys have no braces, so the braces
-/// are the key's own, and Redis Cluster keeps all limits of one key in one slot; the name comes
-/// last, so it may hold anything.
-fn parts<'a>(prefix: &'a str, charge: &'a Charge<'_>) -> [&'a str; 5] {
-    [prefix, ":{", charge.key.as_str(), "}:", charge.limit.name()]
+/// `prefix:{key}:kind:name`, under which a budget is kept. Encoded keys have no braces, so the
+/// braces are the key's own, and Redis Cluster keeps all limits of one key in one slot. A kind is
+/// one letter; the name comes last, so it may hold anything.
+fn parts<'a>(prefix: &'a str, charge: &'a Charge<'_>) -> [&'a str; 7] {
+    [prefix, ":{", charge.key.as_str(), "}:", charge.limit.kind(), ":", charge.limit.name()]
 }

@@ -42,7 +42,7 @@ use crate::{Charge, ConfigError, Op, check_batch};
 ///   apart at most.
 /// - A new connection is greeted: a wrong password, a missing right, a read-only replica or a server
 ///   in cluster mode is an error by name. Redis Cluster is not supported.
-/// - Budgets are kept under `prefix:{key}:limit`, each with a time to live that ends in the second
+/// - Budgets are kept under `prefix:{key}:kind:limit`, each with a time to live that ends in the second
 ///   after it is whole again.
 /// - Checks that come while others are on their way leave together in the next call: under load a
 ///   call decides hundreds, and a check that comes alone leaves at once.

@@ -11,10 +11,10 @@ macro_rules! function {
     };
 }
 
-/// A file as what `algorithm` does for a number.
+/// A file, or several as one, as what `algorithm` does for a number.
 macro_rules! algorithm {
-    ($number:literal, $name:literal) => {
-        concat!("if number == ", $number, " then\n", file!($name), "end\n")
+    ($number:literal, $($name:literal),+) => {
+        concat!("if number == ", $number, " then\n", $(file!($name)),+, "end\n")
     };
 }
 
@@ -30,9 +30,9 @@ const SOURCE: &str = concat!(
     file!("head"),
     function!("bucket"),
     "local function algorithm(number, ...)\n",
-    algorithm!(1, "fixed_window"),
-    algorithm!(2, "sliding_window"),
-    algorithm!(3, "sliding_log"),
+    algorithm!(1, "fixed_window", "rotation"),
+    algorithm!(2, "sliding_window", "rotation"),
+    algorithm!(3, "sliding_log", "log_machine"),
     algorithm!(4, "token_bucket"),
     algorithm!(5, "leaky_bucket"),
     algorithm!(6, "gcra"),

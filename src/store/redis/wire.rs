@@ -1,8 +1,8 @@
 //! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
 
-use crate::Op;
-use crate::algorithm::{Algorithm, Anchor, Bucket, First, Followed, Mode};
+use crate::algorithm::{Algorithm, Anchor, Bucket, First, Followed, MAX_EXACT, Mode};
 use crate::decision::{Micros, Verdict};
+use crate::{Op, Receipt};
 
 /// The status of a verdict, as in `scripts/head.lua`.
 const ALLOWED: i64 = 1;
@@ -18,7 +18,12 @@ pub(super) struct Charge {
     pub(super) key: u16,
     pub(super) limit: u16,
     pub(super) cost: u32,
+    /// Of a refund.
+    pub(super) receipt: Option<Receipt>,
 }
+
+/// In place of the receipt of a refund that has none: no charge was made that late.
+const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 
 /// `ARGV[2]`: the limits, then what is asked under them.
 pub(super) struct Body(Vec<u8>);
@@ -34,7 +39,14 @@ impl Body {
     /// The same check, `times` times in a row.
     pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[Charge]) {
         self.push_head(number_of(op), charges.len(), times);
-        charges.iter().for_each(|charge| self.push_charge(charge));
+        for charge in charges {
+            self.push_charge(charge);
+            if op == Op::Refund {
+                let receipt = charge.receipt.unwrap_or(NO_RECEIPT);
+                self.push(receipt.at.min(MAX_EXACT), 7);
+                self.push(receipt.cost.into(), 4);
+            }
+        }
     }
 
     /// The same charge of each of `keys` keys, from that of `first` on. Nothing else may touch
@@ -183,16 +195,21 @@ impl RawVerdict {
         self.status & UNREADABLE != 0
     }
 
-    /// The whole verdict, under a limit of that capacity.
-    pub(super) const fn under(&self, limit: u64) -> Verdict {
+    pub(super) const fn is_allowed(&self) -> bool {
+        self.status & ALLOWED != 0
+    }
+
+    /// The whole verdict, under a limit of that capacity, after so much was charged.
+    pub(super) const fn under(&self, limit: u64, charged: u32) -> Verdict {
         Verdict {
-            allowed: self.status & ALLOWED != 0,
+            allowed: self.is_allowed(),
             never: self.status & NEVER != 0,
             limit,
             remaining: self.remaining,
             retry_after: self.retry_after,
             reset_after: self.reset_after,
             delay: self.delay,
+            charged,
         }
     }
 }

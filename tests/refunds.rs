@@ -1,0 +1,280 @@
+//! A refund never lets more pass than if its charge had not been made: on both stores, under each
+//! algorithm.
+//!
+//! Random histories run twice, under two keys: as they are, and with the charges that are taken back
+//! made without those units. Whatever else happens is alike. Then nothing may pass in the first that
+//! the second would deny. The clock goes on: where it steps back over the end of a window, a charge
+//! more or less decides which window is in force.
+
+mod support;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::{Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, Store};
+
+const START: u64 = 1_790_000_000_000_000;
+const SECOND: u64 = 1_000_000;
+
+fn every_algorithm(units: u64, period: u64) -> Vec<Limit> {
+    let quota = Quota::new(units, Duration::from_micros(period));
+    [
+        Limit::token_bucket("limit", quota),
+        Limit::leaky_bucket("limit", quota),
+        Limit::gcra("limit", quota),
+        Limit::fixed_window("limit", quota),
+        Limit::fixed_window_aligned("limit", quota),
+        Limit::sliding_window("limit", quota),
+        Limit::sliding_window_of("limit", quota, 4),
+        Limit::sliding_log("limit", quota),
+    ]
+    .map(Result::unwrap)
+    .into()
+}
+
+struct Replica<'a> {
+    store: &'a dyn Store,
+    clock: &'a ManualClock,
+}
+
+impl Replica<'_> {
+    async fn at(&self, now: u64, op: Op, charge: Charge<'_>) -> Decision {
+        self.clock.set(Duration::from_micros(now));
+        self.store.apply(op, &[charge]).await.unwrap()
+    }
+
+    async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
+        self.at(now, Op::Charge, limit.charge(key, cost)).await
+    }
+
+    async fn refund(
+        &self,
+        now: u64,
+        limit: &Limit,
+        key: &Key,
+        units: u32,
+        receipt: Receipt,
+    ) -> u64 {
+        self.at(now, Op::Refund, limit.charge(key, units).of(receipt)).await.remaining()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// A charge, and how many of its units are taken back later.
+    Charge(u32, u32),
+    /// Some of what is to be taken back of one of the last charges.
+    Refund(usize, u32),
+    Reset,
+    /// Another quota is in force.
+    Change,
+    Peek(u32),
+}
+
+/// Events, each with the pause before it, in thousandths of the period.
+fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    let pause = prop_oneof![
+        6 => 0u64..80,
+        4 => 0u64..600,
+        1 => 900u64..2_500,
+    ];
+    let event = prop_oneof![
+        6 => (1u32..8, 0u32..8).prop_map(|(cost, back)| Event::Charge(cost, back.min(cost))),
+        5 => (0usize..5, 1u32..8).prop_map(|(ago, units)| Event::Refund(ago, units)),
+        1 => prop_oneof![3 => Just(Event::Peek(3)), 1 => Just(Event::Reset)],
+        1 => prop_oneof![4 => Just(Event::Peek(1)), 1 => Just(Event::Change)],
+    ];
+    prop::collection::vec((pause, event), 1..50)
+}
+
+/// A charge of which something is to be taken back.
+struct Owed {
+    receipt: Receipt,
+    units: u32,
+}
+
+async fn compare(
+    replica: &Replica<'_>,
+    keys: [&Key; 2],
+    limits: [&Limit; 2],
+    period: u64,
+    events: &[(u64, Event)],
+) -> Result<(), TestCaseError> {
+    let [real, other] = keys;
+    let (mut now, mut in_force) = (START, 0);
+    let mut owed: Vec<Owed> = Vec::new();
+    for (step, (pause, event)) in events.iter().enumerate() {
+        now += 1 + pause * period / 1_000;
+        let limit = limits[in_force];
+        match *event {
+            Event::Charge(cost, back) => {
+                let decision = replica.charge(now, limit, real, cost).await;
+                let Some(receipt) = decision.receipt() else { continue };
+                let without = replica.charge(now, limit, other, cost - back).await;
+                prop_assert!(without.allowed(), "{limit}, step {step} at {now}: {event:?}");
+                owed.push(Owed { receipt, units: back });
+            }
+            Event::Refund(ago, units) => {
+                let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
+                let Owed { receipt, units: left } = &mut owed[place];
+                let units = units.min(*left);
+                *left -= units;
+                replica.refund(now, limit, real, units, *receipt).await;
+                *receipt = receipt.after(units);
+            }
+            Event::Reset => {
+                // Nothing else happens in the microsecond of a reset.
+                now += 1;
+                for key in keys {
+                    replica.at(now, Op::Reset, limit.charge(key, 0)).await;
+                }
+            }
+            Event::Change => {
+                in_force = 1 - in_force;
+                // Both notice it now, with a denied check: else a charge that is made in only one
+                // history would bring the new quota to that one earlier.
+                let all = u32::try_from(limits[in_force].quota().limit()).unwrap();
+                for key in keys {
+                    let charge = limits[in_force].charge(key, all);
+                    if !replica.at(now, Op::Peek, charge).await.allowed() {
+                        replica.at(now, Op::Charge, charge).await;
+                    }
+                }
+            }
+            Event::Peek(cost) => {
+                let peek = async |key| replica.at(now, Op::Peek, limit.charge(key, cost)).await;
+                let passes = peek(real).await.allowed();
+                prop_assert!(!passes || peek(other).await.allowed(), "{limit}, {step} at {now}");
+            }
+        }
+    }
+    // And from here on, at any time, for any cost.
+    let limit = limits[in_force];
+    for parts in [0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999] {
+        let then = now + parts * period / 1_000;
+        let left = async |key| replica.at(then, Op::Peek, limit.charge(key, 0)).await.remaining();
+        let (real, other) = (left(real).await, left(other).await);
+        prop_assert!(real <= other, "{limit}, {parts} later: {real} {other}");
+    }
+    Ok(())
+}
+
+/// Under each algorithm but the fixed window that starts with the first request: there a charge that
+/// is not made moves the next windows, in both directions.
+fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let number = std::sync::atomic::AtomicU64::new(0);
+    proptest!(config, |(
+        units in 1u64..20, changed in 1u64..20, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
+        events in events(),
+    )| {
+        let case = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let pairs = every_algorithm(units, period).into_iter().zip(every_algorithm(changed, period));
+        for (number, (limit, changed)) in pairs.enumerate() {
+            if limit.to_string().ends_with("(fixed window)") {
+                continue;
+            }
+            let key = |world: &str| Key::from_parts([&format!("{case} {number}"), world]);
+            let (real, other) = (key("real"), key("without"));
+            let replica = Replica { store, clock };
+            runtime.block_on(compare(&replica, [&real, &other], [&limit, &changed], period, &events))?;
+        }
+    });
+}
+
+#[test]
+fn a_refund_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
+    let clock = ManualClock::new();
+    run(&MemoryStore::with_clock(clock.clone()), &clock, 1_500);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_refund_on_redis_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
+    let clock = ManualClock::new();
+    let server = support::RedisServer::start();
+    let store = server.store().clock(clock.clone()).build().unwrap();
+    run(&store, &clock, 60);
+}
+
+#[tokio::test]
+async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothing() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let replica = Replica { store: &store, clock: &clock };
+    for (number, limit) in every_algorithm(10, SECOND).iter().enumerate() {
+        let (key, other) = (Key::from_parts(["a", &number.to_string()]), Key::from(number as u64));
+        let first = replica.charge(START, limit, &key, 6).await.receipt().unwrap();
+        replica.at(START + 1, Op::Reset, limit.charge(&key, 0)).await;
+        assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
+        assert_eq!(replica.refund(START + 3, limit, &key, 6, first).await, 0, "{limit}");
+
+        // An hour back, and an hour later.
+        let hour = 3_600 * SECOND;
+        let first = replica.charge(START, limit, &other, 6).await.receipt().unwrap();
+        assert!(!replica.charge(START - hour, limit, &other, 10).await.allowed());
+        assert!(replica.charge(START - hour, limit, &other, 4).await.allowed());
+        assert_eq!(replica.refund(START - hour, limit, &other, 6, first).await, 0, "{limit}");
+        let mut now = START - hour;
+        while now < START {
+            now = (now + SECOND / 4).min(START);
+            replica.charge(now, limit, &other, 3).await;
+        }
+        let left = replica.at(START, Op::Peek, limit.charge(&other, 0)).await.remaining();
+        assert!(replica.refund(START, limit, &other, 6, first).await <= left + 3, "{limit}");
+    }
+}
+
+/// Times in seconds.
+async fn answers(limit: &Limit, steps: &[(u64, u32, Option<(u64, u32)>)]) -> Vec<(bool, u64)> {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let (replica, key) = (Replica { store: &store, clock: &clock }, Key::new("k"));
+    let mut answers = Vec::new();
+    for &(second, units, charged) in steps {
+        let now = START + second * SECOND;
+        answers.push(match charged {
+            None => {
+                let decision = replica.charge(now, limit, &key, units).await;
+                (decision.allowed(), decision.remaining())
+            }
+            Some((second, cost)) => {
+                let receipt = Receipt::new(START + second * SECOND, cost);
+                (true, replica.refund(now, limit, &key, units, receipt).await)
+            }
+        });
+    }
+    answers
+}
+
+#[tokio::test]
+async fn a_refund_of_the_last_window_gives_nothing_in_this_one() {
+    let ten = Quota::new(10, Duration::from_secs(10));
+    for limit in [Limit::fixed_window("limit", ten), Limit::fixed_window_aligned("limit", ten)] {
+        let steps = [(0, 10, None), (10, 10, None), (10, 10, Some((0, 10))), (10, 10, None)];
+        let answers = answers(&limit.unwrap(), &steps).await;
+        assert_eq!(answers, [(true, 0), (true, 0), (true, 0), (false, 0)]);
+    }
+}
+
+#[tokio::test]
+async fn a_refund_of_a_log_takes_back_its_own_charge_and_not_the_newest() {
+    let log = Limit::sliding_log("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
+    // The first five are taken back: what is left was charged later, and counts for longer.
+    let steps = [(0, 5, None), (9, 5, None), (9, 5, Some((0, 5))), (9, 5, None), (10, 1, None)];
+    let first = answers(&log, &steps).await;
+    assert_eq!(first, [(true, 5), (true, 0), (true, 5), (true, 0), (false, 0)]);
+    // Fifteen in ten seconds, if a late refund took the newest.
+    let steps = [(0, 10, None), (10, 10, None), (10, 5, Some((0, 10))), (10, 5, None)];
+    assert_eq!(answers(&log, &steps).await[2..], [(true, 0), (false, 0)]);
+}
+
+#[tokio::test]
+async fn a_bucket_does_not_give_back_what_has_drained_since() {
+    let bucket = Limit::token_bucket("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
+    // Of the ten, four have drained, and six come back: all that is in the bucket.
+    let steps = [(0, 10, None), (4, 4, None), (4, 10, Some((0, 10))), (4, 7, None), (4, 6, None)];
+    let answers = answers(&bucket, &steps).await;
+    assert_eq!(answers, [(true, 0), (true, 0), (true, 6), (false, 6), (true, 0)]);
+}

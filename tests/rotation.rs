@@ -1,0 +1,153 @@
+//! Two configurations of one name, in turn, as in a rolling deployment: over many periods, on both
+//! stores.
+
+mod support;
+
+use std::time::Duration;
+
+use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, Store};
+
+const SECOND: u64 = 1_000_000;
+
+/// A whole hour in 2026.
+const START: u64 = 1_790_002_800 * SECOND;
+
+fn every_algorithm(name: &str, quota: Quota) -> Vec<Limit> {
+    [
+        Limit::token_bucket(name, quota),
+        Limit::leaky_bucket(name, quota),
+        Limit::leaky_bucket_meter(name, quota),
+        Limit::gcra(name, quota),
+        Limit::fixed_window(name, quota),
+        Limit::fixed_window_aligned(name, quota),
+        Limit::sliding_window(name, quota),
+        Limit::sliding_window_of(name, quota, 5),
+        Limit::sliding_log(name, quota),
+    ]
+    .map(Result::unwrap)
+    .into()
+}
+
+/// The embedded store, and one on Redis, by the same clock.
+fn stores(clock: &ManualClock) -> Vec<(Box<dyn Store>, Option<Redis>)> {
+    let memory = Box::new(MemoryStore::with_clock(clock.clone()));
+    let mut stores: Vec<(Box<dyn Store>, Option<Redis>)> = vec![(memory, None)];
+    stores.extend(on_redis(clock));
+    stores
+}
+
+#[cfg(feature = "redis")]
+type Redis = support::RedisServer;
+
+#[cfg(feature = "redis")]
+fn on_redis(clock: &ManualClock) -> Option<(Box<dyn Store>, Option<Redis>)> {
+    let server = support::RedisServer::start();
+    let store = server.store().clock(clock.clone()).build().unwrap();
+    Some((Box::new(store), Some(server)))
+}
+
+#[cfg(not(feature = "redis"))]
+type Redis = ();
+
+#[cfg(not(feature = "redis"))]
+fn on_redis(_: &ManualClock) -> Option<(Box<dyn Store>, Option<Redis>)> {
+    None
+}
+
+#[tokio::test]
+async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
+    let clock = ManualClock::new();
+    for (store, _server) in stores(&clock) {
+        let quota = Quota::per_minute(10);
+        let mut number = 0_u32;
+        for one in every_algorithm("limit", quota) {
+            for other in every_algorithm("limit", quota) {
+                number += 1;
+                let key = Key::from(number);
+                let mut passed = 0;
+                for tick in 0..600 {
+                    clock.set(Duration::from_micros(START + tick * SECOND));
+                    let limit = [&one, &other][tick as usize % 2];
+                    let decision = store.apply(Op::Charge, &[limit.charge(&key, 1)]).await;
+                    passed += u32::from(decision.unwrap().allowed());
+                }
+                // In ten minutes each allows 110 at most: ten at once, and ten a minute.
+                assert!(passed <= 220, "{one}, {other}: {passed}");
+            }
+        }
+    }
+}
+
+/// Asks all stores the same, and returns what all answered.
+async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
+    let clock = ManualClock::new();
+    let key = Key::new("k");
+    let mut answers: Vec<Vec<bool>> = Vec::new();
+    for (store, _server) in stores(&clock) {
+        let mut allowed = Vec::new();
+        for &(second, limit, cost) in steps {
+            clock.set(Duration::from_micros(START + second * SECOND));
+            let decision = store.apply(Op::Charge, &[limit.charge(&key, cost)]).await.unwrap();
+            allowed.push(decision.allowed());
+        }
+        answers.push(allowed);
+    }
+    assert!(answers.iter().all(|it| *it == answers[0]), "both stores decide alike");
+    answers.swap_remove(0)
+}
+
+fn per(limit: u64, seconds: u64) -> Quota {
+    Quota::new(limit, Duration::from_secs(seconds))
+}
+
+#[tokio::test]
+async fn a_short_quota_takes_nothing_from_what_a_long_one_knows() {
+    for (long, short) in
+        every_algorithm("limit", per(100, 100)).iter().zip(&every_algorithm("limit", per(10, 10)))
+    {
+        if long.kind() == "b" {
+            // A level drains at the rate, which is the same for both.
+            continue;
+        }
+        let allowed = charge_on_both(&[(0, long, 100), (20, short, 1), (20, long, 99)]).await;
+        // In a window of cells of the clock the first charges fade.
+        assert!(allowed[0] && !allowed[2], "{long}: {allowed:?}");
+        assert!(allowed[1], "{long}: {allowed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_an_hour_and_ten_a_minute_in_turn_are_not_more_than_both() {
+    let longs = every_algorithm("limit", per(1_000, 3_600));
+    for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
+        let steps: Vec<_> = (0..3_600 * 2)
+            .map(|tick| (tick / 2, if tick % 2 == 0 { long } else { short }, 1))
+            .collect();
+        let allowed = charge_on_both(&steps).await;
+        let passed = allowed.iter().filter(|it| **it).count();
+        // A thousand at once, or a burst and the faster rate; and what ten a minute allow besides.
+        let at_most = if long.kind() == "b" { 2_000 } else { 1_620 };
+        assert!(passed <= at_most, "{long}: {passed}");
+    }
+}
+
+#[tokio::test]
+async fn a_short_quota_is_not_locked_out_by_what_a_long_one_counts() {
+    let longs = every_algorithm("limit", per(1_000, 3_600));
+    for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
+        if long.kind() == "b" {
+            // A level above the short quota's capacity drains first.
+            continue;
+        }
+        // Half of what the short quota allows passes under the long one.
+        let mut steps = vec![(0, long, 500)];
+        for tick in 0..720 {
+            steps.push((tick * 5, short, 1));
+            steps.extend((tick % 3 == 0).then_some((tick * 5 + 1, long, 1)));
+        }
+        let allowed = charge_on_both(&steps).await;
+        let asked = steps.iter().zip(allowed);
+        let passed = asked.filter(|((_, limit, _), allowed)| *limit == short && *allowed).count();
+        assert!(passed >= 180, "{long}: {passed} of the 300 that are left in an hour");
+    }
+}

@@ -1,0 +1,188 @@
+//! Several quotas of one name in random turns, over many periods, against models of what each quota
+//! promises. The models know every unit that passed, under whichever quota, and nothing of how the
+//! crate counts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::{Key, Limit, Op, Quota, State, decide};
+
+const START: u64 = 1_790_000_123_456_789;
+
+/// A unit of time: periods are small numbers of it, so that borders are met often.
+const TICK: u64 = 1_000;
+
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    Log,
+    Clock,
+    First,
+    Sliding(u64),
+    Bucket,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    algorithm: Algorithm,
+    period: u64,
+    units: u64,
+    limit: Limit,
+}
+
+impl Asked {
+    fn new(algorithm: Algorithm, ticks: u64, units: u64) -> Self {
+        let period = ticks * TICK;
+        let quota = Quota::new(units, Duration::from_micros(period));
+        let limit = match algorithm {
+            Algorithm::Log => Limit::sliding_log("limit", quota),
+            Algorithm::Clock => Limit::fixed_window_aligned("limit", quota),
+            Algorithm::First => Limit::fixed_window("limit", quota),
+            Algorithm::Sliding(cells) => Limit::sliding_window_of("limit", quota, cells as u32),
+            Algorithm::Bucket => Limit::token_bucket("limit", quota),
+        };
+        Self { algorithm, period, units, limit: limit.unwrap() }
+    }
+}
+
+/// The units that passed, with their times, since all were first known.
+type Passed = [(u64, u64)];
+
+fn between(passed: &Passed, from: u64, to: u64) -> u64 {
+    passed.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, units)| units).sum()
+}
+
+/// Whether a quota's promise allows that it has just let the last unit pass, at `now`.
+fn is_promised(quota: &Asked, passed: &Passed, now: u64) -> bool {
+    let Asked { period, units, .. } = *quota;
+    match quota.algorithm {
+        Algorithm::Log => between(passed, now + 1 - period, now) <= units,
+        Algorithm::Clock => between(passed, now - now % period, now) <= units,
+        Algorithm::Sliding(cells) => {
+            let length = period / cells;
+            let newest = now - now % length;
+            let window = between(passed, newest - (cells - 1) * length, now);
+            let oldest = newest - cells * length;
+            let fading = between(passed, oldest, oldest + length - 1) * (length - now % length);
+            window + fading.div_ceil(length) <= units
+        }
+        // Looked at as a whole, below.
+        Algorithm::First | Algorithm::Bucket => true,
+    }
+}
+
+/// Whether there are windows, each at least a period after the one before, so that each of a
+/// quota's charges finds no more than its limit between the start of its window and itself.
+fn has_windows(quota: &Asked, passed: &Passed, charges: &[(u64, usize)]) -> bool {
+    // Where the window of the last charge may have started.
+    let mut starts = BTreeSet::from([0]);
+    let mut last = 0;
+    // With how many had passed by then.
+    for &(now, count) in charges {
+        let passed = &passed[..count];
+        let mut next = starts.clone();
+        for start in starts {
+            let from = (last + 1).max(if start == 0 { 0 } else { start + quota.period });
+            let after_units = passed.iter().map(|(at, _)| at + 1);
+            next.extend(
+                [from, now].into_iter().chain(after_units).filter(|it| (from..=now).contains(it)),
+            );
+        }
+        next.retain(|&from| between(passed, from, now) <= quota.units);
+        starts = next;
+        last = now;
+    }
+    charges.is_empty() || !starts.is_empty()
+}
+
+fn algorithms() -> impl Strategy<Value = Algorithm> {
+    prop_oneof![
+        Just(Algorithm::Log),
+        Just(Algorithm::Clock),
+        Just(Algorithm::First),
+        (1u64..5).prop_map(Algorithm::Sliding),
+        Just(Algorithm::Bucket),
+    ]
+}
+
+/// Two or three quotas of one algorithm. The number of a sliding window's cells divides its period.
+fn quotas() -> impl Strategy<Value = Vec<Asked>> {
+    algorithms().prop_flat_map(|algorithm| {
+        prop::collection::vec((1u64..40, 1u64..25), 2..4).prop_map(move |numbers| {
+            let asked = |(ticks, units)| Asked::new(algorithm, ticks * 12, units);
+            numbers.into_iter().map(asked).collect()
+        })
+    })
+}
+
+/// A pause in parts of the shortest period or of the longest, and what each quota is asked for.
+fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>)>> {
+    let pause = prop_oneof![4 => 0u64..50, 2 => 0u64..400, 1 => 0u64..100_000];
+    let step = (pause, prop::bool::ANY, prop::collection::vec(0u32..6, 3));
+    prop::collection::vec(step, 1..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_passes_in_turn_keeps_the_promise_of_each_quota(quotas in quotas(), steps in steps()) {
+        let key = Key::new("k");
+        let mut states: [Option<State>; 1] = [None];
+        let longest = quotas.iter().map(|quota| quota.period).max().unwrap();
+        let mut now = START;
+        let mut passed: Vec<(u64, u64)> = Vec::new();
+        let mut charges: Vec<Vec<(u64, usize)>> = vec![Vec::new(); quotas.len()];
+        for (pause, backwards, costs) in steps {
+            // Now and then nobody asks for so long that a quota starts from what the others know.
+            let pause = if pause >= 99_000 { longest * 2 } else { pause * longest / 1_000 };
+            now += pause;
+            if pause * 2 >= longest {
+                passed.clear();
+                charges.iter_mut().for_each(Vec::clear);
+            }
+            let mut turns: Vec<_> = quotas.iter().zip(&costs).enumerate().collect();
+            if backwards {
+                turns.reverse();
+            }
+            for (number, (quota, cost)) in turns {
+                // At each step every quota asks for something, so that none is forgotten.
+                let cost = (*cost).clamp(1, quota.units as u32);
+                let charge = [quota.limit.charge(&key, cost)];
+                let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
+                if !decision.allowed() {
+                    if let Some(wait) = decision.retry_after() {
+                        let later = now + wait.as_micros() as u64;
+                        let mut alone = states.clone();
+                        prop_assert!(decide(Op::Charge, &charge, &mut alone, later - 1)
+                            .is_ok_and(|it| !it.allowed()));
+                        prop_assert!(decide(Op::Charge, &charge, &mut alone, later)
+                            .is_ok_and(|it| it.allowed()), "{} at {now}, after {wait:?}", quota.limit);
+                    }
+                    continue;
+                }
+                passed.push((now, cost.into()));
+                charges[number].push((now, passed.len()));
+                prop_assert!(is_promised(quota, &passed, now), "{} at {now}: {passed:?}", quota.limit);
+            }
+        }
+        for (quota, charges) in quotas.iter().zip(&charges) {
+            if matches!(quota.algorithm, Algorithm::First) {
+                prop_assert!(has_windows(quota, &passed, charges), "{}: {passed:?}", quota.limit);
+            }
+        }
+        if matches!(quotas[0].algorithm, Algorithm::Bucket) {
+            let burst = quotas.iter().map(|quota| quota.units).max().unwrap();
+            for (i, &(start, _)) in passed.iter().enumerate() {
+                let mut units = 0;
+                for &(at, cost) in &passed[i..] {
+                    units += cost;
+                    let fastest = quotas.iter().map(|quota| {
+                        (u128::from(quota.units) * u128::from(at - start)).div_ceil(u128::from(quota.period))
+                    });
+                    prop_assert!(u128::from(units) <= u128::from(burst) + fastest.max().unwrap());
+                }
+            }
+        }
+    }
+}
