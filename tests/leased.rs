@@ -2,7 +2,7 @@
 #![cfg(feature = "redis")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::task::yield_now;
@@ -266,4 +266,101 @@ fn a_layer_of_several_limits_is_not_built_with_a_leased_one() {
     let error = two.build().unwrap_err().to_string();
     assert!(error.contains("limit `large`: it is leased"), "{error}");
     assert!(RateLimitLayer::builder(&limiter).limit(large, Global).build().is_ok());
+}
+
+/// A store that gives units back 150 ms after it was asked to.
+#[derive(Debug, Default)]
+struct LateRefunds(Arc<MemoryStore>);
+
+impl Store for LateRefunds {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        if op != Op::Refund {
+            return self.0.apply(op, batch);
+        }
+        let [charge] = batch else { return self.0.apply(op, batch) };
+        let (limit, key, cost) = (charge.limit.clone(), charge.key.clone(), charge.cost);
+        let (store, receipt) = (Arc::clone(&self.0), charge.receipt);
+        Answer::later(async move {
+            sleep(Duration::from_millis(150)).await;
+            let refund = Charge { receipt, ..limit.charge(&key, cost) };
+            store.apply(Op::Refund, &[refund]).await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_refund_of_a_block_lets_no_window_exceed_its_limit_by_more_than_a_block() {
+    let limit = Limit::fixed_window_aligned("all", Quota::per_second(1_000)).unwrap();
+    let key = Key::global();
+    let mut most = 0;
+    for (max_age, first, second) in (0..50)
+        .map(|case| ([50, 100][case % 2], 110 + 6 * case as u32, 60 + 13 * (case as u32 % 17)))
+    {
+        let store = Leased::builder(LateRefunds::default())
+            .limit_up_to(&limit, 100)
+            .max_age(Duration::from_millis(max_age))
+            .build()
+            .unwrap();
+        let limiter = RateLimiter::new(store);
+        let start = Instant::now();
+        let end = start + limiter.check(&limit, &key).await.unwrap().reset_after();
+        // A block is left over that grows stale, and its refund is late for its window.
+        tokio::time::sleep_until(end - Duration::from_millis(300)).await;
+        hammer(&limiter, &limit, &key, first).await;
+        tokio::time::sleep_until(end - Duration::from_millis(40)).await;
+        // Another is left over at the end of the window.
+        hammer(&limiter, &limit, &key, second).await;
+        tokio::time::sleep_until(end).await;
+        let (allowed, _) = hammer(&limiter, &limit, &key, 3_000).await;
+        most = most.max(allowed);
+    }
+    assert!(most <= 1_100, "{most} units in one window");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cost_that_exceeds_the_capacity_is_no_demand_for_a_block() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(leased(&store, &limit));
+    for _ in 0..2_000 {
+        assert!(limiter.check_n(&limit, &key, 10_001).await.unwrap().never());
+        advance(Duration::from_micros(100)).await;
+        yield_now().await;
+    }
+    assert_eq!(store.used(&limit, &key).await, 0, "no block was charged");
+}
+
+/// A store that never answers a charge of several units while it is switched off.
+#[derive(Clone, Debug, Default)]
+struct Stalling(Arc<MemoryStore>, Arc<AtomicBool>);
+
+impl Store for Stalling {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        if self.1.load(Ordering::SeqCst) && batch.iter().any(|charge| charge.cost > 1) {
+            return Answer::later(std::future::pending());
+        }
+        self.0.apply(op, batch)
+    }
+}
+
+#[test]
+fn runtime_that_ends_while_a_block_is_charged_leaves_the_key_with_blocks() {
+    let (store, limit, key) = (Stalling::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(Leased::builder(store.clone()).limit(&limit).build().unwrap());
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    store.1.store(true, Ordering::SeqCst);
+    let (_, by_lease) = runtime().block_on(hammer(&limiter, &limit, &key, 500));
+    assert_eq!(by_lease, 0, "the first block is never answered");
+    store.1.store(false, Ordering::SeqCst);
+    let (allowed, by_lease) = runtime().block_on(async {
+        // The pause after a block that was not granted.
+        sleep(Duration::from_millis(50)).await;
+        hammer(&limiter, &limit, &key, 5_000).await
+    });
+    assert!(by_lease > 4_000, "{by_lease} of {allowed} by a lease");
 }

@@ -43,6 +43,8 @@ pub(super) struct Lease {
     block: u64,
     /// Whether one is being asked for.
     refilling: bool,
+    /// Blocks that are being given back.
+    returning: usize,
     /// One that was refused is not asked for again before.
     paused_until: Instant,
 }
@@ -57,14 +59,18 @@ impl Lease {
             since: now,
             block: 0,
             refilling: false,
+            returning: 0,
             paused_until: now,
         }
     }
 
-    /// Spends `cost` units, if they are there.
-    pub(super) fn spend(&mut self, cost: u32, now: Instant) -> Option<Decision> {
+    /// Spends `cost` units, if they are there. A cost that no block of `max` units can serve is no
+    /// demand for one.
+    pub(super) fn spend(&mut self, cost: u32, max: u64, now: Instant) -> Option<Decision> {
         let decision = self.peek(cost, now);
-        self.demand += u64::from(cost);
+        if u64::from(cost) <= max {
+            self.demand = self.demand.saturating_add(cost.into());
+        }
         let decision = decision?;
         // As if these units alone had been charged, when the oldest of their blocks was.
         let oldest = self.blocks.front()?.receipt;
@@ -92,12 +98,15 @@ impl Lease {
     }
 
     /// The block that is to be charged now, so that there are `max` units at most: none if there
-    /// is enough, the key is not asked for often enough, or one is on its way.
+    /// is enough, the key is not asked for often enough, one is in flight, or what is left of the
+    /// last ones goes back.
     pub(super) fn wants(&mut self, max: u64, now: Instant) -> Option<u32> {
-        let left = if now < self.expires { self.units() } else { 0 };
+        let left = self.units();
+        let is_stale = left > 0 && now >= self.expires;
         let measured = now.saturating_duration_since(self.since);
         let enough = left > self.block / 2;
-        if self.refilling || enough || measured < MEASURED || now < self.paused_until {
+        let is_busy = self.refilling || self.returning > 0 || is_stale;
+        if is_busy || enough || measured < MEASURED || now < self.paused_until {
             return None;
         }
         let demand = u128::from(self.demand) * COVERED.as_nanos() / measured.as_nanos().max(1);
@@ -117,37 +126,42 @@ impl Lease {
         self.refilling
     }
 
-    /// The store granted a block that was asked for at `asked`. Returns what is to be given back,
-    /// because it was too old by then.
+    /// The store granted a block that was asked for at `asked`. What is left of the last ones is
+    /// spent along with it: all together are one block at most.
     pub(super) fn grant(
         &mut self,
         units: u32,
         decision: &Decision,
         asked: Instant,
         max_age: Duration,
-    ) -> Vec<Unspent> {
-        let stale = self.take_stale(asked);
+    ) {
         self.refilling = false;
         self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
-        self.expires = asked + max_age;
+        self.expires = asked.checked_add(max_age).unwrap_or(asked);
         self.granted = Some((*decision.deciding(), asked));
-        stale
     }
 
     /// The store did not grant a block.
     pub(super) fn refuse(&mut self, now: Instant) {
         self.refilling = false;
-        self.paused_until = now + PAUSE;
+        self.paused_until = now.checked_add(PAUSE).unwrap_or(now);
     }
 
-    /// Takes the units out that nobody may spend any more.
+    /// Takes out the units that may not be spent any more, to be given back. While a block is being
+    /// asked for they stay: they are spent along with it, or go when it is refused.
     pub(super) fn take_stale(&mut self, now: Instant) -> Vec<Unspent> {
-        if now < self.expires { Vec::new() } else { self.take_all() }
+        if now < self.expires || self.refilling { Vec::new() } else { self.take_all() }
     }
 
-    /// Takes all units out.
+    /// Takes out all units, to be given back.
     pub(super) fn take_all(&mut self) -> Vec<Unspent> {
+        self.returning += self.blocks.len();
         self.blocks.drain(..).collect()
+    }
+
+    /// A block was given back, or could not be.
+    pub(super) fn returned(&mut self) {
+        self.returning = self.returning.saturating_sub(1);
     }
 
     fn units(&self) -> u64 {
@@ -158,6 +172,7 @@ impl Lease {
     pub(super) fn is_idle(&self, now: Instant, max_age: Duration) -> bool {
         self.blocks.is_empty()
             && !self.refilling
+            && self.returning == 0
             && now.saturating_duration_since(self.since.max(self.expires)) > max_age
     }
 }

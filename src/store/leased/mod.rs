@@ -1,5 +1,6 @@
 //! Units of a hot key, charged in blocks and spent in this process.
 
+mod background;
 mod builder;
 mod lease;
 
@@ -12,8 +13,9 @@ use std::time::Duration;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+use self::background::{GivenBack, Reaping, Refilling, give_back};
 pub use self::builder::LeasedBuilder;
 use self::lease::{Lease, Unspent};
 use super::{Answer, Store};
@@ -87,13 +89,6 @@ struct Entry {
     lease: Lease,
 }
 
-/// What is to be given back, and whose it is.
-struct GivenBack {
-    limit: Limit,
-    key: Key,
-    unspent: Unspent,
-}
-
 impl<S: Store> Leased<S> {
     /// Leases of what `store` has.
     pub fn builder(store: S) -> LeasedBuilder<S> {
@@ -109,27 +104,9 @@ impl<S: Store> Leased<S> {
     ///
     /// The first error of the store behind. The other units are given back all the same.
     pub async fn release(&self) -> Result<(), Error> {
-        give_back(&*self.shared.store, self.shared.take(Lease::take_all)).await
+        let unspent = self.shared.take(&Arc::downgrade(&self.shared), Lease::take_all);
+        give_back(&*self.shared.store, unspent).await
     }
-}
-
-impl GivenBack {
-    fn all(limit: &Limit, key: &Key, blocks: Vec<Unspent>) -> impl Iterator<Item = Self> {
-        blocks.into_iter().map(|unspent| {
-            let (limit, key) = (limit.clone(), key.clone());
-            Self { limit, key, unspent }
-        })
-    }
-}
-
-async fn give_back<S: Store>(store: &S, all: Vec<GivenBack>) -> Result<(), Error> {
-    let mut result = Ok(());
-    for GivenBack { limit, key, unspent: Unspent { units, receipt } } in all {
-        let refund = limit.charge(&key, units).of(receipt);
-        let answer = store.apply(Op::Refund, &[refund]).await;
-        result = result.and(answer.map(drop));
-    }
-    result
 }
 
 impl<S: Store> Store for Leased<S> {
@@ -188,7 +165,7 @@ impl<S: Store> Shared<S> {
             // Leases are only for where somebody can see to them.
             Op::Charge if charge.cost > 0 && self.is_seen_to() => {
                 let (decision, wanted) = self.with_lease(charge, now, |lease| {
-                    let decision = lease.spend(charge.cost, now);
+                    let decision = lease.spend(charge.cost, max, now);
                     (decision, lease.wants(max, now))
                 });
                 if let Some(block) = wanted {
@@ -212,43 +189,57 @@ impl<S: Store> Shared<S> {
 
     /// Charges a block in the background.
     fn refill(self: &Arc<Self>, charge: &Charge<'_>, block: u32) {
+        let refilling = Refilling::new(self, charge);
         let shared = Arc::clone(self);
-        let (limit, key) = (charge.limit.clone(), charge.key.clone());
         let refill = async move {
             let asked = Instant::now();
-            let charge = limit.charge(&key, block);
-            let answer = shared.store.apply(Op::Charge, &[charge]).await;
-            let stale = shared.granted(&charge, answer, asked);
-            // Units that cannot be given back are spent: fewer are admitted, not more.
-            drop(give_back(&*shared.store, GivenBack::all(&limit, &key, stale).collect()).await);
+            let answer = shared.store.apply(Op::Charge, &[refilling.charge(block)]).await;
+            let lost = shared.granted(&refilling, block, answer, asked);
+            refilling.end();
+            // Units that cannot be given back are spent: fewer are allowed, not more.
+            drop(give_back(&*shared.store, lost.into_iter().collect()).await);
         };
-        match Runtime::try_current() {
-            Ok(runtime) => drop(runtime.spawn(refill)),
-            Err(_) => self.forget(charge),
+        if let Ok(runtime) = Runtime::try_current() {
+            runtime.spawn(refill);
         }
     }
 
-    /// Enters what the store said to a block. Returns what is to be given back.
+    /// Enters what the store said to a block. Returns the block if its lease is gone.
     fn granted(
-        &self,
-        block: &Charge<'_>,
+        self: &Arc<Self>,
+        refilling: &Refilling<S>,
+        units: u32,
         answer: Result<Decision, Error>,
         asked: Instant,
-    ) -> Vec<Unspent> {
+    ) -> Option<GivenBack<S>> {
+        let block = refilling.charge(units);
         let granted = answer.ok().filter(Decision::allowed);
-        let (hash, mut entries) = self.shard(block);
-        let entry = entries.find_mut(hash, |entry| entry.is_of(block));
+        let (hash, mut entries) = self.shard(&block);
+        let entry = entries.find_mut(hash, |entry| entry.is_of(&block));
         match (entry, granted) {
             (Some(entry), Some(decision)) if entry.lease.is_refilling() => {
-                entry.lease.grant(block.cost, &decision, asked, self.settings.max_age)
+                entry.lease.grant(units, &decision, asked, self.settings.max_age);
+                None
             }
             (Some(entry), None) => {
                 entry.lease.refuse(Instant::now());
-                Vec::new()
+                None
             }
-            // It was reset meanwhile. The block may have been charged before or after that; given
-            // back, it could be what others have charged since.
-            (_, Some(_)) | (None, None) => Vec::new(),
+            // It was reset meanwhile. If the block was charged before that, its receipt is void.
+            (_, Some(decision)) => {
+                let receipt = decision.receipt()?;
+                let unspent = Unspent { units, receipt };
+                Some(GivenBack::new(Weak::new(), block.limit, block.key, unspent))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Does something to a key's lease, if it has one.
+    fn with_known(&self, charge: &Charge<'_>, act: impl FnOnce(&mut Lease)) {
+        let (hash, mut entries) = self.shard(charge);
+        if let Some(entry) = entries.find_mut(hash, |entry| entry.is_of(charge)) {
+            act(&mut entry.lease);
         }
     }
 
@@ -292,17 +283,26 @@ impl<S: Store> Shared<S> {
         self.hasher.hash_one((limit.name(), key))
     }
 
-    /// What `take` takes out of all leases. Those that nobody asks for any more are forgotten.
-    fn take(&self, mut take: impl FnMut(&mut Lease) -> Vec<Unspent>) -> Vec<GivenBack> {
+    /// What `take` takes out of all leases. Those that are idle are forgotten.
+    fn take(
+        &self,
+        this: &Weak<Self>,
+        mut take: impl FnMut(&mut Lease) -> Vec<Unspent>,
+    ) -> Vec<GivenBack<S>> {
         let now = Instant::now();
         let mut unspent = Vec::new();
         for shard in &self.shards {
             lock(shard).retain(|Entry { limit, key, lease }| {
-                unspent.extend(GivenBack::all(limit, key, take(lease)));
+                let blocks = take(lease).into_iter();
+                unspent.extend(blocks.map(|it| GivenBack::new(Weak::clone(this), limit, key, it)));
                 !lease.is_idle(now, self.settings.max_age)
             });
         }
         unspent
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| lock(shard).is_empty())
     }
 
     /// Whether what nobody asks for any more is forgotten, and what nobody spends is given back:
@@ -313,42 +313,16 @@ impl<S: Store> Shared<S> {
         }
         let Ok(runtime) = Runtime::try_current() else { return false };
         if !self.is_reaped.swap(true, Ordering::AcqRel) {
-            let reaping = Reaping(Arc::downgrade(self));
+            let reaping = Reaping::new(self);
             runtime.spawn(reaping.run(self.settings.max_age / 2));
         }
         true
     }
 }
 
-/// Gives back what nobody spends, until there are no leases, or its runtime ends.
-struct Reaping<S: Store>(Weak<Shared<S>>);
-
-impl<S: Store> Reaping<S> {
-    async fn run(self, period: Duration) {
-        loop {
-            sleep(period).await;
-            let Some(shared) = self.0.upgrade() else { return };
-            let now = Instant::now();
-            let unspent = shared.take(|lease| lease.take_stale(now));
-            drop(give_back(&*shared.store, unspent).await);
-            if shared.shards.iter().all(|shard| lock(shard).is_empty()) {
-                return;
-            }
-        }
-    }
-}
-
-impl<S: Store> Drop for Reaping<S> {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.is_reaped.store(false, Ordering::Release);
-        }
-    }
-}
-
 impl<S: Store> Drop for Shared<S> {
     fn drop(&mut self) {
-        let unspent = self.take(Lease::take_all);
+        let unspent = self.take(&Weak::new(), Lease::take_all);
         if let (Ok(runtime), false) = (Runtime::try_current(), unspent.is_empty()) {
             let store = Arc::clone(&self.store);
             runtime.spawn(async move { drop(give_back(&*store, unspent).await) });
