@@ -372,7 +372,7 @@ mod tests {
         }
         let known = || store.shared.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();
         assert_eq!(known(), 1_000);
-        sleep(store.shared.settings.max_age * 3).await;
+        tokio::time::sleep(store.shared.settings.max_age * 3).await;
         assert_eq!(known(), 0);
     }
 }
