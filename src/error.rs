@@ -61,6 +61,8 @@ pub struct Error {
 enum Kind {
     /// No answer within the deadline.
     Timeout,
+    /// The caller's time was over before the store was asked to charge.
+    NotAsked,
     /// Nobody to ask.
     Unreachable,
     /// An answer that is no decision.
@@ -78,6 +80,11 @@ impl Error {
     #[must_use]
     pub fn timeout() -> Self {
         Self { kind: Kind::Timeout, source: None }
+    }
+
+    /// The caller's time was over before the store charged anything.
+    pub(crate) const fn not_asked() -> Self {
+        Self { kind: Kind::NotAsked, source: None }
     }
 
     /// The store could not be reached. Nothing was charged.
@@ -109,10 +116,10 @@ impl Error {
         Self { kind: Kind::Misuse, source: Some(source.into()) }
     }
 
-    /// Whether the store did not answer within its deadline.
+    /// Whether the store did not answer within its deadline, or the caller's.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        self.kind == Kind::Timeout
+        matches!(self.kind, Kind::Timeout | Kind::NotAsked)
     }
 
     /// Whether the store could not be reached.
@@ -151,6 +158,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             Kind::Timeout => "the rate limit store did not answer within its deadline",
+            Kind::NotAsked => "the wait ended before the rate limit store charged anything",
             Kind::Unreachable => "the rate limit store could not be reached",
             Kind::Store => "the rate limit store did not answer with a decision",
             Kind::Overloaded => "the rate limit store is overloaded",
