@@ -45,7 +45,7 @@ impl Told {
             ResetFormat::DeltaSeconds => Reset::After(reset_after, Instant::now()),
             ResetFormat::EpochSeconds => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                Reset::At(seconds(now + reset_after))
+                Reset::At(seconds(now.saturating_add(reset_after)))
             }
         };
         Self { decision, reset }
@@ -113,5 +113,5 @@ pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
 
 /// Whole seconds, rounded up: never early.
 fn seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

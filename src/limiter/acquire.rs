@@ -10,14 +10,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::RateLimiter;
 use super::turns::Turn;
+use crate::clock::later;
 use crate::{Charge, Decision, Error, Key, Limit, Op};
 
 /// How long before its deadline a queued caller asks the store what it will be denied with, unless
 /// half of its wait is shorter. The answer is not older than this when the caller gets it.
 const LAST_LOOK: Duration = Duration::from_millis(100);
-
-/// Longer than any process runs.
-const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 
 /// The shortest time that a store tells apart.
 const TICK: Duration = Duration::from_micros(1);
@@ -33,10 +31,9 @@ struct Patience {
 impl Patience {
     fn new(max_wait: Duration) -> Self {
         let now = Instant::now();
-        let max_wait = max_wait.min(FOREVER);
-        let after = |wait| now.checked_add(wait).unwrap_or(now);
-        let last_look = after(max_wait.saturating_sub(LAST_LOOK.min(max_wait / 2)));
-        Self { max_wait, deadline: after(max_wait), last_look }
+        let half = max_wait.checked_div(2).unwrap_or_default();
+        let last_look = max_wait.saturating_sub(LAST_LOOK.min(half));
+        Self { max_wait, deadline: later(now, max_wait), last_look: later(now, last_look) }
     }
 
     fn left(&self) -> Duration {

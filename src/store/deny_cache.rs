@@ -233,7 +233,7 @@ impl Watcher for Refusals {
         let wait = decision.retry_after().unwrap_or(self.max_age).min(self.max_age);
         let Watched { id, generation, asked } = watched;
         // From when it was asked: the store decided later than that, so this is never too long.
-        let until = asked + wait;
+        let until = crate::clock::later(asked, wait);
         let told = Instant::now();
         if told < until {
             self.cache.insert(id, Refusal { decision: decision.clone(), generation, told, until });

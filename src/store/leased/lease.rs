@@ -110,7 +110,7 @@ impl Lease {
         let stale = self.take_stale(asked);
         self.refilling = false;
         self.units += u64::from(units);
-        self.expires = asked + max_age;
+        self.expires = crate::clock::later(asked, max_age);
         self.granted = Some((verdict, asked));
         stale
     }
@@ -118,7 +118,7 @@ impl Lease {
     /// The store did not grant a block.
     pub(super) fn refuse(&mut self, now: Instant) {
         self.refilling = false;
-        self.paused_until = now + PAUSE;
+        self.paused_until = crate::clock::later(now, PAUSE);
     }
 
     /// Takes the units out that nobody may spend any more.

@@ -98,7 +98,7 @@ impl Lane {
     /// Lines a check up.
     pub(super) fn ask(self: &Arc<Self>, op: Op, charges: &[Charge<'_>]) -> Answer {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
-        let deadline = Instant::now() + *deadline;
+        let deadline = crate::clock::later(Instant::now(), *deadline);
         let mut queue = self.queue();
         if queue.is_full_for(charges, prefix, *max_waiting) {
             // Those who went away before anybody sent their checks must not take up the room for good.
