@@ -1,5 +1,6 @@
 //! The table and the shard against plain maps, over operations that grow and shrink them.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasher;
 
@@ -18,8 +19,10 @@ use crate::{Key, Limit, Op, Quota};
 enum Run {
     Add(u16, u16),
     Remove(u16, u16),
-    /// Walks over so many places, and removes every n-th entry that it meets.
+    /// Walks over so many places, and removes what it meets at every n-th.
     Walk(u16, u8),
+    /// Sweeps so many times, and removes all multiples of a number.
+    Sweep(u16, u16),
 }
 
 fn run() -> impl Strategy<Value = Run> {
@@ -27,6 +30,7 @@ fn run() -> impl Strategy<Value = Run> {
         (0..1_500_u16, 0..800_u16).prop_map(|(from, count)| Run::Add(from, count)),
         (0..1_500_u16, 0..800_u16).prop_map(|(from, count)| Run::Remove(from, count)),
         (0..4_000_u16, 1..4_u8).prop_map(|(places, nth)| Run::Walk(places, nth)),
+        (0..4_000_u16, 1..4_u16).prop_map(|(times, of)| Run::Sweep(times, of)),
     ]
 }
 
@@ -66,8 +70,18 @@ proptest! {
                         table.remove_at(cursor);
                         prop_assert!(model.remove(&number));
                     }
-                    table.trim(cursor);
                     (cursor, _) = table.next(cursor);
+                },
+                Run::Sweep(times, of) => for _ in 0..times {
+                    let swept = RefCell::new(Vec::new());
+                    table.sweep(&mut cursor, 2, |number| {
+                        let is_over = number % of == 0;
+                        swept.borrow_mut().extend(is_over.then_some(*number));
+                        is_over
+                    });
+                    for number in swept.into_inner() {
+                        prop_assert!(model.remove(&number));
+                    }
                 },
             }
             prop_assert_eq!(table.len(), model.len());

@@ -185,29 +185,25 @@ impl Shard {
     /// Looks at the next few places for budgets that have ended. Answers whether that was the
     /// last step of a round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
-        let mut through = false;
-        for _ in 0..SWEEP_STEP {
-            if self.table.get(self.cursor).is_some_and(|budget| budget.is_over(now)) {
-                self.table.remove_at(self.cursor);
-            }
-            let (next, first) = self.table.next(self.cursor);
-            if first || next.starts_a_segment() {
-                self.table.trim(self.cursor);
-            }
-            self.cursor = next;
-            self.swept += 1;
-            through |= first && self.swept >= MIN_ROUND;
+        let through = self.sweep_step(now);
+        self.swept += SWEEP_STEP;
+        if !through || self.swept < MIN_ROUND {
+            return false;
         }
-        if through {
-            self.swept = 0;
-        }
-        through
+        self.swept = 0;
+        true
     }
 
     /// As many steps as a small table needs.
     pub(super) fn sweep_round(&mut self, now: Micros) {
         for _ in 0..MIN_ROUND / SWEEP_STEP {
-            self.sweep(now);
+            if self.sweep_step(now) {
+                return;
+            }
         }
+    }
+
+    fn sweep_step(&mut self, now: Micros) -> bool {
+        self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| budget.is_over(now))
     }
 }

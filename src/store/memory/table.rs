@@ -31,12 +31,6 @@ pub(super) struct Place {
     bucket: usize,
 }
 
-impl Place {
-    pub(super) fn starts_a_segment(self) -> bool {
-        self.bucket == 0
-    }
-}
-
 pub(super) struct Table<T> {
     /// Never empty.
     segments: Vec<HashTable<Entry<T>>>,
@@ -100,13 +94,45 @@ impl<T> Table<T> {
         }
     }
 
-    /// Gives memory back if the segment of a place is nearly empty.
-    pub(super) fn trim(&mut self, place: Place) {
-        if let Some(segment) = self.segments.get_mut(place.segment)
-            && segment.len() < segment.capacity() / 8
-        {
-            segment.shrink_to(segment.len() * 2, |entry| entry.hash);
+    /// Looks at the next few places of one segment, and removes the entries there that are over.
+    /// Moves on to the next segment at the end of one. Returns whether that was the last.
+    pub(super) fn sweep(
+        &mut self,
+        from: &mut Place,
+        steps: usize,
+        is_over: impl Fn(&T) -> bool,
+    ) -> bool {
+        let before = *from;
+        let segments = self.segments.len();
+        let Some(segment) = self.segments.get_mut(before.segment) else {
+            *from = Place::default();
+            return true;
+        };
+        let end = before.bucket + steps;
+        let mut removed = 0;
+        for bucket in before.bucket..end {
+            if segment.get_bucket(bucket).is_some_and(|entry| is_over(&entry.value))
+                && let Ok(entry) = segment.get_bucket_entry(bucket)
+            {
+                entry.remove();
+                removed += 1;
+            }
         }
+        let through = end >= segment.num_buckets();
+        if through {
+            // What is nearly empty gives its memory back.
+            if segment.len() < segment.capacity() / 8 {
+                segment.shrink_to(segment.len() * 2, |entry| entry.hash);
+            }
+            let next = before.segment + 1;
+            *from = Place { segment: if next < segments { next } else { 0 }, bucket: 0 };
+        } else {
+            from.bucket = end;
+        }
+        for _ in 0..removed {
+            self.removed();
+        }
+        through && from.segment == 0
     }
 
     /// How many entries the largest segment has: no operation moves more.
