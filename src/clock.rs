@@ -8,6 +8,22 @@ use tokio::time::Instant;
 
 use crate::decision::Micros;
 
+/// The latest time that a store decides by: beyond this, the arithmetic would not be exact.
+const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
+
+/// Longer than any process runs.
+const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
+/// The instant so much later. What is longer than any process runs, is as long as that.
+pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
+    instant.checked_add(by.min(FOREVER)).unwrap_or(instant)
+}
+
+/// Microseconds since the epoch, and not more than can be decided by.
+fn micros(since_epoch: Duration) -> Micros {
+    Micros::try_from(since_epoch.as_micros()).unwrap_or(LATEST).min(LATEST)
+}
+
 /// A clock that stands still until it is told otherwise, in either direction.
 ///
 /// For tests and dry runs: the same sequence of times, keys and costs gives the same decisions on
@@ -47,15 +63,12 @@ impl ManualClock {
 
     /// Shows `since_epoch` from now on, to the microsecond, at most 200 years after the epoch.
     pub fn set(&self, since_epoch: Duration) {
-        /// Beyond this, the arithmetic would not be exact.
-        const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
-        let now = Micros::try_from(since_epoch.as_micros()).unwrap_or(LATEST);
-        self.now_us.store(now.min(LATEST), Ordering::SeqCst);
+        self.now_us.store(micros(since_epoch), Ordering::SeqCst);
     }
 
-    /// Shows a time `by` later.
+    /// Shows a time `by` later, at most the same 200 years.
     pub fn advance(&self, by: Duration) {
-        self.set(Duration::from_micros(self.now()) + by);
+        self.set(Duration::from_micros(self.now()).saturating_add(by));
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -75,14 +88,10 @@ pub(crate) struct ProcessClock {
 impl ProcessClock {
     pub(crate) fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self {
-            started: Instant::now(),
-            started_at: Micros::try_from(since_epoch.as_micros()).unwrap_or_default(),
-        }
+        Self { started: Instant::now(), started_at: micros(since_epoch) }
     }
 
     pub(crate) fn now(&self) -> Micros {
-        let elapsed = self.started.elapsed().as_micros();
-        self.started_at + Micros::try_from(elapsed).unwrap_or_default()
+        self.started_at + micros(self.started.elapsed())
     }
 }

@@ -92,8 +92,7 @@ impl Error {
         Self::new(Kind::Timeout, true)
     }
 
-    /// The deadline was over before the check was sent. Nothing was charged.
-    #[cfg(feature = "redis")]
+    /// The deadline, or the caller's time, was over before the check was sent. Nothing was charged.
     pub(crate) const fn timeout_unsent() -> Self {
         Self::new(Kind::Timeout, false)
     }
@@ -139,7 +138,7 @@ impl Error {
         matches!(self.kind, Kind::Timeout | Kind::Unreachable | Kind::Store | Kind::Declined)
     }
 
-    /// Whether the store did not answer within its deadline.
+    /// Whether the store did not answer within its deadline, or the caller's.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.kind == Kind::Timeout
@@ -186,7 +185,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Timeout => "the rate limit store did not answer within its deadline",
+            Kind::Timeout if self.may_have_charged => {
+                "the rate limit store did not answer within its deadline"
+            }
+            Kind::Timeout => "the wait ended before the rate limit store was asked",
             Kind::Unreachable => "the rate limit store could not be reached",
             Kind::Store => "the rate limit store did not answer with a decision",
             Kind::Declined => "the rate limit store does not decide at the moment",

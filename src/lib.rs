@@ -2,6 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Nothing in a request can make the library panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+// Nor can a `Duration::MAX` or a response that is full of headers: `clippy.toml` says what counts.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 mod algorithm;
 mod charge;

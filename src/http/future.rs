@@ -22,6 +22,9 @@ pin_project! {
     ///
     /// A request is decided, waits out the decision's delay, if it has one, and is handed on.
     /// Dropped before that, the inner service never sees it.
+    ///
+    /// While it waits, for a decision or for its delay, it does not hold the inner service ready.
+    /// It waits for the service again before it calls it.
     pub struct ResponseFuture<S, ReqBody, ResBody>
     where
         S: Service<Request<ReqBody>>,
@@ -71,8 +74,21 @@ impl<S, ReqBody> Held<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// What follows a decision.
-    fn proceed<ResBody>(
+    /// What follows a decision that had to be waited for: the service is not ready.
+    fn proceed<ResBody>(self, outcome: Outcome<ResBody>) -> State<S, S::Future, ReqBody, ResBody> {
+        let told = match outcome {
+            Outcome::Refuse(response) => return State::Answered { response: Some(response) },
+            Outcome::Forward => None,
+            Outcome::Admit(told) => Some(told),
+        };
+        match told.as_ref().map(|told| told.decision.delay()).filter(|delay| !delay.is_zero()) {
+            Some(delay) => State::Delaying { delay: sleep(delay), held: Some(self), told },
+            None => State::Preparing { held: Some(self), told },
+        }
+    }
+
+    /// What follows a decision that was there at once: the service is ready.
+    fn proceed_ready<ResBody>(
         mut self,
         outcome: Outcome<ResBody>,
     ) -> State<S, S::Future, ReqBody, ResBody>
@@ -83,11 +99,10 @@ where
             Outcome::Refuse(response) => State::Answered { response: Some(response) },
             Outcome::Forward => self.call(None),
             Outcome::Admit(told) if told.decision.delay().is_zero() => self.call(Some(told)),
-            Outcome::Admit(told) => {
+            outcome @ Outcome::Admit(_) => {
                 // What the ready service reserved is for others while this one waits.
                 self.service = self.service.clone();
-                let delay = sleep(told.decision.delay());
-                State::Delaying { delay, held: Some(self), told: Some(told) }
+                self.proceed(outcome)
             }
         }
     }
@@ -102,6 +117,7 @@ impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
 where
     S: Service<Request<ReqBody>>,
 {
+    /// A request that waits for its decision, and a service that need not be ready.
     pub(super) const fn checking(
         answer: Answer,
         request: Request<ReqBody>,
@@ -112,11 +128,12 @@ where
         Self { state: State::Checking { answer, settings, held } }
     }
 
+    /// A request that was decided at once, and a service that is ready.
     pub(super) fn decided(outcome: Outcome<ResBody>, request: Request<ReqBody>, service: S) -> Self
     where
         S: Clone,
     {
-        Self { state: Held { request, service }.proceed(outcome) }
+        Self { state: Held { request, service }.proceed_ready(outcome) }
     }
 
     pub(super) const fn calling(response: S::Future) -> Self {
@@ -136,9 +153,24 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
+        let output = ready!(state.as_mut().poll(cx));
+        // What the response's future held is for others, even if this one is kept. Polled again,
+        // it finds nothing to take, and stays pending.
+        state.set(State::Answered { response: None });
+        Poll::Ready(output)
+    }
+}
+
+impl<S, ReqBody, ResBody> State<S, S::Future, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<ResponseBody<ResBody>>, S::Error>> {
         loop {
-            // Polled again after completion, the future finds nothing to take, and stays pending.
-            let next = match state.as_mut().project() {
+            let next = match self.as_mut().project() {
                 StateProjection::Checking { answer, settings, held } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
                     let Some(mut held) = held.take() else { return Poll::Pending };
@@ -166,7 +198,7 @@ where
                     return response.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(it)));
                 }
             };
-            state.set(next);
+            self.set(next);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Response;
-use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
 use super::number::number;
@@ -45,7 +45,7 @@ impl Told {
             ResetFormat::DeltaSeconds => Reset::After(reset_after, Instant::now()),
             ResetFormat::EpochSeconds => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                Reset::At(seconds(now + reset_after))
+                Reset::At(seconds(now.saturating_add(reset_after)))
             }
         };
         Self { decision, reset }
@@ -81,23 +81,29 @@ impl Told {
         }
     }
 
-    /// The headers of any response.
+    /// The headers of any response. A header that does not fit into a full map is left out.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
         let reset = match self.reset {
             Reset::At(seconds) => seconds,
             Reset::After(duration, since) => seconds(duration.saturating_sub(since.elapsed())),
         };
-        headers.insert(LIMIT, number(self.decision.limit()));
-        headers.insert(REMAINING, number(self.decision.remaining()));
-        headers.insert(RESET, number(reset));
+        set(headers, LIMIT, number(self.decision.limit()));
+        set(headers, REMAINING, number(self.decision.remaining()));
+        set(headers, RESET, number(reset));
     }
 
     /// The header of a refusal: when to come back.
     pub(super) fn write_retry_after(&self, headers: &mut HeaderMap) {
         if let Some(retry_after) = retry_after(&self.decision) {
-            headers.insert(RETRY_AFTER, number(retry_after));
+            set(headers, RETRY_AFTER, number(retry_after));
         }
     }
+}
+
+/// Sets a header, unless the map holds as many as it can: `HeaderMap::insert` would panic then.
+pub(super) fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    // A response without the header is worth more to the client than none.
+    drop(headers.try_insert(name, value));
 }
 
 /// When to come back, in whole seconds, rounded up, at least 1: 0 would say "now".
@@ -107,5 +113,5 @@ pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
 
 /// Whole seconds, rounded up: never early.
 fn seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

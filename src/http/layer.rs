@@ -43,7 +43,9 @@ use crate::{ConfigError, Decision, Limit, Quota, RateLimiter};
 ///    [cost](Self::cost) is above the capacity can never pass: it is answered with 422, without
 ///    `Retry-After`, so that clients do not try for ever.
 /// 5. Admitted, it waits out a leaky bucket's delay, and is forwarded. A client that goes away
-///    meanwhile costs nothing more. The inner service is not held ready for it while it waits.
+///    meanwhile costs nothing more. A request that waits, for a decision or for its delay, does
+///    not hold the inner service ready: it waits for the service again, behind requests that came
+///    meanwhile. A decision that is there at once goes on with the service that is ready.
 /// 6. Both answers carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
 ///    [`X-RateLimit-Reset`](Self::reset_format). The [`Decision`] is in the request's extensions
 ///    for the handler, and in the response's for layers outside.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::headers::{Told, retry_after};
+use super::headers::{Told, retry_after, set};
 use super::settings::Settings;
 use super::{MissingKey, ResponseBody};
 use crate::Decision;
@@ -50,8 +50,7 @@ fn explanation(decision: &Decision) -> String {
 fn text(status: StatusCode, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    set(response.headers_mut(), header::CONTENT_TYPE, content_type);
     response
 }

@@ -57,7 +57,10 @@ where
                     ResponseFuture::decided(outcome, request, ready)
                 }
                 None => {
-                    ResponseFuture::checking(answer, request, ready, Arc::clone(&self.settings))
+                    // What the ready service reserved is for others while this request waits.
+                    drop(ready);
+                    let inner = self.inner.clone();
+                    ResponseFuture::checking(answer, request, inner, Arc::clone(&self.settings))
                 }
             },
         }

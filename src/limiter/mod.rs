@@ -1,13 +1,11 @@
 //! The core, without HTTP.
 
+mod acquire;
 mod turns;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::turns::Turns;
 use crate::{
@@ -191,91 +189,6 @@ impl RateLimiter {
         answer
     }
 
-    /// Takes `n` units, waiting for them at most `max_wait`.
-    ///
-    /// The wait is exactly as long as needed: the store says when the units will be there, and
-    /// nobody asks before, unless this limiter refunded or reset one of the budgets meanwhile. Waiters
-    /// of one process for one budget get their turn in the order in
-    /// which they came, so a large request is not starved by small ones. A leaky bucket's delay
-    /// is part of the wait.
-    ///
-    /// The decision is a refusal if the units would not be there in time; that is known, and
-    /// answered, without waiting for it, unless others wait in front. Dropping the future gives
-    /// the wait up; units that were already taken stay taken.
-    pub async fn acquire(
-        &self,
-        limit: &Limit,
-        key: &Key,
-        n: u32,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        self.acquire_all(&[limit.charge(key, n)], max_wait).await
-    }
-
-    /// [`acquire`](Self::acquire) for several limits at once: all or none.
-    pub async fn acquire_all(
-        &self,
-        batch: &[Charge<'_>],
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        crate::check_batch(batch)?;
-        let takes_nothing = batch.iter().all(|charge| charge.cost == 0);
-        let never = |charge: &Charge<'_>| u64::from(charge.cost) > charge.limit.quota().capacity();
-        if takes_nothing || batch.iter().any(never) {
-            // It passes at once, or never: there is nothing to wait for.
-            return self.apply(Op::Charge, batch).await;
-        }
-        let now = Instant::now();
-        let deadline = now.checked_add(max_wait).unwrap_or(now + FOREVER);
-
-        let Ok(turn) = timeout_at(deadline, self.shared.turns.wait(batch)).await else {
-            let decision = self.apply(Op::Peek, batch).await?;
-            let retry_after = decision.retry_after().unwrap_or(Duration::from_micros(1));
-            return Ok(if decision.never() {
-                decision
-            } else {
-                decision.refused_until(retry_after)
-            });
-        };
-        loop {
-            let came_back = turn.came_back();
-            let decision = self.apply(Op::Charge, batch).await?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if decision.allowed() {
-                drop(came_back);
-                drop(turn);
-                return self.wait_out(decision, batch, left).await;
-            }
-            match decision.retry_after() {
-                // Whichever comes first, there is something new to find.
-                Some(retry_after) if retry_after <= left => {
-                    drop(timeout(retry_after, came_back).await);
-                }
-                _ => return Ok(decision),
-            }
-        }
-    }
-
-    /// Waits until it is an admitted check's turn to leave, or gives it back if that is too late.
-    async fn wait_out(
-        &self,
-        decision: Decision,
-        batch: &[Charge<'_>],
-        left: Duration,
-    ) -> Result<Decision, Error> {
-        if let Some(late) = decision.delay().checked_sub(left).filter(|late| !late.is_zero()) {
-            let receipts = decision.receipts();
-            let charges = batch.iter().zip(receipts);
-            let back: Vec<_> =
-                charges.map(|(charge, receipt)| Charge { receipt, ..*charge }).collect();
-            return Ok(self.apply(Op::Refund, &back).await?.refused_until(late));
-        }
-        if !decision.delay().is_zero() {
-            sleep(decision.delay()).await;
-        }
-        Ok(decision)
-    }
-
     /// Makes sure that a name stands for one quota in this limiter.
     ///
     /// Layers call this when they are built. Call it for limits that are used without a layer, to
@@ -305,9 +218,6 @@ impl RateLimiter {
         Ok(())
     }
 }
-
-/// Longer than any process runs.
-const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -137,14 +137,14 @@ impl Lease {
     ) {
         self.refilling = false;
         self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
-        self.expires = asked.checked_add(max_age).unwrap_or(asked);
+        self.expires = crate::clock::later(asked, max_age);
         self.granted = Some((*decision.deciding(), asked));
     }
 
     /// The store did not grant a block.
     pub(super) fn refuse(&mut self, now: Instant) {
         self.refilling = false;
-        self.paused_until = now.checked_add(PAUSE).unwrap_or(now);
+        self.paused_until = crate::clock::later(now, PAUSE);
     }
 
     /// Takes out the units that may not be spent any more, to be given back. While a block is being

@@ -314,7 +314,7 @@ impl<S: Store> Shared<S> {
         let Ok(runtime) = Runtime::try_current() else { return false };
         if !self.is_reaped.swap(true, Ordering::AcqRel) {
             let reaping = Reaping::new(self);
-            runtime.spawn(reaping.run(self.settings.max_age / 2));
+            runtime.spawn(reaping.run(self.settings.max_age.checked_div(2).unwrap_or_default()));
         }
         true
     }

@@ -1,6 +1,10 @@
 //! The embedded store.
 
+#[cfg(test)]
+mod model;
 mod shard;
+mod table;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -79,11 +83,10 @@ impl MemoryStore {
     }
 
     fn build(clock: Clock, shards: usize, cap: Option<usize>) -> Self {
-        let hasher = DefaultHashBuilder::default();
-        let shard = |_| Mutex::new(Shard::new(hasher.clone(), cap));
+        let shard = |_| Mutex::new(Shard::new(cap));
         Self {
             shards: (0..shards).map(shard).collect(),
-            hasher,
+            hasher: DefaultHashBuilder::default(),
             clock,
             capped: cap.is_some(),
             idle: AtomicUsize::new(0),

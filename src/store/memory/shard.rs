@@ -3,8 +3,10 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
 
+use super::table::{Place, Table};
+use super::text::Text;
 use crate::algorithm::State;
 use crate::decision::{Micros, Verdict};
 use crate::store::batch::decide_one;
@@ -13,7 +15,7 @@ use crate::{Charge, Op};
 /// How many places of the table are looked at with each operation.
 const SWEEP_STEP: usize = 2;
 
-/// A table smaller than this is swept as if it had this many places.
+/// A round of sweeping looks at this many places at least, however small the table is.
 const MIN_ROUND: usize = 64;
 
 /// How many budgets are compared when one has to make room.
@@ -26,7 +28,7 @@ const MAX_LOOKS: usize = 256;
 pub(super) struct Budget {
     limit: Arc<str>,
     kind: &'static str,
-    key: Box<str>,
+    key: Text,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// Until when a check of one unit is known to be refused.
@@ -41,7 +43,7 @@ impl Budget {
     }
 
     fn is_of(&self, charge: &Charge<'_>) -> bool {
-        *self.key == *charge.key.as_str()
+        self.key.as_bytes() == charge.key.as_str().as_bytes()
             && charge.limit.is_named(&self.limit)
             && charge.limit.kind() == self.kind
     }
@@ -77,22 +79,25 @@ pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &str) -> u64 {
 }
 
 /// Nothing that is remembered may be forgotten to make room.
+#[derive(Debug)]
 pub(super) struct Full;
 
 pub(super) struct Shard {
-    table: HashTable<Budget>,
-    hasher: DefaultHashBuilder,
+    table: Table<Budget>,
     /// The most budgets it may remember.
     cap: Option<usize>,
     /// The next place to be swept.
-    cursor: usize,
+    cursor: Place,
+    /// How many places this round has looked at.
+    swept: usize,
     /// The next place to be looked at for a budget that can make room.
-    hand: usize,
+    hand: Place,
 }
 
 impl Shard {
-    pub(super) fn new(hasher: DefaultHashBuilder, cap: Option<usize>) -> Self {
-        Self { table: HashTable::new(), hasher, cap, cursor: 0, hand: 0 }
+    pub(super) fn new(cap: Option<usize>) -> Self {
+        let (cursor, hand) = (Place::default(), Place::default());
+        Self { table: Table::new(), cap, cursor, swept: 0, hand }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -107,7 +112,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Micros,
     ) -> Result<Verdict, Full> {
-        let Ok(mut found) = self.table.find_entry(hash, |budget| budget.is_of(charge)) else {
+        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(charge)) else {
             let mut state = None;
             let verdict = decide_one(op, charge, &mut state, now);
             if state.is_some() {
@@ -120,31 +125,26 @@ impl Shard {
             }
             return Ok(verdict);
         };
-        let budget = found.get_mut();
         let verdict = decide_one(op, charge, &mut budget.state, now);
         if self.cap.is_some() {
             budget.note(op, charge, &verdict, now);
         }
         if budget.state.is_none() {
-            found.remove();
+            self.table.remove(hash, |budget| budget.is_of(charge));
         }
         Ok(verdict)
     }
 
     /// Takes the budget of a charge out of the table, or a new one.
     pub(super) fn take(&mut self, hash: u64, charge: &Charge<'_>) -> Budget {
-        match self.table.find_entry(hash, |budget| budget.is_of(charge)) {
-            Ok(found) => found.remove().0,
-            Err(_) => Budget::new(charge, None),
-        }
+        let found = self.table.remove(hash, |budget| budget.is_of(charge));
+        found.unwrap_or_else(|| Budget::new(charge, None))
     }
 
     /// Remembers a budget that is not in the table, if it has a state.
     pub(super) fn put(&mut self, hash: u64, budget: Budget) {
         if budget.state.is_some() {
-            let hasher = &self.hasher;
-            let hash_of = |budget: &Budget| self::hash(hasher, &budget.limit, &budget.key);
-            self.table.insert_unique(hash, budget, hash_of);
+            self.table.insert(hash, budget);
         }
     }
 
@@ -153,18 +153,21 @@ impl Shard {
     pub(super) fn make_room(&mut self, wanted: usize, now: Micros) -> Result<(), Full> {
         while self.cap.is_some_and(|cap| self.table.len() + wanted > cap) {
             let place = self.least_needed(now).ok_or(Full)?;
-            self.remove(place);
+            self.table.remove_at(place);
         }
         Ok(())
     }
 
-    fn least_needed(&mut self, now: Micros) -> Option<usize> {
-        let places = self.table.num_buckets();
-        let mut least: Option<(Micros, usize)> = None;
+    fn least_needed(&mut self, now: Micros) -> Option<Place> {
+        let mut least: Option<(Micros, Place)> = None;
         let mut candidates = 0;
-        for _ in 0..places.min(MAX_LOOKS) {
-            self.hand = (self.hand + 1) % places;
-            let Some(budget) = self.table.get_bucket(self.hand) else { continue };
+        let start = self.hand;
+        for look in 0..MAX_LOOKS {
+            if look > 0 && self.hand == start {
+                break;
+            }
+            (self.hand, _) = self.table.next(self.hand);
+            let Some(budget) = self.table.get(self.hand) else { continue };
             let ends_at = budget.ends_at();
             if ends_at <= now {
                 return Some(self.hand);
@@ -186,35 +189,25 @@ impl Shard {
     /// Looks at the next few places for budgets that have ended. Answers whether that was the
     /// last step of a round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
-        for place in self.cursor..self.cursor + SWEEP_STEP {
-            if self.table.get_bucket(place).is_some_and(|budget| budget.is_over(now)) {
-                self.remove(place);
-            }
-        }
-        self.cursor += SWEEP_STEP;
-        if self.cursor < self.table.num_buckets().max(MIN_ROUND) {
+        let through = self.sweep_step(now);
+        self.swept += SWEEP_STEP;
+        if !through || self.swept < MIN_ROUND {
             return false;
         }
-        self.cursor = 0;
-        if self.table.len() < self.table.capacity() / 8 {
-            let hasher = &self.hasher;
-            self.table.shrink_to(self.table.len() * 2, |budget| {
-                self::hash(hasher, &budget.limit, &budget.key)
-            });
-        }
+        self.swept = 0;
         true
     }
 
     /// As many steps as a small table needs.
     pub(super) fn sweep_round(&mut self, now: Micros) {
         for _ in 0..MIN_ROUND / SWEEP_STEP {
-            self.sweep(now);
+            if self.sweep_step(now) {
+                return;
+            }
         }
     }
 
-    fn remove(&mut self, place: usize) {
-        if let Ok(budget) = self.table.get_bucket_entry(place) {
-            budget.remove();
-        }
+    fn sweep_step(&mut self, now: Micros) -> bool {
+        self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| budget.is_over(now))
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
+use crate::clock::later;
+
 /// After the first failure. It doubles with each further one.
 const FIRST: Duration = Duration::from_millis(50);
 
@@ -37,8 +39,8 @@ impl Backoff {
         // Half of it is certain, the other half is jitter.
         let part = self.random.hash_one(self.failures) % 1000;
         let jitter = doubled.as_micros() as u64 * part / 2000;
-        let delay = doubled / 2 + Duration::from_micros(jitter);
-        self.next_attempt = now.checked_add(delay);
+        let certain = doubled.as_micros() as u64 / 2;
+        self.next_attempt = Some(later(now, Duration::from_micros(certain + jitter)));
     }
 
     /// A connection was lost that was made at `since`. The first is replaced at once.

@@ -83,9 +83,7 @@ impl Lane {
         ticket: Option<Ticket>,
     ) -> Answer {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
-        let now = Instant::now();
-        // A deadline is a minute at most.
-        let deadline = now.checked_add(*deadline).unwrap_or(now);
+        let deadline = crate::clock::later(Instant::now(), *deadline);
         let mut queue = self.queue();
         if queue.is_full_for(charges, prefix, *max_waiting) {
             // Checks that were given up before a task sent them must not take up the room for good.

@@ -1,0 +1,129 @@
+//! The table and the shard against plain maps, over operations that grow and shrink them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasher;
+
+use hashbrown::DefaultHashBuilder;
+use proptest::prelude::*;
+
+use super::shard::Shard;
+use super::table::{Place, Table};
+use crate::algorithm::State;
+use crate::decision::Micros;
+use crate::store::batch::decide_one;
+use crate::{Key, Limit, Op, Quota};
+
+/// A run of operations over a range of keys, so that the table grows and shrinks by hundreds.
+#[derive(Clone, Debug)]
+enum Run {
+    Add(u16, u16),
+    Remove(u16, u16),
+    /// Walks over so many places, and removes what it meets at every n-th.
+    Walk(u16, u8),
+    /// Sweeps so many times, and removes all multiples of a number.
+    Sweep(u16, u16),
+}
+
+fn run() -> impl Strategy<Value = Run> {
+    prop_oneof![
+        (0..1_500_u16, 0..800_u16).prop_map(|(from, count)| Run::Add(from, count)),
+        (0..1_500_u16, 0..800_u16).prop_map(|(from, count)| Run::Remove(from, count)),
+        (0..4_000_u16, 1..4_u8).prop_map(|(places, nth)| Run::Walk(places, nth)),
+        (0..4_000_u16, 1..4_u16).prop_map(|(times, of)| Run::Sweep(times, of)),
+    ]
+}
+
+/// All entries, in the order of their places.
+fn walk(table: &Table<u16>) -> Vec<u16> {
+    let (mut found, mut place, mut through) = (Vec::new(), Place::default(), false);
+    while !through {
+        found.extend(table.get(place));
+        (place, through) = table.next(place);
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn table_holds_what_a_plain_set_holds(runs in prop::collection::vec(run(), 1..30)) {
+        let hasher = DefaultHashBuilder::default();
+        let hash = |number: u16| hasher.hash_one(number);
+        let (mut table, mut model) = (Table::new(), BTreeSet::new());
+        let mut cursor = Place::default();
+        for run in runs {
+            match run {
+                Run::Add(from, count) => for number in from..from + count {
+                    if model.insert(number) {
+                        table.insert(hash(number), number);
+                    }
+                    prop_assert_eq!(table.find_mut(hash(number), |it| *it == number), Some(&mut { number }));
+                },
+                Run::Remove(from, count) => for number in from..from + count {
+                    let removed = table.remove(hash(number), |it| *it == number);
+                    prop_assert_eq!(removed.is_some(), model.remove(&number));
+                },
+                Run::Walk(places, nth) => for step in 0..places {
+                    if let Some(&number) = table.get(cursor).filter(|_| step % u16::from(nth) == 0) {
+                        table.remove_at(cursor);
+                        prop_assert!(model.remove(&number));
+                    }
+                    (cursor, _) = table.next(cursor);
+                },
+                Run::Sweep(times, of) => for _ in 0..times {
+                    let swept = RefCell::new(Vec::new());
+                    table.sweep(&mut cursor, 2, |number| {
+                        let is_over = number % of == 0;
+                        swept.borrow_mut().extend(is_over.then_some(*number));
+                        is_over
+                    });
+                    for number in swept.into_inner() {
+                        prop_assert!(model.remove(&number));
+                    }
+                },
+            }
+            prop_assert_eq!(table.len(), model.len());
+            let mut all = walk(&table);
+            all.sort_unstable();
+            prop_assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
+            prop_assert!(table.longest_move() <= 160, "{}", table.longest_move());
+        }
+    }
+
+    #[test]
+    fn shard_decides_as_a_plain_map_while_it_grows_expires_and_shrinks(
+        runs in prop::collection::vec((0..3_000_u64, 0..1_500_u64, 0..4_000_000_u64), 1..12),
+        cap in prop::option::of(1_usize..2_000),
+    ) {
+        let limit = Limit::token_bucket("limit", Quota::per_second(2)).unwrap();
+        let hasher = DefaultHashBuilder::default();
+        let mut shard = Shard::new(cap);
+        let mut model: HashMap<u64, Option<State>> = HashMap::new();
+        let mut now: Micros = 1_000_000;
+        for (from, count, wait) in runs {
+            for number in from..from + count {
+                let key = Key::from(number);
+                let charge = limit.charge(&key, 1);
+                let op = if number % 7 == 0 { Op::Reset } else { Op::Charge };
+                let hash = super::shard::hash(&hasher, limit.name(), key.as_str());
+                let verdict = shard.apply(hash, op, &charge, now);
+                if let Some(cap) = cap {
+                    prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
+                } else {
+                    let expected = decide_one(op, &charge, model.entry(number).or_default(), now);
+                    prop_assert_eq!(verdict.ok(), Some(expected));
+                }
+                shard.sweep(now);
+            }
+            now += wait;
+        }
+        // All budgets are over in the end, and a few sweeps forget them.
+        now += 10_000_000;
+        for _ in 0..20_000 {
+            shard.sweep(now);
+        }
+        prop_assert_eq!(shard.len(), 0);
+    }
+}

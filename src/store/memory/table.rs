@@ -1,0 +1,195 @@
+//! A hash table that grows and shrinks a little at a time.
+//!
+//! One table that doubles moves all its entries at once, and frees their old place at once: with
+//! some 100,000 entries that stalled a check for 14 ms. After millions of small allocations had
+//! been freed one by one, the free of a large one made glibc's allocator join them all, for a
+//! second. So this is a row of small tables (linear hashing): the row grows and shrinks by one
+//! segment, whose entries all go to, or come from, a single other segment.
+
+use hashbrown::HashTable;
+
+/// How many entries there are for each segment before the row grows. A segment has half as many
+/// to twice as many, so that its table stays below the size that an allocator treats as large.
+const PER_SEGMENT: usize = 48;
+
+/// The row shrinks when its segments are this much emptier.
+const SHRINK: usize = 2;
+
+/// The lowest bits place an entry in its segment, the highest ones tell entries apart there, and
+/// those from 32 on choose the shard.
+const SEGMENT_BITS: u32 = 9;
+
+struct Entry<T> {
+    hash: u64,
+    value: T,
+}
+
+/// A place in the table, where an entry may be. It stays one while the table changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    segment: usize,
+    bucket: usize,
+}
+
+pub(super) struct Table<T> {
+    /// Never empty.
+    segments: Vec<HashTable<Entry<T>>>,
+    len: usize,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new() -> Self {
+        Self { segments: vec![HashTable::new()], len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn find_mut(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<&mut T> {
+        let entry = self.segment_mut(hash)?.find_mut(hash, |entry| is(&entry.value))?;
+        Some(&mut entry.value)
+    }
+
+    pub(super) fn remove(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<T> {
+        let found = self.segment_mut(hash)?.find_entry(hash, |entry| is(&entry.value)).ok()?;
+        let (entry, _) = found.remove();
+        self.removed();
+        Some(entry.value)
+    }
+
+    /// Adds an entry that is not in the table.
+    pub(super) fn insert(&mut self, hash: u64, value: T) {
+        if let Some(segment) = self.segment_mut(hash) {
+            segment.insert_unique(hash, Entry { hash, value }, |entry| entry.hash);
+            self.len += 1;
+        }
+        if self.len > self.segments.len() * PER_SEGMENT {
+            self.split();
+        }
+    }
+
+    /// The entry at a place, if there is one.
+    pub(super) fn get(&self, place: Place) -> Option<&T> {
+        Some(&self.segments.get(place.segment)?.get_bucket(place.bucket)?.value)
+    }
+
+    pub(super) fn remove_at(&mut self, place: Place) {
+        let segment = self.segments.get_mut(place.segment);
+        if let Some(Ok(entry)) = segment.map(|it| it.get_bucket_entry(place.bucket)) {
+            entry.remove();
+            self.removed();
+        }
+    }
+
+    /// The place after this one, and whether it is the first one again.
+    pub(super) fn next(&self, place: Place) -> (Place, bool) {
+        let Place { segment, bucket } = place;
+        if self.segments.get(segment).is_some_and(|table| bucket + 1 < table.num_buckets()) {
+            return (Place { segment, bucket: bucket + 1 }, false);
+        }
+        match segment + 1 {
+            next if next < self.segments.len() => (Place { segment: next, bucket: 0 }, false),
+            _ => (Place::default(), true),
+        }
+    }
+
+    /// Looks at the next few places of one segment, and removes the entries there that are over.
+    /// Moves on to the next segment at the end of one. Returns whether that was the last.
+    pub(super) fn sweep(
+        &mut self,
+        from: &mut Place,
+        steps: usize,
+        is_over: impl Fn(&T) -> bool,
+    ) -> bool {
+        let before = *from;
+        let segments = self.segments.len();
+        let Some(segment) = self.segments.get_mut(before.segment) else {
+            *from = Place::default();
+            return true;
+        };
+        let end = before.bucket + steps;
+        let mut removed = 0;
+        for bucket in before.bucket..end {
+            if segment.get_bucket(bucket).is_some_and(|entry| is_over(&entry.value))
+                && let Ok(entry) = segment.get_bucket_entry(bucket)
+            {
+                entry.remove();
+                removed += 1;
+            }
+        }
+        let through = end >= segment.num_buckets();
+        if through {
+            // What is nearly empty gives its memory back.
+            if segment.len() < segment.capacity() / 8 {
+                segment.shrink_to(segment.len() * 2, |entry| entry.hash);
+            }
+            let next = before.segment + 1;
+            *from = Place { segment: if next < segments { next } else { 0 }, bucket: 0 };
+        } else {
+            from.bucket = end;
+        }
+        for _ in 0..removed {
+            self.removed();
+        }
+        through && from.segment == 0
+    }
+
+    /// How many entries the largest segment has: no operation moves more.
+    #[cfg(test)]
+    pub(super) fn longest_move(&self) -> usize {
+        self.segments.iter().map(HashTable::len).max().unwrap_or_default()
+    }
+
+    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<Entry<T>>> {
+        let index = index(hash, self.segments.len());
+        self.segments.get_mut(index)
+    }
+
+    fn removed(&mut self) {
+        self.len -= 1;
+        let fewer = self.segments.len() - 1;
+        if fewer > 0 && self.len < fewer * PER_SEGMENT / SHRINK {
+            self.merge();
+        }
+    }
+
+    /// One segment more: it takes its entries from its buddy.
+    fn split(&mut self) {
+        let new = self.segments.len();
+        let Some(buddy) = self.segments.get_mut(buddy(new)) else { return };
+        let mut segment = HashTable::with_capacity(buddy.len() / 2);
+        for entry in buddy.extract_if(|entry| index(entry.hash, new + 1) == new) {
+            segment.insert_unique(entry.hash, entry, |it| it.hash);
+        }
+        self.segments.push(segment);
+    }
+
+    /// One segment less: its buddy takes its entries.
+    fn merge(&mut self) {
+        let Some(last) = self.segments.pop() else { return };
+        let buddy = buddy(self.segments.len());
+        if let Some(buddy) = self.segments.get_mut(buddy) {
+            buddy.reserve(last.len(), |entry| entry.hash);
+            for entry in last {
+                buddy.insert_unique(entry.hash, entry, |it| it.hash);
+            }
+        }
+        if self.segments.len() < self.segments.capacity() / 8 {
+            self.segments.shrink_to(self.segments.len() * 2);
+        }
+    }
+}
+
+/// The segment of a hash among so many: by as many bits as number them all, or, where there is no
+/// such segment yet, by one less.
+fn index(hash: u64, segments: usize) -> usize {
+    let mask = segments.next_power_of_two() - 1;
+    let index = (hash >> SEGMENT_BITS) as usize & mask;
+    if index < segments { index } else { index & (mask >> 1) }
+}
+
+/// The segment that had the entries of a new one: the same number without its highest bit.
+fn buddy(new: usize) -> usize {
+    new ^ (1 << new.ilog2())
+}

@@ -1,0 +1,262 @@
+//! `acquire` on a store that is slow, or never answers: `max_wait` bounds the whole call.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::{
+    Answer, Charge, Decision, Error, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Store,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A store that decides in memory. Its answers to one operation come late, or never.
+#[derive(Debug)]
+struct Late {
+    memory: MemoryStore,
+    slow: fn(Op) -> Option<Duration>,
+    /// What it was asked, and when.
+    asked: Mutex<Vec<(Op, Duration)>>,
+    started: Instant,
+}
+
+impl Late {
+    fn limiter(slow: fn(Op) -> Option<Duration>) -> (RateLimiter, Arc<Self>) {
+        let (memory, asked) = (MemoryStore::new(), Mutex::default());
+        let store = Arc::new(Self { memory, slow, asked, started: Instant::now() });
+        (RateLimiter::new(Arc::clone(&store)), store)
+    }
+
+    fn asked(&self, op: Op) -> Vec<Duration> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|(asked, _)| *asked == op).map(|(_, at)| *at).collect()
+    }
+}
+
+/// The deadline of the store that hangs, as that of a Redis that hangs.
+const STORE_DEADLINE: Duration = Duration::from_millis(250);
+
+impl Store for Late {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        self.asked.lock().unwrap().push((op, self.started.elapsed()));
+        let batch: Vec<_> =
+            batch.iter().map(|it| (it.limit.clone(), it.key.clone(), it.cost)).collect();
+        let memory = || {
+            let charges: Vec<_> =
+                batch.iter().map(|(limit, key, cost)| limit.charge(key, *cost)).collect();
+            self.memory.apply(op, &charges)
+        };
+        match (self.slow)(op) {
+            Some(Duration::MAX) => Answer::later(pending()),
+            Some(STORE_DEADLINE) => Answer::later(async {
+                sleep(STORE_DEADLINE).await;
+                Err(Error::timeout())
+            }),
+            Some(latency) => {
+                // Sent when it is first polled, and given up when it is dropped before that time.
+                let answer = memory();
+                Answer::later(async move {
+                    sleep(latency).await;
+                    answer.await
+                })
+            }
+            None => memory(),
+        }
+    }
+}
+
+fn one_a_second() -> Limit {
+    Limit::gcra("limit", Quota::per_second(1)).unwrap()
+}
+
+type Outcome = (Duration, Result<Decision, Error>);
+
+/// Several that wait for one key at once, in the order in which they ended.
+async fn acquire_at_once(
+    limiter: &RateLimiter,
+    waiters: usize,
+    max_wait: Duration,
+) -> Vec<Outcome> {
+    let started = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..waiters {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let decision = limiter.acquire(&one_a_second(), &Key::new("k"), 1, max_wait).await;
+            (started.elapsed(), decision)
+        });
+        tokio::task::yield_now().await;
+    }
+    let all = timeout(Duration::from_secs(10), tasks.join_all()).await;
+    let mut ended = all.expect("the waits are bounded");
+    ended.sort_by_key(|(elapsed, _)| *elapsed);
+    ended
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_on_a_hung_store_returns_when_max_wait_is_over() {
+    for slow in [|_| Some(Duration::MAX), |_| Some(STORE_DEADLINE)] {
+        let (limiter, store) = Late::limiter(slow);
+        let ended = acquire_at_once(&limiter, 1, 100 * MS).await;
+        let (elapsed, answer) = &ended[0];
+        assert_eq!(*elapsed, 100 * MS);
+        let error = answer.as_ref().unwrap_err();
+        assert!(error.is_timeout() && error.may_have_charged(), "{error}");
+        assert_eq!(store.asked(Op::Charge).len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_waiters_of_one_key_on_a_hung_store_all_return_when_max_wait_is_over() {
+    for slow in [|_| Some(Duration::MAX), |_| Some(STORE_DEADLINE)] {
+        let (limiter, store) = Late::limiter(slow);
+        let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
+        let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
+        assert_eq!(times, [100 * MS; 10]);
+        // One was asked about, and nine never had their turn: they cannot have been charged.
+        let errors: Vec<_> = ended.iter().map(|(_, it)| it.as_ref().unwrap_err()).collect();
+        assert!(errors.iter().all(|error| error.is_timeout()), "{errors:?}");
+        assert_eq!(errors.iter().filter(|error| error.may_have_charged()).count(), 1);
+        assert_eq!(store.asked(Op::Charge), [Duration::ZERO]);
+        assert!(store.asked(Op::Peek).iter().all(|at| *at < 100 * MS));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_asks_nothing_of_the_store_after_its_max_wait() {
+    // Each in turn waits for the deadline of the store, until there is no time for one more.
+    let (limiter, store) = Late::limiter(|_| Some(STORE_DEADLINE));
+    let ended = acquire_at_once(&limiter, 10, 300 * MS).await;
+    let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
+    assert_eq!((times[0], times[1]), (250 * MS, 300 * MS));
+    assert_eq!(times[1..], [300 * MS; 9]);
+    assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 250 * MS]);
+    let latest = store.asked.lock().unwrap().iter().map(|(_, at)| *at).max().unwrap();
+    assert!(latest < 300 * MS, "{latest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_others_is_denied_in_time_by_a_store_that_answers_late() {
+    let (limiter, _) = Late::limiter(|_| Some(5 * MS));
+    let (limit, key) = (one_a_second(), Key::new("k"));
+    limiter.check(&limit, &key).await.unwrap();
+    let front = {
+        let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
+    };
+    tokio::task::yield_now().await;
+    let started = Instant::now();
+    let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
+    assert!(!decision.allowed());
+    assert_eq!(started.elapsed(), 250 * MS);
+    // What is left of the second that the first unit takes, at the time of the denial.
+    let retry_after = decision.retry_after().unwrap();
+    assert!((740 * MS..=750 * MS).contains(&retry_after), "{retry_after:?}");
+    assert!(front.await.unwrap().unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_that_leaves_no_time_for_the_answer_is_denied_at_once() {
+    let (limiter, store) = Late::limiter(|_| Some(5 * MS));
+    let (limit, key) = (one_a_second(), Key::new("k"));
+    limiter.check(&limit, &key).await.unwrap();
+    // After the first answer, 995 ms are left of both times. The second answer takes 5 ms more.
+    let started = Instant::now();
+    let decision = limiter.acquire(&limit, &key, 1, 1_000 * MS).await.unwrap();
+    assert_eq!(decision.retry_after(), Some(995 * MS));
+    assert_eq!((decision.allowed(), started.elapsed()), (false, 5 * MS));
+    assert_eq!(store.asked(Op::Charge).len(), 2);
+    assert!(limiter.acquire(&limit, &key, 1, 1_010 * MS).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_that_need_not_wait_are_bounded_too() {
+    let (limiter, _) = Late::limiter(|_| Some(STORE_DEADLINE));
+    for cost in [0, 2] {
+        let started = Instant::now();
+        let answer = limiter.acquire(&one_a_second(), &Key::new("k"), cost, 100 * MS).await;
+        let error = answer.unwrap_err();
+        assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
+        assert_eq!(started.elapsed(), 100 * MS);
+    }
+}
+
+fn queue() -> Limit {
+    Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_of_a_delay_that_is_too_long_is_not_lost_when_max_wait_is_over() {
+    let (limiter, store) = Late::limiter(|op| (op == Op::Refund).then_some(200 * MS));
+    let key = Key::new("k");
+    limiter.check_n(&queue(), &key, 4).await.unwrap();
+    let started = Instant::now();
+    let decision = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap();
+    assert_eq!((decision.allowed(), started.elapsed()), (false, 150 * MS));
+    assert_eq!(decision.retry_after(), Some(250 * MS));
+    assert_eq!(store.asked(Op::Refund).len(), 1);
+}
+
+/// A store whose refunds happen when they are answered, as those of a Redis that is far away.
+#[derive(Debug)]
+struct FarRefunds {
+    memory: Arc<MemoryStore>,
+}
+
+impl Store for FarRefunds {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        if op != Op::Refund {
+            return self.memory.apply(op, batch);
+        }
+        let [Charge { limit, key, cost, receipt }] = batch else { panic!("one refund") };
+        let (limit, key, cost, receipt) = ((*limit).clone(), (*key).clone(), *cost, *receipt);
+        let memory = Arc::clone(&self.memory);
+        Answer::later(async move {
+            sleep(200 * MS).await;
+            let refund = Charge { receipt, ..limit.charge(&key, cost) };
+            memory.apply(Op::Refund, &[refund]).await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_goes_on_when_max_wait_is_over_or_the_caller_is_gone() {
+    for patience in [10 * MS, Duration::MAX] {
+        let memory = Arc::new(MemoryStore::new());
+        let limiter = RateLimiter::new(FarRefunds { memory: Arc::clone(&memory) });
+        let key = Key::new("k");
+        let started = Instant::now();
+        limiter.check_n(&queue(), &key, 4).await.unwrap();
+        let limit = queue();
+        let acquire = limiter.acquire(&limit, &key, 4, 150 * MS);
+        let answer = timeout(patience, acquire).await;
+        assert_eq!(answer.is_ok(), patience == Duration::MAX);
+        sleep(210 * MS).await;
+        // Eight units drain in 800 ms. Of the last four, two can have drained before the refund.
+        let delay = limiter.check(&queue(), &key).await.unwrap().delay();
+        assert_eq!(started.elapsed() + delay, 600 * MS);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
+    #[derive(Debug)]
+    struct NoRefunds(MemoryStore);
+
+    impl Store for NoRefunds {
+        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+            match op {
+                Op::Refund => Answer::ready(Err(Error::unreachable("nobody is there"))),
+                op => self.0.apply(op, batch),
+            }
+        }
+    }
+
+    let limiter = RateLimiter::new(NoRefunds(MemoryStore::new()));
+    let key = Key::new("k");
+    limiter.check_n(&queue(), &key, 4).await.unwrap();
+    let error = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap_err();
+    assert!(error.may_have_charged(), "{error}");
+}

@@ -1,0 +1,235 @@
+//! The layer and the service inside it: readiness, order, and responses of any size.
+
+#![cfg(feature = "http")]
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{
+    Answer, Charge, Error, Global, MemoryStore, OnStoreFailure, Op, Quota, RateLimitLayer,
+    RateLimiter, Store,
+};
+use tower::limit::ConcurrencyLimitLayer;
+use tower::load_shed::LoadShedLayer;
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+
+const MS: Duration = Duration::from_millis(1);
+
+type Body = Full<Bytes>;
+
+/// A store that decides in memory, and answers later, or fails then.
+#[derive(Debug)]
+struct Slow {
+    memory: MemoryStore,
+    latency: Duration,
+    fails: bool,
+}
+
+impl Slow {
+    fn new(latency: Duration) -> Self {
+        Self { memory: MemoryStore::new(), latency, fails: false }
+    }
+
+    fn failing(latency: Duration) -> Self {
+        Self { fails: true, ..Self::new(latency) }
+    }
+}
+
+impl Store for Slow {
+    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        let (answer, latency, fails) = (self.memory.apply(op, batch), self.latency, self.fails);
+        Answer::later(async move {
+            sleep(latency).await;
+            if fails { Err(Error::timeout()) } else { answer.await }
+        })
+    }
+}
+
+fn layer(store: impl Store) -> RateLimitLayer {
+    let quota = Quota::per_second(100_000);
+    RateLimitLayer::gcra(RateLimiter::new(store), "api", quota).key(Global).unwrap()
+}
+
+async fn hello(_: Request<Body>) -> Result<Response<Body>, BoxError> {
+    Ok(Response::new(Full::default()))
+}
+
+/// Sends 50 requests at once; counts how many are shed, and tells when the last one ended.
+async fn fifty<S>(service: S) -> (usize, Duration)
+where
+    S: Service<Request<Body>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Send,
+{
+    let started = Instant::now();
+    let mut requests = JoinSet::new();
+    for _ in 0..50 {
+        let service = service.clone();
+        requests
+            .spawn(async move { service.oneshot(Request::new(Full::default())).await.is_err() });
+    }
+    let shed = requests.join_all().await.into_iter().filter(|&shed| shed).count();
+    (shed, started.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_that_waits_for_the_store_holds_no_permit_of_the_inner_service() {
+    for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
+        let service = ServiceBuilder::new()
+            .layer(LoadShedLayer::new())
+            .layer(layer(store).on_store_failure(OnStoreFailure::Forward))
+            .layer(ConcurrencyLimitLayer::new(3))
+            .service(service_fn(hello));
+        assert_eq!(fifty(service).await, (0, 250 * MS));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_wait_for_the_inner_service_once_they_are_decided() {
+    let busy = |request| async {
+        sleep(10 * MS).await;
+        hello(request).await
+    };
+    let service = ServiceBuilder::new()
+        .layer(layer(Slow::new(250 * MS)))
+        .layer(ConcurrencyLimitLayer::new(5))
+        .service(service_fn(busy));
+    assert_eq!(fifty(service).await, (0, 350 * MS), "ten turns of five");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_is_cancelled_while_it_waits_for_the_inner_service_frees_its_place() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
+    let busy = move |request| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async {
+            sleep(100 * MS).await;
+            hello(request).await
+        }
+    };
+    let service = ServiceBuilder::new()
+        .layer(layer(Slow::new(MS)))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(service_fn(busy));
+    let send = || service.clone().oneshot(Request::new(Full::default()));
+    let first = tokio::spawn(send());
+    sleep(10 * MS).await;
+    assert!(tokio::time::timeout(20 * MS, send()).await.is_err(), "the first is in flight");
+    let started = Instant::now();
+    send().await.unwrap();
+    first.await.unwrap().unwrap();
+    // 70 ms of the first call, and 100 ms of its own, with tokio's timers rounded up.
+    assert!((170 * MS..175 * MS).contains(&started.elapsed()), "{:?}", started.elapsed());
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+/// A service that counts its clones, is ready once each, and must be called on the instance that
+/// was made ready.
+#[derive(Default)]
+struct Counting {
+    ready: bool,
+    fails: bool,
+    clones: Arc<AtomicU32>,
+}
+
+impl Clone for Counting {
+    fn clone(&self) -> Self {
+        self.clones.fetch_add(1, Ordering::SeqCst);
+        Self { ready: false, fails: self.fails, clones: Arc::clone(&self.clones) }
+    }
+}
+
+impl Service<Request<Body>> for Counting {
+    type Response = Response<Body>;
+    type Error = &'static str;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if self.fails {
+            return Poll::Ready(Err("not ready any more"));
+        }
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called without being ready");
+        std::future::ready(Ok(Response::new(Full::default())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_that_is_ready_at_once_costs_one_clone_and_one_that_is_not_two() {
+    for (layer, clones) in [(layer(MemoryStore::new()), 1), (layer(Slow::new(MS)), 2)] {
+        let inner = Counting::default();
+        let count = Arc::clone(&inner.clones);
+        let mut service = layer.layer(inner);
+        for request in 1..=3 {
+            let request_future = {
+                let service = service.ready().await.unwrap();
+                service.call(Request::new(Full::default()))
+            };
+            assert_eq!(request_future.await.unwrap().status(), StatusCode::OK);
+            assert_eq!(count.load(Ordering::SeqCst), request * clones);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_of_a_service_that_does_not_become_ready_again_is_the_services_own() {
+    // Ready when the request arrives, and not any more when it is decided.
+    let inner = Counting { ready: true, fails: true, ..Counting::default() };
+    let answer = layer(Slow::new(MS)).layer(inner).call(Request::new(Full::default())).await;
+    assert_eq!(answer.unwrap_err(), "not ready any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn future_that_is_polled_after_completion_stays_pending() {
+    let stores: [Box<dyn Fn() -> RateLimitLayer>; 2] =
+        [Box::new(|| layer(MemoryStore::new())), Box::new(|| layer(Slow::new(MS)))];
+    for layer in stores {
+        for fails in [false, true] {
+            let inner = Counting { ready: true, fails, ..Counting::default() };
+            let mut service = layer().layer(service_fn(hello));
+            let mut future = Box::pin(service.call(Request::new(Full::default())));
+            assert!(future.as_mut().await.is_ok());
+            assert!(tokio::time::timeout(MS, future).await.is_err());
+
+            let mut future = Box::pin(layer().layer(inner).call(Request::new(Full::default())));
+            drop(future.as_mut().await);
+            assert!(tokio::time::timeout(MS, future).await.is_err());
+        }
+    }
+}
+
+/// The most headers that a response can have.
+const MOST: usize = 24_576;
+
+#[tokio::test]
+async fn response_with_as_many_headers_as_there_can_be_is_passed_on() {
+    let crowded = |missing: usize| {
+        service_fn(move |_: Request<Body>| async move {
+            let mut response = Response::new(Body::default());
+            for number in 0..MOST - missing {
+                let name = HeaderName::try_from(format!("x-{number}")).unwrap();
+                response.headers_mut().insert(name, HeaderValue::from_static("1"));
+            }
+            Ok::<_, Infallible>(response)
+        })
+    };
+    for missing in 0..=4 {
+        let service = layer(MemoryStore::new()).layer(crowded(missing));
+        let response = service.oneshot(Request::new(Full::default())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers().len(), (MOST - missing + 3).min(MOST));
+    }
+}

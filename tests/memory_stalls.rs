@@ -1,0 +1,80 @@
+//! The longest single check of the embedded store while it grows by millions of keys, while they
+//! expire, and while it shrinks. A measurement, to be run in release:
+//!
+//! ```sh
+//! cargo test --release --test memory_stalls -- --ignored --nocapture
+//! ```
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tollgate::{Key, Limit, MemoryStore, Op, Quota, Store};
+
+/// `KEYS` in the environment sets another number, and `LONG` keys of 60 bytes.
+const KEYS: u64 = 6_000_000;
+
+/// No check may take longer than this: some multiples of what a busy machine's scheduler takes.
+const BOUND: Duration = Duration::from_millis(50);
+
+fn check(store: &MemoryStore, limit: &Limit, key: &Key) -> Duration {
+    let started = Instant::now();
+    let mut answer = store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(_))));
+    started.elapsed()
+}
+
+/// What the checks of one phase took.
+#[derive(Default)]
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn longest(mut self, phase: &str) -> Duration {
+        let total: Duration = self.0.iter().sum();
+        self.0.sort_unstable_by(|a, b| b.cmp(a));
+        let mean = total / u32::try_from(self.0.len()).unwrap();
+        println!(
+            "{phase:9} {} checks, {mean:?} on average, longest {:?}",
+            self.0.len(),
+            &self.0[..5]
+        );
+        self.0[0]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "a measurement of a minute, in release"]
+async fn no_check_stalls_while_millions_of_keys_come_and_expire() {
+    let keys = std::env::var("KEYS").map_or(KEYS, |keys| keys.parse().unwrap());
+    let long = std::env::var("LONG").is_ok();
+    let key =
+        |number: u64| if long { Key::new(format!("{number:060}")) } else { Key::from(number) };
+    let store = Arc::new(MemoryStore::new());
+    let limit = Limit::token_bucket("limit", Quota::per_minute(1)).unwrap();
+
+    let mut growing = Times::default();
+    for number in 0..keys {
+        growing.0.push(check(&store, &limit, &key(number)));
+    }
+    assert_eq!(store.len() as u64, keys);
+    let growing = growing.longest("growing");
+
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let mut expiring = Times::default();
+    let busy = Key::new("busy");
+    while store.len() > 1 {
+        for _ in 0..100_000 {
+            expiring.0.push(check(&store, &limit, &busy));
+        }
+    }
+    let expiring = expiring.longest("expiring");
+
+    let mut after = Times::default();
+    for number in 0..keys / 4 {
+        after.0.push(check(&store, &limit, &key(number % 1_000)));
+    }
+    let after = after.longest("after");
+    assert!(growing.max(expiring).max(after) < BOUND);
+}
