@@ -9,15 +9,15 @@
 use hashbrown::HashTable;
 
 /// How many entries there are for each segment before the row grows. A segment has half as many
-/// to twice as many, so that its table stays below the size that an allocator treats as large.
-const PER_SEGMENT: usize = 48;
+/// to twice as many. With 48 for each, checks of 100,000 keys in turn took a sixth longer.
+const PER_SEGMENT: usize = 384;
 
 /// The row shrinks when its segments are this much emptier.
 const SHRINK: usize = 2;
 
 /// The lowest bits place an entry in its segment, the highest ones tell entries apart there, and
 /// those from 32 on choose the shard.
-const SEGMENT_BITS: u32 = 9;
+const SEGMENT_BITS: u32 = 10;
 
 struct Entry<T> {
     hash: u64,
