@@ -226,8 +226,11 @@ async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothin
     }
 }
 
-/// Times in seconds.
-async fn answers(limit: &Limit, steps: &[(u64, u32, Option<(u64, u32)>)]) -> Vec<(bool, u64)> {
+/// A time in seconds, units, and for a refund the time and the cost of the charge.
+type Step = (u64, u32, Option<(u64, u32)>);
+
+/// Whether each step passes, and what is left after it.
+async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let (replica, key) = (Replica { store: &store, clock: &clock }, Key::new("k"));
