@@ -11,7 +11,10 @@ mod support;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, Store};
+use tollgate::{
+    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, State, Store,
+    decide,
+};
 
 const START: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -280,4 +283,55 @@ async fn a_bucket_does_not_give_back_what_has_drained_since() {
     let steps = [(0, 10, None), (4, 4, None), (4, 10, Some((0, 10))), (4, 7, None), (4, 6, None)];
     let answers = answers(&bucket, &steps).await;
     assert_eq!(answers, [(true, 0), (true, 0), (true, 6), (false, 6), (true, 0)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A window starts with the first charge after the one before, or after all was given back.
+    #[test]
+    fn a_window_from_the_first_request_gives_back_what_it_holds_and_nothing_of_earlier_ones(
+        units in 1u64..20, period in prop_oneof![Just(40u64), Just(SECOND)], events in events(),
+    ) {
+        let limit = Limit::fixed_window("limit", Quota::new(units, Duration::from_micros(period)));
+        let (limit, key) = (limit.unwrap(), Key::new("k"));
+        let mut states: [Option<State>; 1] = [None];
+        let (mut now, mut start, mut used) = (START, 0, 0);
+        let mut owed: Vec<Owed> = Vec::new();
+        for (pause, event) in events {
+            now += 1 + pause * period / 1_000;
+            if used == 0 || now >= start + period {
+                (start, used) = (now, 0);
+            }
+            match event {
+                Event::Charge(cost, _) => {
+                    let charge = [limit.charge(&key, cost)];
+                    let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
+                    let fits = used + u64::from(cost) <= units;
+                    prop_assert_eq!(decision.allowed(), fits, "at {}", now);
+                    if let Some(receipt) = decision.receipt() {
+                        used += u64::from(cost);
+                        owed.push(Owed { receipt, units: cost });
+                    }
+                }
+                Event::Refund(ago, back) => {
+                    let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
+                    let Owed { receipt, .. } = &mut owed[place];
+                    let refund = [limit.charge(&key, back).of(*receipt)];
+                    let left = decide(Op::Refund, &refund, &mut states, now).unwrap().remaining();
+                    if receipt.charged_at() >= start {
+                        used -= u64::from(back.min(receipt.cost()));
+                    }
+                    *receipt = receipt.after(back);
+                    prop_assert_eq!(left, units - used, "at {}", now);
+                }
+                Event::Reset => {
+                    now += 1;
+                    states = [None];
+                    used = 0;
+                }
+                Event::Change | Event::Peek(_) => {}
+            }
+        }
+    }
 }
