@@ -169,11 +169,11 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let number = std::sync::atomic::AtomicU64::new(0);
     proptest!(config, |(
-        units in 1u64..20, changed in 1u64..20, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
+        units in 1u64..20, changed in 1u64..20, halves in 1u64..6, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
         events in events(),
     )| {
         let case = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let pairs = every_algorithm(units, period).into_iter().zip(every_algorithm(changed, period));
+        let pairs = every_algorithm(units, period).into_iter().zip(every_algorithm(changed, period * halves / 2));
         for (number, (limit, changed)) in pairs.enumerate() {
             if limit.to_string().ends_with("(fixed window)") {
                 continue;
