@@ -6,6 +6,7 @@
 //! the second would deny. The clock goes on: where it steps back over the end of a window, a charge
 //! more or less decides which window is in force.
 
+#[cfg(feature = "redis")]
 mod support;
 
 use std::time::Duration;
