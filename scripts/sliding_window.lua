@@ -125,10 +125,21 @@ local function window()
     counter.since, counter.at = counter.at + 1, now
   end
 
+  -- The counts of a counter at a time that is not before theirs.
+  local function advanced(counter, time)
+    local some, by = counter.counts, floor(time / counter.length) - floor(counter.at / counter.length)
+    if by == 0 then return some end
+    local later = {}
+    for i = 1, #some do later[i] = some[i - by] or 0 end
+    return later
+  end
+
   -- The same counts in other cells.
   local function derived(counter, like)
-    local cut, old, old_length, time = fresh(like), counter.counts, counter.length, counter.at
-    local new, old_newest, newest = cut.counts, floor(time / old_length), floor(time / like.length)
+    local cut, old_length, time = fresh(like), counter.length, counter.at
+    -- What has left the old window stays out, whether a charge has noticed it or not.
+    local old, old_newest = advanced(counter, max(time, now)), floor(max(time, now) / old_length)
+    local new, newest = cut.counts, floor(time / like.length)
     for age = 0, #old - 1 do
       if old[age + 1] > 0 then
         local last = min((old_newest - age + 1) * old_length - 1, time)
@@ -138,15 +149,6 @@ local function window()
     end
     cut.at, cut.since = time, time + 1
     return cut
-  end
-
-  -- The counts of a counter at a time that is not before theirs.
-  local function advanced(counter, time)
-    local some, by = counter.counts, floor(time / counter.length) - floor(counter.at / counter.length)
-    if by == 0 then return some end
-    local later = {}
-    for i = 1, #some do later[i] = some[i - by] or 0 end
-    return later
   end
 
   local function enter(counter, units)
