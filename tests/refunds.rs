@@ -174,7 +174,11 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
         events in events(),
     )| {
         let case = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let pairs = every_algorithm(units, period).into_iter().zip(every_algorithm(changed, period * halves / 2));
+        // Which counters a window's budget keeps for other periods also depends on who charged last.
+        let changed = every_algorithm(changed, period).into_iter()
+            .zip(every_algorithm(changed, period * halves / 2))
+            .map(|(same, other)| if matches!(same.kind(), "w" | "s") { same } else { other });
+        let pairs = every_algorithm(units, period).into_iter().zip(changed);
         for (number, (limit, changed)) in pairs.enumerate() {
             if limit.to_string().ends_with("(fixed window)") {
                 continue;
