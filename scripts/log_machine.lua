@@ -129,7 +129,7 @@ local function machine()
     gone, left = max(gone - count, 0), max(left - units, 0)
   end
 
-  -- Carries out what was found, and forgets what nobody needs.
+  -- Carries out what was found, and forgets what no quota needs.
   local function adopt()
     if set_back > 0 then since = newest + 1 end
     newest = newest - set_back

@@ -124,7 +124,7 @@ local function machine()
     end
   end
 
-  -- Enters what was charged in all counters, and forgets those that nobody asks for.
+  -- Enters what was charged in all counters, and forgets those whose quotas no longer ask.
   local function rotate()
     local others = {}
     for i = 1, counters and #counters or 0 do

@@ -13,7 +13,8 @@
 -- limit    limit, length, cells
 local KIND = 2
 local CELLS, CELLS_SIZE, MAX_CELLS = '>BBI6I7I7', 22, 101
-local TWO_CELLS, TWO_SIZE = '>BBI6I7I7I7I7', 36
+local USUAL = '>I2I6I7I7'
+local TWO_CELLS, TWO_SIZE = '>I2I6I7I7I7I7', 36
 local OTHER, OTHER_SIZE = '>BI6I7I7I7', 28
 -- No limit is greater, so no cell's count.
 local MAX_COUNT = (MAX_EXACT - 1) / 2
@@ -21,6 +22,8 @@ local MAX_COUNT = (MAX_EXACT - 1) / 2
 local MAX_FOREIGN, MAX_SUM = 2 ^ 45, MAX_EXACT - 2 ^ 32
 
 local limit, length, cells = ...
+-- Kind and len as one number.
+local kind_and_len = KIND * 256 + cells + 1
 
 local usual
 if cells == 1 then
@@ -28,9 +31,8 @@ if cells == 1 then
     local cell, newest, oldest, since, old_end = floor(now / length), 0, 0, nil, nil
     if value then
       if #value ~= TWO_SIZE then return nil end
-      local kind, len, cell_length, at, was_since, at_newest, at_oldest =
-        unpack_from(TWO_CELLS, value)
-      if kind ~= KIND or len ~= 2 or cell_length ~= length or at > now
+      local kind, cell_length, at, was_since, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
+      if kind ~= kind_and_len or cell_length ~= length or at > now
         or at_newest > MAX_COUNT or at_oldest > MAX_COUNT then
         return nil
       end
@@ -46,51 +48,49 @@ if cells == 1 then
     newest = newest + cost
     local used = ceil(oldest * (length - now % length) / length) + newest
     if used > limit then return nil end
-    return pack(TWO_CELLS, KIND, 2, length, now, since or now, newest, oldest),
+    return pack(TWO_CELLS, kind_and_len, length, now, since or now, newest, oldest),
       limit - used, (cell + 2) * length - now, 0, old_end
   end
 else
-  local all_cells = CELLS .. string.rep('I7', cells + 1)
-  local NEWEST, NEWEST_SIZE = CELLS .. 'I7', CELLS_SIZE + 7
+  local all_cells = USUAL .. string.rep('I7', cells + 1)
+  local NEWEST, NEWEST_SIZE = USUAL .. 'I7', CELLS_SIZE + 7
 
   function usual(value, cost)
     local cell, by, stored, old_end = floor(now / length), cells + 1, nil, nil
     if value then
       if #value ~= CELLS_SIZE + 7 * (cells + 1) then return nil end
       stored = {unpack_from(all_cells, value)}
-      if stored[1] ~= KIND or stored[2] ~= cells + 1 or stored[3] ~= length or stored[4] > now then
-        return nil
-      end
-      for i = 6, cells + 6 do
+      if stored[1] ~= kind_and_len or stored[2] ~= length or stored[3] > now then return nil end
+      for i = 5, cells + 5 do
         if stored[i] > MAX_COUNT then return nil end
       end
-      by = cell - floor(stored[4] / length)
-      if stored[6] > 0 then old_end = (cell - by + cells + 1) * length end
+      by = cell - floor(stored[3] / length)
+      if stored[5] > 0 then old_end = (cell - by + cells + 1) * length end
     end
     -- Most charges are in the cell of the last one, and leave the others as they are.
     local used, oldest, counts = cost, nil, nil
     if by == 0 then
-      for i = 6, cells + 6 do used = used + stored[i] end
-      oldest = stored[cells + 6]
+      for i = 5, cells + 5 do used = used + stored[i] end
+      oldest = stored[cells + 5]
     else
       counts = {}
       for i = 1, cells + 1 do
-        local count = i > by and stored[5 + i - by] or 0
+        local count = i > by and stored[4 + i - by] or 0
         counts[i], used = count, used + count
       end
       oldest = counts[cells + 1]
     end
     -- Nothing that was stored counts any more: what can be taken back starts with this charge.
-    local since = used == cost and now or stored[5]
+    local since = used == cost and now or stored[4]
     used = used - oldest + ceil(oldest * (length - now % length) / length)
     if used > limit then return nil end
     local new
     if by == 0 then
-      new = pack(NEWEST, KIND, cells + 1, length, now, since, stored[6] + cost)
+      new = pack(NEWEST, kind_and_len, length, now, since, stored[5] + cost)
         .. string.sub(value, NEWEST_SIZE + 1)
     else
       counts[1] = counts[1] + cost
-      new = pack(all_cells, KIND, cells + 1, length, now, since, unpack(counts))
+      new = pack(all_cells, kind_and_len, length, now, since, unpack(counts))
     end
     return new, limit - used, (cell + cells + 1) * length - now, 0, old_end
   end
@@ -125,10 +125,21 @@ local function window()
     counter.since, counter.at = counter.at + 1, now
   end
 
+  -- The counts of a counter at a time that is not before theirs.
+  local function advanced(counter, time)
+    local some, by = counter.counts, floor(time / counter.length) - floor(counter.at / counter.length)
+    if by == 0 then return some end
+    local later = {}
+    for i = 1, #some do later[i] = some[i - by] or 0 end
+    return later
+  end
+
   -- The same counts in other cells.
   local function derived(counter, like)
-    local cut, old, old_length, time = fresh(like), counter.counts, counter.length, counter.at
-    local new, old_newest, newest = cut.counts, floor(time / old_length), floor(time / like.length)
+    local cut, old_length, time = fresh(like), counter.length, counter.at
+    -- What has left the old window stays out, whether a charge has noticed it or not.
+    local old, old_newest = advanced(counter, max(time, now)), floor(max(time, now) / old_length)
+    local new, newest = cut.counts, floor(time / like.length)
     for age = 0, #old - 1 do
       if old[age + 1] > 0 then
         local last = min((old_newest - age + 1) * old_length - 1, time)
@@ -138,15 +149,6 @@ local function window()
     end
     cut.at, cut.since = time, time + 1
     return cut
-  end
-
-  -- The counts of a counter at a time that is not before theirs.
-  local function advanced(counter, time)
-    local some, by = counter.counts, floor(time / counter.length) - floor(counter.at / counter.length)
-    if by == 0 then return some end
-    local later = {}
-    for i = 1, #some do later[i] = some[i - by] or 0 end
-    return later
   end
 
   local function enter(counter, units)

@@ -517,6 +517,29 @@ async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
 }
 
 #[tokio::test]
+async fn a_log_of_two_quotas_in_turn_is_bounded_by_the_larger_limit() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = server.store().clock(clock.clone());
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let log = |limit, seconds| {
+        Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(seconds))).unwrap()
+    };
+    let (long, short) = (log(10, 1_000), log(100, 1));
+    let key = Key::new("k");
+    let (mut passed, mut longest) = (0, 0);
+    for _ in 0..3_000 {
+        clock.advance(Duration::from_millis(11));
+        passed += u32::from(limiter.check(&short, &key).await.unwrap().allowed());
+        assert!(!limiter.check(&long, &key).await.unwrap().allowed() || passed <= 10);
+        let length: usize = server.connection().strlen("tollgate:{k}:l:log").unwrap();
+        longest = longest.max(length);
+    }
+    assert!(passed > 2_500, "{passed}");
+    assert!(longest <= 76 + 200 * 6, "{longest} bytes for {passed} requests in the long period");
+}
+
+#[tokio::test]
 async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting() {
     let server = RedisServer::start();
     let clock = ManualClock::new();

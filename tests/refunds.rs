@@ -6,12 +6,16 @@
 //! the second would deny. The clock goes on: where it steps back over the end of a window, a charge
 //! more or less decides which window is in force.
 
+#[cfg(feature = "redis")]
 mod support;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, Store};
+use tollgate::{
+    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, State, Store,
+    decide,
+};
 
 const START: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -166,11 +170,15 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let number = std::sync::atomic::AtomicU64::new(0);
     proptest!(config, |(
-        units in 1u64..20, changed in 1u64..20, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
+        units in 1u64..20, changed in 1u64..20, halves in 1u64..6, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
         events in events(),
     )| {
         let case = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let pairs = every_algorithm(units, period).into_iter().zip(every_algorithm(changed, period));
+        // Which counters a window's budget keeps for other periods also depends on who charged last.
+        let changed = every_algorithm(changed, period).into_iter()
+            .zip(every_algorithm(changed, period * halves / 2))
+            .map(|(same, other)| if matches!(same.kind(), "w" | "s") { same } else { other });
+        let pairs = every_algorithm(units, period).into_iter().zip(changed);
         for (number, (limit, changed)) in pairs.enumerate() {
             if limit.to_string().ends_with("(fixed window)") {
                 continue;
@@ -226,8 +234,11 @@ async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothin
     }
 }
 
-/// Times in seconds.
-async fn answers(limit: &Limit, steps: &[(u64, u32, Option<(u64, u32)>)]) -> Vec<(bool, u64)> {
+/// A time in seconds, units, and for a refund the time and the cost of the charge.
+type Step = (u64, u32, Option<(u64, u32)>);
+
+/// Whether each step passes, and what is left after it.
+async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let (replica, key) = (Replica { store: &store, clock: &clock }, Key::new("k"));
@@ -277,4 +288,55 @@ async fn a_bucket_does_not_give_back_what_has_drained_since() {
     let steps = [(0, 10, None), (4, 4, None), (4, 10, Some((0, 10))), (4, 7, None), (4, 6, None)];
     let answers = answers(&bucket, &steps).await;
     assert_eq!(answers, [(true, 0), (true, 0), (true, 6), (false, 6), (true, 0)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A window starts with the first charge after the one before, or after all was given back.
+    #[test]
+    fn a_window_from_the_first_request_gives_back_what_it_holds_and_nothing_of_earlier_ones(
+        units in 1u64..20, period in prop_oneof![Just(40u64), Just(SECOND)], events in events(),
+    ) {
+        let limit = Limit::fixed_window("limit", Quota::new(units, Duration::from_micros(period)));
+        let (limit, key) = (limit.unwrap(), Key::new("k"));
+        let mut states: [Option<State>; 1] = [None];
+        let (mut now, mut start, mut used) = (START, 0, 0);
+        let mut owed: Vec<Owed> = Vec::new();
+        for (pause, event) in events {
+            now += 1 + pause * period / 1_000;
+            if used == 0 || now >= start + period {
+                (start, used) = (now, 0);
+            }
+            match event {
+                Event::Charge(cost, _) => {
+                    let charge = [limit.charge(&key, cost)];
+                    let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
+                    let fits = used + u64::from(cost) <= units;
+                    prop_assert_eq!(decision.allowed(), fits, "at {}", now);
+                    if let Some(receipt) = decision.receipt() {
+                        used += u64::from(cost);
+                        owed.push(Owed { receipt, units: cost });
+                    }
+                }
+                Event::Refund(ago, back) => {
+                    let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
+                    let Owed { receipt, .. } = &mut owed[place];
+                    let refund = [limit.charge(&key, back).of(*receipt)];
+                    let left = decide(Op::Refund, &refund, &mut states, now).unwrap().remaining();
+                    if receipt.charged_at() >= start {
+                        used -= u64::from(back.min(receipt.cost()));
+                    }
+                    *receipt = receipt.after(back);
+                    prop_assert_eq!(left, units - used, "at {}", now);
+                }
+                Event::Reset => {
+                    now += 1;
+                    states = [None];
+                    used = 0;
+                }
+                Event::Change | Event::Peek(_) => {}
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Two configurations of one name, in turn, as in a rolling deployment: over many periods, on both
 //! stores.
 
+#[cfg(feature = "redis")]
 mod support;
 
 use std::time::Duration;

@@ -134,7 +134,7 @@ proptest! {
         let mut passed: Vec<(u64, u64)> = Vec::new();
         let mut charges: Vec<Vec<(u64, usize)>> = vec![Vec::new(); quotas.len()];
         for (pause, backwards, costs) in steps {
-            // Now and then nobody asks for so long that a quota starts from what the others know.
+            // Now and then a pause is so long that quotas start from what the others know.
             let pause = if pause >= 99_000 { longest * 2 } else { pause * longest / 1_000 };
             now += pause;
             if pause * 2 >= longest {

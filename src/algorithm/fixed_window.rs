@@ -89,7 +89,7 @@ impl Counter for Window {
         *self = Self { count: self.count, since, ..Self::fresh(self.shape, now) };
     }
 
-    fn derived(&self, shape: Shape) -> Self {
+    fn derived(&self, shape: Shape, _: Micros) -> Self {
         let is_shorter = shape.period < self.shape.period;
         let end = match shape.anchor {
             Anchor::First if is_shorter => shape.end_from(self.at).min(self.end),

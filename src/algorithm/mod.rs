@@ -21,8 +21,8 @@
 //! - **Quotas in turn.** What a shorter period lets go of stays known as long as a longer one asks:
 //!   each is held to over all that passed, under whichever. See [`rotation`] and [`sliding_log`].
 //! - **A refund** names its charge, and leaves no more than if the charge had not been made.
-//! - **A refused check consumes nothing.** It writes only where one of the two rules above made
-//!   the state last longer, or drain faster, so that the `retry_after` it gave stays true. A peek
+//! - **A denied check consumes nothing.** It writes only where one of the rules above made the
+//!   state last longer, or drain faster, so that the `retry_after` it gave stays true. A peek
 //!   does not write even then: after a clock was set back or a rate was raised, its `retry_after`
 //!   is that of a charge made now.
 
@@ -54,7 +54,8 @@ pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
 pub(crate) enum Effect {
     /// Only answer.
     Dry,
-    /// Remember that the clock or the quota moved, so that what was answered stays true.
+    /// Remember that the clock or the quota moved, so that what was answered stays true; and that a
+    /// quota asked whose counts would otherwise be forgotten.
     Settle,
     /// Charge the cost if it fits; else settle. A cost of 0, and one that can never pass, have no
     /// effect.

@@ -41,8 +41,8 @@ pub(super) trait Counter: Clone {
     /// Goes on from `now` with what it holds, after the clock was set back. No earlier receipt
     /// counts any more.
     fn set_back(&mut self, now: Micros);
-    /// The same units in a window of another shape.
-    fn derived(&self, shape: Self::Shape) -> Self;
+    /// The units that count at `now`, in a window of another shape.
+    fn derived(&self, shape: Self::Shape, now: Micros) -> Self;
     /// Enters a charge that another quota allowed, which may be far above this counter's limit.
     fn enter(&mut self, now: Micros, units: u64);
     /// Takes units back out of the charge at `at`.
@@ -129,7 +129,7 @@ impl<C: Counter> Counters<C> {
                 best = Some(counter);
             }
         }
-        let Some(mut counter) = best.map(|counter| counter.derived(shape)) else {
+        let Some(mut counter) = best.map(|counter| counter.derived(shape, now)) else {
             return Own { counter: fresh, moved: false };
         };
         if counter.at().saturating_sub(now) > period {

@@ -14,7 +14,7 @@
 //! asks: until that has not asked for as long as it is. A denied check counts as asking; it is
 //! written down once half of the period has passed since the last time.
 //!
-//! A short period may allow far more within the long one than anyone needs to know. So the oldest
+//! A short period may allow far more within the long one than any quota has to know. So the oldest
 //! entries also leave once those after them hold as many units as the largest limit that asks,
 //! `keep.limit`. No decision changes: where a check counts units that left, it counts at least
 //! `keep.limit` others, and is denied. It passes once at most `limit - cost` units are left, and
@@ -99,7 +99,7 @@ impl Log {
         self.entries.drain(..entries);
     }
 
-    /// Carries out what a view found, and forgets what nobody needs.
+    /// Carries out what a view found, and forgets what no quota needs.
     fn adopt(&mut self, view: &View) {
         if view.set_back > 0 {
             self.since = self.newest() + 1;

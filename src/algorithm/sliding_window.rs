@@ -95,11 +95,14 @@ impl Counter for Cells {
     /// The same counts in other cells. A count goes where its cell ended, or where the last
     /// charge was: nothing is forgotten early, and nothing is moved behind its last charge, so
     /// that two quotas in turn do not keep it alive.
-    fn derived(&self, shape: Self::Shape) -> Self {
+    fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
         let mut cut = Self { at: self.at, since: self.at + 1, ..Self::fresh(shape, self.at) };
-        for (age, &count) in self.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+        // What has left the old window stays out, whether a charge has noticed it or not.
+        let mut old = self.clone();
+        old.advance_to(self.at.max(now));
+        for (age, &count) in old.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
             // Ages start from the newest cell, so they may reach back beyond time zero.
-            let end = (self.newest() as i64 - age as i64 + 1) * self.length as i64;
+            let end = (old.newest() as i64 - age as i64 + 1) * self.length as i64;
             let cell = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
             let age = usize::try_from(cut.newest() as i64 - cell).unwrap_or(0);
             if let Some(sum) = cut.counts.get_mut(age) {

@@ -165,7 +165,8 @@ impl RateLimiter {
         self.apply(Op::Refund, &[limit.charge(key, n).of(receipt)]).await
     }
 
-    /// Forgets what `key` has used under `limit`. Answers what is there afterwards.
+    /// Forgets what `key` has used under `limit`, and under other limits that
+    /// [share its budget](Limit). Answers what is there afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.apply(Op::Reset, &[limit.charge(key, 0)]).await
     }
