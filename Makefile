@@ -20,7 +20,7 @@ test: redis
 check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
-	for features in $(FEWER_FEATURES) axum; do \
+	for features in $(FEWER_FEATURES) axum tonic; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 

@@ -662,3 +662,46 @@ async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh(
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
     }
 }
+
+#[tokio::test]
+async fn stored_values_have_the_format_that_their_kind_stands_for() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_790_000_000));
+    let limiter = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
+    let quota = Quota::per_minute(5);
+    let mut behind = server.connection();
+    // A value that another version of this crate reads has to look the same. If this fails, the
+    // format changed: give the kind another letter (`Algorithm::kind`), and this list the new value.
+    for (limit, expected) in [
+        (
+            Limit::gcra("limit", quota),
+            ("b", "04065bfeda25e001000000022550ff00000000000001000000b71b00065bfeda25e000"),
+        ),
+        (
+            Limit::fixed_window("limit", quota),
+            ("w", "0100000000000003065bfeda25e001065bfeddb96700000007270e00065bfeda25e000"),
+        ),
+        (
+            Limit::sliding_window("limit", quota),
+            ("s", "0202000003938700065bfeda25e001065bfeda25e0000000000000000300000000000000"),
+        ),
+        (
+            Limit::sliding_log("limit", quota),
+            (
+                "l",
+                "03000003938700000000000005065bfeddb96701065bfeda25e00004010000000500000000000000010000000000000000000000000000065bfeda25e001000000000000010000000000000300000000010000000000000000000000000000000000000000",
+            ),
+        ),
+    ] {
+        let limit = limit.unwrap();
+        let key = Key::new("k");
+        limiter.check(&limit, &key).await.unwrap();
+        clock.advance(Duration::from_micros(1));
+        limiter.check_n(&limit, &key, 2).await.unwrap();
+        let value: Vec<u8> = behind.get(format!("tollgate:{{k}}:{}:limit", limit.kind())).unwrap();
+        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((limit.kind(), &*hex), expected, "{limit}");
+        clock.set(Duration::from_secs(1_790_000_000));
+    }
+}

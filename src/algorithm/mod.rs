@@ -226,6 +226,9 @@ impl Algorithm {
     }
 
     /// The kind of state, as it stands in a stored key.
+    ///
+    /// A format that changes gets another letter. Two versions of this crate in a rolling deployment
+    /// would else read each other's values as corrupt, and count each as a full budget.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => "b",
