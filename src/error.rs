@@ -97,6 +97,12 @@ impl Error {
         Self::new(Kind::Timeout, false)
     }
 
+    /// The same timeout, of a server that it names.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(self, server: &str) -> Self {
+        self.because(format!("Redis at {server}"))
+    }
+
     /// The store could not be reached. Nothing was charged.
     pub fn unreachable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(Kind::Unreachable, false).because(source)

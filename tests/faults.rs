@@ -222,6 +222,22 @@ async fn end_of_an_outage_is_one_event_with_its_length_and_what_was_not_decided(
 }
 
 #[tokio::test]
+async fn timeout_names_the_server() {
+    let server = RedisServer::start();
+    let store =
+        store_of(&server.url()).deadline(Duration::from_millis(50)).connect().await.unwrap();
+    check(&store, "k").await.unwrap();
+    server.pause(true);
+    let error = check(&store, "k").await.unwrap_err();
+    server.pause(false);
+    assert!(error.is_timeout() && error.may_have_charged(), "{error}");
+    assert!(
+        error.to_string().ends_with(&format!("Redis at 127.0.0.1:{}", server.port())),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn every_failure_to_reach_the_server_has_a_reason() {
     // Talks for as long as it takes to greet, and hangs up on every other connection.
     let turns = AtomicU64::new(0);

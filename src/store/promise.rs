@@ -24,6 +24,8 @@ pub(crate) struct Promise(Arc<Slot>);
 pub(crate) struct Promised {
     slot: Arc<Slot>,
     deadline: Instant,
+    /// Named in errors.
+    server: Arc<str>,
     /// Made when the answer is first waited for, inside a runtime.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -59,9 +61,10 @@ impl Slot {
 
 impl Promise {
     /// A promise, and the answer that waits for it until the deadline.
-    pub(crate) fn new(deadline: Instant) -> (Self, Promised) {
+    pub(crate) fn new(deadline: Instant, server: &Arc<str>) -> (Self, Promised) {
         let slot = Arc::new(Slot(Mutex::new(State::Waiting { sent: false, waker: None })));
-        let promised = Promised { slot: Arc::clone(&slot), deadline, timer: None };
+        let server = Arc::clone(server);
+        let promised = Promised { slot: Arc::clone(&slot), deadline, server, timer: None };
         (Self(slot), promised)
     }
 
@@ -106,8 +109,8 @@ impl Promised {
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
         Poll::Ready(match mem::replace(&mut *self.slot.lock(), State::Over) {
             State::Kept(answer) => answer,
-            State::Waiting { sent: true, .. } => Err(Error::timeout()),
-            State::Waiting { sent: false, .. } => Err(Error::timeout_unsent()),
+            State::Waiting { sent: true, .. } => Err(Error::timeout().of(&self.server)),
+            State::Waiting { sent: false, .. } => Err(Error::timeout_unsent().of(&self.server)),
             State::Over => return Poll::Pending,
         })
     }

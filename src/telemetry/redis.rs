@@ -38,14 +38,14 @@ impl RedisEvents {
         Self { server, connected, unreachable, closed, unreadable }
     }
 
-    pub(crate) fn server(&self) -> &str {
+    pub(crate) const fn server(&self) -> &Arc<str> {
         &self.server
     }
 
     /// A connection was made, or made again.
     pub(crate) fn connected(&self) {
         if let Some(unreported) = self.connected.report() {
-            let server = self.server();
+            let server = &*self.server;
             tracing::debug!(target: TARGET, server, unreported, "connected to Redis");
         }
     }
@@ -53,7 +53,7 @@ impl RedisEvents {
     /// An attempt to connect failed. Another follows after a pause.
     pub(crate) fn unreachable(&self, error: &dyn Display) {
         if let Some(unreported) = self.unreachable.report() {
-            let server = self.server();
+            let server = &*self.server;
             tracing::warn!(target: TARGET, server, %error, unreported, "no connection to Redis");
         }
     }
@@ -61,7 +61,7 @@ impl RedisEvents {
     /// A connection was given up, and the next check makes another.
     pub(crate) fn closed(&self, error: &dyn Display) {
         if let Some(unreported) = self.closed.report() {
-            let server = self.server();
+            let server = &*self.server;
             tracing::warn!(target: TARGET, server, %error, unreported, "Redis connection closed");
         }
     }
@@ -71,7 +71,7 @@ impl RedisEvents {
         let outage_ms = u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(
             target: TARGET,
-            server = self.server(),
+            server = &*self.server,
             outage_ms,
             undecided = outage.undecided,
             "Redis decides again"
@@ -83,7 +83,7 @@ impl RedisEvents {
         if let Some(unreported) = self.unreadable.report() {
             tracing::warn!(
                 target: TARGET,
-                server = self.server(),
+                server = &*self.server,
                 key,
                 unreported,
                 "a stored budget is corrupt and counts as full: something else writes to this key"

@@ -155,8 +155,8 @@ impl Batch {
     }
 
     /// Before sending, drops cancelled and expired checks.
-    pub(super) fn seal(&mut self, now: Instant) {
-        self.expire(now, Error::timeout_unsent);
+    pub(super) fn seal(&mut self, now: Instant, server: &str) {
+        self.expire(now, || Error::timeout_unsent().of(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for check in &mut self.checks {
             check.sent = check.promise.as_ref().is_some_and(Promise::send);

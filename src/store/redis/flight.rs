@@ -106,12 +106,13 @@ impl Flight {
     /// what the server says after that still counts, as a denial that stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let Self { cargo: Cargo { lane, batch, .. }, reply, .. } = self;
+        let timeout_error = || Error::timeout().of(lane.connections.events().server());
         while let Some(deadline) = batch.as_ref().and_then(Batch::first_deadline) {
             match timeout_at(deadline, &mut *reply).await {
                 Ok(answer) => return Some(answer),
                 Err(_) => {
                     let now = Instant::now();
-                    let expired = batch.as_mut().map(|batch| batch.expire(now, Error::timeout));
+                    let expired = batch.as_mut().map(|batch| batch.expire(now, timeout_error));
                     lane.connections.undecided(expired.unwrap_or(0));
                 }
             }
@@ -154,7 +155,7 @@ impl Flight {
             }
             None => {
                 connections.discard(handle, &Error::timeout());
-                batch.fail(Error::timeout)
+                batch.fail(|| Error::timeout().of(connections.events().server()))
             }
         };
         connections.undecided(failed);

@@ -95,7 +95,7 @@ impl Lane {
             }
             return Answer::ready(Err(Error::overloaded(*max_waiting)));
         }
-        let (promise, answer) = Promise::new(deadline);
+        let (promise, answer) = Promise::new(deadline, self.connections.events().server());
         let comes_alone = queue.senders == 0 && queue.batches.is_empty() && !queue.escorted;
         let batch = queue.batch_for(charges);
         batch.push(prefix, op, charges, deadline, promise, ticket);
@@ -149,7 +149,7 @@ impl Lane {
         queue.batches.front().filter(|batch| wanted(batch))?;
         let mut batch = queue.batches.pop_front()?;
         drop(queue);
-        batch.seal(Instant::now());
+        batch.seal(Instant::now(), self.connections.events().server());
         if batch.is_empty() {
             self.finish(batch);
             return None;
