@@ -260,3 +260,13 @@ async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
     let error = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap_err();
     assert!(error.may_have_charged(), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn max_wait_of_zero_waits_for_one_answer_and_not_for_units() {
+    let (limiter, store) = Late::limiter(|op| (op == Op::Charge).then_some(30 * MS));
+    let key = Key::new("k");
+    let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();
+    assert!(limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());
+    assert!(!limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());
+    assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 30 * MS]);
+}

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -123,6 +124,115 @@ async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
     }
     run(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(check(&store, "7").await.unwrap().remaining(), 4, "nothing was charged");
+}
+
+#[tokio::test]
+async fn refund_that_cannot_be_written_fails_alone() {
+    let server = RedisServer::start();
+    let store = store_of(&server.url()).connect().await.unwrap();
+    let (limit, key) = (daily(), Key::new("k"));
+    let charged = store.apply(Op::Charge, &[limit.charge(&key, 3)]).await.unwrap();
+    let receipt = charged.receipt().unwrap();
+    let refund = || store.apply(Op::Refund, &[limit.charge(&key, 1).of(receipt)]);
+    let (log, _guard) = Log::start();
+    run(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let error = refund().await.unwrap_err();
+    assert!(error.is_declined() && !error.may_have_charged(), "{error}");
+    run(&server, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    run(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    let error = refund().await.unwrap_err();
+    assert!(error.to_string().contains("OOM"), "{error}");
+    run(&server, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(refund().await.unwrap().remaining(), 3, "on the same connection");
+    let lines = log.lines();
+    assert!(lines.iter().all(|line| !line.contains("connection closed")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn reply_of_another_type_is_not_described_and_ends_its_connection() {
+    let server = FakeRedis::start(|command, arguments| {
+        let mut reply = b"$1000000\r\n".to_vec();
+        reply.extend(b"x".repeat(1_000_000));
+        reply.extend(b"\r\n");
+        greeting(command, arguments).or(Some(reply))
+    });
+    let store = store_of(&server.url()).build().unwrap();
+    for connections in 1..3 {
+        let error = check(&store, "k").await.unwrap_err();
+        assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");
+        assert_eq!(server.connections(), connections);
+    }
+}
+
+#[tokio::test]
+async fn server_that_answers_late_has_not_recovered() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(300);
+    let store = store_of(&server.url()).deadline(deadline).connect().await.unwrap();
+    check(&store, "k").await.unwrap();
+    let (log, _guard) = Log::start();
+    for _ in 0..2 {
+        server.pause(true);
+        assert!(check(&store, "k").await.unwrap_err().is_timeout());
+        // The answer comes before the connection is given up.
+        server.pause(false);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let back =
+        |lines: &[String]| lines.iter().filter(|line| line.contains("decides again")).count();
+    assert_eq!(back(&log.lines()), 0);
+    check(&store, "k").await.unwrap();
+    let lines = log.lines();
+    assert_eq!(back(&lines), 1, "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("undecided=2")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn checks_that_time_out_in_the_queue_are_counted() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(200);
+    let store = store_of(&server.url()).deadline(deadline).connect().await.unwrap();
+    check(&store, "k").await.unwrap();
+    let (log, _guard) = Log::start();
+    server.pause(true);
+    let (limit, keys) = (daily(), (0..500_u64).map(Key::from).collect::<Vec<_>>());
+    let mut answers = Vec::new();
+    for key in &keys {
+        // Some leave alone, and most are queued behind them.
+        let mut answer = Box::pin(store.apply(Op::Charge, &[limit.charge(key, 1)]));
+        assert!(futures_pending(&mut answer));
+        answers.push(answer);
+        tokio::task::yield_now().await;
+    }
+    for answer in answers {
+        assert!(answer.await.unwrap_err().is_unavailable());
+    }
+    server.pause(false);
+    while check(&store, "k").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let lines = log.lines();
+    let end = lines.iter().find(|line| line.contains("decides again")).expect("it recovered");
+    let undecided = end.split("undecided=").nth(1).and_then(|it| it.split(' ').next());
+    assert!(undecided.unwrap().parse::<u64>().unwrap() >= 500, "{end}");
+}
+
+fn futures_pending(answer: &mut std::pin::Pin<Box<tollgate::Answer>>) -> bool {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    answer.as_mut().poll(&mut cx).is_pending()
+}
+
+#[tokio::test]
+async fn blackholed_server_does_not_pile_up_attempts() {
+    // Accepts connections in its backlog, and never answers.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let store = store_of(&url).deadline(Duration::from_millis(5)).build().unwrap();
+    let tasks = tokio::runtime::Handle::current().metrics();
+    for _ in 0..200 {
+        assert!(check(&store, "k").await.is_err());
+        assert!(tasks.num_alive_tasks() < 6, "{} tasks", tasks.num_alive_tasks());
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use http::{Extensions, Response};
 use super::headers::Told;
 use super::settings::{KeyedLimit, Settings};
 use super::{MissingKey, OnMissingKey, OnStoreFailure, ResponseBody, refusal};
-use crate::{Answer, Charge, Decision, Error, Key, Op, telemetry};
+use crate::{Answer, Charge, Decision, Error, Key, Op, Source, telemetry};
 
 /// What becomes of a request before it is decided.
 pub(super) enum Admission<B> {
@@ -90,7 +90,9 @@ impl Settings {
     ) -> Outcome<B> {
         match answer {
             Ok(decision) => {
-                telemetry::decided(&self.undecided_events, &self.names);
+                if decision.source() != Source::DenyCache {
+                    telemetry::decided(&self.undecided_events, &self.names);
+                }
                 let told = Told::new(decision, self.reset_format);
                 if !told.decision.allowed() {
                     telemetry::refused(&self.names, &told.decision);

@@ -110,8 +110,12 @@ fn peer(parts: &Parts) -> Option<SocketAddr> {
         return Some(mock.0);
     }
     #[cfg(feature = "tonic")]
-    if let Some(info) = parts.extensions.get::<tonic::transport::server::TcpConnectInfo>() {
-        return info.remote_addr();
+    if let Some(peer) = parts
+        .extensions
+        .get::<tonic::transport::server::TcpConnectInfo>()
+        .and_then(tonic::transport::server::TcpConnectInfo::remote_addr)
+    {
+        return Some(peer);
     }
     parts.extensions.get::<SocketAddr>().copied()
 }

@@ -25,6 +25,9 @@ const TICK: Duration = Duration::from_micros(1);
 struct Patience {
     max_wait: Duration,
     deadline: Instant,
+    /// Until when the store is waited for. A caller that does not want to wait for units waits for
+    /// the one answer, as in every check.
+    answer_by: Instant,
     last_look: Instant,
 }
 
@@ -33,7 +36,9 @@ impl Patience {
         let now = Instant::now();
         let half = max_wait.checked_div(2).unwrap_or_default();
         let last_look = max_wait.saturating_sub(LAST_LOOK.min(half));
-        Self { max_wait, deadline: later(now, max_wait), last_look: later(now, last_look) }
+        let deadline = later(now, max_wait);
+        let answer_by = if max_wait.is_zero() { later(now, Duration::MAX) } else { deadline };
+        Self { max_wait, deadline, answer_by, last_look: later(now, last_look) }
     }
 
     fn left(&self) -> Duration {
@@ -59,8 +64,8 @@ impl RateLimiter {
     /// consumed stay consumed.
     ///
     /// `max_wait` bounds the whole call, and with it the time for which the store is waited for. A
-    /// `max_wait` that is shorter than the store needs to answer ends in an error; to ask once and
-    /// not to wait for units, use [`check_n`](Self::check_n).
+    /// `max_wait` that is shorter than the store needs to answer ends in an error. Zero asks once:
+    /// it waits for that answer, for as long as the store's deadline lets it, and not for units.
     ///
     /// # Errors
     ///
@@ -95,7 +100,7 @@ impl RateLimiter {
         if takes_nothing || batch.iter().any(never) {
             // It passes at once, or never: there is nothing to wait for, and nothing is charged.
             let answer = self.apply(Op::Charge, batch);
-            return timeout_at(patience.deadline, answer)
+            return timeout_at(patience.answer_by, answer)
                 .await
                 .map_err(|_| Error::timeout_unsent())?;
         }
@@ -155,7 +160,7 @@ impl RateLimiter {
         loop {
             let came_back = turn.came_back();
             let asked = Instant::now();
-            let answer = timeout_at(patience.deadline, self.apply(Op::Charge, batch)).await;
+            let answer = timeout_at(patience.answer_by, self.apply(Op::Charge, batch)).await;
             let decision = answer.map_err(|_| Error::timeout())??;
             let latency = asked.elapsed();
             if decision.allowed() {
@@ -211,7 +216,7 @@ impl RateLimiter {
         let mut refund = self.apply(Op::Refund, &back);
         let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {
             Poll::Ready(answer) => answer,
-            Poll::Pending => match timeout_at(patience.deadline, spawn(refund)).await {
+            Poll::Pending => match timeout_at(patience.answer_by, spawn(refund)).await {
                 Ok(Ok(answer)) => answer,
                 // The runtime shuts down, or the time is over.
                 Ok(Err(_)) | Err(_) => return Ok(charged),

@@ -1,4 +1,4 @@
-//! What this process knows of denials, and until when they hold.
+//! Denials that this process remembers, and when each expires.
 //!
 //! Units come back with time, with a refund, a reset or another quota; until then a check that was
 //! denied is denied. A denial is kept with the whole check (limits with their numbers, keys,
@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use super::Answer;
 use crate::{Charge, Decision, Error, Op, Source};
 
-/// Counters of what was taken back. Budgets that share one cost a few more questions.
-const COUNTERS: usize = 1024;
+/// Counters of what was taken back. A change of one budget also voids what is known of those that
+/// share its counter: one in so many.
+const COUNTERS: usize = 16_384;
 
 /// A denial of more limits weighs more: about as many bytes as a denial of one limit for each
 /// four.
@@ -225,8 +226,7 @@ enum Subject {
         known: Known,
         asked: Instant,
     },
-    /// A refund or a reset. What was denied before it happened no longer counts: neither what is
-    /// known when it leaves, nor what is answered until it is over.
+    /// A refund or a reset. It voids denials recorded before it was sent and until it is answered.
     Change {
         /// The numbers of the counters.
         counters: Vec<usize>,

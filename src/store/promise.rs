@@ -37,6 +37,8 @@ enum State {
     Waiting { sent: bool, waker: Option<Waker> },
     /// The answer is there.
     Kept(Result<Decision, Error>),
+    /// The caller waited until the deadline, and is gone.
+    TimedOut,
     /// The caller is gone, or has its answer.
     Over,
 }
@@ -68,14 +70,15 @@ impl Promise {
         (Self(slot), promised)
     }
 
-    /// Notes that the check is about to be sent. Returns false if its caller is gone.
-    pub(crate) fn send(&self) -> bool {
+    /// Notes that the check is about to be sent, unless its caller is gone.
+    pub(crate) fn send(&self) -> Departure {
         match &mut *self.0.lock() {
             State::Waiting { sent, .. } => {
                 *sent = true;
-                true
+                Departure::Sent
             }
-            State::Kept(_) | State::Over => false,
+            State::TimedOut => Departure::TimedOut,
+            State::Kept(_) | State::Over => Departure::Cancelled,
         }
     }
 
@@ -86,9 +89,23 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        // After `keep` this changes nothing.
-        self.0.keep(Err(Error::store("the runtime that its connection ran on was shut down")));
+        const REASON: &str = "the runtime that its connection ran on was shut down";
+        let sent = match *self.0.lock() {
+            State::Waiting { sent, .. } => sent,
+            State::Kept(_) | State::TimedOut | State::Over => return,
+        };
+        self.0.keep(Err(if sent { Error::store(REASON) } else { Error::unreachable(REASON) }));
     }
+}
+
+/// What becomes of a check when it is its turn to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    Sent,
+    /// Its caller waited until the deadline.
+    TimedOut,
+    /// Its caller went away.
+    Cancelled,
 }
 
 impl Promised {
@@ -107,11 +124,11 @@ impl Promised {
     }
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
-        Poll::Ready(match mem::replace(&mut *self.slot.lock(), State::Over) {
+        Poll::Ready(match mem::replace(&mut *self.slot.lock(), State::TimedOut) {
             State::Kept(answer) => answer,
             State::Waiting { sent: true, .. } => Err(Error::timeout().of(&self.server)),
             State::Waiting { sent: false, .. } => Err(Error::timeout_unsent().of(&self.server)),
-            State::Over => return Poll::Pending,
+            State::TimedOut | State::Over => return Poll::Pending,
         })
     }
 }
@@ -129,10 +146,10 @@ impl Future for Promised {
             State::Kept(_) => {
                 return match mem::replace(&mut *state, State::Over) {
                     State::Kept(answer) => Poll::Ready(answer),
-                    State::Waiting { .. } | State::Over => Poll::Pending,
+                    State::Waiting { .. } | State::TimedOut | State::Over => Poll::Pending,
                 };
             }
-            State::Over => return Poll::Pending,
+            State::TimedOut | State::Over => return Poll::Pending,
         }
         drop(state);
         if self.is_late(cx) { self.give_up() } else { Poll::Pending }
@@ -141,9 +158,14 @@ impl Future for Promised {
 
 impl Drop for Promised {
     fn drop(&mut self) {
-        let state = mem::replace(&mut *self.slot.lock(), State::Over);
+        let mut state = self.slot.lock();
+        if matches!(*state, State::TimedOut) {
+            return;
+        }
+        let left = mem::replace(&mut *state, State::Over);
         // The waker and the answer are dropped outside of the lock.
         drop(state);
+        drop(left);
     }
 }
 

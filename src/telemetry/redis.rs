@@ -7,13 +7,14 @@ use tokio::time::Instant;
 
 use super::{TARGET, Throttle};
 
-/// The events of one connection to Redis, each once a second at most.
+/// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {
     server: Arc<str>,
     connected: Throttle,
     unreachable: Throttle,
     closed: Throttle,
     unreadable: Throttle,
+    recovered: Throttle,
 }
 
 /// The time in which a server decides nothing.
@@ -34,8 +35,8 @@ impl Outage {
 
 impl RedisEvents {
     pub(crate) fn new(server: Arc<str>) -> Self {
-        let (connected, unreachable, closed, unreadable) = Default::default();
-        Self { server, connected, unreachable, closed, unreadable }
+        let (connected, unreachable, closed, unreadable, recovered) = Default::default();
+        Self { server, connected, unreachable, closed, unreadable, recovered }
     }
 
     pub(crate) const fn server(&self) -> &Arc<str> {
@@ -66,16 +67,28 @@ impl RedisEvents {
         }
     }
 
-    /// The server decides again.
+    /// The server decides again. This sums up what was left out of the outage's other events.
     pub(crate) fn recovered(&self, outage: &Outage) {
+        self.unreachable.forget();
+        self.closed.forget();
+        let Some(unreported) = self.recovered.report() else { return };
         let outage_ms = u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(
             target: TARGET,
             server = &*self.server,
             outage_ms,
             undecided = outage.undecided,
+            unreported,
             "Redis decides again"
         );
+    }
+
+    /// The server decided. Reports corrupt values of before that were left out.
+    pub(crate) fn decided(&self) {
+        if let Some(unreported) = self.unreadable.overdue() {
+            let server = &*self.server;
+            tracing::warn!(target: TARGET, server, unreported, "more stored budgets were corrupt");
+        }
     }
 
     /// A stored value was corrupt, and counted as none.

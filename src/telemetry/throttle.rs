@@ -39,7 +39,6 @@ impl Throttle {
 
     /// Returns how many were not reported, when the last report is a second ago. Asked where things
     /// go well, so that the count of one outage is not left for the next.
-    #[cfg(feature = "http")]
     pub(crate) fn overdue(&self) -> Option<u64> {
         if !self.some_unreported.load(Ordering::Relaxed) {
             return None;
@@ -50,6 +49,16 @@ impl Throttle {
         }
         self.some_unreported.store(false, Ordering::Relaxed);
         Some(std::mem::take(&mut state.unreported))
+    }
+}
+
+impl Throttle {
+    /// Forgets what was not reported: another event sums it up.
+    #[cfg(feature = "redis")]
+    pub(crate) fn forget(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.unreported = 0;
+        self.some_unreported.store(false, Ordering::Relaxed);
     }
 }
 
@@ -77,7 +86,6 @@ mod tests {
         assert_eq!(throttle.report(), None);
     }
 
-    #[cfg(feature = "http")]
     #[tokio::test(start_paused = true)]
     async fn what_was_left_out_is_due_after_a_second_and_once() {
         let throttle = Throttle::default();

@@ -4,17 +4,18 @@
 //! the script gets it once, with the number of times. So a hot key costs one key, one charge and
 //! one number, however many checks hit it.
 
+mod answers;
+
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::keys::Keys;
-use super::wire::{self, IN_SHORT, RawVerdict, Reply};
+use super::wire;
 use crate::algorithm::Algorithm;
 use crate::store::denials::Ticket;
-use crate::store::promise::Promise;
-use crate::telemetry::RedisEvents;
+use crate::store::promise::{Departure, Promise};
 use crate::{Charge, Decision, Error, Op};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
@@ -69,12 +70,6 @@ struct Check {
     ticket: Option<Ticket>,
     /// Whether the script is asked about it.
     sent: bool,
-}
-
-/// Where a run's verdicts are: those of its next check, and of its last.
-struct Place {
-    next: usize,
-    last: usize,
 }
 
 impl Batch {
@@ -154,19 +149,24 @@ impl Batch {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// Before sending, drops cancelled and expired checks.
-    pub(super) fn seal(&mut self, now: Instant, server: &str) {
-        self.expire(now, || Error::timeout_unsent().of(server));
+    /// Before sending, drops cancelled and expired checks. Returns how many have expired.
+    pub(super) fn drop_stale(&mut self, now: Instant, server: &str) -> usize {
+        let mut late = self.expire(now, || Error::timeout_unsent().of(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for check in &mut self.checks {
-            check.sent = check.promise.as_ref().is_some_and(Promise::send);
+            let departure = check.promise.as_ref().map(Promise::send);
+            late += usize::from(departure == Some(Departure::TimedOut));
+            check.sent = departure == Some(Departure::Sent);
             self.runs[check.run].times += u16::from(check.sent);
         }
+        late
     }
 
     /// Asks once more, now that the server said that it does not write at the moment: all charges
-    /// as peeks, because a denial needs no write. What gives units back fails.
-    pub(super) fn make_read_only(&mut self, reason: Arc<str>) {
+    /// as peeks, because a denial needs no write. What gives units back fails. A server that `deletes`
+    /// may have done so for one of those.
+    pub(super) fn make_read_only(&mut self, reason: Arc<str>, deletes: bool) -> usize {
+        let mut failed = 0;
         for run in &mut self.runs {
             match run.op {
                 Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
@@ -177,10 +177,17 @@ impl Batch {
         for check in &mut self.checks {
             if check.sent && self.runs[check.run].times == 0 {
                 check.sent = false;
-                check.answer(Err(Error::store(reason.to_string())));
+                failed += 1;
+                let reason = reason.to_string();
+                check.answer(Err(if deletes {
+                    Error::store(reason)
+                } else {
+                    Error::declined(reason)
+                }));
             }
         }
         self.read_only = Some(reason);
+        failed
     }
 
     pub(super) const fn is_read_only(&self) -> bool {
@@ -254,112 +261,19 @@ impl Batch {
         run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
     }
 
-    /// Answers every check with its part of the script's reply. Returns what is wrong with a
-    /// malformed one, after all checks failed with that.
-    pub(super) fn conclude(&mut self, reply: &[i64], events: &RedisEvents) -> Result<(), String> {
-        let mut numbers = Reply::new(reply);
-        let decided_at = numbers.number();
-        let answers = decided_at.and_then(|at| Some((at, self.read(numbers, events)?)));
-        let Some((decided_at, (verdicts, mut places))) = answers else {
-            return Err(malformed(reply));
-        };
-        for check in self.checks.iter_mut().filter(|check| check.sent) {
-            let (run, place) = (&self.runs[check.run], &mut places[check.run]);
-            let verdicts = &verdicts[place.next..][..run.size];
-            // The last answer stands for all that follow: they are answered alike.
-            place.next = usize::min(place.next + run.size, place.last);
-            let charges = &self.charges[run.first..][..run.size];
-            let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
-            let mut verdicts = verdicts.iter().zip(charges).map(|(told, charge)| {
-                let charged = if is_charged { charge.cost } else { 0 };
-                told.under(self.limits[usize::from(charge.limit)].1, charged)
-            });
-            let decision = match run.size {
-                1 => verdicts.next().map(Decision::from),
-                _ => Decision::of_group(verdicts.collect()),
-            };
-            let Some(decision) = decision.map(|decision| decision.made_at(decided_at)) else {
-                return Err(malformed(reply));
-            };
-            check.answer(match &self.read_only {
-                Some(reason) if run.is_peeked && decision.allowed() => {
-                    Err(Error::declined(reason.to_string()))
-                }
-                _ => Ok(decision),
-            });
-        }
-        Ok(())
-    }
-
-    /// All verdicts of a reply, with the places of each run's; and an event for each value that was
-    /// unreadable.
-    fn read(
-        &self,
-        mut reply: Reply<'_>,
-        events: &RedisEvents,
-    ) -> Option<(Vec<RawVerdict>, Vec<Place>)> {
-        let mut verdicts = Vec::with_capacity(self.checks.len());
-        let mut places = Vec::with_capacity(self.runs.len());
-        for run in &self.runs {
-            let next = verdicts.len();
-            let answers = match run.times {
-                times @ 0..=1 => times,
-                times => reply.number().filter(|answers| *answers <= times)?,
-            };
-            if run.times > 1 && answers == IN_SHORT {
-                self.read_in_short(run, &mut reply, &mut verdicts, events)?;
-            } else {
-                for _ in 0..answers {
-                    self.read_answer(run, &mut reply, &mut verdicts, events)?;
-                }
-            }
-            let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
-            // Nothing is asked for the places of a run that was not sent.
-            places.push(Place { next, last: last.or((run.times == 0).then_some(next))? });
-        }
-        reply.is_empty().then_some((verdicts, places))
-    }
-
-    /// The verdicts of a run's charges, once.
-    fn read_answer(
-        &self,
-        run: &Run,
-        reply: &mut Reply<'_>,
-        into: &mut Vec<RawVerdict>,
-        events: &RedisEvents,
-    ) -> Option<()> {
-        for charge in &self.charges[run.first..][..run.size] {
-            let told = reply.verdict()?;
-            if told.is_unreadable() {
-                events.unreadable(self.keys.get(charge.key.into()));
-            }
-            into.push(told);
-        }
-        Some(())
-    }
-
-    /// The verdicts of a run of one charge each: those that are admitted are told by the first.
-    fn read_in_short(
-        &self,
-        run: &Run,
-        reply: &mut Reply<'_>,
-        into: &mut Vec<RawVerdict>,
-        events: &RedisEvents,
-    ) -> Option<()> {
-        let charge = &self.charges[run.first];
-        let limit = &self.limits[usize::from(charge.limit)].0;
-        let admitted: u16 = reply.number().filter(|admitted| *admitted <= run.times)?;
-        if admitted > 0 {
-            let first = reply.first_of_several()?;
-            for before in 0..admitted {
-                into.push(first.later(before, charge.cost, limit)?);
-            }
-        }
-        if admitted < run.times { self.read_answer(run, reply, into, events) } else { Some(()) }
+    /// Whether some of its checks can still be answered in time.
+    pub(super) const fn is_in_time(&self) -> bool {
+        self.expired < self.checks.len()
     }
 
     /// Empty again, with its room kept for others.
     pub(super) fn clear(&mut self) {
+        // What was not sent did not happen.
+        for check in self.checks.iter_mut().filter(|check| !check.sent) {
+            if let Some(mut ticket) = check.ticket.take() {
+                ticket.answered(&Err(Error::timeout_unsent()));
+            }
+        }
         self.keys.clear();
         self.limits.clear();
         self.charges.clear();
@@ -382,13 +296,6 @@ impl Check {
             promise.keep(answer);
         }
     }
-}
-
-/// Describes a malformed reply by its start: it may be as long as the server likes.
-fn malformed(reply: &[i64]) -> String {
-    const SHOWN: usize = 8;
-    let start = &reply[..reply.len().min(SHOWN)];
-    format!("the script answered {} numbers that are no decisions, from {start:?}", reply.len())
 }
 
 impl Debug for Batch {

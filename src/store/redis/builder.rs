@@ -14,6 +14,7 @@ use super::tls::{self, Tls};
 use super::{Lanes, RedisStore};
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
+use crate::telemetry::RedisEvents;
 use crate::{ConfigError, ManualClock};
 
 /// Where a URL is not given.
@@ -216,8 +217,9 @@ impl RedisStoreBuilder {
         };
         // What is refused until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
+        let events = Arc::new(RedisEvents::new(server));
         let connections =
-            || Connections::new(pool.clone(), Arc::clone(&server), Arc::clone(&prefix));
+            || Connections::new(pool.clone(), Arc::clone(&events), Arc::clone(&prefix));
         let lane = |_| Lane::new(connections(), settings.clone());
         let lanes = Lanes {
             lanes: (0..self.lanes).map(lane).collect(),

@@ -1,7 +1,7 @@
 //! One call of the script.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::batch::Batch;
 use super::{script, wire};
@@ -35,7 +35,7 @@ pub(super) async fn run(
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
 ) -> RedisResult<Vec<i64>> {
-    match by_hash.query_async(&mut connection).await {
+    match ask(&by_hash, &mut connection).await {
         // The script was not there, so nothing was charged. It is loaded rather than sent with
         // EVAL: newer servers forget scripts that came with EVAL.
         Err(error) if is_no_script(&error) => {
@@ -43,13 +43,33 @@ pub(super) async fn run(
         }
         answer => return answer,
     }
-    match by_hash.query_async(&mut connection).await {
+    match ask(&by_hash, &mut connection).await {
         // It was flushed in between.
-        Err(error) if is_no_script(&error) => {
-            with_code(&by_hash).query_async(&mut connection).await
-        }
+        Err(error) if is_no_script(&error) => ask(&with_code(&by_hash), &mut connection).await,
         answer => answer,
     }
+}
+
+/// The numbers that the script answers. An answer of another type is not described: it may be as
+/// long as the server likes.
+async fn ask(call: &Cmd, connection: &mut MultiplexedConnection) -> RedisResult<Vec<i64>> {
+    let Value::Array(values) = call.query_async::<Value>(connection).await? else {
+        return Err(wrong_type());
+    };
+    let number = |value: Value| match value {
+        Value::Int(number) => Ok(number),
+        _ => Err(wrong_type()),
+    };
+    values.into_iter().map(number).collect()
+}
+
+fn wrong_type() -> RedisError {
+    (ErrorKind::UnexpectedReturnType, "the script answered something else than numbers").into()
+}
+
+/// Whether an answer belongs to another question, as far as can be seen.
+pub(super) fn is_out_of_step(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedReturnType | ErrorKind::Parse)
 }
 
 /// Runs the script with two keys and without a check. The keys are in two slots, so that a server
@@ -149,6 +169,7 @@ pub(super) fn ends_connection(error: &RedisError) -> bool {
     let elsewhere = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "MOVED", "CLUSTERDOWN"];
     error.is_io_error()
         || error.is_unrecoverable_error()
+        || is_out_of_step(error)
         || elsewhere.iter().any(|code| is_said(error, code))
 }
 

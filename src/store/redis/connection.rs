@@ -36,8 +36,8 @@ struct Shared {
     prefix: Arc<str>,
     state: Mutex<State>,
     /// Held by the task that connects.
-    connecting: tokio::sync::Mutex<()>,
-    events: RedisEvents,
+    connecting: Arc<tokio::sync::Mutex<()>>,
+    events: Arc<RedisEvents>,
 }
 
 #[derive(Default)]
@@ -83,15 +83,14 @@ impl Handle {
 }
 
 impl Connections {
-    /// `server` names the server in messages: never with a password.
-    pub(super) fn new(pool: Pool, server: Arc<str>, prefix: Arc<str>) -> Self {
+    pub(super) fn new(pool: Pool, events: Arc<RedisEvents>, prefix: Arc<str>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 pool,
                 prefix,
                 state: Mutex::default(),
-                connecting: tokio::sync::Mutex::default(),
-                events: RedisEvents::new(server),
+                connecting: Arc::default(),
+                events,
             }),
         }
     }
@@ -103,17 +102,19 @@ impl Connections {
 
     /// The connection there is, or a new one, or why there is none.
     pub(super) async fn get(&self) -> Result<Handle, String> {
-        {
-            let state = self.shared.lock();
-            if let Some(handle) = state.handle() {
-                return Ok(handle);
-            }
-            if state.backoff.is_waiting(Instant::now()) {
-                return Err(state.failure.clone());
-            }
+        if let Some(known) = self.shared.known() {
+            return known;
+        }
+        // Whoever waits here can go away. Only the attempt itself is a task, one at a time.
+        let only_one = Arc::clone(&self.shared.connecting).lock_owned().await;
+        if let Some(known) = self.shared.known() {
+            return known;
         }
         let shared = Arc::clone(&self.shared);
-        let connecting = tokio::spawn(async move { shared.connect().await });
+        let connecting = tokio::spawn(async move {
+            let _only_one = only_one;
+            shared.connect().await
+        });
         connecting.await.map_err(|error| error.to_string())?
     }
 
@@ -143,15 +144,16 @@ impl Connections {
         self.shared.events.closed(error);
     }
 
-    /// The server decided on this connection.
-    pub(super) fn heard(&self, handle: &Handle) {
+    /// The server decided on this connection. If it did `in_time`, an outage is over.
+    pub(super) fn heard(&self, handle: &Handle, in_time: bool) {
+        self.shared.events.decided();
         let mut state = self.shared.lock();
         if state.generation == handle.generation
             && let Some(current) = &mut state.current
         {
             current.heard = Instant::now();
         }
-        if let Some(outage) = state.outage.take() {
+        if let Some(outage) = state.outage.take_if(|_| in_time) {
             drop(state);
             self.shared.events.recovered(&outage);
         }
@@ -186,18 +188,17 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a connection, unless another task did, or failed to, a moment ago.
-    async fn connect(&self) -> Result<Handle, String> {
-        let _only_one = self.connecting.lock().await;
-        {
-            let state = self.lock();
-            if let Some(handle) = state.handle() {
-                return Ok(handle);
-            }
-            if state.backoff.is_waiting(Instant::now()) {
-                return Err(state.failure.clone());
-            }
+    /// The connection there is, or why no attempt is due.
+    fn known(&self) -> Option<Result<Handle, String>> {
+        let state = self.lock();
+        if let Some(handle) = state.handle() {
+            return Some(Ok(handle));
         }
+        state.backoff.is_waiting(Instant::now()).then(|| Err(state.failure.clone()))
+    }
+
+    /// Makes a connection.
+    async fn connect(&self) -> Result<Handle, String> {
         let attempt = match timeout(CONNECT_TIMEOUT, self.attempt()).await {
             Ok(attempt) => attempt,
             Err(_) => Err(format!("no answer within {CONNECT_TIMEOUT:?}")),

@@ -90,7 +90,13 @@ impl Flight {
             && Failure::of(error) == Failure::NotWritten
             && let Some(batch) = self.cargo.batch.as_mut().filter(|batch| !batch.is_read_only())
         {
-            batch.make_read_only(error.to_string().into());
+            // Redis deletes keys also when it is out of memory.
+            let deletes = error.code() != Some("MISCONF") && error.code() != Some("NOREPLICAS");
+            let failed = batch.make_read_only(error.to_string().into(), deletes);
+            self.cargo.lane.connections.undecided(failed);
+            if batch.is_empty() {
+                return self.cargo.finish();
+            }
             self.reply = call_for(&self.cargo.lane, batch, &self.cargo.handle);
             answer = self.answer().await;
         }
@@ -127,11 +133,9 @@ impl Flight {
         let failed = match answer {
             Some(Ok(reply)) if handle.is_trusted() => {
                 match batch.conclude(&reply, connections.events()) {
-                    Ok(()) => {
-                        if !batch.is_read_only() {
-                            connections.heard(handle);
-                        }
-                        0
+                    Ok(declined) => {
+                        connections.heard(handle, batch.is_in_time() && !batch.is_read_only());
+                        declined
                     }
                     Err(reason) => {
                         // What follows may be the answers to other questions.
@@ -143,6 +147,9 @@ impl Flight {
             }
             Some(Ok(_)) => batch.fail(|| Error::store("an earlier answer was malformed")),
             Some(Err(error)) => {
+                if call::is_out_of_step(&error) {
+                    handle.distrust();
+                }
                 if call::ends_connection(&error) {
                     connections.discard(handle, &error);
                 }
@@ -163,11 +170,17 @@ impl Flight {
     }
 }
 
-impl Drop for Cargo {
-    fn drop(&mut self) {
+impl Cargo {
+    fn finish(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.lane.finish(batch);
         }
+    }
+}
+
+impl Drop for Cargo {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 

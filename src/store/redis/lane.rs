@@ -149,7 +149,8 @@ impl Lane {
         queue.batches.front().filter(|batch| wanted(batch))?;
         let mut batch = queue.batches.pop_front()?;
         drop(queue);
-        batch.seal(Instant::now(), self.connections.events().server());
+        let late = batch.drop_stale(Instant::now(), self.connections.events().server());
+        self.connections.undecided(late);
         if batch.is_empty() {
             self.finish(batch);
             return None;
