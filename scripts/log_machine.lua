@@ -255,6 +255,10 @@ local function machine()
     local i, age = count_older(newest - charged_at + 1)
     if newest - age ~= charged_at then return end
     local units = min(back, select(2, entry(i)) - units_before(i))
+    if new_period ~= period or limit ~= most then
+      local held = sum - before - units_before(count_older(newest - time + period))
+      if held >= most then units = min(units, held - most) end
+    end
     if units <= 0 then return end
     changed = true
     if entries - i < MAX_CHANGED then

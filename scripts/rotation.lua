@@ -144,7 +144,7 @@ local function machine()
       for i = 1, #others do longest = max(longest, others[i].period) end
       local kept = {}
       for i = 1, #others do
-        if now < others[i].asked + longest then kept[#kept + 1] = others[i] end
+        if now < others[i].asked + longest + floor(longest / 2) then kept[#kept + 1] = others[i] end
       end
       make_room(kept, MAX_COUNTERS - 1)
       others = kept

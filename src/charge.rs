@@ -33,7 +33,7 @@ pub struct Charge<'a> {
 }
 
 impl Charge<'_> {
-    /// The same, as what is to be taken back of an earlier charge.
+    /// Sets the receipt of the charge to refund.
     #[must_use]
     pub const fn of(mut self, receipt: Receipt) -> Self {
         self.receipt = Some(receipt);

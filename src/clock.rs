@@ -14,7 +14,7 @@ const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
 /// Longer than any process runs.
 const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 
-/// The instant so much later. What is longer than any process runs, is as long as that.
+/// Adds `by` to an instant, capped at 100 years.
 pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
     instant.checked_add(by.min(FOREVER)).unwrap_or(instant)
 }

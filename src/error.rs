@@ -194,7 +194,7 @@ impl fmt::Display for Error {
             Kind::Timeout if self.may_have_charged => {
                 "the rate limit store did not answer within its deadline"
             }
-            Kind::Timeout => "the wait ended before the rate limit store was asked",
+            Kind::Timeout => "the deadline was over before the check was sent",
             Kind::Unreachable => "the rate limit store could not be reached",
             Kind::Store => "the rate limit store did not answer with a decision",
             Kind::Declined => "the rate limit store does not decide at the moment",

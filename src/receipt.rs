@@ -5,8 +5,12 @@ use crate::decision::Micros;
 /// Names a charge, so that a [refund](crate::RateLimiter::refund) takes back that charge and not a
 /// later one: the time of the charge and its cost, under one limit.
 ///
-/// An allowed [`Decision`](crate::Decision::receipt) has one. It is plain data: it can be stored,
-/// and used in another process.
+/// An allowed [`Decision`](crate::Decision::receipt) has one. It is plain data: store its
+/// [time](Self::charged_at) and [cost](Self::cost), and make it again with [`new`](Self::new), in any
+/// process.
+///
+/// A receipt does not name its limit and key. Used under others, it gives back units that were not
+/// charged there, and the store cannot tell.
 ///
 /// A receipt is good for one refund. For another one of the same charge, take what
 /// [`after`](Self::after) leaves: a receipt that is used twice takes back what others used.

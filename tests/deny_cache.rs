@@ -228,6 +228,21 @@ async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over()
 }
 
 #[tokio::test(start_paused = true)]
+async fn change_that_the_store_does_not_confirm_takes_no_standing_denial_back() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    store.off.store(true, Ordering::SeqCst);
+    assert!(limiter.reset(&limit, &key).await.is_err());
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it still stands");
+    store.off.store(false, Ordering::SeqCst);
+    limiter.reset(&limit, &key).await.unwrap();
+    store.off.store(true, Ordering::SeqCst);
+    assert!(limiter.check(&limit, &key).await.is_err(), "it was taken back");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_is_remembered_as_a_whole() {
     let (store, limiter, _) = replicas();
     let (tight, wide) =

@@ -177,6 +177,35 @@ fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
     assert!(started.elapsed() < Duration::from_secs(10), "before: for ever");
 }
 
+#[test]
+fn runtime_that_stands_still_does_not_stop_other_runtimes() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (working, idle) = (runtime(), runtime());
+    let deadline = Duration::from_millis(100);
+    let store = server.store().deadline(deadline).deny_for(Duration::ZERO);
+    let store = working.block_on(store.connect()).unwrap();
+    let limiter = RateLimiter::new(store);
+    let check = |number: u64| {
+        let limiter = limiter.clone();
+        async move { limiter.check(&daily(), &Key::from(number)).await }
+    };
+    // They leave, and nothing drives what waits for their answers.
+    idle.block_on(async {
+        (0..20).for_each(|number| drop(tokio::spawn(check(number))));
+        tokio::task::yield_now().await;
+    });
+    let failed = working.block_on(async {
+        let mut failed = 0;
+        for number in 0..60 {
+            failed += u32::from(check(number).await.is_err());
+        }
+        failed
+    });
+    // Places that have not moved for three deadlines are given up as lost.
+    assert!(failed <= 5, "{failed} of 60 checks failed (before: all)");
+}
+
 #[tokio::test]
 async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound() {
     let server = RedisServer::start();

@@ -433,7 +433,7 @@ fn extractor_of_an_extension_is_copied_whatever_the_extension_is() {
 fn extensions_closures_and_boxed_extractors_give_keys() {
     let user = Extension::new(|user: &UserId| Key::from(user.0));
     let mut request = plain("/");
-    assert_eq!(key_of(&user, plain("/")).unwrap_err(), "nothing says who sent it");
+    assert_eq!(key_of(&user, plain("/")).unwrap_err(), "the request has no rate limit key");
     request.extensions_mut().insert(UserId(7));
     assert_eq!(key_of(&user, request).unwrap(), "7");
 
@@ -473,7 +473,7 @@ fn what_is_wrong_is_told_when_the_layer_is_built() {
     assert!(layer("api", PER_MINUTE).is_ok());
     assert!(layer("api", PER_MINUTE).is_ok(), "the same again is no mistake");
     for (name, quota, why) in [
-        ("api", Quota::per_minute(3), "the name is taken in this limiter by 2 per 60s"),
+        ("api", Quota::per_minute(3), "this limiter already has the name for 2 per 60s"),
         ("zero", Quota::per_minute(0), "the limit is 0"),
         ("burst", Quota::per_minute(1).burst(2), "has no burst"),
         ("new\nline", PER_MINUTE, "the name has to fit into a header value"),

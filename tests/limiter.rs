@@ -173,9 +173,9 @@ async fn one_name_stands_for_one_quota() {
     let error = limiter.register(&ten_a_second(2)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "limit `limit`: the name is taken in this limiter by 10 per 1s, burst 1 (GCRA), and this \
-         is 10 per 1s, burst 2 (GCRA): limits of one name share their budgets, so give this one \
-         another name, or the same quota"
+        "limit `limit`: this limiter already has the name for 10 per 1s, burst 1 (GCRA), and the new \
+         limit is 10 per 1s, burst 2 (GCRA): limits of one name share their budgets; give this one \
+         another name, or to change a quota at run time, build the layer on a new RateLimiter"
     );
 }
 

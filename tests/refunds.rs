@@ -340,3 +340,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn refund_in_a_log_of_two_quotas_does_not_uncover_what_was_forgotten() {
+    let log = |limit, seconds| {
+        Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(seconds))).unwrap()
+    };
+    let (short, long, key) = (log(10, 1), log(10, 100), Key::new("k"));
+    let mut state = [None];
+    let mut at = |second: u64, op, charge: Charge<'_>| {
+        decide(op, &[charge], &mut state, START + second * SECOND).unwrap()
+    };
+    assert!(at(0, Op::Charge, long.charge(&key, 1)).allowed());
+    assert!(at(0, Op::Charge, short.charge(&key, 9)).allowed());
+    let first = at(3, Op::Charge, short.charge(&key, 10)).receipt().unwrap();
+    let second = at(5, Op::Charge, short.charge(&key, 10)).receipt().unwrap();
+    at(6, Op::Refund, short.charge(&key, 10).of(second));
+    at(6, Op::Refund, short.charge(&key, 10).of(first));
+    // Without the two charges, the ten units of the start would count for a hundred seconds.
+    assert!(!at(7, Op::Charge, long.charge(&key, 10)).allowed());
+}

@@ -200,7 +200,7 @@ mod with_the_feature {
             // Redis waits for the end of a line, which no handshake has.
             (
                 server.store("rediss", "127.0.0.1", plain),
-                "timed out; check that Redis runs, and the URL: scheme",
+                "timed out; check that Redis runs there, and the URL's host, port and scheme",
             ),
             (server.store("redis", "127.0.0.1", server.port), "(`rediss://` is TLS)"),
         ] {

@@ -11,8 +11,9 @@
 //!   `retry_after` stays true.
 //! - A counter goes once its quota has not asked for as long as the longest period. Until then an
 //!   empty one is kept, too: without it a short quota would start from the long one's whole count
-//!   again and again. A denied check counts as asking: it is written down once half a period has
-//!   passed since the last time.
+//!   again and again. A denied check counts as asking, and is written down once half a period has
+//!   passed since the last time; so a counter is kept for half a period more.
+//! - When the budget is full, all counters go.
 //!
 //! Most budgets have one counter, and are as small and as fast as if there were no others.
 //!
@@ -22,7 +23,7 @@ use super::Effect;
 use crate::Receipt;
 use crate::decision::Micros;
 
-/// The most counters of a budget. Of more, the one goes whose quota needs it for the shortest time.
+/// The most counters of a budget. A fifth evicts the one that its quota needs for the shortest time.
 const MAX_COUNTERS: usize = 4;
 
 /// A window's count.
@@ -176,7 +177,8 @@ impl<C: Counter> Counters<C> {
             let before = others.len();
             let periods = others.iter().map(|other| other.counter.period());
             let longest = periods.fold(self.first.period(), Micros::max);
-            others.retain(|other| now < other.asked + longest);
+            // Half a period more: a denied check may not have been written down for that long.
+            others.retain(|other| now < other.asked + longest + longest / 2);
             make_room(others, MAX_COUNTERS - 1);
             if others.len() == before {
                 return;

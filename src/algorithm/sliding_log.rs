@@ -189,6 +189,23 @@ impl SlidingLog {
     }
 }
 
+impl SlidingLog {
+    /// The units that a refund may take out of the log.
+    ///
+    /// A log of several quotas forgets entries that still count, once newer ones hold all that any
+    /// quota can need. Without those, a refund would uncover what is forgotten: so it leaves as much
+    /// as the largest limit. A quota that has the log for itself never has more than its limit.
+    fn spare(&self, log: &Log, now: i64) -> u64 {
+        if log.keep.period == self.period && log.keep.limit == self.limit {
+            return u64::MAX;
+        }
+        let left = now.max(log.newest()) - log.keep.period as i64;
+        let first = log.entries.partition_point(|entry| entry.at <= left);
+        let held = log.sum() - log.sum_before(first);
+        held.checked_sub(log.keep.limit).unwrap_or(u64::MAX)
+    }
+}
+
 impl Rule for SlidingLog {
     type State = Log;
 
@@ -245,7 +262,10 @@ impl Rule for SlidingLog {
         let place = log.entries.partition_point(|entry| entry.at < charged_at);
         if let Some(entry) = log.entries.get(place).filter(|entry| entry.at == charged_at) {
             let held = entry.sum - log.sum_before(place);
-            log.take_back(place, units.min(held));
+            let units = units.min(held).min(self.spare(log, now as i64));
+            if units > 0 {
+                log.take_back(place, units);
+            }
         }
         if log.entries.is_empty() {
             *state = None;

@@ -136,7 +136,7 @@ where
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         parts.extensions.get::<T>().map(&self.key).ok_or_else(|| {
-            MissingKey::new("nothing says who sent it").detail(format!(
+            MissingKey::new("the request has no rate limit key").detail(format!(
                 "the request has no `{}` extension: put the layer that adds it outside this one",
                 type_name::<T>()
             ))

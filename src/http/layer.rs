@@ -58,7 +58,8 @@ use crate::{ConfigError, Decision, Limit, Quota, RateLimiter};
 /// name, and the same key. Stacked layers are decided one after another, the outer first; what
 /// an outer layer charged stays charged if an inner one refuses. To charge all or none, put the
 /// limits into [one layer](Self::builder). Of stacked layers, the headers and the decision in the
-/// extensions tell the tightest budget.
+/// extensions tell the tightest budget. Its receipt is that layer's: to refund a request, put all
+/// limits into one layer.
 ///
 /// Put it inside a CORS layer, so that refusals carry its headers too, and let that expose
 /// `Retry-After` and `X-RateLimit-*`. Inside authentication, where the key is a user. The headers

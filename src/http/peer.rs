@@ -15,7 +15,7 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
     `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the feature `tonic`; \
     elsewhere, put the peer's `SocketAddr` into the request's extensions";
 
-/// The address of the peer: who the connection comes from.
+/// The address of the peer.
 ///
 /// A client cannot spoof it, and behind a proxy it is the proxy's: everyone shares one budget then.
 /// An IPv4 address counts as a whole, in whichever form a dual-stack listener shows it; of an

@@ -67,6 +67,9 @@ impl RateLimiter {
     /// `max_wait` that is shorter than the store needs to answer ends in an error. Zero asks once:
     /// it waits for that answer, for as long as the store's deadline lets it, and not for units.
     ///
+    /// It waits for units, not for the store: while the store is unavailable, it returns the error at
+    /// once. Retry after a pause then.
+    ///
     /// # Errors
     ///
     /// If the store could not decide, as in every check. An error that [is a

@@ -209,8 +209,9 @@ impl RateLimiter {
         for limit in new {
             if let Some(known) = limits.get(limit.name()).filter(|known| !known.decides_as(limit)) {
                 return Err(ConfigError::new(format!(
-                    "the name is taken in this limiter by {known}, and this is {limit}: limits of \
-                     one name share their budgets, so give this one another name, or the same quota",
+                    "this limiter already has the name for {known}, and the new limit is {limit}: \
+                     limits of one name share their budgets; give this one another name, or to \
+                     change a quota at run time, build the layer on a new RateLimiter",
                 ))
                 .of_limit(limit.name()));
             }

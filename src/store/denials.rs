@@ -60,7 +60,10 @@ struct Denial {
 /// Changes of budgets that void what is known of them.
 #[derive(Default)]
 struct Counter {
+    /// Changes that began, or ended in whatever way.
     changes: AtomicU64,
+    /// Changes that the store confirmed.
+    confirmed: AtomicU64,
     /// Until when a change may still happen, in microseconds since the start.
     unsettled_until: AtomicU64,
 }
@@ -74,6 +77,8 @@ struct Known {
     quota: u64,
     /// What was known to have changed in its budgets when it was asked.
     generation: u64,
+    /// The same, of changes that were confirmed.
+    confirmed: u64,
 }
 
 #[derive(Clone)]
@@ -138,14 +143,15 @@ impl Denials {
         };
         let id = half(&self.hashers[0]) << 64 | half(&self.hashers[1]);
         let mut quota = self.hashers[0].build_hasher();
-        let (mut generation, mut unsettled_until) = (0_u64, 0);
+        let (mut generation, mut confirmed, mut unsettled_until) = (0_u64, 0_u64, 0);
         for charge in batch {
             charge.limit.algorithm().hash(&mut quota);
             let counter = &self.counters[self.counter(charge)];
             generation = generation.wrapping_add(counter.changes.load(Ordering::Acquire));
+            confirmed = confirmed.wrapping_add(counter.confirmed.load(Ordering::Acquire));
             unsettled_until = counter.unsettled_until.load(Ordering::Acquire).max(unsettled_until);
         }
-        (Known { id, quota: quota.finish(), generation }, unsettled_until)
+        (Known { id, quota: quota.finish(), generation, confirmed }, unsettled_until)
     }
 
     fn counter(&self, charge: &Charge<'_>) -> usize {
@@ -165,7 +171,10 @@ impl Denials {
         if denial.known.quota != known.quota {
             // Under another quota the budgets change in another way.
             self.cache.remove(&known.id);
-            self.counters_of(batch).for_each(Counter::count);
+            self.counters_of(batch).for_each(|counter| {
+                counter.count();
+                counter.confirm();
+            });
             return None;
         }
         (denial.known == *known && now < denial.until).then(|| denial.again_at(now))
@@ -213,6 +222,10 @@ impl Counter {
     fn count(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
+
+    fn confirm(&self) {
+        self.confirmed.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 /// Goes along with a question, and learns what becomes of it.
@@ -250,9 +263,13 @@ impl Ticket {
                 self.denials.record(*known, *asked, decision);
             }
             (Subject::Charge { .. }, Err(_)) => {}
-            (Subject::Change { settled, .. }, answer) => {
-                *settled = answer.as_ref().err().is_none_or(|error| !error.may_have_charged());
+            (Subject::Change { counters, settled }, Ok(_)) => {
+                *settled = true;
+                for &number in &*counters {
+                    self.denials.counters[number].confirm();
+                }
             }
+            (Subject::Change { settled, .. }, Err(error)) => *settled = !error.may_have_charged(),
         }
     }
 }
@@ -293,6 +310,10 @@ impl Standing {
     fn denial(&self) -> Option<Decision> {
         let denial = self.denials.cache.get(&self.known.id)?;
         let now = Instant::now();
-        (denial.known == self.known && now < denial.stands_until).then(|| denial.again_at(now))
+        // A refund or a reset that the store did not confirm takes no denial back.
+        let stands = denial.known.quota == self.known.quota
+            && denial.known.confirmed == self.known.confirmed
+            && now < denial.stands_until;
+        stands.then(|| denial.again_at(now))
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn undecided(at_most: &Throttle, limits: &str, error: &Error, forward
 pub(crate) fn decided(undecided: &Throttle, limits: &str) {
     if let Some(unreported) = undecided.overdue() {
         tracing::error!(
-            target: TARGET, limits, unreported, "more requests could not be decided before"
+            target: TARGET, limits, unreported, "suppressed: request could not be decided"
         );
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn keyless(at_most: &Throttle, limit: &str, reason: &str, forwarded: 
 pub(crate) fn keyed(keyless: &Throttle, limit: &str) {
     if let Some(unreported) = keyless.overdue() {
         tracing::warn!(
-            target: TARGET, limit, unreported, "more requests had no rate limit key before"
+            target: TARGET, limit, unreported, "suppressed: request without a rate limit key"
         );
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct RedisEvents {
     closed: Throttle,
     unreadable: Throttle,
     recovered: Throttle,
+    replaced: Throttle,
 }
 
 /// The time in which a server decides nothing.
@@ -35,8 +36,15 @@ impl Outage {
 
 impl RedisEvents {
     pub(crate) fn new(server: Arc<str>) -> Self {
-        let (connected, unreachable, closed, unreadable, recovered) = Default::default();
-        Self { server, connected, unreachable, closed, unreadable, recovered }
+        Self {
+            server,
+            connected: Throttle::default(),
+            unreachable: Throttle::default(),
+            closed: Throttle::default(),
+            unreadable: Throttle::default(),
+            recovered: Throttle::default(),
+            replaced: Throttle::default(),
+        }
     }
 
     pub(crate) const fn server(&self) -> &Arc<str> {
@@ -67,6 +75,14 @@ impl RedisEvents {
         }
     }
 
+    /// A connection was closed in silence, which is no failure of the server.
+    pub(crate) fn replaced(&self, error: &dyn Display) {
+        if let Some(unreported) = self.replaced.report() {
+            let server = &*self.server;
+            tracing::debug!(target: TARGET, server, %error, unreported, "idle Redis connection closed");
+        }
+    }
+
     /// The server decides again. This sums up what was left out of the outage's other events.
     pub(crate) fn recovered(&self, outage: &Outage) {
         self.unreachable.forget();
@@ -87,7 +103,7 @@ impl RedisEvents {
     pub(crate) fn decided(&self) {
         if let Some(unreported) = self.unreadable.overdue() {
             let server = &*self.server;
-            tracing::warn!(target: TARGET, server, unreported, "more stored budgets were corrupt");
+            tracing::warn!(target: TARGET, server, unreported, "suppressed: a stored budget is corrupt");
         }
     }
 

@@ -129,7 +129,7 @@ impl RedisStoreBuilder {
 
     /// Sets how many checks may wait for an answer, queued or in flight. Default: 16,384. Beyond
     /// that a check fails at once: the store [is overloaded](crate::Error::is_overloaded). A check
-    /// whose caller gave it up counts until its batch is over. Each lane has its share of the room,
+    /// whose caller gave it up counts until its batch is over. The bound is divided among the lanes,
     /// and the second half of that is not for a key that more than 256 of the checks in the newest
     /// batch are of, so that a single hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
@@ -238,13 +238,10 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
         for lane in &*store.lanes.lanes {
-            lane.connections.get().await.map_err(|reason| {
-                ConfigError::new(format!(
-                    "the rate limit store could not be reached: {reason}; check that Redis runs, \
-                     and the URL: scheme (`rediss://` is TLS), host, port, user, password and \
-                     database"
-                ))
-            })?;
+            lane.connections
+                .get()
+                .await
+                .map_err(|reason| ConfigError::new(format!("cannot use the Redis at {reason}")))?;
         }
         Ok(store)
     }

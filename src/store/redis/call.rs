@@ -105,6 +105,16 @@ fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
+/// An error's text, cut: a server may say as much as it likes, and each check repeats it.
+pub(super) fn brief(error: &RedisError) -> String {
+    const LONGEST: usize = 300;
+    let text = error.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
 /// What an error says of the call that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {

@@ -105,7 +105,7 @@ impl Connections {
         if let Some(known) = self.shared.known() {
             return known;
         }
-        // Whoever waits here can go away. Only the attempt itself is a task, one at a time.
+        // A caller that waits here can go away. Only the attempt itself is a task, one at a time.
         let only_one = Arc::clone(&self.shared.connecting).lock_owned().await;
         if let Some(known) = self.shared.known() {
             return known;
@@ -141,7 +141,11 @@ impl Connections {
         }
         state.failure = format!("{}: {error}", self.shared.events.server());
         drop(state);
-        self.shared.events.closed(error);
+        if is_failure {
+            self.shared.events.closed(error);
+        } else {
+            self.shared.events.replaced(error);
+        }
     }
 
     /// The server decided on this connection. If it did `in_time`, an outage is over.
@@ -201,7 +205,10 @@ impl Shared {
     async fn connect(&self) -> Result<Handle, String> {
         let attempt = match timeout(CONNECT_TIMEOUT, self.attempt()).await {
             Ok(attempt) => attempt,
-            Err(_) => Err(format!("no answer within {CONNECT_TIMEOUT:?}")),
+            Err(_) => Err(format!(
+                "no answer within {CONNECT_TIMEOUT:?}; check that Redis runs there, and the URL's \
+                 host, port and scheme (`rediss://` is TLS)"
+            )),
         };
         match attempt {
             Ok(lease) => {

@@ -64,7 +64,7 @@ impl Flight {
         if handle.was_silent
             && let Some(error) = is_closed(&handle, cx)
         {
-            lane.connections.replace(&handle, &error);
+            lane.connections.replace(&handle, &call::brief(&error));
             return Err(sending);
         }
         let Some(batch) = lane.take_first(wanted) else { return Err(sending) };
@@ -92,7 +92,7 @@ impl Flight {
         {
             // Redis deletes keys also when it is out of memory.
             let deletes = error.code() != Some("MISCONF") && error.code() != Some("NOREPLICAS");
-            let failed = batch.make_read_only(error.to_string().into(), deletes);
+            let failed = batch.make_read_only(call::brief(error).into(), deletes);
             self.cargo.lane.connections.undecided(failed);
             if batch.is_empty() {
                 return self.cargo.finish();
@@ -150,11 +150,12 @@ impl Flight {
                 if call::is_out_of_step(&error) {
                     handle.distrust();
                 }
+                let text = call::brief(&error);
                 if call::ends_connection(&error) {
-                    connections.discard(handle, &error);
+                    connections.discard(handle, &text);
                 }
                 let charged = Failure::of(&error) == Failure::Unknown;
-                let error = format!("{}: {error}", connections.events().server());
+                let error = format!("{}: {text}", connections.events().server());
                 batch.fail(|| match charged {
                     true => Error::store(error.clone()),
                     false => Error::declined(error.clone()),

@@ -14,7 +14,7 @@ pub(super) async fn greet(
     connection: &mut MultiplexedConnection,
     prefix: &str,
 ) -> Result<(), String> {
-    // By itself: a server that wants a password refuses what is as long as the script unheard.
+    // By itself, and first: without a password a server closes the connection on a large command.
     redis::cmd("PING").query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
     let mut probe = redis::cmd("EVAL");
     probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
@@ -44,7 +44,7 @@ pub(super) async fn greet(
 
 /// Why there is no connection to work with, on one line.
 pub(super) fn in_words(error: &RedisError) -> String {
-    use ServerErrorKind::{Ask, ClusterDown, CrossSlot, Moved};
+    use ServerErrorKind::{Ask, ClusterDown, CrossSlot, Moved, NoPerm};
 
     if let Some(failure) = tls::failure(error) {
         return failure;
@@ -53,8 +53,29 @@ pub(super) fn in_words(error: &RedisError) -> String {
         ErrorKind::Parse => "what answers there does not speak Redis's protocol".to_owned(),
         ErrorKind::Server(CrossSlot | ClusterDown | Moved | Ask) => format!(
             "this server is in cluster mode, and Redis Cluster is not supported: name a server \
-             that is not part of a cluster ({error})"
+             that is not part of a cluster ({})",
+            call::brief(error)
         ),
-        _ => error.to_string().replace('\n', " "),
+        _ => {
+            let advice = match error.kind() {
+                ErrorKind::Io => {
+                    "; check that Redis runs there, and the URL's host, port and scheme \
+                     (`rediss://` is TLS)"
+                }
+                ErrorKind::AuthenticationFailed => {
+                    "; check the URL's user and password, and write a password alone as \
+                     redis://:password@host"
+                }
+                ErrorKind::Server(NoPerm) => {
+                    "; RedisStore's documentation lists the rights that its user needs"
+                }
+                _ if error.code() == Some("NOAUTH") => {
+                    "; the URL has no password: write redis://:password@host, or \
+                     redis://user:password@host"
+                }
+                _ => "",
+            };
+            format!("{}{advice}", call::brief(error)).replace('\n', " ")
+        }
     }
 }

@@ -59,6 +59,10 @@ pub(super) struct Queue {
     senders: usize,
     /// Whether a caller sees to a check that came alone.
     escorted: bool,
+    /// When a place was last taken, or a batch left or landed.
+    moved: Option<Instant>,
+    /// Counts how often all places were given up as lost.
+    round: u64,
     /// Batches that are done, to be filled again.
     spare: Vec<Batch>,
 }
@@ -66,6 +70,8 @@ pub(super) struct Queue {
 /// One of the places from which batches are sent.
 pub(super) struct Sending {
     lane: Arc<Lane>,
+    /// In which round it was taken. A place of an earlier round is no longer counted.
+    round: u64,
     is_over: bool,
 }
 
@@ -83,7 +89,8 @@ impl Lane {
         ticket: Option<Ticket>,
     ) -> Answer {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
-        let deadline = crate::clock::later(Instant::now(), *deadline);
+        let now = Instant::now();
+        let deadline = crate::clock::later(now, *deadline);
         let mut queue = self.queue();
         if queue.is_full_for(charges, prefix, *max_waiting) {
             // Checks that were given up before a task sent them must not take up the room for good.
@@ -101,6 +108,7 @@ impl Lane {
         batch.push(prefix, op, charges, deadline, promise, ticket);
         batch.has_escort |= comes_alone;
         queue.waiting += 1;
+        queue.give_up_lost_places(now, self.settings.deadline);
         if queue.senders == IN_FLIGHT {
             return Answer::promised(answer);
         }
@@ -138,7 +146,8 @@ impl Lane {
         let mut queue = self.queue();
         (queue.senders < IN_FLIGHT).then(|| {
             queue.senders += 1;
-            Sending { lane: Arc::clone(self), is_over: false }
+            queue.moved = Some(Instant::now());
+            Sending { lane: Arc::clone(self), round: queue.round, is_over: false }
         })
     }
 
@@ -148,6 +157,7 @@ impl Lane {
         let mut queue = self.queue();
         queue.batches.front().filter(|batch| wanted(batch))?;
         let mut batch = queue.batches.pop_front()?;
+        queue.moved = Some(Instant::now());
         drop(queue);
         let late = batch.drop_stale(Instant::now(), self.connections.events().server());
         self.connections.undecided(late);
@@ -185,6 +195,7 @@ impl Lane {
         batch.clear();
         let mut queue = self.queue();
         queue.waiting -= checks;
+        queue.moved = Some(Instant::now());
         if queue.spare.len() < IN_FLIGHT {
             queue.spare.push(batch);
         }
@@ -211,6 +222,18 @@ impl Queue {
         self.waiting >= max_waiting || (self.waiting >= max_waiting / 2 && crowded())
     }
 
+    /// Frees the places if none of them has moved for longer than a server that hangs can hold one:
+    /// until the deadline, and as long again for a late answer. They are with tasks of runtimes that
+    /// stand still, and others must not wait for those.
+    fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
+        let is_still =
+            |moved: Instant| now.saturating_duration_since(moved) > deadline.saturating_mul(3);
+        if self.senders == IN_FLIGHT && self.moved.is_some_and(is_still) {
+            self.round += 1;
+            self.senders = 0;
+        }
+    }
+
     /// The batch that the next check goes into.
     fn batch_for(&mut self, charges: &[Charge<'_>]) -> &mut Batch {
         if !self.batches.back().is_some_and(|batch| batch.has_room_for(charges)) {
@@ -229,11 +252,12 @@ impl Sending {
     /// Gives the place back, unless more is queued by now.
     pub(super) fn end_if_idle(mut self) -> Option<Self> {
         let mut queue = self.lane.queue();
-        if !queue.batches.is_empty() {
+        let is_counted = queue.round == self.round;
+        if is_counted && !queue.batches.is_empty() {
             drop(queue);
             return Some(self);
         }
-        queue.senders -= 1;
+        queue.senders -= usize::from(is_counted);
         drop(queue);
         self.is_over = true;
         None
@@ -252,6 +276,9 @@ impl Drop for Sending {
             self.lane.connections.replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
+        if queue.round != self.round {
+            return;
+        }
         queue.senders -= 1;
         if queue.senders == 0 {
             let abandoned = std::mem::take(&mut queue.batches);

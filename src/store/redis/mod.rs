@@ -38,8 +38,8 @@ use crate::{Charge, ConfigError, Op, check_batch};
 ///   enforces. A check that finds Redis gone fails at once.
 /// - A charge is sent once. An error says whether units [may have been
 ///   charged](crate::Error::may_have_charged).
-/// - A restart, a failover and `SCRIPT FLUSH` heal by themselves. Attempts to connect are a second
-///   apart at most.
+/// - A restart, a failover and `SCRIPT FLUSH` heal by themselves. The pause between
+///   attempts to connect is a second at most.
 /// - A new connection is greeted: a wrong password, a missing right, a read-only replica or a server
 ///   in cluster mode is an error by name. Redis Cluster is not supported.
 /// - Budgets are kept under `prefix:{key}:kind:limit`, each with a time to live that ends in the second
