@@ -19,7 +19,7 @@ use crate::{Charge, Decision, Error, Op, Source};
 
 /// Counters of what was taken back. A change of one budget also voids what is known of those that
 /// share its counter: one in so many.
-const COUNTERS: usize = 16_384;
+const COUNTERS: usize = 4096;
 
 /// A denial of more limits weighs more: about as many bytes as a denial of one limit for each
 /// four.

@@ -92,6 +92,7 @@ impl Lane {
         let now = Instant::now();
         let deadline = crate::clock::later(now, *deadline);
         let mut queue = self.queue();
+        queue.give_up_lost_places(now, self.settings.deadline);
         if queue.is_full_for(charges, prefix, *max_waiting) {
             // Checks that were given up before a task sent them must not take up the room for good.
             let nothing_sends = queue.senders == 0;
@@ -108,7 +109,6 @@ impl Lane {
         batch.push(prefix, op, charges, deadline, promise, ticket);
         batch.has_escort |= comes_alone;
         queue.waiting += 1;
-        queue.give_up_lost_places(now, self.settings.deadline);
         if queue.senders == IN_FLIGHT {
             return Answer::promised(answer);
         }
