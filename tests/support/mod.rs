@@ -4,6 +4,8 @@
 
 pub mod fake_redis;
 pub mod log;
+#[cfg(feature = "redis")]
 mod redis_server;
 
+#[cfg(feature = "redis")]
 pub use self::redis_server::{RedisServer, free_port};
