@@ -11,11 +11,11 @@
 --          With the op EACH it is one charge of each of `times` keys, from `key` on, that nothing
 --          else touches
 --
--- returns  the time of all decisions; then two or five integers for each charge of a group. An admitted one without a delay is told
---          by remaining, reset_after; any other by -1 - status, remaining, retry_after (-1: none),
---          reset_after, delay. For a run of more than one time: how often the group's answer
---          follows; the last stands for all that are left, which are answered alike. Or in short:
---          0, how many are admitted, if any remaining, reset_after and slack of the first, from
+-- returns  the time of all decisions; then two or five integers for each charge of a group. An allowed
+--          charge without a delay has two: remaining, reset_after. Any other has five: -1 - status,
+--          remaining, retry_after (-1: none), reset_after, delay. A run of more than one time starts
+--          with the number of its answers; the last one stands for all that are left. Or in short:
+--          0, how many are allowed, if any remaining, reset_after and slack of the first, from
 --          which the next follow (the cost less is left, and reset_after grows at the limit's rate),
 --          and, if not all are, the answer of those that are left
 local RUN = '>BBI2I2I2I4'
@@ -76,7 +76,7 @@ local function read(k, head_size)
   return value
 end
 
--- Made for three numbers, which is what a lone check is told: to grow costs more.
+-- Sized for three numbers, the answer to a lone check: a table that grows costs more.
 local reply, n = {now, 0, 0}, 1
 -- Two functions for what is not usual, made when it first comes.
 local decide, write

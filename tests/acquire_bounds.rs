@@ -248,7 +248,7 @@ async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
     impl Store for NoRefunds {
         fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
             match op {
-                Op::Refund => Answer::ready(Err(Error::unreachable("nobody is there"))),
+                Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
                 op => self.0.apply(op, batch),
             }
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tollgate::{RedisStore, RedisStoreBuilder};
 
-/// How often another port is tried if somebody took the free one meanwhile.
+/// How often another port is tried, if the free one is taken meanwhile.
 const ATTEMPTS: usize = 10;
 
 pub struct RedisServer {

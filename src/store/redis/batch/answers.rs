@@ -102,7 +102,7 @@ impl Batch {
         Some(())
     }
 
-    /// The verdicts of a run of one charge each: those that are admitted are told by the first.
+    /// The verdicts of a run of one charge each. Those of allowed charges follow from the first.
     fn read_in_short(
         &self,
         run: &Run,
