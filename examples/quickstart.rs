@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tollgate::{PeerIp, Quota, RateLimitLayer, RateLimiter};
+use tollgate::key::PeerIp;
+use tollgate::{Quota, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -28,10 +28,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tollgate::{
-    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, RateLimiter, Receipt, RedisStore,
-    Verdict,
-};
+use tollgate::clock::ManualClock;
+use tollgate::decision::{Receipt, Verdict};
+use tollgate::store::Op;
+use tollgate::{Decision, Key, Limit, MemoryStore, RateLimiter, RedisStore};
 
 const HELP: &str = "\
 Replays checks against limits, in virtual time.
@@ -145,12 +145,12 @@ impl<'a> Line<'a> {
         Self {
             name,
             allowed: verdict.allowed(),
-            limit: verdict.limit(),
+            limit: verdict.capacity(),
             remaining: verdict.remaining(),
             retry_after_us: verdict.retry_after().map(|wait| wait.as_micros()),
             reset_after_us: verdict.reset_after().as_micros(),
             delay_us: verdict.delay().as_micros(),
-            never: verdict.never(),
+            never: verdict.exceeds_capacity(),
             limits: Vec::new(),
         }
     }
@@ -272,8 +272,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         clock.set(Duration::from_micros(check.at_us));
         let key = Key::new(&check.key);
         let receipt = check.receipt.map(|charged| Receipt::new(charged.at_us, charged.cost));
-        let charge = |limit| Charge { receipt, ..Limit::charge(limit, &key, check.cost) };
-        let batch: Vec<Charge<'_>> = options.limits.iter().map(charge).collect();
+        let ask = |limit| tollgate::Check::new(limit, &key).cost(check.cost).of(receipt);
+        let batch: Vec<_> = options.limits.iter().map(ask).collect();
         let decision =
             limiter.apply(check.op.into(), &batch).await.map_err(|error| wrong(&error))?;
         summary.count(&check, &decision);

@@ -19,9 +19,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::{HeaderValue, header};
 use tokio::net::TcpListener;
-use tollgate::{
-    Decision, Global, Key, KeyExtractor, Limit, PeerIp, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::key::{Global, KeyExtractor, PeerIp};
+use tollgate::{Decision, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 #[derive(Clone)]
 struct UserId(String);
@@ -57,7 +56,7 @@ fn in_json(
 
 fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
     // Whoever is not logged in counts by address.
-    let user = tollgate::Extension::new(|user: &UserId| Key::new(&user.0)).or(PeerIp);
+    let user = tollgate::key::Extension::new(|user: &UserId| Key::new(&user.0)).or(PeerIp);
 
     // Both are charged, or none is.
     let every_request = RateLimitLayer::builder(limiter)

@@ -6,42 +6,53 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 mod algorithm;
-mod charge;
-mod clock;
-#[cfg(feature = "test-util")]
-pub mod conformance;
-mod decision;
-mod error;
 #[cfg(feature = "http")]
 mod http;
-mod key;
-mod limit;
 mod limiter;
-mod quota;
-mod receipt;
-mod store;
+mod nouns;
+pub mod store;
 mod telemetry;
 
-pub use algorithm::State;
-pub use charge::{Charge, Op, check_batch};
-pub use clock::ManualClock;
-pub use decision::{Decision, Source, Verdict};
-pub use error::{ConfigError, Error};
-#[cfg(feature = "axum")]
-pub use http::Route;
 #[cfg(feature = "http")]
-pub use http::{
-    And, Extension, FromFn, Global, Header, KeyExtractor, MissingKey, OnMissingKey, OnStoreFailure,
-    Or, PeerIp, PeerNetwork, RateLimit, RateLimitLayer, RateLimitLayerBuilder, ResetFormat,
-    ResponseBody, ResponseFuture, UnkeyedLayer, from_fn,
-};
-pub use key::Key;
-pub use limit::Limit;
+pub use http::RateLimitLayer;
 pub use limiter::RateLimiter;
-pub use quota::Quota;
-pub use receipt::Receipt;
-#[cfg(feature = "tls")]
-pub use store::Tls;
-pub use store::{Answer, MemoryStore, Store, decide};
+pub use nouns::{Check, ConfigError, Decision, Error, Key, Limit, Quota};
+pub use store::MemoryStore;
 #[cfg(feature = "redis")]
-pub use store::{DenyCache, Leased, LeasedBuilder, RedisStore, RedisStoreBuilder};
+pub use store::RedisStore;
+
+/// Clocks to set by hand, for tests and dry runs.
+pub mod clock {
+    pub use crate::nouns::ManualClock;
+}
+
+/// Answers to checks: decisions, their verdicts, and receipts for refunds.
+pub mod decision {
+    pub use crate::nouns::{Decision, Receipt, Source, Verdict};
+}
+
+/// Keys, and the extractors that take them from requests.
+pub mod key {
+    #[cfg(feature = "axum")]
+    pub use crate::http::Route;
+    #[cfg(feature = "http")]
+    pub use crate::http::{
+        And, Extension, FromFn, Global, Header, KeyExtractor, MissingKey, Or, PeerIp, PeerNetwork,
+        from_fn,
+    };
+    pub use crate::nouns::Key;
+}
+
+/// The tower layer, its settings, and its responses.
+#[cfg(feature = "http")]
+pub mod layer {
+    pub use crate::http::{
+        OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer, RateLimitLayerBuilder,
+        ResetFormat, ResponseBody, ResponseFuture, UnkeyedLayer,
+    };
+}
+
+/// Limits: a name, a quota and an algorithm.
+pub mod limit {
+    pub use crate::nouns::{Algorithm, Limit, Quota};
+}

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{
-    Answer, Charge, Decision, Error, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Store,
-};
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -39,15 +38,9 @@ impl Late {
 const STORE_DEADLINE: Duration = Duration::from_millis(250);
 
 impl Store for Late {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
         self.asked.lock().unwrap().push((op, self.started.elapsed()));
-        let batch: Vec<_> =
-            batch.iter().map(|it| (it.limit.clone(), it.key.clone(), it.cost)).collect();
-        let memory = || {
-            let charges: Vec<_> =
-                batch.iter().map(|(limit, key, cost)| limit.charge(key, *cost)).collect();
-            self.memory.apply(op, &charges)
-        };
+        let memory = || self.memory.apply(op, group);
         match (self.slow)(op) {
             Some(Duration::MAX) => Answer::later(pending()),
             Some(STORE_DEADLINE) => Answer::later(async {
@@ -206,16 +199,14 @@ struct FarRefunds {
 }
 
 impl Store for FarRefunds {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         if op != Op::Refund {
             return self.memory.apply(op, batch);
         }
-        let [Charge { limit, key, cost, receipt }] = batch else { panic!("one refund") };
-        let (limit, key, cost, receipt) = ((*limit).clone(), (*key).clone(), *cost, *receipt);
-        let memory = Arc::clone(&self.memory);
+        let [refund] = batch else { panic!("one refund") };
+        let (memory, refund) = (Arc::clone(&self.memory), refund.clone());
         Answer::later(async move {
             sleep(200 * MS).await;
-            let refund = Charge { receipt, ..limit.charge(&key, cost) };
             memory.apply(Op::Refund, &[refund]).await
         })
     }
@@ -246,7 +237,7 @@ async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
     struct NoRefunds(MemoryStore);
 
     impl Store for NoRefunds {
-        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
             match op {
                 Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
                 op => self.0.apply(op, batch),

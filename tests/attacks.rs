@@ -12,7 +12,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Key, Limit, Op, Quota, RateLimiter, Store};
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use self::support::RedisServer;
 
@@ -111,12 +112,12 @@ async fn callers_that_go_away() {
         builder.deadline(Duration::from_secs(10)).deny_for(Duration::ZERO).connect().await.unwrap();
     let limit = Limit::fixed_window("daily", Quota::per_day(10_000_000)).unwrap();
     let key = Key::new("k");
-    store.apply(Op::Charge, &[limit.charge(&key, 1)]).await.unwrap();
+    store.apply(Op::Charge, &[Check::new(&limit, &key)]).await.unwrap();
     server.pause(true);
     let (started, mut calls, mut most) = (Instant::now(), 0_u64, 0);
     let metrics = tokio::runtime::Handle::current().metrics();
     while started.elapsed() < Duration::from_secs(5) {
-        let mut answer = pin!(store.apply(Op::Charge, &[limit.charge(&key, 1)]));
+        let mut answer = pin!(store.apply(Op::Charge, &[Check::new(&limit, &key)]));
         poll_fn(|cx| {
             drop(answer.as_mut().poll(cx));
             Poll::Ready(())
@@ -128,7 +129,7 @@ async fn callers_that_go_away() {
     }
     server.pause(false);
     let left = loop {
-        match store.apply(Op::Peek, &[limit.charge(&key, 0)]).await {
+        match store.apply(Op::Peek, &[Check::new(&limit, &key).cost(0)]).await {
             Ok(decision) => break decision.remaining(),
             Err(_) => tokio::task::yield_now().await,
         }

@@ -156,7 +156,7 @@ fn missing_double_unknown_and_foreign_fields_are_errors() {
         (r#""quota":"1/s","brust":1"#, "unknown field `brust`"),
         (r#""limit":-1,"period":"1s""#, "invalid value: integer `-1`"),
         (r#""limit":1.5,"period":"1s""#, "expected u64"),
-        (r#""quota":"1/s","cells":1"#, "`cells` is a field of sliding_window only"),
+        (r#""quota":"1/s","sub_windows":1"#, "`sub_windows` is a field of sliding_window only"),
         (r#""quota":"1/s","mode":"queue""#, "`mode` is a field of leaky_bucket only"),
         (r#""quota":"1/s","anchor":"clock""#, "`anchor` is a field of fixed_window only"),
     ] {
@@ -189,7 +189,7 @@ fn limits() -> impl Strategy<Value = Limit> {
         Limit::fixed_window_aligned,
         Limit::sliding_window,
         Limit::sliding_log,
-        |name, quota| Limit::sliding_window_of(name, quota, 4),
+        |name, quota| Limit::sliding_window_with(name, quota, 4),
     ];
     let numbers = || (0..46_u32, any::<u64>()).prop_map(|(bits, any)| 1 + any % (1 << bits));
     let burst = prop::option::of(numbers());

@@ -5,7 +5,8 @@
 #[cfg(feature = "redis")]
 mod support;
 
-use tollgate::{MemoryStore, conformance};
+use tollgate::MemoryStore;
+use tollgate::store::conformance;
 
 #[tokio::test]
 async fn the_embedded_store_conforms() {

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::advance;
-use tollgate::{
-    Answer, Charge, DenyCache, Error, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Source,
-    Store,
-};
+use tollgate::decision::Source;
+use tollgate::store::{Answer, DenyCache, Op, Store};
+use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 /// A store that counts how often it is asked, and can be switched off. Clones are one store, as
 /// replicas' are.
@@ -27,7 +26,7 @@ impl Counting {
 }
 
 impl Store for Counting {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if self.off.load(Ordering::SeqCst) {
             return Answer::ready(Err(Error::unreachable("it is switched off")));
@@ -66,7 +65,7 @@ async fn a_refused_check_is_refused_without_asking_again_and_says_so() {
     let passed = Duration::from_millis(300);
     assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - passed));
     assert_eq!(again.reset_after(), first.reset_after() - passed);
-    assert_eq!((again.remaining(), again.limit()), (0, 3));
+    assert_eq!((again.remaining(), again.capacity()), (0, 3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,15 +144,15 @@ async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
     struct Slow(Arc<MemoryStore>);
 
     impl Store for Slow {
-        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
             if op != Op::Reset {
                 return self.0.apply(op, batch);
             }
-            let (store, limit) = (Arc::clone(&self.0), batch[0].limit.clone());
-            let key = batch[0].key.clone();
+            let (store, limit) = (Arc::clone(&self.0), batch[0].limit().clone());
+            let key = batch[0].key().clone();
             let reset = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                store.apply(Op::Reset, &[limit.charge(&key, 0)]).await
+                store.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]).await
             });
             Answer::later(async move { reset.await.unwrap() })
         }
@@ -162,7 +161,7 @@ async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
     let limiter = RateLimiter::new(DenyCache::new(Slow::default()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
-    drop(limiter.apply(Op::Reset, &[limit.charge(&key, 0)]));
+    drop(limiter.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]));
     // Denied before the reset runs: not to be remembered beyond it.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -177,7 +176,8 @@ async fn cache_is_bounded_by_weight() {
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
         .collect();
     let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
-    let group = |key| limits.iter().map(|limit| limit.charge(key, 1)).collect::<Vec<_>>();
+    let group =
+        |key| limits.iter().map(|limit| Check::new(&limit, key).cost(1)).collect::<Vec<_>>();
     for key in &keys {
         assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
         assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
@@ -196,7 +196,7 @@ async fn longest_settings_do_not_overflow() {
     let limiter = RateLimiter::new(store);
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
-        assert!(limiter.check_n(&limit, &key, u32::MAX).await.unwrap().never());
+        assert!(limiter.check_n(&limit, &key, u32::MAX).await.unwrap().exceeds_capacity());
     }
     limiter.check_n(&limit, &key, 3).await.unwrap();
     for _ in 0..3 {
@@ -248,7 +248,7 @@ async fn a_group_is_remembered_as_a_whole() {
     let (tight, wide) =
         (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [tight.charge(&alice, 3), wide.charge(&acme, 1)];
+    let group = [Check::new(&tight, &alice).cost(3), Check::new(&wide, &acme)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
     let first = limiter.apply(Op::Charge, &group).await.unwrap();
     store.asked();
@@ -267,12 +267,12 @@ async fn what_can_never_pass_is_refused_without_asking_for_a_while() {
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..5 {
         let decision = limiter.check_n(&limit, &key, 4).await.unwrap();
-        assert!(decision.never());
+        assert!(decision.exceeds_capacity());
         assert_eq!(decision.retry_after(), None);
     }
     assert_eq!(store.asked(), 1);
     advance(Duration::from_secs(1)).await;
-    assert!(limiter.check_n(&limit, &key, 4).await.unwrap().never());
+    assert!(limiter.check_n(&limit, &key, 4).await.unwrap().exceeds_capacity());
     assert_eq!(store.asked(), 1);
 }
 

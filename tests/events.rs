@@ -16,10 +16,9 @@ use redis::Commands;
 use support::RedisServer;
 use support::log::Log;
 use tokio::time::advance;
-use tollgate::{
-    Answer, Charge, Error, Global, Header, Key, Limit, MemoryStore, Op, Quota, RateLimitLayer,
-    RateLimiter, Store,
-};
+use tollgate::key::{Global, Header};
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
 async fn send(app: &Router) -> u16 {
@@ -100,7 +99,7 @@ async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
 struct Switched(Arc<(MemoryStore, AtomicBool)>);
 
 impl Store for Switched {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         let (store, off) = &*self.0;
         if off.load(Ordering::SeqCst) {
             return Answer::ready(Err(Error::unreachable("it is switched off")));

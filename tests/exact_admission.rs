@@ -28,7 +28,7 @@ fn limits() -> [Limit; 6] {
         Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
         Limit::gcra("gcra", quota).unwrap(),
         Limit::fixed_window("fixed_window", quota).unwrap(),
-        Limit::sliding_window_of("sliding_window", quota, 24).unwrap(),
+        Limit::sliding_window_with("sliding_window", quota, 24).unwrap(),
         Limit::sliding_log("sliding_log", quota).unwrap(),
     ]
 }

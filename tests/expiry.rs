@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use redis::Commands;
 use support::RedisServer;
-use tollgate::{Key, Limit, ManualClock, Op, Quota, RateLimiter};
+use tollgate::clock::ManualClock;
+use tollgate::store::Op;
+use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 /// One limit under each algorithm, and a window of many cells.
 fn limits(quota: Quota) -> [Limit; 7] {
@@ -18,7 +20,7 @@ fn limits(quota: Quota) -> [Limit; 7] {
         Limit::gcra("gcra", quota),
         Limit::fixed_window("fixed", quota),
         Limit::sliding_window("sliding", quota),
-        Limit::sliding_window_of("cells", quota, 10),
+        Limit::sliding_window_with("cells", quota, 10),
         Limit::sliding_log("log", quota),
     ]
     .map(Result::unwrap)
@@ -99,24 +101,28 @@ async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
         let together = if round % 2 == 0 { 1 } else { 6 };
         // A refund under another quota is no more than a peek.
         let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
-        let mut batch = quotas[round % 4].each_ref().map(|limit| limit.charge(&key, 100));
-        batch.iter_mut().zip(receipts).for_each(|(charge, receipt)| charge.receipt = receipt);
+        let mut batch =
+            quotas[round % 4].each_ref().map(|limit| Check::new(&limit, &key).cost(100));
+        batch
+            .iter_mut()
+            .zip(receipts)
+            .for_each(|(check, receipt)| *check = check.clone().of(receipt));
         for group in batch.chunks(together) {
             let asked_at = server_time(&mut behind);
             let decision = limiter.apply(op, group).await.unwrap();
-            for (charge, verdict) in group.iter().zip(decision.verdicts()) {
+            for (check, verdict) in group.iter().zip(decision.verdicts()) {
                 if verdict.reset_after().is_zero() {
                     continue;
                 }
                 let whole_at = asked_at + verdict.reset_after();
-                let left: i64 = behind.pttl(redis_key(charge.limit)).unwrap();
+                let left: i64 = behind.pttl(redis_key(check.limit())).unwrap();
                 // Read afterwards: a machine that is busy makes this look for less, and not fail.
                 let now = server_time(&mut behind);
                 let expires_at = match left {
                     -2 => now,
                     left => now + Duration::from_millis(left.try_into().expect("an expiry")),
                 };
-                assert!(expires_at >= whole_at, "{}: {expires_at:?} {whole_at:?}", charge.limit);
+                assert!(expires_at >= whole_at, "{}: {expires_at:?} {whole_at:?}", check.limit());
             }
         }
     }
@@ -182,7 +188,7 @@ async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
     let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
     for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
         let (before, start) = (written(), Instant::now());
-        let charges: Vec<_> = group.iter().map(|limit| limit.charge(&key, 1)).collect();
+        let charges: Vec<_> = group.iter().map(|limit| Check::new(&limit, &key).cost(1)).collect();
         for _ in 0..100 {
             assert!(limiter.apply(Op::Charge, &charges).await.unwrap().allowed());
         }
@@ -225,7 +231,7 @@ async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
     const DAY: u64 = 24 * 60 * 60 * 1_000_000;
     for cells in [1, 10_u32] {
         let quota = Quota::new(100, Duration::from_micros(DAY));
-        let limit = Limit::sliding_window_of("limit", quota, cells).unwrap();
+        let limit = Limit::sliding_window_with("limit", quota, cells).unwrap();
         let redis_key = "tollgate:{alice}:s:limit";
         limiter.check_n(&limit, &key, 5).await.unwrap();
         // As it is after a refund of all that was used in this cell: the one before it ends sooner.

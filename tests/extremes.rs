@@ -14,10 +14,11 @@ use http_body_util::Full;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tokio::time::timeout;
-use tollgate::{
-    ConfigError, Global, Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimitLayer,
-    RateLimiter, ResetFormat,
-};
+use tollgate::clock::ManualClock;
+use tollgate::key::Global;
+use tollgate::layer::ResetFormat;
+use tollgate::store::Op;
+use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -113,7 +114,7 @@ proptest! {
                     Step::Set(time) => clock.set(time),
                     Step::Advance(time) => clock.advance(time),
                 }
-                let decision = limiter.apply(op, &[limit.charge(&key, cost)]).await.unwrap();
+                let decision = limiter.apply(op, &[Check::new(&limit, &key).cost(cost)]).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
                 // The clock stands still, so a wait would not end by itself.
                 let wait = limiter.acquire(&limit, &key, cost, max_wait);

@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::{Request, Response};
-use tollgate::{
-    Extension, Global, Header, Key, KeyExtractor, Limit, MemoryStore, PeerIp, Quota,
-    RateLimitLayer, RateLimiter,
-};
+use tollgate::key::{Extension, Global, Header, KeyExtractor, PeerIp};
+use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[derive(Clone, Copy)]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate::{Error, Key, Limit, Op, Quota, RedisStore, RedisStoreBuilder, Store};
+use tollgate::store::{Op, RedisStoreBuilder, Store};
+use tollgate::{Check, Error, Key, Limit, Quota, RedisStore};
 
 use self::support::RedisServer;
 use self::support::fake_redis::{FakeRedis, greeting};
@@ -23,7 +24,7 @@ fn store_of(url: &str) -> RedisStoreBuilder {
 }
 
 async fn check(store: &RedisStore, key: &str) -> Result<tollgate::Decision, Error> {
-    store.apply(Op::Charge, &[daily().charge(&Key::new(key), 1)]).await
+    store.apply(Op::Charge, &[Check::new(&daily(), key)]).await
 }
 
 fn run(server: &RedisServer, command: &[&str]) {
@@ -64,7 +65,7 @@ async fn right_to_read_that_is_lost_later_is_an_error_and_no_fresh_budget() {
     for _ in 0..20 {
         let error = check(&store, "k").await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
-        let error = store.apply(Op::Charge, &[log.charge(&key, 1)]).await.unwrap_err();
+        let error = store.apply(Op::Charge, &[Check::new(&log, &key)]).await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
     }
 }
@@ -106,10 +107,10 @@ async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
     let (limit, denied) = (daily(), Key::new("denied"));
     // All at once, so that they leave in few calls.
     let keys: Vec<_> = (0..50_u64).map(Key::from).collect();
-    let mut answers = vec![store.apply(Op::Peek, &[limit.charge(&keys[0], 1)])];
+    let mut answers = vec![store.apply(Op::Peek, &[Check::new(&limit, &keys[0])])];
     for key in &keys {
-        answers.push(store.apply(Op::Charge, &[limit.charge(key, 1)]));
-        answers.push(store.apply(Op::Charge, &[limit.charge(&denied, 1)]));
+        answers.push(store.apply(Op::Charge, &[Check::new(&limit, key)]));
+        answers.push(store.apply(Op::Charge, &[Check::new(&limit, &denied)]));
     }
     let mut decisions = Vec::new();
     for answer in answers {
@@ -131,9 +132,9 @@ async fn refund_that_cannot_be_written_fails_alone() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let charged = store.apply(Op::Charge, &[limit.charge(&key, 3)]).await.unwrap();
+    let charged = store.apply(Op::Charge, &[Check::new(&limit, &key).cost(3)]).await.unwrap();
     let receipt = charged.receipt().unwrap();
-    let refund = || store.apply(Op::Refund, &[limit.charge(&key, 1).of(receipt)]);
+    let refund = || store.apply(Op::Refund, &[Check::new(&limit, &key).cost(1).of(receipt)]);
     let (log, _guard) = Log::start();
     run(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let error = refund().await.unwrap_err();
@@ -199,7 +200,7 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     let mut answers = Vec::new();
     for key in &keys {
         // Some leave alone, and most are queued behind them.
-        let mut answer = Box::pin(store.apply(Op::Charge, &[limit.charge(key, 1)]));
+        let mut answer = Box::pin(store.apply(Op::Charge, &[Check::new(&limit, key)]));
         assert!(futures_pending(&mut answer));
         answers.push(answer);
         tokio::task::yield_now().await;
@@ -217,7 +218,7 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     assert!(undecided.unwrap().parse::<u64>().unwrap() >= 500, "{end}");
 }
 
-fn futures_pending(answer: &mut std::pin::Pin<Box<tollgate::Answer>>) -> bool {
+fn futures_pending(answer: &mut std::pin::Pin<Box<tollgate::store::Answer>>) -> bool {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     answer.as_mut().poll(&mut cx).is_pending()
 }
@@ -268,7 +269,7 @@ async fn malformed_reply_is_described_once_and_ends_its_connection() {
     let store = store_of(&server.url()).build().unwrap();
     let (limit, keys) = (daily(), (0..200_u64).map(Key::from).collect::<Vec<_>>());
     let answers: Vec<_> =
-        keys.iter().map(|key| store.apply(Op::Charge, &[limit.charge(key, 1)])).collect();
+        keys.iter().map(|key| store.apply(Op::Charge, &[Check::new(&limit, key)])).collect();
     for answer in answers {
         let error = answer.await.unwrap_err();
         assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
-use tollgate::{
-    Extension, Key, Limit, OnStoreFailure, Op, Quota, RateLimitLayer, RateLimiter, Store,
-};
+use tollgate::key::Extension;
+use tollgate::layer::OnStoreFailure;
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use self::support::RedisServer;
@@ -107,7 +108,7 @@ async fn overload_is_answered_with_503_unless_chosen_otherwise() {
     assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 10, "{outcome:?}");
     assert_eq!(outcome.unavailable.load(Ordering::Relaxed), 90, "{outcome:?}");
 
-    let forwarding = layer(&limiter, "forwarding").on_overload(OnStoreFailure::Forward);
+    let forwarding = layer(&limiter, "forwarding").on_overload(OnStoreFailure::FailOpen);
     let outcome = flood(&forwarding, 100, 100, 1).await;
     assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 100, "{outcome:?}");
 }
@@ -118,7 +119,7 @@ async fn denial_stands_while_the_store_does_not_answer() {
     let deadline = Duration::from_millis(50);
     let store = server.store().deadline(deadline).deny_for(Duration::from_millis(1));
     let limiter = RateLimiter::new(store.connect().await.unwrap());
-    for policy in [OnStoreFailure::Forward, OnStoreFailure::Refuse] {
+    for policy in [OnStoreFailure::FailOpen, OnStoreFailure::FailClosed] {
         let layer = layer(&limiter, "api").on_store_failure(policy);
         flood(&layer, 10, 10, 3).await;
         server.pause(true);
@@ -143,7 +144,7 @@ async fn late_denial_is_remembered() {
     let deadline = Duration::from_millis(1_500);
     let store = server.store().deadline(deadline).connect().await.unwrap();
     let (limit, key) = (Limit::fixed_window("api", Quota::per_hour(1)).unwrap(), Key::new("k"));
-    let check = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     assert!(check().await.unwrap().allowed());
     server.pause(true);
     // The caller goes away, and the denial comes.
@@ -151,7 +152,7 @@ async fn late_denial_is_remembered() {
     assert!(gone.is_err());
     server.pause(false);
     let other = Key::new("other");
-    assert!(store.apply(Op::Charge, &[limit.charge(&other, 1)]).await.unwrap().allowed());
+    assert!(store.apply(Op::Charge, &[Check::new(&limit, &other)]).await.unwrap().allowed());
     server.pause(true);
     assert!(!check().await.unwrap().allowed(), "it is known without asking");
     server.pause(false);
@@ -167,7 +168,7 @@ fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
     let (limit, key) = (daily(), Key::new("k"));
     let answers = {
         let _inside = stalled.enter();
-        [1, 2].map(|cost| store.apply(Op::Charge, &[limit.charge(&key, cost)]))
+        [1, 2].map(|cost| store.apply(Op::Charge, &[Check::new(&limit, &key).cost(cost)]))
     };
     // The second is with a task of the runtime that nothing drives.
     let [_first, second] = answers;
@@ -221,7 +222,7 @@ async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound()
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).max_waiting(100);
     let store = store.connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let check = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     assert!(check().await.unwrap().allowed());
     let tasks = tokio::runtime::Handle::current().metrics();
     server.pause(true);
@@ -242,7 +243,7 @@ async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound()
     assert!(tasks.num_alive_tasks() < 10, "{} tasks", tasks.num_alive_tasks());
     server.pause(false);
     let used = loop {
-        if let Ok(decision) = store.apply(Op::Peek, &[limit.charge(&key, 0)]).await {
+        if let Ok(decision) = store.apply(Op::Peek, &[Check::new(&limit, &key).cost(0)]).await {
             break 1_000_000 - decision.remaining();
         }
         tokio::task::yield_now().await;

@@ -12,10 +12,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tollgate::{
-    Answer, Charge, Decision, Error, Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter,
-    Receipt, RedisStoreBuilder, Store,
-};
+use tollgate::clock::ManualClock;
+use tollgate::decision::Receipt;
+use tollgate::store::{Answer, Op, RedisStoreBuilder, Store};
+use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::RedisServer;
 
@@ -53,12 +53,12 @@ fn limits() -> Vec<Limit> {
         Limit::fixed_window_aligned("aligned", small),
         Limit::sliding_window("window", large),
         // The same budget, in a value of another length.
-        Limit::sliding_window_of("window", large, 3),
-        Limit::sliding_window_of("cells", large, 6),
+        Limit::sliding_window_with("window", large, 3),
+        Limit::sliding_window_with("cells", large, 6),
         Limit::sliding_log("log", large),
         Limit::sliding_log("bucket", large),
         // Of more cells than are read of a log at first.
-        Limit::sliding_window_of("log", large, 40),
+        Limit::sliding_window_with("log", large, 40),
     ];
     limits.map(Result::unwrap).into()
 }
@@ -74,13 +74,14 @@ fn ask() -> impl Strategy<Value = Ask> {
     (op, charges).prop_map(|(op, charges)| Ask { op, charges })
 }
 
-fn batch<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Charge<'a>> {
-    let mut batch: Vec<Charge<'a>> = Vec::new();
+fn batch<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
+    let mut batch: Vec<Check> = Vec::new();
     for &(limit, key, cost) in &ask.charges {
-        let charge = limits[limit].charge(&keys[key], cost);
-        let same = |it: &Charge<'_>| it.limit.name() == charge.limit.name() && it.key == charge.key;
+        let check = Check::new(&limits[limit], &keys[key]).cost(cost);
+        let same =
+            |it: &Check| it.limit().name() == check.limit().name() && it.key() == check.key();
         if !batch.iter().any(same) {
-            batch.push(charge);
+            batch.push(check);
         }
     }
     batch
@@ -105,8 +106,9 @@ fn checks_that_travel_together_decide_as_one_after_another() {
             let mut batches: Vec<_> =
                 asks.iter().map(|it| (it.op, batch(it, &limits, &keys))).collect();
             // Refunds are of charges of the same call.
-            for charge in batches.iter_mut().flat_map(|(_, batch)| batch) {
-                charge.receipt = Some(Receipt::new(now.as_micros() as u64, charge.cost));
+            for check in batches.iter_mut().flat_map(|(_, batch)| batch) {
+                let receipt = Receipt::new(now.as_micros() as u64, check.units());
+                *check = check.clone().of(receipt);
             }
             let answers = batches.iter().map(|(op, batch)| redis.apply(*op, batch)).collect();
             let together = runtime.block_on(at_once(answers));
@@ -127,14 +129,14 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
     let store = store(&server).clock(clock.clone()).connect().await.unwrap();
     server.forget_calls();
     let quota = Quota::new(40, Duration::from_secs(3));
-    let [three, one] = [3, 1].map(|cells| Limit::sliding_window_of("window", quota, cells));
+    let [three, one] = [3, 1].map(|cells| Limit::sliding_window_with("window", quota, cells));
     let (three, one) = (three.unwrap(), one.unwrap());
     let other = Limit::gcra("other", quota).unwrap();
     let key = Key::new("alice");
-    store.apply(Op::Charge, &[three.charge(&key, 1)]).await.unwrap();
-    let both = [three.charge(&key, 1), other.charge(&key, 1)];
+    store.apply(Op::Charge, &[Check::new(&three, &key)]).await.unwrap();
+    let both = [Check::new(&three, &key).cost(1), Check::new(&other, &key)];
     let together =
-        vec![store.apply(Op::Charge, &both), store.apply(Op::Charge, &[one.charge(&key, 1)])];
+        vec![store.apply(Op::Charge, &both), store.apply(Op::Charge, &[Check::new(&one, &key)])];
     assert!(at_once(together).await.iter().all(|it| it.as_ref().unwrap().allowed()));
     assert_eq!(server.calls("evalsha"), 2);
     let mut behind = server.connection();
@@ -142,15 +144,15 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
         redis::cmd("STRLEN").arg("tollgate:{alice}:s:window").query(&mut behind).unwrap()
     };
     assert_eq!(length(), 22 + 2 * 7 + 28 + 4 * 7, "a counter for each");
-    let left = store.apply(Op::Peek, &[one.charge(&key, 0)]).await.unwrap();
+    let left = store.apply(Op::Peek, &[Check::new(&one, &key).cost(0)]).await.unwrap();
     assert_eq!(left.remaining(), 37);
     clock.advance(Duration::from_secs(3));
-    store.apply(Op::Charge, &[one.charge(&key, 1)]).await.unwrap();
-    let left = store.apply(Op::Peek, &[one.charge(&key, 0)]).await.unwrap();
+    store.apply(Op::Charge, &[Check::new(&one, &key)]).await.unwrap();
+    let left = store.apply(Op::Peek, &[Check::new(&one, &key).cost(0)]).await.unwrap();
     assert_eq!(left.remaining(), 38, "the first three fade");
     // The quota in three cells has not asked for one and a half of its periods.
     clock.advance(Duration::from_millis(1_500));
-    store.apply(Op::Charge, &[one.charge(&key, 1)]).await.unwrap();
+    store.apply(Op::Charge, &[Check::new(&one, &key)]).await.unwrap();
     assert_eq!(length(), 22 + 2 * 7, "one counter");
 }
 
@@ -160,7 +162,8 @@ async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_
     let store = store(&server).connect().await.unwrap();
     server.forget_calls();
     let (limit, key) = (Limit::gcra("all", Quota::per_day(1).burst(600)).unwrap(), Key::global());
-    let answers = (0..1_000).map(|_| store.apply(Op::Charge, &[limit.charge(&key, 1)])).collect();
+    let answers =
+        (0..1_000).map(|_| store.apply(Op::Charge, &[Check::new(&limit, &key)])).collect();
     let decisions = at_once(answers).await;
     let remaining: Vec<_> =
         decisions[..600].iter().map(|it| it.as_ref().unwrap().remaining()).collect();
@@ -190,7 +193,7 @@ async fn who_went_away_before_a_batch_left_is_not_charged() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     let stays = ask();
     let leave: Vec<_> = (0..50).map(|_| ask()).collect();
     let stays_too = ask();
@@ -205,7 +208,7 @@ async fn a_batch_of_which_everybody_went_away_is_not_sent() {
     let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
     let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
     let key = Key::global();
-    drop(limiter.apply(Op::Charge, &[limit.charge(&key, 1)]));
+    drop(limiter.apply(Op::Charge, &[Check::new(&limit, &key)]));
     tokio::task::yield_now().await;
     assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 99);
 }
@@ -219,18 +222,18 @@ async fn a_bad_check_does_not_fail_its_neighbours() {
     let mut behind = server.connection();
     let () = redis::cmd("SET").arg("tollgate:{3}:all").arg("garbage").query(&mut behind).unwrap();
     let () = redis::cmd("LPUSH").arg("tollgate:{5}:all").arg("x").query(&mut behind).unwrap();
-    let twice = [limit.charge(&keys[0], 1), limit.charge(&keys[0], 1)];
+    let twice = [Check::new(&limit, &keys[0]).cost(1), Check::new(&limit, &keys[0])];
     let mut answers = vec![store.apply(Op::Charge, &twice), store.apply(Op::Charge, &[])];
     for key in &keys {
-        answers.push(store.apply(Op::Charge, &[limit.charge(key, 1)]));
-        answers.push(store.apply(Op::Charge, &[limit.charge(key, u32::MAX)]));
+        answers.push(store.apply(Op::Charge, &[Check::new(&limit, key)]));
+        answers.push(store.apply(Op::Charge, &[Check::new(&limit, key).cost(u32::MAX)]));
     }
     let mut decisions = at_once(answers).await.into_iter();
     assert!(decisions.next().unwrap().unwrap_err().is_misuse());
     assert!(decisions.next().unwrap().unwrap_err().is_misuse());
     for key in &keys {
         assert_eq!(decisions.next().unwrap().unwrap().remaining(), 8, "{key}");
-        assert!(decisions.next().unwrap().unwrap().never(), "{key}");
+        assert!(decisions.next().unwrap().unwrap().exceeds_capacity(), "{key}");
     }
 }
 
@@ -266,7 +269,7 @@ async fn a_batch_whose_answer_is_lost_fails_all_its_checks_and_none_is_sent_agai
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
     let keys: Vec<_> = (0..30_u64).map(Key::from).collect();
-    let ask = |key| store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let ask = |key| store.apply(Op::Charge, &[Check::new(&limit, key)]);
     ask(&keys[0]).await.unwrap();
     server.pause(true);
     let mut answers: Vec<_> = keys.iter().map(ask).collect();
@@ -293,7 +296,7 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
     let store = store(&server).max_waiting(1_000).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(1_000_000)).unwrap();
     let hot = Key::global();
-    let ask = |key: &Key| store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let ask = |key: &Key| store.apply(Op::Charge, &[Check::new(&limit, key)]);
     let is_full = |answer: &mut Answer| {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match Pin::new(answer).poll(&mut cx) {
@@ -326,7 +329,7 @@ async fn a_check_that_is_asked_and_never_awaited_holds_up_nobody() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
 
     // Not awaited at all, and then dropped: another check finds it in the queue, and takes it along.
     let never = ask();
@@ -356,7 +359,7 @@ async fn a_caller_that_goes_away_takes_nobody_elses_check_with_it() {
     let store = store(&server).deadline(Duration::from_secs(2)).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
 
     // The first comes alone, and is taken along by the second before it is asked for. When it is,
@@ -379,7 +382,7 @@ async fn a_connection_that_hangs_is_replaced_though_no_caller_waits_for_the_dead
     let store = store(&server).deadline(Duration::from_millis(100)).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     let connections = || -> u64 {
         let info: String = redis::cmd("INFO").arg("stats").query(&mut server.connection()).unwrap();
         let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
@@ -401,7 +404,7 @@ async fn checks_that_were_given_up_do_not_fill_the_queue_for_good() {
     let server = RedisServer::start();
     let store = store(&server).max_waiting(1).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
-    let ask = || store.apply(Op::Charge, &[limit.charge(&Key::global(), 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &Key::global())]);
     ask().await.unwrap();
     drop(ask());
     assert!(ask().await.unwrap_err().is_overloaded());
@@ -415,7 +418,7 @@ async fn checks_leave_in_their_order_whatever_else_their_task_has_done() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
-    let ask = || store.apply(Op::Charge, &[limit.charge(&Key::global(), 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &Key::global())]);
     ask().await.unwrap();
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     (0..300).for_each(|number| sender.send(number).unwrap());
@@ -440,7 +443,7 @@ async fn outside_of_a_runtime_an_answer_is_an_error() {
     let outside = std::thread::spawn(move || {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         for _ in 0..2 {
-            let mut answer = store.apply(Op::Charge, &[limit.charge(&Key::global(), 1)]);
+            let mut answer = store.apply(Op::Charge, &[Check::new(&limit, &Key::global())]);
             let Poll::Ready(Err(error)) = Pin::new(&mut answer).poll(&mut cx) else {
                 panic!("nobody can answer");
             };
@@ -457,7 +460,7 @@ async fn a_call_has_a_bounded_number_of_charges_groups_included() {
     let limits: Vec<_> =
         (0..8).map(|n| Limit::gcra(&format!("l{n}"), Quota::per_day(9_999)).unwrap()).collect();
     let key = Key::global();
-    let group: Vec<_> = limits.iter().map(|limit| limit.charge(&key, 1)).collect();
+    let group: Vec<_> = limits.iter().map(|limit| Check::new(&limit, &key).cost(1)).collect();
     store.apply(Op::Charge, &group).await.unwrap();
     let before = server.calls("evalsha");
     let answers = (0..1_024).map(|_| store.apply(Op::Charge, &group)).collect();
@@ -493,7 +496,7 @@ fn a_check_asked_outside_of_the_runtime_is_sent_when_it_is_waited_for() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = store(&server).build().unwrap();
     let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
-    let answer = store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let answer = store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     assert!(runtime.block_on(answer).unwrap().allowed());
 }
 
@@ -504,7 +507,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     let (first, second) = (runtime(), runtime());
     let store = store(&server).build().unwrap();
     let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
-    let ask = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     first.block_on(ask()).unwrap();
     server.pause(true);
     let waiting = {

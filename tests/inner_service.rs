@@ -13,10 +13,10 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{
-    Answer, Charge, Error, Global, MemoryStore, OnStoreFailure, Op, Quota, RateLimitLayer,
-    RateLimiter, Store,
-};
+use tollgate::key::Global;
+use tollgate::layer::OnStoreFailure;
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Check, Error, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -44,7 +44,7 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         let (answer, latency, fails) = (self.memory.apply(op, batch), self.latency, self.fails);
         Answer::later(async move {
             sleep(latency).await;
@@ -85,7 +85,7 @@ async fn check_that_waits_for_the_store_holds_no_permit_of_the_inner_service() {
     for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
         let service = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
-            .layer(layer(store).on_store_failure(OnStoreFailure::Forward))
+            .layer(layer(store).on_store_failure(OnStoreFailure::FailOpen))
             .layer(ConcurrencyLimitLayer::new(3))
             .service(service_fn(hello));
         assert_eq!(fifty(service).await, (0, 250 * MS));

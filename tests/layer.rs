@@ -16,10 +16,12 @@ use axum::{Extension as AxumExtension, Router};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
+use tollgate::clock::ManualClock;
+use tollgate::key::{Extension, Global, Header, KeyExtractor, PeerIp, PeerNetwork, Route, from_fn};
+use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
+use tollgate::store::{Answer, Op, Store};
 use tollgate::{
-    Answer, Charge, Decision, Error, Extension, Global, Header, Key, KeyExtractor, Limit,
-    ManualClock, MemoryStore, OnMissingKey, OnStoreFailure, Op, PeerIp, PeerNetwork, Quota,
-    RateLimit, RateLimitLayer, RateLimiter, ResetFormat, Route, Store, from_fn,
+    Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
@@ -137,7 +139,7 @@ async fn the_decision_is_in_the_requests_and_the_responses_extensions() {
 async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
     let layer = global(&limiter()).on_refused(|decision, mut answer| {
         answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
-        answer.map(|_| format!(r#"{{"limit":{}}}"#, decision.limit()))
+        answer.map(|_| format!(r#"{{"limit":{}}}"#, decision.capacity()))
     });
     let app = app(layer);
     send(&app, plain("/")).await;
@@ -303,9 +305,9 @@ async fn a_missing_key_has_the_outcome_that_was_chosen() {
         text(response).await,
         "this request cannot be rate limited: the header `x-user` is missing\n"
     );
-    let unauthorized = layer().on_missing_key(OnMissingKey::Refuse(StatusCode::UNAUTHORIZED));
+    let unauthorized = layer().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED));
     assert_eq!(status(&app(unauthorized), plain("/")).await, 401);
-    let forward = app(layer().on_missing_key(OnMissingKey::Forward));
+    let forward = app(layer().on_missing_key(OnMissingKey::SkipLimit));
     for _ in 0..5 {
         let response = send(&forward, plain("/")).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -447,7 +449,7 @@ fn extensions_closures_and_boxed_extractors_give_keys() {
 struct Broken;
 
 impl Store for Broken {
-    fn apply(&self, _: Op, _: &[Charge<'_>]) -> Answer {
+    fn apply(&self, _: Op, _: &[Check]) -> Answer {
         Answer::later(async { Err(Error::unreachable("nobody is there")) })
     }
 }
@@ -460,7 +462,7 @@ async fn when_the_store_fails_the_request_has_the_outcome_that_was_chosen() {
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
 
-    let refusing = app(layer().on_store_failure(OnStoreFailure::Refuse));
+    let refusing = app(layer().on_store_failure(OnStoreFailure::FailClosed));
     let response = send(&refusing, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(text(response).await, "the rate limit cannot be checked at the moment\n");

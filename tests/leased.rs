@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
-use tollgate::{
-    Answer, Charge, Key, Leased, Limit, MemoryStore, Op, Quota, RateLimiter, Source, Store,
-};
+use tollgate::decision::Source;
+use tollgate::store::{Answer, Op, Prefetch, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 /// A store that counts what it is asked. Clones are one store, as replicas' are.
 #[derive(Clone, Debug, Default)]
@@ -25,20 +25,20 @@ impl Counting {
 
     /// Units used up, as far as the store knows.
     async fn used(&self, limit: &Limit, key: &Key) -> u64 {
-        let left = self.store.apply(Op::Peek, &[limit.charge(key, 0)]).await.unwrap();
+        let left = self.store.apply(Op::Peek, &[Check::new(&limit, key).cost(0)]).await.unwrap();
         limit.quota().capacity() - left.remaining()
     }
 }
 
 impl Store for Counting {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.store.apply(op, batch)
     }
 }
 
-fn leased(store: &Counting, limit: &Limit) -> Leased<Counting> {
-    Leased::builder(store.clone()).limit(limit).build().unwrap()
+fn leased(store: &Counting, limit: &Limit) -> Prefetch<Counting> {
+    Prefetch::builder(store.clone()).limit(limit).build().unwrap()
 }
 
 /// Ten thousand a day: what is used stays used while a test lasts.
@@ -53,7 +53,7 @@ async fn hammer(limiter: &RateLimiter, limit: &Limit, key: &Key, checks: u32) ->
     for _ in 0..checks {
         let decision = limiter.check(limit, key).await.unwrap();
         admitted += u32::from(decision.allowed());
-        by_lease += u32::from(decision.allowed() && decision.source() == Source::Lease);
+        by_lease += u32::from(decision.allowed() && decision.source() == Source::Prefetched);
         advance(Duration::from_micros(100)).await;
         yield_now().await;
     }
@@ -79,7 +79,7 @@ async fn remaining_counts_down_across_blocks() {
     for _ in 0..2_000 {
         let decision = limiter.check(&limit, &key).await.unwrap();
         // A check that the store decides does not see what is charged in advance.
-        if decision.source() == Source::Lease {
+        if decision.source() == Source::Prefetched {
             assert!(decision.remaining() < before, "{} after {before}", decision.remaining());
             before = decision.remaining();
         }
@@ -131,7 +131,7 @@ async fn no_interval_admits_more_than_promised_and_a_block_for_each_replica() {
     let limit = Limit::token_bucket("all", Quota::per_second(1_000).burst(burst)).unwrap();
     let key = Key::global();
     let replica = || {
-        let store = Leased::builder(store.clone()).limit_up_to(&limit, block).build().unwrap();
+        let store = Prefetch::builder(store.clone()).limit_up_to(&limit, block).build().unwrap();
         RateLimiter::new(store)
     };
     let replicas = [replica(), replica(), replica()];
@@ -175,7 +175,7 @@ async fn a_stale_unit_is_not_spent() {
     let limiter = RateLimiter::new(leased(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
     let last = limiter.check(&limit, &key).await.unwrap();
-    assert_eq!(last.source(), Source::Lease);
+    assert_eq!(last.source(), Source::Prefetched);
     advance(Duration::from_millis(251)).await;
     assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::Store);
 }
@@ -201,7 +201,7 @@ async fn a_reset_forgets_the_lease_too_and_a_peek_sees_it() {
     let limiter = RateLimiter::new(leased(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
     let peeked = limiter.peek(&limit, &key, 1).await.unwrap();
-    assert_eq!((peeked.source(), peeked.allowed()), (Source::Lease, true));
+    assert_eq!((peeked.source(), peeked.allowed()), (Source::Prefetched, true));
     assert_eq!(limiter.reset(&limit, &key).await.unwrap().remaining(), 10_000);
     let decision = limiter.check(&limit, &key).await.unwrap();
     assert_eq!((decision.source(), decision.remaining()), (Source::Store, 9_999));
@@ -222,7 +222,7 @@ async fn an_exhausted_key_is_refused_by_the_store() {
 #[test]
 fn what_a_lease_would_break_is_refused_when_it_is_built() {
     let error = |limit: &Limit| {
-        let built = Leased::builder(MemoryStore::new()).limit(limit).build();
+        let built = Prefetch::builder(MemoryStore::new()).limit(limit).build();
         built.unwrap_err().to_string()
     };
     let log = Limit::sliding_log("log", Quota::per_second(1_000)).unwrap();
@@ -231,12 +231,12 @@ fn what_a_lease_would_break_is_refused_when_it_is_built() {
     assert!(error(&queue).contains("limit `queue`: a leaky bucket lets checks leave one by one"));
     let small = Limit::gcra("small", Quota::per_second(50)).unwrap();
     assert!(error(&small).contains("a block of 5 units is not between 8 and its capacity of 50"));
-    let none = Leased::builder(MemoryStore::new()).build().unwrap_err();
+    let none = Prefetch::builder(MemoryStore::new()).build().unwrap_err();
     assert!(none.to_string().contains("nothing is leased"));
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
-    let twice = Leased::builder(MemoryStore::new()).limit(&large).limit(&large).build();
+    let twice = Prefetch::builder(MemoryStore::new()).limit(&large).limit(&large).build();
     assert!(twice.unwrap_err().to_string().contains("limit `large`: it is named twice"));
-    let old = Leased::builder(MemoryStore::new()).limit(&large).max_age(Duration::from_secs(11));
+    let old = Prefetch::builder(MemoryStore::new()).limit(&large).max_age(Duration::from_secs(11));
     assert!(old.build().unwrap_err().to_string().contains("maximum age of 11s"));
 }
 
@@ -244,10 +244,10 @@ fn what_a_lease_would_break_is_refused_when_it_is_built() {
 async fn several_limits_in_one_check_are_refused_with_a_leased_one_among_them() {
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
     let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
-    let leased = Leased::builder(MemoryStore::new()).limit(&large).build().unwrap();
+    let leased = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
     let limiter = RateLimiter::new(leased);
     let key = Key::global();
-    let group = [large.charge(&key, 1), other.charge(&key, 1)];
+    let group = [Check::new(&large, &key).cost(1), Check::new(&other, &key)];
     let error = limiter.apply(Op::Charge, &group).await.unwrap_err();
     assert!(error.is_misuse());
     assert!(error.to_string().contains("limit `large`: it is leased"), "{error}");
@@ -256,11 +256,12 @@ async fn several_limits_in_one_check_are_refused_with_a_leased_one_among_them() 
 #[cfg(feature = "http")]
 #[test]
 fn a_layer_of_several_limits_is_not_built_with_a_leased_one() {
-    use tollgate::{Global, RateLimitLayer};
+    use tollgate::RateLimitLayer;
+    use tollgate::key::Global;
 
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
     let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
-    let leased = Leased::builder(MemoryStore::new()).limit(&large).build().unwrap();
+    let leased = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
     let limiter = RateLimiter::new(leased);
     let two = RateLimitLayer::builder(&limiter).limit(large.clone(), Global).limit(other, Global);
     let error = two.build().unwrap_err().to_string();
@@ -273,16 +274,14 @@ fn a_layer_of_several_limits_is_not_built_with_a_leased_one() {
 struct LateRefunds(Arc<MemoryStore>);
 
 impl Store for LateRefunds {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         if op != Op::Refund {
             return self.0.apply(op, batch);
         }
-        let [charge] = batch else { return self.0.apply(op, batch) };
-        let (limit, key, cost) = (charge.limit.clone(), charge.key.clone(), charge.cost);
-        let (store, receipt) = (Arc::clone(&self.0), charge.receipt);
+        let [refund] = batch else { return self.0.apply(op, batch) };
+        let (store, refund) = (Arc::clone(&self.0), refund.clone());
         Answer::later(async move {
             sleep(Duration::from_millis(150)).await;
-            let refund = Charge { receipt, ..limit.charge(&key, cost) };
             store.apply(Op::Refund, &[refund]).await
         })
     }
@@ -296,7 +295,7 @@ async fn late_refund_of_a_block_lets_no_window_exceed_its_limit_by_more_than_a_b
     for (max_age, first, second) in (0..50)
         .map(|case| ([50, 100][case % 2], 110 + 6 * case as u32, 60 + 13 * (case as u32 % 17)))
     {
-        let store = Leased::builder(LateRefunds::default())
+        let store = Prefetch::builder(LateRefunds::default())
             .limit_up_to(&limit, 100)
             .max_age(Duration::from_millis(max_age))
             .build()
@@ -322,7 +321,7 @@ async fn cost_that_exceeds_the_capacity_is_no_demand_for_a_block() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(leased(&store, &limit));
     for _ in 0..2_000 {
-        assert!(limiter.check_n(&limit, &key, 10_001).await.unwrap().never());
+        assert!(limiter.check_n(&limit, &key, 10_001).await.unwrap().exceeds_capacity());
         advance(Duration::from_micros(100)).await;
         yield_now().await;
     }
@@ -334,8 +333,8 @@ async fn cost_that_exceeds_the_capacity_is_no_demand_for_a_block() {
 struct Stalling(Arc<MemoryStore>, Arc<AtomicBool>);
 
 impl Store for Stalling {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        if self.1.load(Ordering::SeqCst) && batch.iter().any(|charge| charge.cost > 1) {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+        if self.1.load(Ordering::SeqCst) && batch.iter().any(|check| check.units() > 1) {
             return Answer::later(std::future::pending());
         }
         self.0.apply(op, batch)
@@ -345,7 +344,7 @@ impl Store for Stalling {
 #[test]
 fn runtime_that_ends_while_a_block_is_charged_leaves_the_key_with_blocks() {
     let (store, limit, key) = (Stalling::default(), ten_thousand(), Key::global());
-    let limiter = RateLimiter::new(Leased::builder(store.clone()).limit(&limit).build().unwrap());
+    let limiter = RateLimiter::new(Prefetch::builder(store.clone()).limit(&limit).build().unwrap());
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Answer, Charge, Decision, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Store};
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -40,7 +41,7 @@ async fn acquire_refuses_at_once_what_it_would_have_to_wait_too_long_for() {
     assert_eq!(started.elapsed(), 200 * MS);
 
     let never = limiter.acquire(&limit, &key, 3, Duration::MAX).await.unwrap();
-    assert!(never.never());
+    assert!(never.exceeds_capacity());
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +142,7 @@ async fn several_limits_are_waited_for_together_and_charged_together() {
     let fast = Limit::gcra("fast", Quota::per_second(10).burst(1)).unwrap();
     let slow = Limit::gcra("slow", Quota::per_second(2).burst(1)).unwrap();
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [fast.charge(&alice, 1), slow.charge(&acme, 1)];
+    let group = [Check::new(&fast, &alice).cost(1), Check::new(&slow, &acme)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 
     let started = Instant::now();
@@ -156,7 +157,7 @@ async fn a_batch_without_a_charge_or_with_one_twice_is_an_error_that_says_so() {
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     let error = limiter.apply(Op::Charge, &[]).await.unwrap_err();
     assert!(error.is_misuse(), "{error}");
-    let twice = [limit.charge(&key, 1), limit.charge(&key, 1)];
+    let twice = [Check::new(&limit, &key).cost(1), Check::new(&limit, &key)];
     let error = limiter.acquire_all(&twice, MS).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -191,7 +192,7 @@ async fn who_needs_nothing_or_can_never_pass_does_not_wait_for_a_turn() {
     tokio::task::yield_now().await;
     let started = Instant::now();
     assert!(limiter.acquire(&limit, &key, 0, 50 * MS).await.unwrap().allowed());
-    assert!(limiter.acquire(&limit, &key, 2, 50 * MS).await.unwrap().never());
+    assert!(limiter.acquire(&limit, &key, 2, 50 * MS).await.unwrap().exceeds_capacity());
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(waiter.await.unwrap().unwrap().allowed());
 }
@@ -226,7 +227,7 @@ async fn only_those_who_wait_for_what_came_back_look_again() {
     struct Counting(MemoryStore, AtomicUsize);
 
     impl Store for Counting {
-        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
             self.1.fetch_add(1, Ordering::SeqCst);
             self.0.apply(op, batch)
         }
@@ -266,7 +267,7 @@ async fn groups_that_cross_do_not_wait_for_each_other() {
         waiters.spawn(async move {
             let keys = [Key::new("a"), Key::new("b")];
             let (one, other) = (&keys[number % 2], &keys[1 - number % 2]);
-            let group = [limit.charge(one, 1), limit.charge(other, 1)];
+            let group = [Check::new(&limit, one).cost(1), Check::new(&limit, other)];
             limiter.acquire_all(&group, Duration::from_secs(60)).await.unwrap()
         });
     }
@@ -281,7 +282,7 @@ async fn a_group_that_would_be_too_late_is_told_what_is_left_and_who_refused() {
     let wide = Limit::gcra("wide", Quota::per_second(100)).unwrap();
     let key = Key::new("k");
     limiter.check_n(&queue, &key, 3).await.unwrap();
-    let group = [wide.charge(&key, 1), queue.charge(&key, 1)];
+    let group = [Check::new(&wide, &key).cost(1), Check::new(&queue, &key)];
     let decision = limiter.acquire_all(&group, 1_000 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(2_000 * MS));

@@ -15,7 +15,7 @@ const CONSTRUCTORS: [Constructor; 9] = [
     Limit::fixed_window_aligned,
     Limit::sliding_window,
     Limit::sliding_log,
-    |name, quota| Limit::sliding_window_of(name, quota, 7),
+    |name, quota| Limit::sliding_window_with(name, quota, 7),
 ];
 
 fn message(result: Result<Limit, ConfigError>) -> String {
@@ -77,7 +77,7 @@ fn numbers_beyond_exact_arithmetic_are_refused_and_rounder_ones_are_not() {
     assert!(message_of.contains("use a rounder limit"), "{message_of}");
     let message_of = message(Limit::sliding_window("api", Quota::per_day(1_000_000)));
     assert!(message_of.contains("use more cells"), "{message_of}");
-    assert!(Limit::sliding_window_of("api", Quota::per_day(1_000_000), 24).is_ok());
+    assert!(Limit::sliding_window_with("api", Quota::per_day(1_000_000), 24).is_ok());
     let slow = Quota::new(1, Duration::from_secs(86_400)).burst(5_000);
     assert!(message(Limit::gcra("api", slow)).contains("more than ten years to come back"));
 }
@@ -91,6 +91,6 @@ fn cells_are_one_to_a_hundred_and_last_a_microsecond_at_least() {
         (7, 6, "a cell lasts at least one microsecond"),
     ] {
         let quota = Quota::new(1, Duration::from_micros(period));
-        assert!(message(Limit::sliding_window_of("api", quota, cells)).contains(why));
+        assert!(message(Limit::sliding_window_with("api", quota, cells)).contains(why));
     }
 }

@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::time::advance;
-use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, Receipt, Store};
+use tollgate::clock::ManualClock;
+use tollgate::decision::Receipt;
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 fn key(number: usize) -> Key {
     Key::from(number as u64)
@@ -38,7 +41,7 @@ fn threads_that_race_for_one_key_get_exactly_the_limit() {
 
 /// A check on a store that answers at once.
 fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
-    let mut answer = store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let mut answer = store.apply(Op::Charge, &[Check::new(&limit, key)]);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match Future::poll(std::pin::Pin::new(&mut answer), &mut context) {
         std::task::Poll::Ready(decision) => decision.unwrap().allowed(),
@@ -57,7 +60,7 @@ fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
             threads.spawn(move || {
                 for turn in 0..250 {
                     let (one, other) = (&keys[number], &keys[(number + turn % 7 + 1) % 8]);
-                    let group = [limit.charge(other, 1), limit.charge(one, 1)];
+                    let group = [Check::new(&limit, other).cost(1), Check::new(&limit, one)];
                     drop(store.apply(Op::Charge, &group));
                 }
             });
@@ -148,10 +151,10 @@ async fn a_store_full_of_refused_keys_says_that_it_is_full() {
     assert!(error.to_string().contains("max_keys"), "{error}");
 
     let (known, fresh, other) = (key(3), key(11), key(12));
-    let group = [limit.charge(&other, 1), limit.charge(&fresh, 1)];
+    let group = [Check::new(&limit, &other).cost(1), Check::new(&limit, &fresh)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_full());
     // Who is refused is refused, whether there is room or not.
-    let group = [limit.charge(&known, 1), limit.charge(&fresh, 1)];
+    let group = [Check::new(&limit, &known).cost(1), Check::new(&limit, &fresh)];
     assert!(!limiter.apply(Op::Charge, &group).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &fresh).await.is_ok_and(|decision| decision.allowed()));
 }
@@ -209,7 +212,7 @@ async fn a_refusal_that_was_taken_back_can_make_room() {
         let receipt = limiter.check(&limit, &refused).await.unwrap().receipt();
         while limiter.check(&limit, &refused).await.unwrap().allowed() {}
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
-        let taken_back = limit.charge(&refused, 1).of(receipt.unwrap());
+        let taken_back = Check::new(&limit, &refused).cost(1).of(receipt.unwrap());
         limiter.apply(op, &[taken_back]).await.unwrap();
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
     }

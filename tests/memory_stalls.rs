@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tollgate::{Key, Limit, MemoryStore, Op, Quota, Store};
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 /// `KEYS` in the environment sets another number, and `LONG` keys of 60 bytes.
 const KEYS: u64 = 6_000_000;
@@ -20,7 +21,7 @@ const BOUND: Duration = Duration::from_millis(50);
 
 fn check(store: &MemoryStore, limit: &Limit, key: &Key) -> Duration {
     let started = Instant::now();
-    let mut answer = store.apply(Op::Charge, &[limit.charge(key, 1)]);
+    let mut answer = store.apply(Op::Charge, &[Check::new(&limit, key)]);
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(_))));
     started.elapsed()

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Decision, Key, Limit, Op, Quota, Receipt, State, decide};
+use tollgate::decision::Receipt;
+use tollgate::store::{Op, State, decide};
+use tollgate::{Check, Decision, Key, Limit, Quota};
 
 const SECOND: u64 = 1_000_000;
 
@@ -28,13 +30,13 @@ impl Budget {
 
     fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
         let key = Key::new("k");
-        decide(op, &[self.limit.charge(&key, cost)], &mut self.state, now).unwrap()
+        decide(op, &[Check::new(&self.limit, &key).cost(cost)], &mut self.state, now).unwrap()
     }
 
     fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
         let key = Key::new("k");
-        let charge = self.limit.charge(&key, units).of(receipt);
-        decide(Op::Refund, &[charge], &mut self.state, now).unwrap()
+        let refund = Check::new(&self.limit, &key).cost(units).of(receipt);
+        decide(Op::Refund, &[refund], &mut self.state, now).unwrap()
     }
 
     fn charge(&mut self, now: u64, cost: u32) -> Decision {
@@ -52,7 +54,7 @@ fn every_algorithm(limit: u64, period_us: u64) -> Vec<Limit> {
         Limit::fixed_window("fixed_window", quota).unwrap(),
         Limit::fixed_window_aligned("fixed_window_aligned", quota).unwrap(),
         Limit::sliding_window("sliding_window", quota).unwrap(),
-        Limit::sliding_window_of("sliding_window_of_5", quota, 5).unwrap(),
+        Limit::sliding_window_with("sliding_window_with_5", quota, 5).unwrap(),
         Limit::sliding_log("sliding_log", quota).unwrap(),
     ]
 }
@@ -136,7 +138,7 @@ proptest! {
     fn no_run_of_whole_cells_of_a_sliding_window_holds_more_than_the_limit(
         limit in 1u64..20, cells in 1u32..8, traffic in traffic(SECOND),
     ) {
-        let mut budget = Budget::new(Limit::sliding_window_of("cells", quota(limit, SECOND), cells).unwrap());
+        let mut budget = Budget::new(Limit::sliding_window_with("cells", quota(limit, SECOND), cells).unwrap());
         let admitted = admissions(&mut budget, &traffic);
         let length = SECOND.div_ceil(u64::from(cells));
         for &(at, _) in &admitted {
@@ -192,12 +194,12 @@ proptest! {
                 hasty.charge(now + wait - 1, cost);
                 prop_assert!(hasty.charge(now + wait, cost).allowed());
             } else {
-                prop_assert!(decision.allowed() || decision.never());
-                prop_assert_eq!(decision.never(), u64::from(cost) > decision.limit());
+                prop_assert!(decision.allowed() || decision.exceeds_capacity());
+                prop_assert_eq!(decision.exceeds_capacity(), u64::from(cost) > decision.capacity());
             }
             let reset = budget.apply(Op::Peek, now, 0).reset_after().as_micros() as u64;
             let whole = budget.apply(Op::Peek, now + reset, 0);
-            prop_assert_eq!(whole.remaining(), whole.limit());
+            prop_assert_eq!(whole.remaining(), whole.capacity());
             if reset > 0 {
                 let earlier = budget.apply(Op::Peek, now + reset - 1, 0);
                 prop_assert!(!earlier.reset_after().is_zero());
@@ -219,9 +221,9 @@ proptest! {
             let charged = budget.charge(now, cost);
             // But for the receipt.
             let answer = |it: Decision| {
-                let verdict = *it.deciding();
+                let verdict = it.deciding();
                 let waits = (verdict.retry_after(), verdict.reset_after(), verdict.delay());
-                (verdict.allowed(), verdict.never(), verdict.remaining(), waits)
+                (verdict.allowed(), verdict.exceeds_capacity(), verdict.remaining(), waits)
             };
             let (allowed, peeked) = (charged.allowed(), answer(peeked));
             prop_assert_eq!(peeked, answer(charged), "a peek answers as a charge");
@@ -290,11 +292,11 @@ proptest! {
             }
             let now = START + elapsed;
             let kept = budget.apply(Op::Peek, now, 0);
-            let in_use = kept.limit() - kept.remaining();
+            let in_use = kept.capacity() - kept.remaining();
             budget.limit = new.clone();
             let changed = budget.apply(Op::Peek, now, 0);
             // Whole units may have been rounded down once before.
-            let at_most = changed.limit().saturating_sub(in_use) + 1;
+            let at_most = changed.capacity().saturating_sub(in_use) + 1;
             prop_assert!(changed.remaining() <= at_most, "{:?}: {kept:?} {changed:?}", budget.limit);
 
             // Nor by changing to and fro: no more is had than the larger quota has left.
@@ -342,7 +344,7 @@ fn a_cost_above_the_capacity_is_never_and_not_a_refusal_to_wait_for() {
         let mut budget = Budget::new(limit);
         for cost in [8, u32::MAX] {
             let decision = budget.charge(START, cost);
-            assert!(!decision.allowed() && decision.never());
+            assert!(!decision.allowed() && decision.exceeds_capacity());
             assert_eq!(decision.retry_after(), None);
             assert_eq!(decision.remaining(), 7);
         }
@@ -533,10 +535,10 @@ fn a_member_of_a_group_that_costs_nothing_is_left_as_it_is() {
     let long = Limit::fixed_window("a", quota(5, 3600 * SECOND)).unwrap();
     let exhausted = Limit::fixed_window("b", quota(1, SECOND)).unwrap();
     let mut states = [None, None];
-    let group = [short.charge(&key, 1), exhausted.charge(&key, 1)];
+    let group = [Check::new(&short, &key).cost(1), Check::new(&exhausted, &key).cost(1)];
     assert!(decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
     let before = states.clone();
-    let group = [long.charge(&key, 0), exhausted.charge(&key, 1)];
+    let group = [Check::new(&long, &key).cost(0), Check::new(&exhausted, &key).cost(1)];
     assert!(!decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
     assert_eq!(states, before);
 }
@@ -550,7 +552,7 @@ fn a_check_that_can_never_pass_leaves_no_trace_later_either() {
         assert!(budget.charge(START, 10).allowed());
         let before = budget.state.clone();
         budget.limit = fast;
-        assert!(budget.charge(START, 11).never());
+        assert!(budget.charge(START, 11).exceeds_capacity());
         assert_eq!(budget.state, before, "{slow}");
     }
 }

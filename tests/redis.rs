@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use redis::Commands;
 use support::{RedisServer, free_port};
-use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, RateLimiter, Receipt, RedisStore};
+use tollgate::clock::ManualClock;
+use tollgate::decision::Receipt;
+use tollgate::store::Op;
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
 
 /// One limit under each algorithm, 5 units a minute.
 fn limits() -> Vec<Limit> {
@@ -19,7 +22,7 @@ fn limits() -> Vec<Limit> {
         Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
         Limit::gcra("gcra", quota).unwrap(),
         Limit::fixed_window("fixed_window", quota).unwrap(),
-        Limit::sliding_window_of("sliding_window", quota, 4).unwrap(),
+        Limit::sliding_window_with("sliding_window", quota, 4).unwrap(),
         Limit::sliding_log("sliding_log", quota).unwrap(),
     ]
 }
@@ -365,7 +368,7 @@ async fn a_check_that_is_given_up_before_it_is_polled_charges_nothing() {
     let limiter = limiter(&server).await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
-    drop(limiter.apply(Op::Charge, &[limit.charge(&key, 1)]));
+    drop(limiter.apply(Op::Charge, &[Check::new(&limit, &key)]));
     assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5);
 }
 
@@ -439,7 +442,7 @@ async fn the_documented_permissions_are_enough() {
     }
     // Several budgets are read with another command than one.
     let (daily, tenant) = (&limits()[0], Key::new("acme"));
-    let group = [daily.charge(&key, 1), daily.charge(&tenant, 1)];
+    let group = [Check::new(&daily, &key).cost(1), Check::new(&daily, &tenant)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 }
 

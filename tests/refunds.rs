@@ -12,10 +12,10 @@ mod support;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{
-    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, State, Store,
-    decide,
-};
+use tollgate::clock::ManualClock;
+use tollgate::decision::Receipt;
+use tollgate::store::{Op, State, Store, decide};
+use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota};
 
 const START: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -29,7 +29,7 @@ fn every_algorithm(units: u64, period: u64) -> Vec<Limit> {
         Limit::fixed_window("limit", quota),
         Limit::fixed_window_aligned("limit", quota),
         Limit::sliding_window("limit", quota),
-        Limit::sliding_window_of("limit", quota, 4),
+        Limit::sliding_window_with("limit", quota, 4),
         Limit::sliding_log("limit", quota),
     ]
     .map(Result::unwrap)
@@ -42,13 +42,13 @@ struct Replica<'a> {
 }
 
 impl Replica<'_> {
-    async fn at(&self, now: u64, op: Op, charge: Charge<'_>) -> Decision {
+    async fn at(&self, now: u64, op: Op, charge: Check) -> Decision {
         self.clock.set(Duration::from_micros(now));
         self.store.apply(op, &[charge]).await.unwrap()
     }
 
     async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
-        self.at(now, Op::Charge, limit.charge(key, cost)).await
+        self.at(now, Op::Charge, Check::new(limit, key).cost(cost)).await
     }
 
     async fn refund(
@@ -59,7 +59,7 @@ impl Replica<'_> {
         units: u32,
         receipt: Receipt,
     ) -> u64 {
-        self.at(now, Op::Refund, limit.charge(key, units).of(receipt)).await.remaining()
+        self.at(now, Op::Refund, Check::new(limit, key).cost(units).of(receipt)).await.remaining()
     }
 }
 
@@ -130,7 +130,7 @@ async fn compare(
                 // Nothing else happens in the microsecond of a reset.
                 now += 1;
                 for key in keys {
-                    replica.at(now, Op::Reset, limit.charge(key, 0)).await;
+                    replica.at(now, Op::Reset, Check::new(limit, key).cost(0)).await;
                 }
             }
             Event::Change => {
@@ -139,14 +139,15 @@ async fn compare(
                 // history would bring the new quota to that one earlier.
                 let all = u32::try_from(limits[in_force].quota().limit()).unwrap();
                 for key in keys {
-                    let charge = limits[in_force].charge(key, all);
-                    if !replica.at(now, Op::Peek, charge).await.allowed() {
+                    let charge = Check::new(&limits[in_force], key).cost(all);
+                    if !replica.at(now, Op::Peek, charge.clone()).await.allowed() {
                         replica.at(now, Op::Charge, charge).await;
                     }
                 }
             }
             Event::Peek(cost) => {
-                let peek = async |key| replica.at(now, Op::Peek, limit.charge(key, cost)).await;
+                let peek =
+                    async |key| replica.at(now, Op::Peek, Check::new(limit, key).cost(cost)).await;
                 let passes = peek(real).await.allowed();
                 prop_assert!(!passes || peek(other).await.allowed(), "{limit}, {step} at {now}");
             }
@@ -156,7 +157,9 @@ async fn compare(
     let limit = limits[in_force];
     for parts in [0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999] {
         let then = now + parts * period / 1_000;
-        let left = async |key| replica.at(then, Op::Peek, limit.charge(key, 0)).await.remaining();
+        let left = async |key| {
+            replica.at(then, Op::Peek, Check::new(limit, key).cost(0)).await.remaining()
+        };
         let (real, other) = (left(real).await, left(other).await);
         prop_assert!(real <= other, "{limit}, {parts} later: {real} {other}");
     }
@@ -214,7 +217,7 @@ async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothin
     for (number, limit) in every_algorithm(10, SECOND).iter().enumerate() {
         let (key, other) = (Key::from_parts(["a", &number.to_string()]), Key::from(number as u64));
         let first = replica.charge(START, limit, &key, 6).await.receipt().unwrap();
-        replica.at(START + 1, Op::Reset, limit.charge(&key, 0)).await;
+        replica.at(START + 1, Op::Reset, Check::new(&limit, &key).cost(0)).await;
         assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
         assert_eq!(replica.refund(START + 3, limit, &key, 6, first).await, 0, "{limit}");
 
@@ -229,7 +232,8 @@ async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothin
             now = (now + SECOND / 4).min(START);
             replica.charge(now, limit, &other, 3).await;
         }
-        let left = replica.at(START, Op::Peek, limit.charge(&other, 0)).await.remaining();
+        let left =
+            replica.at(START, Op::Peek, Check::new(&limit, &other).cost(0)).await.remaining();
         assert!(replica.refund(START, limit, &other, 6, first).await <= left + 3, "{limit}");
     }
 }
@@ -310,7 +314,7 @@ proptest! {
             }
             match event {
                 Event::Charge(cost, _) => {
-                    let charge = [limit.charge(&key, cost)];
+                    let charge = [Check::new(&limit, &key).cost(cost)];
                     let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
                     let fits = used + u64::from(cost) <= units;
                     prop_assert_eq!(decision.allowed(), fits, "at {}", now);
@@ -322,7 +326,7 @@ proptest! {
                 Event::Refund(ago, back) => {
                     let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
                     let Owed { receipt, .. } = &mut owed[place];
-                    let refund = [limit.charge(&key, back).of(*receipt)];
+                    let refund = [Check::new(&limit, &key).cost(back).of(*receipt)];
                     let left = decide(Op::Refund, &refund, &mut states, now).unwrap().remaining();
                     if receipt.charged_at() >= start {
                         used -= u64::from(back.min(receipt.cost()));
@@ -348,15 +352,15 @@ fn refund_in_a_log_of_two_quotas_does_not_uncover_what_was_forgotten() {
     };
     let (short, long, key) = (log(10, 1), log(10, 100), Key::new("k"));
     let mut state = [None];
-    let mut at = |second: u64, op, charge: Charge<'_>| {
+    let mut at = |second: u64, op, charge: Check| {
         decide(op, &[charge], &mut state, START + second * SECOND).unwrap()
     };
-    assert!(at(0, Op::Charge, long.charge(&key, 1)).allowed());
-    assert!(at(0, Op::Charge, short.charge(&key, 9)).allowed());
-    let first = at(3, Op::Charge, short.charge(&key, 10)).receipt().unwrap();
-    let second = at(5, Op::Charge, short.charge(&key, 10)).receipt().unwrap();
-    at(6, Op::Refund, short.charge(&key, 10).of(second));
-    at(6, Op::Refund, short.charge(&key, 10).of(first));
+    assert!(at(0, Op::Charge, Check::new(&long, &key).cost(1)).allowed());
+    assert!(at(0, Op::Charge, Check::new(&short, &key).cost(9)).allowed());
+    let first = at(3, Op::Charge, Check::new(&short, &key).cost(10)).receipt().unwrap();
+    let second = at(5, Op::Charge, Check::new(&short, &key).cost(10)).receipt().unwrap();
+    at(6, Op::Refund, Check::new(&short, &key).cost(10).of(second));
+    at(6, Op::Refund, Check::new(&short, &key).cost(10).of(first));
     // Without the two charges, the ten units of the start would count for a hundred seconds.
-    assert!(!at(7, Op::Charge, long.charge(&key, 10)).allowed());
+    assert!(!at(7, Op::Charge, Check::new(&long, &key).cost(10)).allowed());
 }

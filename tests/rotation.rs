@@ -6,7 +6,9 @@ mod support;
 
 use std::time::Duration;
 
-use tollgate::{Key, Limit, ManualClock, MemoryStore, Op, Quota, Store};
+use tollgate::clock::ManualClock;
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 const SECOND: u64 = 1_000_000;
 
@@ -22,7 +24,7 @@ fn every_algorithm(name: &str, quota: Quota) -> Vec<Limit> {
         Limit::fixed_window(name, quota),
         Limit::fixed_window_aligned(name, quota),
         Limit::sliding_window(name, quota),
-        Limit::sliding_window_of(name, quota, 5),
+        Limit::sliding_window_with(name, quota, 5),
         Limit::sliding_log(name, quota),
     ]
     .map(Result::unwrap)
@@ -69,7 +71,7 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
                 for tick in 0..600 {
                     clock.set(Duration::from_micros(START + tick * SECOND));
                     let limit = [&one, &other][tick as usize % 2];
-                    let decision = store.apply(Op::Charge, &[limit.charge(&key, 1)]).await;
+                    let decision = store.apply(Op::Charge, &[Check::new(&limit, &key)]).await;
                     passed += u32::from(decision.unwrap().allowed());
                 }
                 // In ten minutes each allows 110 at most: ten at once, and ten a minute.
@@ -88,7 +90,8 @@ async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
         let mut allowed = Vec::new();
         for &(second, limit, cost) in steps {
             clock.set(Duration::from_micros(START + second * SECOND));
-            let decision = store.apply(Op::Charge, &[limit.charge(&key, cost)]).await.unwrap();
+            let decision =
+                store.apply(Op::Charge, &[Check::new(&limit, &key).cost(cost)]).await.unwrap();
             allowed.push(decision.allowed());
         }
         answers.push(allowed);

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Key, Limit, Op, Quota, State, decide};
+use tollgate::store::{Op, State, decide};
+use tollgate::{Check, Key, Limit, Quota};
 
 const START: u64 = 1_790_000_123_456_789;
 
@@ -38,7 +39,7 @@ impl Asked {
             Algorithm::Log => Limit::sliding_log("limit", quota),
             Algorithm::Clock => Limit::fixed_window_aligned("limit", quota),
             Algorithm::First => Limit::fixed_window("limit", quota),
-            Algorithm::Sliding(cells) => Limit::sliding_window_of("limit", quota, cells as u32),
+            Algorithm::Sliding(cells) => Limit::sliding_window_with("limit", quota, cells as u32),
             Algorithm::Bucket => Limit::token_bucket("limit", quota),
         };
         Self { algorithm, period, units, limit: limit.unwrap() }
@@ -148,7 +149,7 @@ proptest! {
             for (number, (quota, cost)) in turns {
                 // At each step every quota asks for something, so that none is forgotten.
                 let cost = (*cost).clamp(1, quota.units as u32);
-                let charge = [quota.limit.charge(&key, cost)];
+                let charge = [Check::new(&quota.limit, &key).cost(cost)];
                 let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
                 if !decision.allowed() {
                     if let Some(wait) = decision.retry_after() {

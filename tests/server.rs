@@ -11,9 +11,10 @@ use axum::Router;
 use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate::{
-    ManualClock, MemoryStore, OnStoreFailure, PeerIp, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::clock::ManualClock;
+use tollgate::key::PeerIp;
+use tollgate::layer::OnStoreFailure;
+use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -35,7 +36,7 @@ async fn get_root(address: SocketAddr) -> String {
 
 fn app(limiter: &RateLimiter) -> Router {
     let layer = RateLimitLayer::token_bucket(limiter, "api", Quota::per_minute(6).burst(3));
-    let layer = layer.key(PeerIp).unwrap().on_store_failure(OnStoreFailure::Refuse);
+    let layer = layer.key(PeerIp).unwrap().on_store_failure(OnStoreFailure::FailClosed);
     Router::new().route("/", get(|| async { "hello" })).layer(layer)
 }
 

@@ -26,7 +26,8 @@ mod with_the_feature {
     use rcgen::{
         BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
     };
-    use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore, RedisStoreBuilder, Tls};
+    use tollgate::store::{RedisStoreBuilder, Tls};
+    use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
     use super::support::{RedisServer, free_port};
 

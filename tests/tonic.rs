@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use http::{Request, Response, StatusCode};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tollgate::{
-    Global, KeyExtractor, ManualClock, MemoryStore, PeerIp, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::clock::ManualClock;
+use tollgate::key::{Global, KeyExtractor, PeerIp};
+use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::transport::{Endpoint, Server};

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::RedisServer;
-use tollgate::{Charge, Key, Limit, ManualClock, MemoryStore, Op, Quota, Receipt, Store};
+use tollgate::clock::ManualClock;
+use tollgate::decision::Receipt;
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 /// One step of a sequence: the clock is moved, then a batch is applied.
 #[derive(Clone, Debug)]
@@ -50,7 +53,7 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
         Algorithm::Sliding(cells) => {
             // Cells last whole microseconds.
             let whole = Quota::new(units, plain.period() / 6 * cells);
-            Limit::sliding_window_of(name, whole, cells)
+            Limit::sliding_window_with(name, whole, cells)
         }
         Algorithm::Log => Limit::sliding_log(name, plain),
     }
@@ -158,15 +161,15 @@ async fn replay(
         if let Some(limit) = step.swap {
             limits[limit].rotate_left(1);
         }
-        let batch: Vec<Charge<'_>> = step
+        let batch: Vec<Check> = step
             .charges
             .iter()
             .map(|&(key, limit, cost)| {
-                let charge = limits[limit][0].charge(&keys[key], cost);
+                let check = Check::new(&limits[limit][0], &keys[key]).cost(cost);
                 let (back, micros) = step.ago;
                 let known = history[key * 2 + limit].iter().rev().nth(back).copied();
                 let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
-                Charge { receipt: at_once.or(known), ..charge }
+                check.of(at_once.or(known))
             })
             .collect();
         let memory = stores[0].apply(step.op, &batch).await.expect("memory decides");

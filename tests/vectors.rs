@@ -8,9 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{
-    Charge, Decision, Key, Limit, ManualClock, MemoryStore, Op, Receipt, Store, Verdict,
-};
+use tollgate::clock::ManualClock;
+use tollgate::decision::{Receipt, Verdict};
+use tollgate::store::{Op, Store};
+use tollgate::{Check, Decision, Key, Limit, MemoryStore};
 
 /// The sequences, with the names of their files.
 fn vectors() -> Vec<(String, Vec<Value>)> {
@@ -34,12 +35,12 @@ fn in_json(verdict: &Verdict) -> Value {
     let micros = |duration: Duration| duration.as_micros() as u64;
     json!({
         "allowed": verdict.allowed(),
-        "limit": verdict.limit(),
+        "limit": verdict.capacity(),
         "remaining": verdict.remaining(),
         "retry_after_us": verdict.retry_after().map(micros),
         "reset_after_us": micros(verdict.reset_after()),
         "delay_us": micros(verdict.delay()),
-        "never": verdict.never(),
+        "never": verdict.exceeds_capacity(),
     })
 }
 
@@ -91,8 +92,8 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 "reset" => Op::Reset,
                 other => panic!("{other} is no operation"),
             };
-            let batch: Vec<Charge<'_>> =
-                limits.iter().map(|limit| Charge { receipt, ..limit.charge(&key, cost) }).collect();
+            let batch: Vec<Check> =
+                limits.iter().map(|limit| Check::new(limit, &key).cost(cost).of(receipt)).collect();
             let decision = store.apply(op, &batch).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);
             assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);

@@ -3,7 +3,8 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use tollgate::{Key, Limit, Op, Quota, decide};
+use tollgate::store::{Op, decide};
+use tollgate::{Check, Key, Limit, Quota};
 
 fn decisions(criterion: &mut Criterion) {
     let quota = Quota::new(1_000, Duration::from_secs(1));
@@ -14,13 +15,13 @@ fn decisions(criterion: &mut Criterion) {
         Limit::gcra("GCRA", quota),
         Limit::fixed_window("fixed window", quota),
         Limit::sliding_window("sliding window", quota),
-        Limit::sliding_window_of("sliding window of 10", quota, 10),
+        Limit::sliding_window_with("sliding window of 10", quota, 10),
         Limit::sliding_log("sliding log", quota),
     ];
     let key = Key::new("user");
     let mut group = criterion.benchmark_group("decide");
     for limit in limits.map(|it| it.expect("the numbers are in range")) {
-        let charges = [limit.charge(&key, 1)];
+        let charges = [Check::new(&limit, &key)];
         let mut states = [None];
         let mut now = 1_700_000_000_000_000;
         group.bench_function(limit.name(), |bencher| {

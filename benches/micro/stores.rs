@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use tollgate::{ConfigError, Key, Limit, MemoryStore, Op, Quota, Store};
+use tollgate::store::{Op, Store};
+use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota};
 
 /// What is never used up, but for the log, which refuses most of the time with one key.
 fn limits() -> Result<Vec<Limit>, ConfigError> {
@@ -19,7 +20,7 @@ fn limits() -> Result<Vec<Limit>, ConfigError> {
         Limit::gcra("GCRA", rate)?,
         Limit::fixed_window("fixed window", in_a_window)?,
         Limit::sliding_window("sliding window", in_a_window)?,
-        Limit::sliding_window_of("sliding window of 10", in_a_window, 10)?,
+        Limit::sliding_window_with("sliding window of 10", in_a_window, 10)?,
         Limit::sliding_log("sliding log", Quota::new(1_000, Duration::from_secs(4)))?,
     ])
 }
@@ -42,7 +43,7 @@ fn stores(criterion: &mut Criterion) {
             let check = {
                 let (limit, users) = (limit.clone(), Arc::clone(&users));
                 move |number: usize| {
-                    drop(black_box(store.apply(Op::Charge, &[limit.charge(&users[number], 1)])));
+                    drop(black_box(store.apply(Op::Charge, &[Check::new(&limit, &users[number])])));
                 }
             };
             group.bench_function(limit.name(), |bencher| {

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tollgate::{Key, Limit, ManualClock, Op, Quota, RateLimiter, RedisStore, Store};
+use tollgate::clock::ManualClock;
+use tollgate::store::{Op, Store};
+use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
 use crate::contenders::{ALGORITHMS, Allowance};
 use crate::redis_server::Server;

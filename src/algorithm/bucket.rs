@@ -17,8 +17,7 @@
 //! what is below the new capacity at the new rate: the level remembers both.
 
 use super::{Effect, First, Followed, MAX_EXACT};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use crate::nouns::{Micros, Outcome, Receipt};
 
 /// `units` drain in `micros` microseconds; the fraction is in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,15 +66,15 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    pub(crate) fn ends_at(&self) -> Micros {
+    pub(crate) fn expires_at(&self) -> Micros {
         self.at + self.until(0)
     }
 
-    /// Whether nothing is left at `now`: the same as `ends_at() <= now`, most often without a
+    /// Whether nothing is left at `now`: the same as `expires_at() <= now`, most often without a
     /// division.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match self.then {
-            Some(_) => self.ends_at() <= now,
+            Some(_) => self.expires_at() <= now,
             None => {
                 let elapsed = now.checked_sub(self.at);
                 elapsed.is_some_and(|it| it.saturating_mul(self.rate.units) >= self.used)
@@ -191,12 +190,12 @@ impl Bucket {
         cost: u64,
         effect: Effect,
         queues: bool,
-    ) -> Verdict {
+    ) -> Outcome {
         let (mut level, moved) = self.resume(*state, now);
         let behind = level.at - now;
-        let never = cost > self.capacity;
-        let allowed = !never && (cost == 0 || level.is_down_to(self.capacity - cost));
-        let refused = !allowed && !never;
+        let exceeds_capacity = cost > self.capacity;
+        let allowed = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
+        let refused = !allowed && !exceeds_capacity;
         let retry_after = refused.then(|| level.until(self.capacity - cost) + behind);
         let charges = allowed && cost > 0;
         let delay = if charges && queues { level.until(0) } else { 0 };
@@ -204,20 +203,18 @@ impl Bucket {
             level.used += cost * level.rate.micros;
         }
         if (charges && effect == Effect::Commit)
-            || (moved && !charges && !never && effect.settles(cost))
+            || (moved && !charges && !exceeds_capacity && effect.settles(cost))
         {
             *state = Some(level);
         }
         let part = level.rate.micros;
-        Verdict {
+        Outcome {
             allowed,
-            never,
-            limit: self.capacity,
+            exceeds_capacity,
             remaining: self.capacity.saturating_mul(part).saturating_sub(level.used) / part,
             retry_after,
             reset_after: if level.used == 0 { 0 } else { level.until(0) + behind },
             delay,
-            charged: 0,
         }
     }
 

@@ -13,16 +13,14 @@
 //!
 //! Twin: `scripts/fixed_window.lua`.
 
-use serde::{Deserialize, Serialize};
-
 use super::rotation::{Counter, Counters, Own, carried_out};
-use super::{Effect, MAX_EXACT, Rule};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use super::{Effect, MAX_EXACT};
+use crate::nouns::{Micros, Outcome, Receipt};
 
 /// Where windows start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub(crate) enum Anchor {
     /// With the key's first request.
     First,
@@ -80,7 +78,7 @@ impl Counter for Window {
         self.at
     }
 
-    fn ends_at(&self) -> Micros {
+    fn expires_at(&self) -> Micros {
         if self.count == 0 { 0 } else { self.end }
     }
 
@@ -128,43 +126,39 @@ impl FixedWindow {
     }
 }
 
-impl Rule for FixedWindow {
-    type State = Counters<Window>;
-
-    fn decide(
+impl FixedWindow {
+    pub(super) fn decide(
         &self,
         state: &mut Option<Counters<Window>>,
         now: Micros,
         cost: u64,
         effect: Effect,
-    ) -> Verdict {
+    ) -> Outcome {
         let Own { counter: mut window, moved } = Counters::own(state.as_ref(), self.shape(), now);
-        let never = cost > self.limit;
+        let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;
-        let retry_after = (!allowed && !never).then(|| window.end - now);
+        let retry_after = (!allowed && !exceeds_capacity).then(|| window.end - now);
         if allowed {
             window.count += cost;
         }
-        let verdict = Verdict {
+        let outcome = Outcome {
             allowed,
-            never,
-            limit: self.limit,
+            exceeds_capacity,
             remaining: self.limit.saturating_sub(window.count),
             retry_after,
             reset_after: if window.count == 0 { 0 } else { window.end - now },
             delay: 0,
-            charged: 0,
         };
-        if let Some(charges) = carried_out(effect, cost, allowed, never, moved) {
+        if let Some(charges) = carried_out(effect, cost, allowed, exceeds_capacity, moved) {
             if charges.is_some() {
                 window.at = window.at.max(now);
             }
             Counters::commit(state, window, now, charges);
         }
-        verdict
+        outcome
     }
 
-    fn refund(
+    pub(super) fn refund(
         &self,
         state: &mut Option<Counters<Window>>,
         now: Micros,

@@ -13,27 +13,22 @@
 //! Source: ITU-T Recommendation I.371 (2004), annex A; ATM Forum TM 4.1. Twin:
 //! `scripts/gcra.lua`.
 
+use super::Effect;
 use super::bucket::{Bucket, Level};
-use super::{Effect, First, Followed, Rule};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use crate::nouns::{Micros, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Gcra(pub(crate) Bucket);
 
-impl Rule for Gcra {
-    type State = Level;
-
-    fn decide(&self, tat: &mut Option<Level>, now: Micros, cost: u64, effect: Effect) -> Verdict {
+impl Gcra {
+    pub(super) fn decide(
+        &self,
+        tat: &mut Option<Level>,
+        now: Micros,
+        cost: u64,
+        effect: Effect,
+    ) -> Outcome {
         // A cell that conforms is not held back.
         self.0.decide(tat, now, cost, effect, false)
-    }
-
-    fn refund(&self, tat: &mut Option<Level>, now: Micros, receipt: Receipt, units: u64) {
-        self.0.refund(tat, now, receipt, units);
-    }
-
-    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
-        self.0.follow(first, taken, cost, false)
     }
 }

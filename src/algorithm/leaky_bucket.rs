@@ -9,16 +9,14 @@
 //! 1986 (the meter); A. Tanenbaum, "Computer Networks" (the queue). Twin:
 //! `scripts/leaky_bucket.lua`.
 
-use serde::{Deserialize, Serialize};
-
+use super::Effect;
 use super::bucket::{Bucket, Level};
-use super::{Effect, First, Followed, Rule};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use crate::nouns::{Micros, Outcome};
 
 /// What an admitted check has to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub(crate) enum Mode {
     /// Until all that came before it has left.
     Queue,
@@ -32,18 +30,14 @@ pub(crate) struct LeakyBucket {
     pub(crate) mode: Mode,
 }
 
-impl Rule for LeakyBucket {
-    type State = Level;
-
-    fn decide(&self, water: &mut Option<Level>, now: Micros, cost: u64, effect: Effect) -> Verdict {
+impl LeakyBucket {
+    pub(super) fn decide(
+        &self,
+        water: &mut Option<Level>,
+        now: Micros,
+        cost: u64,
+        effect: Effect,
+    ) -> Outcome {
         self.bucket.decide(water, now, cost, effect, self.mode == Mode::Queue)
-    }
-
-    fn refund(&self, water: &mut Option<Level>, now: Micros, receipt: Receipt, units: u64) {
-        self.bucket.refund(water, now, receipt, units);
-    }
-
-    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
-        self.bucket.follow(first, taken, cost, self.mode == Mode::Queue)
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! 1. `decide`: does a cost fit now? With [`Effect::Commit`] the answer is also carried out.
 //! 2. `refund`: take back what of a charge still counts.
-//! 3. `ends_at`: when may the state be forgotten, because it says the same as no state?
+//! 3. `expires_at`: when may the state be forgotten, because it says the same as no state?
 //!
 //! # What holds for all six
 //!
@@ -43,8 +43,7 @@ pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::TokenBucket;
 
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use crate::nouns::{Micros, Outcome, Receipt};
 
 /// Integers below this are exact in Lua, as is the sum of two below half of it.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
@@ -73,87 +72,9 @@ impl Effect {
     }
 }
 
-/// An algorithm, over its own kind of state.
-trait Rule {
-    type State: Kept;
-
-    /// Whether `cost` fits at `now`.
-    fn decide(
-        &self,
-        state: &mut Option<Self::State>,
-        now: Micros,
-        cost: u64,
-        effect: Effect,
-    ) -> Verdict;
-
-    /// Takes back `units` of the charge that the receipt is of, as far as they still count: never
-    /// more than if the charge had not been made.
-    fn refund(&self, state: &mut Option<Self::State>, now: Micros, receipt: Receipt, units: u64);
-
-    /// What a charge of `cost` is told if the last of the `taken` units that were charged since the
-    /// `first` charge, all at the same time, are its own. A window is whole again when it is over,
-    /// however much is charged.
-    fn follow(&self, first: First, _taken: u64, _cost: u64) -> Followed {
-        Followed { reset_after: first.reset_after, delay: 0 }
-    }
-}
-
-/// What the first of several charges was told that were admitted at the same time.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for checks that travel together"))]
-pub(crate) struct First {
-    pub(crate) reset_after: Micros,
-    /// By how much that was rounded up, in parts of the limit's rate.
-    pub(crate) slack: u64,
-}
-
-/// What a charge is told that came after it.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for checks that travel together"))]
-pub(crate) struct Followed {
-    pub(crate) reset_after: Micros,
-    pub(crate) delay: Micros,
-}
-
-/// The same, over any state.
-trait AnyRule {
-    fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict;
-    fn refund(&self, state: &mut Option<State>, now: Micros, receipt: Receipt, units: u64);
-    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed;
-}
-
-impl<R: Rule> AnyRule for R {
-    fn decide(&self, state: &mut Option<State>, now: Micros, cost: u64, effect: Effect) -> Verdict {
-        R::State::unpacked(state, |state| Rule::decide(self, state, now, cost, effect))
-    }
-
-    fn refund(&self, state: &mut Option<State>, now: Micros, receipt: Receipt, units: u64) {
-        R::State::unpacked(state, |state| Rule::refund(self, state, now, receipt, units));
-    }
-
-    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
-        Rule::follow(self, first, taken, cost)
-    }
-}
-
-/// A kind of state that a [`State`] can hold.
-trait Kept: Sized {
-    fn pack(self) -> State;
-    fn unpack(state: State) -> Option<Self>;
-
-    /// Lets `act` work on the state in the slot. A state of another kind counts as none: it belongs
-    /// to another budget.
-    fn unpacked<T>(slot: &mut Option<State>, act: impl FnOnce(&mut Option<Self>) -> T) -> T {
-        let mut state = slot.take().and_then(Self::unpack);
-        let answer = act(&mut state);
-        *slot = state.map(Self::pack);
-        answer
-    }
-}
-
-/// A limit's algorithm, with its numbers.
+/// The numbers of a limit, for its algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Algorithm {
+pub(crate) enum Rule {
     FixedWindow(FixedWindow),
     SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
@@ -162,67 +83,101 @@ pub(crate) enum Algorithm {
     Gcra(Gcra),
 }
 
-/// What a store remembers of one key under one limit.
+/// What a store keeps of one key under one limit.
 ///
-/// Opaque: a store keeps it and hands it back to [`decide`](crate::decide).
+/// It is opaque: a store keeps it and passes it to [`decide`](crate::store::decide) again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State(Kind);
 
-/// The token bucket, the leaky bucket and GCRA share a state, so that one can be exchanged for
-/// another without a free burst.
+/// The token bucket, the leaky bucket and GCRA share a kind of state. A limit can change between
+/// them without a free burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Bucket(bucket::Level),
     Window(rotation::Counters<fixed_window::Window>),
-    Cells(rotation::Counters<sliding_window::Cells>),
+    SubWindows(rotation::Counters<sliding_window::SubWindows>),
     Log(sliding_log::Log),
 }
 
-macro_rules! kept {
-    ($($kind:ident: $state:ty),*) => {$(
-        impl Kept for $state {
-            fn pack(self) -> State {
-                State(Kind::$kind(self))
-            }
-
-            fn unpack(state: State) -> Option<Self> {
-                match state.0 {
-                    Kind::$kind(state) => Some(state),
-                    _ => None,
-                }
-            }
-        }
-    )*};
+/// Lets `act` work on the state in the slot. A state of another kind counts as none: it belongs to
+/// another budget.
+macro_rules! with_state {
+    ($kind:ident in $slot:expr, $act:expr) => {{
+        let mut state = match $slot.take() {
+            Some(State(Kind::$kind(state))) => Some(state),
+            _ => None,
+        };
+        let answer = $act(&mut state);
+        *$slot = state.map(|state| State(Kind::$kind(state)));
+        answer
+    }};
 }
 
-kept!(
-    Bucket: bucket::Level,
-    Window: rotation::Counters<fixed_window::Window>,
-    Cells: rotation::Counters<sliding_window::Cells>,
-    Log: sliding_log::Log
-);
-
-impl Algorithm {
+impl Rule {
+    /// Decides whether `cost` fits at `now`, and carries that out as far as `effect` says.
     pub(crate) fn decide(
         &self,
-        state: &mut Option<State>,
+        slot: &mut Option<State>,
         now: Micros,
         cost: u32,
         effect: Effect,
-    ) -> Verdict {
-        let verdict = self.rule().decide(state, now, u64::from(cost), effect);
-        let charges = verdict.allowed && effect == Effect::Commit;
-        Verdict { charged: if charges { cost } else { 0 }, ..verdict }
+    ) -> Outcome {
+        macro_rules! decide {
+            ($rule:ident, $kind:ident) => {
+                with_state!($kind in slot, |state| $rule.decide(state, now, cost.into(), effect))
+            };
+        }
+        match self {
+            Self::FixedWindow(rule) => decide!(rule, Window),
+            Self::SlidingWindow(rule) => decide!(rule, SubWindows),
+            Self::SlidingLog(rule) => decide!(rule, Log),
+            Self::TokenBucket(rule) => decide!(rule, Bucket),
+            Self::LeakyBucket(rule) => decide!(rule, Bucket),
+            Self::Gcra(rule) => decide!(rule, Bucket),
+        }
     }
 
+    /// Takes back `units` of the charge that the receipt names, as far as they still count: never
+    /// more than if the charge had not been made.
     pub(crate) fn refund(
         &self,
-        state: &mut Option<State>,
+        slot: &mut Option<State>,
         now: Micros,
         receipt: Receipt,
         units: u32,
     ) {
-        self.rule().refund(state, now, receipt, u64::from(units.min(receipt.cost)));
+        let units = u64::from(units.min(receipt.cost));
+        macro_rules! refund {
+            ($rule:ident, $kind:ident) => {
+                with_state!($kind in slot, |state| $rule.refund(state, now, receipt, units))
+            };
+        }
+        match self {
+            Self::FixedWindow(rule) => refund!(rule, Window),
+            Self::SlidingWindow(rule) => refund!(rule, SubWindows),
+            Self::SlidingLog(rule) => refund!(rule, Log),
+            Self::TokenBucket(TokenBucket(rule))
+            | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
+            | Self::Gcra(Gcra(rule)) => refund!(rule, Bucket),
+        }
+    }
+
+    /// The verdict of a charge that follows the first of several identical ones, made at the same
+    /// instant: the last of the `taken` units after the first charge are its own.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
+    pub(crate) fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+        match self {
+            Self::TokenBucket(TokenBucket(bucket)) | Self::Gcra(Gcra(bucket)) => {
+                bucket.follow(first, taken, cost, false)
+            }
+            Self::LeakyBucket(LeakyBucket { bucket, mode }) => {
+                bucket.follow(first, taken, cost, *mode == Mode::Queue)
+            }
+            // A window is over at its end, however much is charged.
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
+                Followed { reset_after: first.reset_after, delay: 0 }
+            }
+        }
     }
 
     /// The kind of state, as it stands in a stored key.
@@ -237,47 +192,43 @@ impl Algorithm {
             Self::SlidingLog(_) => "l",
         }
     }
+}
 
-    /// What a charge is told that comes at the same time as another, and after it.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "for checks that travel together")
-    )]
-    pub(crate) fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
-        self.rule().follow(first, taken, cost)
-    }
+/// The answer to the first of several identical charges that were allowed at the same time.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
+pub(crate) struct First {
+    pub(crate) reset_after: Micros,
+    /// By how much that was rounded up, in parts of the limit's rate.
+    pub(crate) slack: u64,
+}
 
-    /// To add an algorithm is to add a line here, and its script to the list of scripts.
-    fn rule(&self) -> &dyn AnyRule {
-        match self {
-            Self::FixedWindow(rule) => rule,
-            Self::SlidingWindow(rule) => rule,
-            Self::SlidingLog(rule) => rule,
-            Self::TokenBucket(rule) => rule,
-            Self::LeakyBucket(rule) => rule,
-            Self::Gcra(rule) => rule,
-        }
-    }
+/// The answer to a charge that follows it.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
+pub(crate) struct Followed {
+    pub(crate) reset_after: Micros,
+    pub(crate) delay: Micros,
 }
 
 impl State {
     /// The time, in microseconds since the Unix epoch, from which this state says the same as no
     /// state at all.
     #[must_use]
-    pub fn ends_at(&self) -> u64 {
+    pub fn expires_at(&self) -> u64 {
         match &self.0 {
-            Kind::Bucket(level) => level.ends_at(),
-            Kind::Window(window) => window.ends_at(),
-            Kind::Cells(cells) => cells.ends_at(),
-            Kind::Log(log) => log.ends_at(),
+            Kind::Bucket(level) => level.expires_at(),
+            Kind::Window(window) => window.expires_at(),
+            Kind::SubWindows(counters) => counters.expires_at(),
+            Kind::Log(log) => log.expires_at(),
         }
     }
 
-    /// Whether it has ended at `now`.
+    /// Whether it has expired at `now`.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),
-            _ => self.ends_at() <= now,
+            _ => self.expires_at() <= now,
         }
     }
 }

@@ -20,8 +20,7 @@
 //! Twin: `scripts/rotation.lua`.
 
 use super::Effect;
-use crate::Receipt;
-use crate::decision::Micros;
+use crate::nouns::{Micros, Receipt};
 
 /// The most counters of a budget. A fifth evicts the one that its quota needs for the shortest time.
 const MAX_COUNTERS: usize = 4;
@@ -38,7 +37,7 @@ pub(super) trait Counter: Clone {
     /// The time of the last charge.
     fn at(&self) -> Micros;
     /// From when on it says the same as a fresh one: 0 if it holds nothing.
-    fn ends_at(&self) -> Micros;
+    fn expires_at(&self) -> Micros;
     /// Goes on from `now` with what it holds, after the clock was set back. No earlier receipt
     /// counts any more.
     fn set_back(&mut self, now: Micros);
@@ -74,7 +73,7 @@ pub(super) struct Own<C> {
 
 /// A counter brought to `now`, and whether the clock was set back.
 fn resumed<C: Counter>(counter: &C, now: Micros) -> (C, bool) {
-    if counter.ends_at() <= now {
+    if counter.expires_at() <= now {
         return (C::fresh(counter.shape(), now), false);
     }
     let mut counter = counter.clone();
@@ -86,8 +85,8 @@ fn resumed<C: Counter>(counter: &C, now: Micros) -> (C, bool) {
 }
 
 impl<C: Counter> Counters<C> {
-    pub(crate) fn ends_at(&self) -> Micros {
-        self.all().map(Counter::ends_at).max().unwrap_or(0)
+    pub(crate) fn expires_at(&self) -> Micros {
+        self.all().map(Counter::expires_at).max().unwrap_or(0)
     }
 
     fn all(&self) -> impl Iterator<Item = &C> {
@@ -96,7 +95,7 @@ impl<C: Counter> Counters<C> {
 
     /// The counter of a shape, as a check finds it.
     pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> Own<C> {
-        let Some(state) = state.filter(|state| now < state.ends_at()) else {
+        let Some(state) = state.filter(|state| now < state.expires_at()) else {
             return Own { counter: C::fresh(shape, now), moved: false };
         };
         if state.first.shape() == shape {
@@ -106,7 +105,7 @@ impl<C: Counter> Counters<C> {
         if let Some(own) = state.others.iter().find(|other| other.counter.shape() == shape) {
             let (counter, set_back) = resumed(&own.counter, now);
             let is_due = now.saturating_sub(own.asked) > counter.period() / 2;
-            let moved = set_back || (is_due && counter.ends_at() > now);
+            let moved = set_back || (is_due && counter.expires_at() > now);
             return Own { counter, moved };
         }
         state.derived(shape, now)
@@ -116,7 +115,7 @@ impl<C: Counter> Counters<C> {
         let fresh = C::fresh(shape, now);
         let period = fresh.period();
         let mut best: Option<&C> = None;
-        for counter in self.all().filter(|counter| now < counter.ends_at()) {
+        for counter in self.all().filter(|counter| now < counter.expires_at()) {
             let length = counter.period();
             let is_better = |known: &C| {
                 let known = known.period();
@@ -136,7 +135,7 @@ impl<C: Counter> Counters<C> {
         if counter.at().saturating_sub(now) > period {
             counter.set_back(now);
         }
-        if now < counter.ends_at() {
+        if now < counter.expires_at() {
             Own { counter, moved: true }
         } else {
             Own { counter: fresh, moved: false }
@@ -145,7 +144,7 @@ impl<C: Counter> Counters<C> {
 
     /// Carries out what was decided by a counter that was `moved`, and `charges` units.
     pub(super) fn commit(state: &mut Option<Self>, own: C, now: Micros, charges: Option<u64>) {
-        let known = state.take().filter(|state| now < state.ends_at());
+        let known = state.take().filter(|state| now < state.expires_at());
         let Some(mut known) = known else {
             *state = Some(Self { first: own, others: Vec::new() });
             return;
@@ -215,12 +214,12 @@ impl<C: Counter> Counters<C> {
         let others = known.others.iter_mut().map(|other| &mut other.counter);
         let mut all = std::iter::once(&mut known.first).chain(others);
         let Some(own) = all.find(|counter| counter.shape() == shape) else { return };
-        let in_force = now < own.ends_at() && !resumed(own, now).1;
+        let in_force = now < own.expires_at() && !resumed(own, now).1;
         if !in_force {
             return;
         }
         own.take_back(receipt.at, units);
-        if known.ends_at() <= now {
+        if known.expires_at() <= now {
             *state = None;
         }
     }
@@ -240,12 +239,12 @@ pub(super) fn carried_out(
     effect: Effect,
     cost: u64,
     allowed: bool,
-    never: bool,
+    exceeds_capacity: bool,
     moved: bool,
 ) -> Option<Option<u64>> {
     if allowed && cost > 0 {
         (effect == Effect::Commit).then_some(Some(cost))
     } else {
-        (moved && !never && effect.settles(cost)).then_some(None)
+        (moved && !exceeds_capacity && effect.settles(cost)).then_some(None)
     }
 }

@@ -31,9 +31,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Effect, Rule};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use super::Effect;
+use crate::nouns::{Micros, Outcome, Receipt};
 
 /// How many newer entries a refund changes at most.
 const MAX_CHANGED: usize = 1024;
@@ -69,7 +68,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn ends_at(&self) -> Micros {
+    pub(crate) fn expires_at(&self) -> Micros {
         (self.newest() + self.keep.period as i64) as Micros
     }
 
@@ -206,19 +205,23 @@ impl SlidingLog {
     }
 }
 
-impl Rule for SlidingLog {
-    type State = Log;
-
-    fn decide(&self, state: &mut Option<Log>, now: Micros, cost: u64, effect: Effect) -> Verdict {
+impl SlidingLog {
+    pub(super) fn decide(
+        &self,
+        state: &mut Option<Log>,
+        now: Micros,
+        cost: u64,
+        effect: Effect,
+    ) -> Outcome {
         let empty = self.empty(now);
-        let log = state.as_ref().filter(|log| now < log.ends_at()).unwrap_or(&empty);
+        let log = state.as_ref().filter(|log| now < log.expires_at()).unwrap_or(&empty);
         let view = self.view(log, now);
         let until_left = |at: i64| (at - view.set_back + self.period as i64) as Micros - now;
 
-        let never = cost > self.limit;
+        let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || view.used + cost <= self.limit;
         let charges = allowed && cost > 0;
-        let retry_after = (!allowed && !never).then(|| {
+        let retry_after = (!allowed && !exceeds_capacity).then(|| {
             // The first entry with whose leaving enough units have left.
             let enough = view.before + view.used + cost - self.limit;
             let frees = log.entries.partition_point(|entry| entry.sum < enough);
@@ -232,29 +235,33 @@ impl Rule for SlidingLog {
         };
 
         if (charges && effect == Effect::Commit)
-            || (view.moved && !charges && !never && effect.settles(cost))
+            || (view.moved && !charges && !exceeds_capacity && effect.settles(cost))
         {
-            let mut log = state.take().filter(|log| now < log.ends_at()).unwrap_or(empty);
+            let mut log = state.take().filter(|log| now < log.expires_at()).unwrap_or(empty);
             log.adopt(&view);
             if charges {
                 log.push(view.time, cost);
             }
             *state = (!log.entries.is_empty()).then_some(log);
         }
-        Verdict {
+        Outcome {
             allowed,
-            never,
-            limit: self.limit,
+            exceeds_capacity,
             remaining: self.limit.saturating_sub(used),
             retry_after,
             reset_after,
             delay: 0,
-            charged: 0,
         }
     }
 
-    fn refund(&self, state: &mut Option<Log>, now: Micros, receipt: Receipt, units: u64) {
-        let Some(log) = state.as_mut().filter(|log| now < log.ends_at()) else { return };
+    pub(super) fn refund(
+        &self,
+        state: &mut Option<Log>,
+        now: Micros,
+        receipt: Receipt,
+        units: u64,
+    ) {
+        let Some(log) = state.as_mut().filter(|log| now < log.expires_at()) else { return };
         let charged_at = receipt.at as i64;
         if self.view(log, now).set_back > 0 || charged_at < log.since {
             return;

@@ -1,14 +1,14 @@
-//! Sliding window: a window that moves in cells.
+//! Sliding window: a window that moves in sub-windows.
 //!
-//! Time is cut into cells of `period / cells`, aligned to the Unix epoch, and a count is kept for
-//! each. The window is the current cell, the `cells - 1` before it, and as much of the one before
-//! those as the window still overlaps, as if that cell's requests had been spread evenly. With
-//! one cell this is the well-known two-counter approximation: this period's count, plus the
+//! Time is cut into sub-windows of `period / sub_windows`, aligned to the Unix epoch, and a count is kept for
+//! each. The window is the current sub-window, the `sub_windows - 1` before it, and as much of the one before
+//! those as the window still overlaps, as if that sub-window's requests had been spread evenly. With
+//! one sub-window this is the well-known two-counter approximation: this period's count, plus the
 //! previous period's weighted by the overlap.
 //!
-//! What is guaranteed, whatever the traffic: no run of `cells` whole cells holds more than
+//! What is guaranteed, whatever the traffic: no run of `sub_windows` whole sub-windows holds more than
 //! `limit`, so no window of `period`, wherever it starts, holds more than twice the limit. Even
-//! traffic is held to the limit exactly; more cells follow uneven traffic more closely.
+//! traffic is held to the limit exactly; more sub-windows follow uneven traffic more closely.
 //!
 //! The weight is rounded up: it never admits more than the real number would.
 //!
@@ -19,9 +19,8 @@
 //! Twin: `scripts/sliding_window.lua`.
 
 use super::rotation::{Counter, Counters, Own, carried_out};
-use super::{Effect, MAX_EXACT, Rule};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use super::{Effect, MAX_EXACT};
+use crate::nouns::{Micros, Outcome, Receipt};
 
 /// No limit is greater, so no sub-window's count.
 const MAX_COUNT: u64 = MAX_EXACT / 2;
@@ -33,19 +32,19 @@ const MAX_SUM: u64 = MAX_EXACT - (1 << 32);
 
 /// The counts of the sub-window of the last charge, and of those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cells {
-    /// The length of a cell.
+pub(crate) struct SubWindows {
+    /// The length of a sub-window.
     length: Micros,
     /// The time of the last charge.
     at: Micros,
     /// The time of the first charge that can be taken back.
     since: Micros,
-    /// Newest first; as many as the window has cells, and the one it is leaving.
+    /// Newest first; as many as the window has sub-windows, and the one it is leaving.
     counts: Vec<u64>,
 }
 
-impl Cells {
-    /// The number of the newest cell, which starts at its multiple of the length.
+impl SubWindows {
+    /// The number of the newest sub-window, which starts at its multiple of the length.
     const fn newest(&self) -> u64 {
         self.at / self.length
     }
@@ -53,15 +52,15 @@ impl Cells {
     /// Goes on to a time that is not before `at`.
     fn advance_to(&mut self, time: Micros) {
         let len = self.counts.len();
-        let cells = time / self.length - self.newest();
-        let by = usize::try_from(cells).map_or(len, |by| by.min(len));
+        let sub_windows = time / self.length - self.newest();
+        let by = usize::try_from(sub_windows).map_or(len, |by| by.min(len));
         self.counts.rotate_right(by);
         self.counts[..by].fill(0);
         self.at = time;
     }
 }
 
-impl Counter for Cells {
+impl Counter for SubWindows {
     /// The length of a sub-window, and how many are counted.
     type Shape = (Micros, usize);
 
@@ -81,7 +80,7 @@ impl Counter for Cells {
         self.at
     }
 
-    fn ends_at(&self) -> Micros {
+    fn expires_at(&self) -> Micros {
         self.counts.iter().position(|&count| count > 0).map_or(0, |youngest| {
             (self.newest() + (self.counts.len() - youngest) as u64) * self.length
         })
@@ -92,7 +91,7 @@ impl Counter for Cells {
         self.at = now;
     }
 
-    /// The same counts in other cells. A count goes where its cell ended, or where the last
+    /// The same counts in other sub-windows. A count goes where its sub-window ended, or where the last
     /// charge was: nothing is forgotten early, and nothing is moved behind its last charge, so
     /// that two quotas in turn do not keep it alive.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
@@ -101,10 +100,10 @@ impl Counter for Cells {
         let mut old = self.clone();
         old.advance_to(self.at.max(now));
         for (age, &count) in old.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
-            // Ages start from the newest cell, so they may reach back beyond time zero.
+            // Ages start from the newest sub-window, so they may reach back beyond time zero.
             let end = (old.newest() as i64 - age as i64 + 1) * self.length as i64;
-            let cell = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
-            let age = usize::try_from(cut.newest() as i64 - cell).unwrap_or(0);
+            let sub_window = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
+            let age = usize::try_from(cut.newest() as i64 - sub_window).unwrap_or(0);
             if let Some(sum) = cut.counts.get_mut(age) {
                 *sum = (*sum + count).min(MAX_COUNT);
             }
@@ -132,87 +131,76 @@ impl Counter for Cells {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlidingWindow {
     pub(crate) limit: u64,
-    /// The length of a cell: the period divided by the number of cells, rounded up.
+    /// The length of a sub-window: the period divided by the number of sub-windows, rounded up.
     pub(crate) length: Micros,
-    pub(crate) cells: u32,
+    pub(crate) sub_windows: u32,
 }
 
 impl SlidingWindow {
     const fn shape(&self) -> (Micros, usize) {
-        (self.length, self.cells as usize + 1)
+        (self.length, self.sub_windows as usize + 1)
     }
 
-    /// Units that count at the time of the newest cell, rounded up.
-    fn used(&self, cells: &Cells) -> u64 {
-        let (oldest, window) = cells.counts.split_last().unwrap_or((&0, &[]));
-        let overlap = self.length - cells.at % self.length;
+    /// Units that count at the time of the newest sub-window, rounded up.
+    fn used(&self, sub_windows: &SubWindows) -> u64 {
+        let (oldest, window) = sub_windows.counts.split_last().unwrap_or((&0, &[]));
+        let overlap = self.length - sub_windows.at % self.length;
         // In floating point, as in Lua: exact below the limit, and rounded alike above it.
         let fading = (*oldest as f64 * overlap as f64 / self.length as f64).ceil() as u64;
         window.iter().sum::<u64>() + fading
     }
 
     /// The first time at which no more than `room` units count.
-    fn time_until(&self, cells: &Cells, room: u64) -> Micros {
-        let mut full: u64 = cells.counts.iter().sum();
-        // With each step the window leaves one more cell behind.
-        for (step, &leaving) in cells.counts.iter().rev().enumerate() {
+    fn time_until(&self, sub_windows: &SubWindows, room: u64) -> Micros {
+        let mut full: u64 = sub_windows.counts.iter().sum();
+        // With each step the window leaves one more sub-window behind.
+        for (step, &leaving) in sub_windows.counts.iter().rev().enumerate() {
             full -= leaving;
             if let Some(free) = room.checked_sub(full) {
-                // Of the cell being left, `free` units may still overlap.
+                // Of the sub-window being left, `free` units may still overlap.
                 let left = (free * self.length).checked_div(leaving).unwrap_or(0);
-                let start = (cells.newest() + step as u64) * self.length;
+                let start = (sub_windows.newest() + step as u64) * self.length;
                 return start + self.length.saturating_sub(left);
             }
         }
-        cells.ends_at()
+        sub_windows.expires_at()
     }
 }
 
-impl Rule for SlidingWindow {
-    type State = Counters<Cells>;
-
-    fn decide(
+impl SlidingWindow {
+    pub(super) fn decide(
         &self,
-        state: &mut Option<Counters<Cells>>,
+        state: &mut Option<Counters<SubWindows>>,
         now: Micros,
         cost: u64,
         effect: Effect,
-    ) -> Verdict {
+    ) -> Outcome {
         let Own { counter, moved } = Counters::own(state.as_ref(), self.shape(), now);
-        let never = cost > self.limit;
+        let exceeds_capacity = cost > self.limit;
         let settled = moved.then(|| counter.clone());
-        let mut cells = counter;
-        cells.advance_to(now.max(cells.at));
-        let used = self.used(&cells);
+        let mut sub_windows = counter;
+        sub_windows.advance_to(now.max(sub_windows.at));
+        let used = self.used(&sub_windows);
         let allowed = cost == 0 || used + cost <= self.limit;
-        let retry_after =
-            (!allowed && !never).then(|| self.time_until(&cells, self.limit - cost) - now);
+        let retry_after = (!allowed && !exceeds_capacity)
+            .then(|| self.time_until(&sub_windows, self.limit - cost) - now);
         let remaining = self.limit.saturating_sub(if allowed { used + cost } else { used });
         if allowed {
-            cells.counts[0] += cost;
+            sub_windows.counts[0] += cost;
         }
-        let reset_after = cells.ends_at().saturating_sub(now);
-        if let Some(charges) = carried_out(effect, cost, allowed, never, moved) {
-            let own = if charges.is_some() { Some(cells) } else { settled };
+        let reset_after = sub_windows.expires_at().saturating_sub(now);
+        if let Some(charges) = carried_out(effect, cost, allowed, exceeds_capacity, moved) {
+            let own = if charges.is_some() { Some(sub_windows) } else { settled };
             if let Some(own) = own {
                 Counters::commit(state, own, now, charges);
             }
         }
-        Verdict {
-            allowed,
-            never,
-            limit: self.limit,
-            remaining,
-            retry_after,
-            reset_after,
-            delay: 0,
-            charged: 0,
-        }
+        Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay: 0 }
     }
 
-    fn refund(
+    pub(super) fn refund(
         &self,
-        state: &mut Option<Counters<Cells>>,
+        state: &mut Option<Counters<SubWindows>>,
         now: Micros,
         receipt: Receipt,
         units: u64,

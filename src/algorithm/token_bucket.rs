@@ -10,33 +10,22 @@
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986. Twin: `scripts/token_bucket.lua`.
 
+use super::Effect;
 use super::bucket::{Bucket, Level};
-use super::{Effect, First, Followed, Rule};
-use crate::Receipt;
-use crate::decision::{Micros, Verdict};
+use crate::nouns::{Micros, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenBucket(pub(crate) Bucket);
 
-impl Rule for TokenBucket {
-    type State = Level;
-
-    fn decide(
+impl TokenBucket {
+    pub(super) fn decide(
         &self,
         missing: &mut Option<Level>,
         now: Micros,
         cost: u64,
         effect: Effect,
-    ) -> Verdict {
+    ) -> Outcome {
         // Tokens that are there can be taken at once.
         self.0.decide(missing, now, cost, effect, false)
-    }
-
-    fn refund(&self, missing: &mut Option<Level>, now: Micros, receipt: Receipt, units: u64) {
-        self.0.refund(missing, now, receipt, units);
-    }
-
-    fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
-        self.0.follow(first, taken, cost, false)
     }
 }

@@ -6,7 +6,9 @@ use http::{Extensions, Response};
 use super::headers::Told;
 use super::settings::{KeyedLimit, Settings};
 use super::{MissingKey, OnMissingKey, OnStoreFailure, ResponseBody, refusal};
-use crate::{Answer, Charge, Decision, Error, Key, Op, Source, telemetry};
+use crate::nouns::{Check, Decision, Error, Key, Op, Source};
+use crate::store::Answer;
+use crate::telemetry;
 
 /// What becomes of a request before it is decided.
 pub(super) enum Admission<B> {
@@ -36,7 +38,9 @@ impl Settings {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         if let [only] = &self.limits[..] {
             return match self.key(only, parts) {
-                Ok(Some(key)) => Admission::Check(self.ask(&[only.limit.charge(&key, cost)])),
+                Ok(Some(key)) => {
+                    Admission::Check(self.ask(&[Check::new(&only.limit, &key).cost(cost)]))
+                }
                 Ok(None) => Admission::Forward,
                 Err(response) => Admission::Refuse(*response),
             };
@@ -51,12 +55,12 @@ impl Settings {
         if keyed.is_empty() {
             return Admission::Forward;
         }
-        let charges: Vec<Charge<'_>> =
-            keyed.iter().map(|(keyed, key)| keyed.limit.charge(key, cost)).collect();
+        let charges: Vec<Check> =
+            keyed.iter().map(|(keyed, key)| Check::new(&keyed.limit, key).cost(cost)).collect();
         Admission::Check(self.ask(&charges))
     }
 
-    fn ask(&self, charges: &[Charge<'_>]) -> Answer {
+    fn ask(&self, charges: &[Check]) -> Answer {
         self.limiter.apply(Op::Charge, charges)
     }
 
@@ -73,12 +77,12 @@ impl Settings {
             }
             Err(missing) => missing,
         };
-        let forwarded = self.on_missing_key == OnMissingKey::Forward;
+        let forwarded = self.on_missing_key == OnMissingKey::SkipLimit;
         let limit = keyed.limit.name();
         telemetry::keyless(&self.keyless_events, limit, missing.logged(), forwarded);
         match self.on_missing_key {
-            OnMissingKey::Forward => Ok(None),
-            OnMissingKey::Refuse(status) => Err(Box::new(refusal::keyless(status, &missing))),
+            OnMissingKey::SkipLimit => Ok(None),
+            OnMissingKey::Reject(status) => Err(Box::new(refusal::keyless(status, &missing))),
         }
     }
 
@@ -95,7 +99,7 @@ impl Settings {
                 }
                 let told = Told::new(decision, self.reset_format);
                 if !told.decision.allowed() {
-                    telemetry::refused(&self.names, &told.decision);
+                    telemetry::denied(&told.decision);
                     return Outcome::Refuse(refusal::refused(self, told));
                 }
                 if told.is_tightest(extensions.get()) {
@@ -105,13 +109,13 @@ impl Settings {
             }
             Err(error) => {
                 let outcome = if error.is_full() {
-                    OnStoreFailure::Refuse
+                    OnStoreFailure::FailClosed
                 } else if error.is_overloaded() {
                     self.on_overload
                 } else {
                     self.on_store_failure
                 };
-                let forwarded = outcome == OnStoreFailure::Forward;
+                let forwarded = outcome == OnStoreFailure::FailOpen;
                 telemetry::undecided(&self.undecided_events, &self.names, &error, forwarded);
                 if forwarded { Outcome::Forward } else { Outcome::Refuse(refusal::undecided()) }
             }

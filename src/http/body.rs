@@ -9,7 +9,7 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of a response from [`RateLimit`](crate::RateLimit): the inner service's, or a
+    /// The body of a response from [`RateLimit`](crate::layer::RateLimit): the inner service's, or a
     /// refusal's.
     #[derive(Debug)]
     pub struct ResponseBody<B> {

@@ -8,7 +8,7 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey};
-use crate::{ConfigError, Key};
+use crate::nouns::{ConfigError, Key};
 
 /// The value of a header, byte by byte.
 ///
@@ -97,7 +97,8 @@ impl KeyExtractor for Route {
 /// What an earlier layer left in the request's extensions, as the user that authentication found.
 ///
 /// ```
-/// use tollgate::{Extension, Key};
+/// use tollgate::key::Extension;
+/// use tollgate::Key;
 ///
 /// #[derive(Clone)]
 /// struct UserId(u64);

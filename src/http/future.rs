@@ -15,10 +15,10 @@ use super::ResponseBody;
 use super::admission::Outcome;
 use super::headers::Told;
 use super::settings::Settings;
-use crate::Answer;
+use crate::store::Answer;
 
 pin_project! {
-    /// The response of [`RateLimit`](crate::RateLimit).
+    /// The response of [`RateLimit`](crate::layer::RateLimit).
     ///
     /// A request is decided, waits out the decision's delay, if it has one, and is handed on.
     /// Dropped before that, the inner service never sees it.

@@ -7,7 +7,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
 use super::number::number;
-use crate::Decision;
+use crate::nouns::Decision;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -87,7 +87,7 @@ impl Told {
             Reset::At(seconds) => seconds,
             Reset::After(duration, since) => seconds(duration.saturating_sub(since.elapsed())),
         };
-        set(headers, LIMIT, number(self.decision.limit()));
+        set(headers, LIMIT, number(self.decision.capacity()));
         set(headers, REMAINING, number(self.decision.remaining()));
         set(headers, RESET, number(reset));
     }

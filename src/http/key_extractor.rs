@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::Key;
+use crate::nouns::Key;
 
 /// Takes a key from a request's head.
 ///
@@ -22,7 +22,8 @@ use crate::Key;
 ///
 /// ```
 /// use http::request::Parts;
-/// use tollgate::{Key, KeyExtractor, MissingKey, PeerIp};
+/// use tollgate::key::{KeyExtractor, MissingKey, PeerIp};
+/// use tollgate::Key;
 ///
 /// /// The tenant, from a header that the gateway sets, and strips from what clients send.
 /// struct Tenant;
@@ -76,7 +77,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// client cannot reach another's address budget with a header that looks like an address.
     ///
     /// ```
-    /// use tollgate::{Extension, Key, KeyExtractor, Limit, PeerIp, RateLimiter};
+    /// use tollgate::key::{Extension, KeyExtractor, PeerIp};
+    /// use tollgate::{Key, Limit, RateLimiter};
     ///
     /// #[derive(Clone)]
     /// struct UserId(u64);
@@ -204,7 +206,8 @@ pub struct FromFn<F>(F);
 ///
 /// ```
 /// use http::request::Parts;
-/// use tollgate::{Key, from_fn};
+/// use tollgate::key::from_fn;
+/// use tollgate::Key;
 ///
 /// #[derive(Clone)]
 /// struct ClientCertificate {

@@ -10,14 +10,16 @@ use tower_layer::Layer;
 
 use super::settings::{KeyedLimit, Settings};
 use super::{KeyExtractor, OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
-use crate::{ConfigError, Decision, Limit, Quota, RateLimiter};
+use crate::limiter::RateLimiter;
+use crate::nouns::{ConfigError, Decision, Limit, Quota};
 
 /// Limits a service: takes a key from each request, asks the limiter, and forwards the request or
 /// answers 429.
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use tollgate::{PeerIp, Quota, RateLimitLayer, RateLimiter};
+/// use tollgate::key::PeerIp;
+/// use tollgate::{Quota, RateLimitLayer, RateLimiter};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = RateLimiter::in_memory();
@@ -118,7 +120,8 @@ impl RateLimitLayer {
     /// Several limits, each under its own key, decided in one call: all are charged, or none is.
     ///
     /// ```
-    /// use tollgate::{Header, Limit, PeerIp, Quota, RateLimitLayer, RateLimiter};
+    /// use tollgate::key::{Header, PeerIp};
+    /// use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::in_memory();
@@ -174,7 +177,7 @@ impl RateLimitLayer {
 
     /// Sets what becomes of a request when the store is unavailable. Default: it is forwarded. A
     /// denial that is still in force stands all the same, where the store has a
-    /// [`DenyCache`](crate::DenyCache), as `RedisStore` has. A store that is
+    /// [`DenyCache`](crate::store::DenyCache), as `RedisStore` has. A store that is
     /// [full](crate::Error::is_full) always rejects, with 503: clients send more keys than it may
     /// remember.
     #[must_use]
@@ -195,7 +198,8 @@ impl RateLimitLayer {
     /// as it is.
     ///
     /// ```
-    /// # use tollgate::{PeerIp, Quota, RateLimitLayer, RateLimiter};
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
     /// use http::HeaderValue;
     /// use tollgate::Decision;
     ///

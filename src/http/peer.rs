@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey};
-use crate::{ConfigError, Key};
+use crate::nouns::{ConfigError, Key};
 
 /// How much of an IPv6 address is one client: what a provider gives to one customer.
 const IPV6_PREFIX: u8 = 64;
@@ -75,7 +75,7 @@ impl PeerNetwork {
     }
 
     /// The key of an address, however it was found: for a server that keeps the peer elsewhere,
-    /// with [`from_fn`](crate::from_fn).
+    /// with [`from_fn`](crate::key::from_fn).
     #[must_use]
     pub fn key_of(&self, address: IpAddr) -> Key {
         match address.to_canonical() {

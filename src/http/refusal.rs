@@ -6,11 +6,15 @@ use http::{HeaderValue, Response, StatusCode, header};
 use super::headers::{Told, retry_after, set};
 use super::settings::Settings;
 use super::{MissingKey, ResponseBody};
-use crate::Decision;
+use crate::nouns::Decision;
 
 /// 429, or 422 for a request that can never pass: to try it again is no use.
 fn status(decision: &Decision) -> StatusCode {
-    if decision.never() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::TOO_MANY_REQUESTS }
+    if decision.exceeds_capacity() {
+        StatusCode::UNPROCESSABLE_ENTITY
+    } else {
+        StatusCode::TOO_MANY_REQUESTS
+    }
 }
 
 /// The answer to a refused request.

@@ -7,17 +7,18 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
 use super::{KeyExtractor, ResetFormat};
+use crate::limiter::RateLimiter;
+use crate::nouns::{Decision, Limit};
 use crate::telemetry::Throttle;
-use crate::{Decision, Limit, RateLimiter};
 
 /// What becomes of a request that has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMissingKey {
     /// It is answered with this status, and the reason.
-    Refuse(StatusCode),
-    /// It is not counted under the limit whose key is missing. The layer's other limits decide.
-    Forward,
+    Reject(StatusCode),
+    /// The limit whose key is missing is skipped. The layer's other limits decide.
+    SkipLimit,
 }
 
 /// What becomes of a request when the store cannot decide.
@@ -25,9 +26,9 @@ pub enum OnMissingKey {
 #[non_exhaustive]
 pub enum OnStoreFailure {
     /// It passes, unlimited: the service is worth more than the limit.
-    Forward,
+    FailOpen,
     /// It is answered with 503: the limit protects something that must not be overrun.
-    Refuse,
+    FailClosed,
 }
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -70,9 +71,9 @@ impl Settings {
             cost: None,
             skip: Vec::new(),
             limits_preflight: false,
-            on_missing_key: OnMissingKey::Refuse(StatusCode::BAD_REQUEST),
-            on_store_failure: OnStoreFailure::Forward,
-            on_overload: OnStoreFailure::Refuse,
+            on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
+            on_store_failure: OnStoreFailure::FailOpen,
+            on_overload: OnStoreFailure::FailClosed,
             on_refused: None,
             reset_format: ResetFormat::EpochSeconds,
             keyless_events: Arc::default(),

@@ -10,8 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::RateLimiter;
 use super::turns::Turn;
-use crate::clock::later;
-use crate::{Charge, Decision, Error, Key, Limit, Op};
+use crate::nouns::{Check, Decision, Error, Key, Limit, Op, later, validate_group};
 
 /// How long before its deadline a queued caller asks the store what it will be denied with, unless
 /// half of its wait is shorter. The answer is not older than this when the caller gets it.
@@ -83,32 +82,33 @@ impl RateLimiter {
         n: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_all(&[limit.charge(key, n)], max_wait).await
+        self.acquire_all(&[Check::new(limit, key).cost(n)], max_wait).await
     }
 
     /// [`acquire`](Self::acquire) for several limits at once: all or none.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and if the batch is [misuse](Error::is_misuse).
+    /// As [`acquire`](Self::acquire), and if the group is [misuse](Error::is_misuse).
     pub async fn acquire_all(
         &self,
-        batch: &[Charge<'_>],
+        group: &[Check],
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        crate::check_batch(batch)?;
+        validate_group(group)?;
         let patience = Patience::new(max_wait);
-        let takes_nothing = batch.iter().all(|charge| charge.cost == 0);
-        let never = |charge: &Charge<'_>| u64::from(charge.cost) > charge.limit.quota().capacity();
-        if takes_nothing || batch.iter().any(never) {
+        let takes_nothing = group.iter().all(|check| check.units() == 0);
+        let exceeds_capacity =
+            |check: &Check| u64::from(check.units()) > check.limit().quota().capacity();
+        if takes_nothing || group.iter().any(exceeds_capacity) {
             // It passes at once, or never: there is nothing to wait for, and nothing is charged.
-            let answer = self.apply(Op::Charge, batch);
+            let answer = self.apply(Op::Charge, group);
             return timeout_at(patience.answer_by, answer)
                 .await
                 .map_err(|_| Error::timeout_unsent())?;
         }
-        match self.turn(batch, patience).await {
-            Ok(turn) => self.acquire_in_front(batch, turn, patience).await,
+        match self.turn(group, patience).await {
+            Ok(turn) => self.acquire_in_front(group, turn, patience).await,
             Err(denied) => denied,
         }
     }
@@ -116,11 +116,11 @@ impl RateLimiter {
     /// The caller's turn, or what the caller gets if its turn does not come in time.
     async fn turn(
         &self,
-        batch: &[Charge<'_>],
+        group: &[Check],
         patience: Patience,
     ) -> Result<Turn, Result<Decision, Error>> {
         let mut turn = pin!(async {
-            let turn = self.shared.turns.wait(batch).await;
+            let turn = self.shared.turns.wait(group).await;
             if !patience.is_over() {
                 return turn;
             }
@@ -128,7 +128,7 @@ impl RateLimiter {
             drop(turn);
             pending().await
         });
-        let mut denial = pin!(self.deny_at_the_deadline(batch, patience));
+        let mut denial = pin!(self.deny_at_the_deadline(group, patience));
         poll_fn(|cx| match turn.as_mut().poll(cx) {
             Poll::Ready(turn) => Poll::Ready(Ok(turn)),
             Poll::Pending => denial.as_mut().poll(cx).map(Err),
@@ -140,36 +140,36 @@ impl RateLimiter {
     /// before, so that it has time to answer.
     async fn deny_at_the_deadline(
         &self,
-        batch: &[Charge<'_>],
+        group: &[Check],
         patience: Patience,
     ) -> Result<Decision, Error> {
         sleep_until(patience.last_look).await;
-        let peeked = timeout_at(patience.deadline, self.apply(Op::Peek, batch)).await;
+        let peeked = timeout_at(patience.deadline, self.apply(Op::Peek, group)).await;
         let answered = Instant::now();
         sleep_until(patience.deadline).await;
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
         let retry_after = decision.retry_after().unwrap_or_default();
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
-        Ok(if decision.never() { decision } else { decision.refused_until(retry_after) })
+        Ok(if decision.exceeds_capacity() { decision } else { decision.denied_until(retry_after) })
     }
 
     /// Charges as soon as the units are there, with no other waiter in front.
     async fn acquire_in_front(
         &self,
-        batch: &[Charge<'_>],
+        group: &[Check],
         turn: Turn,
         patience: Patience,
     ) -> Result<Decision, Error> {
         loop {
             let came_back = turn.came_back();
             let asked = Instant::now();
-            let answer = timeout_at(patience.answer_by, self.apply(Op::Charge, batch)).await;
+            let answer = timeout_at(patience.answer_by, self.apply(Op::Charge, group)).await;
             let decision = answer.map_err(|_| Error::timeout())??;
             let latency = asked.elapsed();
             if decision.allowed() {
                 drop(came_back);
                 drop(turn);
-                return self.wait_out(decision, batch, patience).await;
+                return self.wait_out(decision, group, patience).await;
             }
             match decision.retry_after() {
                 // The next answer takes as long as this one, and has to come in time as well.
@@ -186,13 +186,13 @@ impl RateLimiter {
     async fn wait_out(
         &self,
         decision: Decision,
-        batch: &[Charge<'_>],
+        group: &[Check],
         patience: Patience,
     ) -> Result<Decision, Error> {
         let late = decision.delay().saturating_sub(patience.left());
         if !late.is_zero() {
-            let given_back = self.give_back(decision, batch, patience).await?;
-            return Ok(given_back.refused_until(late));
+            let given_back = self.give_back(decision, group, patience).await?;
+            return Ok(given_back.denied_until(late));
         }
         if !decision.delay().is_zero() {
             sleep(decision.delay()).await;
@@ -208,13 +208,13 @@ impl RateLimiter {
     async fn give_back(
         &self,
         charged: Decision,
-        batch: &[Charge<'_>],
+        group: &[Check],
         patience: Patience,
     ) -> Result<Decision, Error> {
-        let back: Vec<_> = batch
+        let back: Vec<_> = group
             .iter()
             .zip(charged.receipts())
-            .map(|(charge, receipt)| Charge { receipt, ..*charge })
+            .map(|(check, receipt)| check.clone().of(receipt))
             .collect();
         let mut refund = self.apply(Op::Refund, &back);
         let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {

@@ -8,9 +8,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::turns::Turns;
-use crate::{
-    Answer, Charge, ConfigError, Decision, Error, Key, Limit, MemoryStore, Op, Receipt, Store,
-};
+use crate::nouns::{Check, ConfigError, Decision, Error, Key, Limit, Op, Receipt};
+use crate::store::{Answer, MemoryStore, Store};
 
 /// Asks a [`Store`] whether a check fits; the core of the crate, without HTTP.
 ///
@@ -46,7 +45,7 @@ use crate::{
 /// Several limits are decided as one: all are charged, or none is.
 ///
 /// ```
-/// # use tollgate::{Key, Limit, Op, Quota, RateLimiter};
+/// # use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let limiter = RateLimiter::in_memory();
@@ -54,9 +53,8 @@ use crate::{
 /// let tenant = Limit::fixed_window("tenant", Quota::per_day(10_000))?;
 /// let (alice, acme) = (Key::new("alice"), Key::new("acme"));
 ///
-/// let decision = limiter
-///     .apply(Op::Charge, &[user.charge(&alice, 1), tenant.charge(&acme, 1)])
-///     .await?;
+/// let group = [Check::new(&user, alice), Check::new(&tenant, acme)];
+/// let decision = limiter.check_all(&group).await?;
 /// assert!(decision.allowed());
 /// assert_eq!(decision.verdicts()[1].remaining(), 9_999);
 /// # Ok(())
@@ -113,12 +111,12 @@ impl RateLimiter {
 
     /// Whether `n` units fit, taking all of them or none. Zero takes nothing and always fits.
     pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Charge, &[limit.charge(key, n)]).await
+        self.apply(Op::Charge, &[Check::new(limit, key).cost(n)]).await
     }
 
     /// What [`check_n`](Self::check_n) would answer. Nothing is changed.
     pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Peek, &[limit.charge(key, n)]).await
+        self.apply(Op::Peek, &[Check::new(limit, key).cost(n)]).await
     }
 
     /// Gives `n` units of a charge back, as after work that was charged and not done. Answers what
@@ -162,24 +160,32 @@ impl RateLimiter {
         n: u32,
         receipt: Receipt,
     ) -> Result<Decision, Error> {
-        self.apply(Op::Refund, &[limit.charge(key, n).of(receipt)]).await
+        self.apply(Op::Refund, &[Check::new(limit, key).cost(n).of(receipt)]).await
     }
 
     /// Forgets what `key` has used under `limit`, and under other limits that
     /// [share its budget](Limit). Answers what is there afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
-        self.apply(Op::Reset, &[limit.charge(key, 0)]).await
+        self.apply(Op::Reset, &[Check::new(limit, key)]).await
     }
 
-    /// Any of the above for several limits at once, each under its own key, in one call to the
-    /// store: all or none.
+    /// Decides several checks as one group, in one call to the store: all are charged, or none.
     ///
-    /// A batch that is empty, or names one budget twice, is answered with an error that
-    /// [is misuse](Error::is_misuse).
-    pub fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        let answer = self.shared.store.apply(op, batch);
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), and if the group [is invalid](crate::store::validate_group).
+    pub async fn check_all(&self, group: &[Check]) -> Result<Decision, Error> {
+        self.apply(Op::Charge, group).await
+    }
+
+    /// Applies any operation to a group of checks, in one call to the store.
+    ///
+    /// The answer is an error that [is misuse](Error::is_misuse) if the group
+    /// [is invalid](crate::store::validate_group).
+    pub fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        let answer = self.shared.store.apply(op, group);
         if matches!(op, Op::Refund | Op::Reset)
-            && let Some(awaited) = self.shared.turns.awaited(batch)
+            && let Some(awaited) = self.shared.turns.awaited(group)
         {
             return Answer::later(async move {
                 let decision = answer.await;

@@ -9,13 +9,13 @@ use std::task::Poll;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
 
-use crate::Charge;
+use crate::nouns::Check;
 
 type Budget = (String, String);
 type Queues = Arc<Mutex<HashMap<Budget, Arc<Queue>>>>;
 
-fn budget(charge: &Charge<'_>) -> Budget {
-    (charge.limit.name().to_owned(), charge.key.as_str().to_owned())
+fn budget(check: &Check) -> Budget {
+    (check.limit().name().to_owned(), check.key().as_str().to_owned())
 }
 
 fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
@@ -35,7 +35,7 @@ pub(super) struct Turns {
     queues: Queues,
 }
 
-/// The front of the queue for every budget of a batch.
+/// The front of the queue for every budget of a group.
 pub(super) struct Turn {
     places: Vec<Place>,
 }
@@ -55,9 +55,9 @@ pub(super) struct Awaited {
 }
 
 impl Turns {
-    /// Waits until nobody is in front, for any budget of the batch.
-    pub(super) async fn wait(&self, batch: &[Charge<'_>]) -> Turn {
-        let mut budgets: Vec<Budget> = batch.iter().map(budget).collect();
+    /// Waits until nobody is in front, for any budget of the group.
+    pub(super) async fn wait(&self, group: &[Check]) -> Turn {
+        let mut budgets: Vec<Budget> = group.iter().map(budget).collect();
         // Always in the same order: two batches cannot wait for each other.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
@@ -76,14 +76,14 @@ impl Turns {
         (Place { budget, queue: Some(queue), front: None, queues }, front)
     }
 
-    /// The budgets of a batch, if somebody waits for one of them.
-    pub(super) fn awaited(&self, batch: &[Charge<'_>]) -> Option<Awaited> {
+    /// The budgets of a group, if somebody waits for one of them.
+    pub(super) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
         let budgets: Vec<Budget> = {
             let queues = lock(&self.queues);
             if queues.is_empty() {
                 return None;
             }
-            batch.iter().map(budget).filter(|budget| queues.contains_key(budget)).collect()
+            group.iter().map(budget).filter(|budget| queues.contains_key(budget)).collect()
         };
         (!budgets.is_empty()).then(|| Awaited { budgets, queues: Arc::clone(&self.queues) })
     }
@@ -132,7 +132,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Key, Limit, Quota};
+    use crate::nouns::{Key, Limit, Quota};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn queues_are_forgotten_when_nobody_is_in_line_however_they_left() {
@@ -142,7 +142,8 @@ mod tests {
         for number in 0..600_u64 {
             let (turns, limit) = (Arc::clone(&turns), limit.clone());
             waiters.spawn(async move {
-                let turn = turns.wait(&[limit.charge(&Key::from(number % 100), 1)]).await;
+                let turn =
+                    turns.wait(&[Check::new(&limit, &Key::from(number % 100)).cost(1)]).await;
                 tokio::time::sleep(Duration::from_millis(number % 3)).await;
                 drop(turn);
             });

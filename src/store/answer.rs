@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use super::denials::Standing;
 #[cfg(feature = "redis")]
 use super::promise::Promised;
-use crate::{Decision, Error};
+use crate::nouns::{Decision, Error};
 
-/// A decision, now or later: the future that a [`Store`](crate::Store) answers with.
+/// A decision, now or later: the future that a [`Store`](crate::store::Store) answers with.
 #[must_use = "a decision does nothing until it is awaited"]
 pub struct Answer {
     inner: Inner,

@@ -15,7 +15,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::{Charge, Decision, Error, Op, Source};
+use crate::nouns::{Check, Decision, Error, Op, Source};
 
 /// Counters of what was taken back. A change of one budget also voids what is known of those that
 /// share its counter: one in so many.
@@ -108,16 +108,16 @@ impl Denials {
     pub(super) fn around(
         self: &Arc<Self>,
         op: Op,
-        batch: &[Charge<'_>],
+        group: &[Check],
         ask: impl FnOnce(Option<Ticket>) -> Answer,
     ) -> Answer {
         match op {
             Op::Peek => ask(None),
-            Op::Refund | Op::Reset => ask(Some(Ticket::of_change(self, batch))),
+            Op::Refund | Op::Reset => ask(Some(Ticket::of_change(self, group))),
             Op::Charge => {
                 let now = Instant::now();
-                let (known, unsettled_until) = self.known(batch);
-                if let Some(decision) = self.get(&known, batch, now) {
+                let (known, unsettled_until) = self.known(group);
+                if let Some(decision) = self.get(&known, group, now) {
                     return Answer::ready(Ok(decision));
                 }
                 let is_settled = unsettled_until <= self.micros(now);
@@ -132,11 +132,11 @@ impl Denials {
     }
 
     /// By what a check is known, and until when one of its budgets may still change.
-    fn known(&self, batch: &[Charge<'_>]) -> (Known, u64) {
+    fn known(&self, group: &[Check]) -> (Known, u64) {
         let half = |hasher: &DefaultHashBuilder| {
             let mut hasher = hasher.build_hasher();
-            for charge in batch {
-                (charge.limit.name(), charge.limit.kind(), charge.key, charge.cost)
+            for check in group {
+                (check.limit().name(), check.limit().kind(), check.key(), check.units())
                     .hash(&mut hasher);
             }
             u128::from(hasher.finish())
@@ -144,9 +144,9 @@ impl Denials {
         let id = half(&self.hashers[0]) << 64 | half(&self.hashers[1]);
         let mut quota = self.hashers[0].build_hasher();
         let (mut generation, mut confirmed, mut unsettled_until) = (0_u64, 0_u64, 0);
-        for charge in batch {
-            charge.limit.algorithm().hash(&mut quota);
-            let counter = &self.counters[self.counter(charge)];
+        for check in group {
+            check.limit().algorithm().hash(&mut quota);
+            let counter = &self.counters[self.counter(check)];
             generation = generation.wrapping_add(counter.changes.load(Ordering::Acquire));
             confirmed = confirmed.wrapping_add(counter.confirmed.load(Ordering::Acquire));
             unsettled_until = counter.unsettled_until.load(Ordering::Acquire).max(unsettled_until);
@@ -154,16 +154,16 @@ impl Denials {
         (Known { id, quota: quota.finish(), generation, confirmed }, unsettled_until)
     }
 
-    fn counter(&self, charge: &Charge<'_>) -> usize {
-        let budget = (charge.limit.name(), charge.limit.kind(), charge.key);
+    fn counter(&self, check: &Check) -> usize {
+        let budget = (check.limit().name(), check.limit().kind(), check.key());
         self.hashers[0].hash_one(budget) as usize % COUNTERS
     }
 
-    fn counters_of(&self, batch: &[Charge<'_>]) -> impl Iterator<Item = &Counter> {
-        batch.iter().map(|charge| &self.counters[self.counter(charge)])
+    fn counters_of(&self, group: &[Check]) -> impl Iterator<Item = &Counter> {
+        group.iter().map(|check| &self.counters[self.counter(check)])
     }
 
-    fn get(&self, known: &Known, batch: &[Charge<'_>], now: Instant) -> Option<Decision> {
+    fn get(&self, known: &Known, group: &[Check], now: Instant) -> Option<Decision> {
         if self.last_ends.load(Ordering::Acquire) <= self.micros(now) {
             return None;
         }
@@ -171,7 +171,7 @@ impl Denials {
         if denial.known.quota != known.quota {
             // Under another quota the budgets change in another way.
             self.cache.remove(&known.id);
-            self.counters_of(batch).for_each(|counter| {
+            self.counters_of(group).for_each(|counter| {
                 counter.count();
                 counter.confirm();
             });
@@ -214,7 +214,7 @@ impl Denials {
 impl Denial {
     fn again_at(&self, now: Instant) -> Decision {
         let elapsed = now.saturating_duration_since(self.decided);
-        self.decision.clone().told_after(elapsed).given_by(Source::DenyCache)
+        self.decision.clone().repeated_after(elapsed).from_source(Source::DenyCache)
     }
 }
 
@@ -249,9 +249,9 @@ enum Subject {
 }
 
 impl Ticket {
-    fn of_change(denials: &Arc<Denials>, batch: &[Charge<'_>]) -> Self {
-        denials.counters_of(batch).for_each(Counter::count);
-        let counters = batch.iter().map(|charge| denials.counter(charge)).collect();
+    fn of_change(denials: &Arc<Denials>, group: &[Check]) -> Self {
+        denials.counters_of(group).for_each(Counter::count);
+        let counters = group.iter().map(|check| denials.counter(check)).collect();
         let denials = Arc::clone(denials);
         Self { denials, subject: Subject::Change { counters, settled: false } }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::denials::Denials;
 use super::{Answer, Store};
-use crate::{Charge, ConfigError, Limit, Op};
+use crate::nouns::{Check, ConfigError, Limit, Op};
 
 /// How long a denial may be wrong after another replica took it back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 ///
 /// A client that keeps sending while it is over its limit is most of what a limiter sees on a bad
 /// day. Such checks are answered here, without a question to the store behind. Their
-/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::Source::DenyCache).
+/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::decision::Source::DenyCache).
 ///
 /// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks are
 ///   always asked.
@@ -33,7 +33,9 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// [`RedisStore`](crate::RedisStore) has one built in.
 ///
 /// ```
-/// use tollgate::{DenyCache, Key, Limit, MemoryStore, Quota, RateLimiter, Source};
+/// use tollgate::decision::Source;
+/// use tollgate::store::DenyCache;
+/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,10 +89,10 @@ impl<S: Store> DenyCache<S> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        let Some(denials) = &self.denials else { return self.store.apply(op, batch) };
-        denials.around(op, batch, |ticket| {
-            let mut answer = self.store.apply(op, batch);
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        let Some(denials) = &self.denials else { return self.store.apply(op, group) };
+        denials.around(op, group, |ticket| {
+            let mut answer = self.store.apply(op, group);
             let Some(mut ticket) = ticket else { return answer };
             if let Some(answer) = answer.now() {
                 ticket.answered(&answer);

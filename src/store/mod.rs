@@ -1,75 +1,86 @@
-//! Where budgets are remembered.
+//! Stores: the places that keep budgets and decide checks.
 //!
-//! A store answers one question: [`apply`](Store::apply) an operation to a batch of charges. A
-//! wrapper of a store is a store.
+//! | store | what it is |
+//! |---|---|
+//! | [`MemoryStore`] | the embedded store: one process, development, tests |
+//! | `RedisStore` | Redis or Valkey, shared by all replicas (feature `redis`) |
+//! | `DenyCache` | a wrapper that answers repeated denials in this process (feature `redis`) |
+//! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
+//!
+//! A store answers one question: [`apply`](Store::apply) an operation to a group of checks. A
+//! wrapper of a store is a store. To write one, implement [`Store`] with [`decide`], and run
+//! `conformance::check` (feature `test-util`) on it.
 
 mod answer;
-mod batch;
+#[cfg(feature = "test-util")]
+pub mod conformance;
 #[cfg(feature = "redis")]
 mod denials;
 #[cfg(feature = "redis")]
 mod deny_cache;
-#[cfg(feature = "redis")]
-mod leased;
+mod group;
 mod memory;
+#[cfg(feature = "redis")]
+mod prefetch;
 #[cfg(feature = "redis")]
 mod promise;
 #[cfg(feature = "redis")]
 mod redis;
 
 pub use self::answer::Answer;
-pub use self::batch::decide;
 #[cfg(feature = "redis")]
 pub use self::deny_cache::DenyCache;
-#[cfg(feature = "redis")]
-pub use self::leased::{Leased, LeasedBuilder};
+pub use self::group::decide;
 pub use self::memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]
 pub use self::redis::Tls;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
+pub use crate::algorithm::State;
+pub use crate::nouns::{Check, Op, validate_group};
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Charge, ConfigError, Limit, Op};
+use crate::nouns::{ConfigError, Limit};
 
-/// Where budgets are remembered, and decided.
+/// A place that keeps budgets and decides checks.
 ///
-/// What a store has to hold to, and what `tollgate::conformance` (feature `test-util`) tests:
+/// `conformance` (feature `test-util`) tests what a store promises:
 ///
-/// 0. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
-/// 1. A batch is decided as one: charged whole, or not at all. Concurrent batches are decided one
+/// 1. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
+/// 2. The store [validates](validate_group) a group before anything else.
+/// 3. A group is decided as one: all checks are charged, or none. Concurrent groups are decided one
 ///    after another.
-/// 2. The decision is that of [`decide`] at the store's own time, in every field. In a
-///    refused batch, the verdict of a limit that would have allowed the check is that of a peek
-///    of cost 0.
-/// 3. A refused check and a peek take nothing; a peek does not even prolong a state's life.
-/// 4. A state that cannot be read counts as none. It never fails the check.
-/// 5. A state is kept until [`State::ends_at`](crate::State::ends_at), and not for ever.
-/// 6. `apply` does not block, and its answer comes within a bounded time: a store that talks to
-///    others has a deadline of its own. An [`Error`](crate::Error) means "could not decide".
-/// 7. The batch is [checked](crate::check_batch) before anything else.
+/// 4. The decision is that of [`decide`] at the store's own time, in every field.
+/// 5. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
+/// 6. A corrupt state counts as none. It never fails the check.
+/// 7. A state is kept until [`State::expires_at`], and not for ever.
+/// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
+///    elsewhere has a deadline. An [`Error`](crate::Error) means "could not decide".
 ///
-/// # Example: a wrapper that lets one key pass
+/// # Example: a wrapper with a key that is never charged
 ///
 /// ```
-/// use tollgate::{Answer, Charge, Key, Limit, MemoryStore, Op, Quota, RateLimiter, Store};
+/// use tollgate::store::{Answer, MemoryStore, Op, Store};
+/// use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
-/// struct Peeking<S>(S, Key);
+/// struct Free<S>(S, Key);
 ///
-/// impl<S: Store> Store for Peeking<S> {
-///     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-///         let free = batch.iter().all(|charge| *charge.key == self.1);
-///         self.0.apply(if free && op == Op::Charge { Op::Peek } else { op }, batch)
+/// impl<S: Store> Store for Free<S> {
+///     fn apply(&self, op: Op, group: &[Check]) -> Answer {
+///         let is_free = group.iter().all(|check| *check.key() == self.1);
+///         self.0.apply(if is_free && op == Op::Charge { Op::Peek } else { op }, group)
 ///     }
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let health_check = Key::new("health-check");
-/// let limiter = RateLimiter::new(Peeking(MemoryStore::new(), health_check.clone()));
+/// let limiter = RateLimiter::new(Free(MemoryStore::new(), health_check.clone()));
 /// let limit = Limit::gcra("api", Quota::per_minute(1))?;
 /// for _ in 0..5 {
 ///     assert!(limiter.check(&limit, &health_check).await?.allowed());
@@ -78,11 +89,11 @@ use crate::{Charge, ConfigError, Limit, Op};
 /// # }
 /// ```
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Applies `op` to every charge of the batch, as one.
+    /// Applies `op` to every check of the group, as one.
     ///
-    /// Dropping the answer before it is ready gives the decision up; whether the charge happens
-    /// is then unknown.
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer;
+    /// Dropping the answer before it is ready cancels the wait. Whether the charge happens is then
+    /// unknown.
+    fn apply(&self, op: Op, group: &[Check]) -> Answer;
 
     /// Whether these limits can be decided together, in one check. Layers ask when they are built.
     ///
@@ -98,7 +109,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
         (**self).apply(op, batch)
     }
 

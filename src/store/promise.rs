@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{Decision, Error};
+use crate::nouns::{Decision, Error};
 
 /// The sender's end. Dropped, it is answered with an error.
 pub(crate) struct Promise(Arc<Slot>);

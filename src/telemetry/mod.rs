@@ -14,18 +14,18 @@ pub(crate) use self::redis::{Outage, RedisEvents};
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::throttle::Throttle;
 #[cfg(feature = "http")]
-use crate::{Decision, Error};
+use crate::nouns::{Decision, Error};
 
 #[cfg(any(feature = "http", feature = "redis"))]
 const TARGET: &str = "tollgate";
 
 /// A request was denied.
 #[cfg(feature = "http")]
-pub(crate) fn refused(limits: &str, decision: &Decision) {
+pub(crate) fn denied(decision: &Decision) {
     tracing::debug!(
         target: TARGET,
-        limits,
-        limit = decision.limit(),
+        limit = decision.limit().name(),
+        capacity = decision.capacity(),
         remaining = decision.remaining(),
         retry_after = ?decision.retry_after(),
         "request denied"

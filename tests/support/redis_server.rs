@@ -9,7 +9,8 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tollgate::{RedisStore, RedisStoreBuilder};
+use tollgate::RedisStore;
+use tollgate::store::RedisStoreBuilder;
 
 /// How often another port is tried, if the free one is taken meanwhile.
 const ATTEMPTS: usize = 10;

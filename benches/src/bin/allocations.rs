@@ -5,7 +5,9 @@ use std::future::{Ready, ready};
 use std::time::Duration;
 
 use http::{Request, Response};
-use tollgate::{Header, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore, Store};
+use tollgate::key::Header;
+use tollgate::store::Store;
+use tollgate::{Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 #[path = "../../../tests/support/redis_server.rs"]

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use http::request::Parts;
-use tollgate::{
-    ConfigError, Global, Header, Key, Leased, Limit, Quota, RateLimitLayer, RateLimiter,
-    RedisStore, RedisStoreBuilder, from_fn,
-};
+use tollgate::key::{Global, Header, from_fn};
+use tollgate::store::{Prefetch, RedisStoreBuilder};
+use tollgate::{ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::Layer;
 
 use super::{Allowance, Contender, handler};
@@ -52,7 +51,7 @@ pub const ALGORITHMS: [Algorithm; 7] = [
     },
     Algorithm {
         name: "sliding window of 10",
-        make: |name, quota| Limit::sliding_window_of(name, quota, 10),
+        make: |name, quota| Limit::sliding_window_with(name, quota, 10),
         has_rate: false,
         capacity: u32::MAX,
     },
@@ -94,7 +93,7 @@ pub fn always_asking(server: &Server, algorithm: Algorithm) -> Contender {
 pub fn leased(server: &Server) -> Contender {
     contender(server, "tollgate, leased".to_owned(), |builder, allowance| async move {
         let limit = TOKEN_BUCKET.limit("user", allowance);
-        let store = Leased::builder(connect(builder).await).limit_up_to(&limit, 100_000).build();
+        let store = Prefetch::builder(connect(builder).await).limit_up_to(&limit, 100_000).build();
         layer(&RateLimiter::new(store.expect("a bucket can be leased")), limit)
     })
 }

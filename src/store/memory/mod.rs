@@ -4,7 +4,6 @@
 mod model;
 mod shard;
 mod table;
-mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,11 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hashbrown::DefaultHashBuilder;
 
 use self::shard::{Full, Shard};
-use super::batch::decide;
+use super::group::decide;
 use super::{Answer, Store};
-use crate::clock::{ManualClock, ProcessClock};
-use crate::decision::Micros;
-use crate::{Charge, Decision, Error, Op, check_batch};
+use crate::nouns::clock::ProcessClock;
+use crate::nouns::{Check, Decision, Error, ManualClock, Micros, Op, validate_group};
 
 /// A power of two. More than there are cores, so that two threads rarely meet in one.
 const SHARDS: usize = 64;
@@ -124,34 +122,34 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn apply_one(&self, op: Op, charge: &Charge<'_>) -> Result<Decision, Error> {
+    fn apply_one(&self, op: Op, check: &Check) -> Result<Decision, Error> {
         let now = self.now();
-        let (hash, index) = self.place(charge);
+        let (hash, index) = self.place(check);
         let mut shard = self.lock(index);
-        let verdict = shard.apply(hash, op, charge, now).map_err(full)?;
+        let verdict = shard.apply(hash, op, check, now).map_err(full)?;
         self.sweep(&mut shard, now);
         Ok(Decision::from(verdict).made_at(now))
     }
 
-    fn apply_group(&self, op: Op, batch: &[Charge<'_>]) -> Result<Decision, Error> {
-        let places: Vec<_> = batch.iter().map(|charge| self.place(charge)).collect();
+    fn apply_group(&self, op: Op, group: &[Check]) -> Result<Decision, Error> {
+        let places: Vec<_> = group.iter().map(|check| self.place(check)).collect();
         let mut shards = self.lock_all(places.iter().map(|&(_, index)| index));
         let now = self.now();
 
-        let mut budgets = Vec::with_capacity(batch.len());
-        for (charge, (hash, index)) in batch.iter().zip(&places) {
-            budgets.extend(shards.get_mut(index).map(|shard| shard.take(*hash, charge)));
+        let mut budgets = Vec::with_capacity(group.len());
+        for (check, (hash, index)) in group.iter().zip(&places) {
+            budgets.extend(shards.get_mut(index).map(|shard| shard.take(*hash, check)));
         }
         let mut states: Vec<_> = budgets.iter_mut().map(|budget| budget.state.take()).collect();
 
         // Whoever is refused is refused, whether there is room or not: only what will be
         // remembered needs some. All budgets of the group are out of the table meanwhile.
-        let needs_room: Vec<bool> = batch
+        let needs_room: Vec<bool> = group
             .iter()
             .zip(&states)
-            .map(|(charge, state)| charge.cost > 0 || state.is_some())
+            .map(|(check, state)| check.units() > 0 || state.is_some())
             .collect();
-        let mut decide = |op| decide(op, batch, &mut states, now);
+        let mut decide = |op| decide(op, group, &mut states, now);
         let decision = match op {
             Op::Charge if self.capped => decide(Op::Peek).and_then(|peeked| {
                 if peeked.allowed() {
@@ -166,11 +164,11 @@ impl MemoryStore {
             op => decide(op),
         };
 
-        let taken = budgets.into_iter().zip(states).zip(places).zip(batch);
-        for (i, (((mut budget, state), (hash, index)), charge)) in taken.enumerate() {
+        let taken = budgets.into_iter().zip(states).zip(places).zip(group);
+        for (i, (((mut budget, state), (hash, index)), check)) in taken.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
-                budget.note(op, charge, verdict, now);
+                budget.note(op, check, verdict, now);
             }
             if let Some(shard) = shards.get_mut(&index) {
                 shard.put(hash, budget);
@@ -204,9 +202,9 @@ impl MemoryStore {
         }
     }
 
-    /// The hash of a charge's budget, and its shard.
-    fn place(&self, charge: &Charge<'_>) -> (u64, usize) {
-        let hash = shard::hash(&self.hasher, charge.limit.name(), charge.key.as_str());
+    /// The hash of a check's budget, and its shard.
+    fn place(&self, check: &Check) -> (u64, usize) {
+        let hash = shard::hash(&self.hasher, check.limit().name(), check.key().as_str());
         // The table inside goes by the lowest and the highest bits.
         (hash, (hash >> 32) as usize & (self.shards.len() - 1))
     }
@@ -231,10 +229,10 @@ fn full(_: Full) -> Error {
 }
 
 impl Store for MemoryStore {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        Answer::ready(match batch {
-            [charge] => self.apply_one(op, charge),
-            batch => check_batch(batch).and_then(|()| self.apply_group(op, batch)),
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        Answer::ready(match group {
+            [check] => self.apply_one(op, check),
+            group => validate_group(group).and_then(|()| self.apply_group(op, group)),
         })
     }
 }

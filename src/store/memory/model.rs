@@ -10,9 +10,8 @@ use proptest::prelude::*;
 use super::shard::Shard;
 use super::table::{Place, Table};
 use crate::algorithm::State;
-use crate::decision::Micros;
-use crate::store::batch::decide_one;
-use crate::{Key, Limit, Op, Quota};
+use crate::nouns::{Check, Key, Limit, Micros, Op, Quota};
+use crate::store::group::decide_one;
 
 /// A run of operations over a range of keys, so that the table grows and shrinks by hundreds.
 #[derive(Clone, Debug)]
@@ -105,14 +104,14 @@ proptest! {
         for (from, count, wait) in runs {
             for number in from..from + count {
                 let key = Key::from(number);
-                let charge = limit.charge(&key, 1);
+                let check = Check::new(&limit, &key);
                 let op = if number % 7 == 0 { Op::Reset } else { Op::Charge };
                 let hash = super::shard::hash(&hasher, limit.name(), key.as_str());
-                let verdict = shard.apply(hash, op, &charge, now);
+                let verdict = shard.apply(hash, op, &check, now);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
                 } else {
-                    let expected = decide_one(op, &charge, model.entry(number).or_default(), now);
+                    let expected = decide_one(op, &check, model.entry(number).or_default(), now);
                     prop_assert_eq!(verdict.ok(), Some(expected));
                 }
                 shard.sweep(now);

@@ -1,16 +1,13 @@
 //! One part of the embedded store: a table that forgets as it goes.
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
 
 use super::table::{Place, Table};
-use super::text::Text;
-use crate::algorithm::State;
-use crate::decision::{Micros, Verdict};
-use crate::store::batch::decide_one;
-use crate::{Charge, Op};
+use crate::algorithm::{Effect, State};
+use crate::nouns::{Check, Key, Limit, Micros, Op, Verdict};
+use crate::store::group::decide_one;
 
 /// How many places of the table are looked at with each operation.
 const SWEEP_STEP: usize = 2;
@@ -26,9 +23,8 @@ const MAX_LOOKS: usize = 256;
 
 /// What is remembered of one key under one limit.
 pub(super) struct Budget {
-    limit: Arc<str>,
-    kind: &'static str,
-    key: Text,
+    limit: Limit,
+    key: Key,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// Until when a check of one unit is known to be refused.
@@ -36,20 +32,17 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    fn new(charge: &Charge<'_>, state: Option<State>) -> Self {
-        let key = charge.key.as_str().into();
-        let (limit, kind) = (charge.limit.shared_name(), charge.limit.kind());
-        Self { limit, kind, key, state, exhausted_until: 0 }
+    fn new(check: &Check, state: Option<State>) -> Self {
+        let (limit, key) = (check.limit().clone(), check.key().clone());
+        Self { limit, key, state, exhausted_until: 0 }
     }
 
-    fn is_of(&self, charge: &Charge<'_>) -> bool {
-        self.key.as_bytes() == charge.key.as_str().as_bytes()
-            && charge.limit.is_named(&self.limit)
-            && charge.limit.kind() == self.kind
+    fn is_of(&self, check: &Check) -> bool {
+        self.key == *check.key() && check.limit().shares_budgets_with(&self.limit)
     }
 
-    fn ends_at(&self) -> Micros {
-        self.state.as_ref().map_or(0, State::ends_at)
+    fn expires_at(&self) -> Micros {
+        self.state.as_ref().map_or(0, State::expires_at)
     }
 
     fn is_over(&self, now: Micros) -> bool {
@@ -58,16 +51,17 @@ impl Budget {
 
     /// Notes until when somebody is known to be refused: who was, and who would ask for one unit.
     /// Only a refund or a reset takes a refusal back.
-    pub(super) fn note(&mut self, op: Op, charge: &Charge<'_>, verdict: &Verdict, now: Micros) {
+    pub(super) fn note(&mut self, op: Op, check: &Check, verdict: &Verdict, now: Micros) {
         let known = match op {
             Op::Peek => return,
             Op::Charge => self.exhausted_until,
             Op::Refund | Op::Reset => 0,
         };
-        let wait = verdict.retry_after.or_else(|| {
-            let one = Charge { cost: 1, ..*charge };
-            let next = || decide_one(Op::Peek, &one, &mut self.state, now);
-            (verdict.remaining == 0).then(next)?.retry_after
+        let outcome = verdict.outcome();
+        let wait = outcome.retry_after.or_else(|| {
+            let rule = check.limit().rule();
+            let mut next = || rule.decide(&mut self.state, now, 1, Effect::Dry);
+            (outcome.remaining == 0).then(&mut next)?.retry_after
         });
         self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
     }
@@ -104,41 +98,41 @@ impl Shard {
         self.table.len()
     }
 
-    /// Applies `op` to the budget of one charge, in place.
+    /// Applies `op` to the budget of one check, in place.
     pub(super) fn apply(
         &mut self,
         hash: u64,
         op: Op,
-        charge: &Charge<'_>,
+        check: &Check,
         now: Micros,
     ) -> Result<Verdict, Full> {
-        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(charge)) else {
+        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(check)) else {
             let mut state = None;
-            let verdict = decide_one(op, charge, &mut state, now);
+            let verdict = decide_one(op, check, &mut state, now);
             if state.is_some() {
                 self.make_room(1, now)?;
-                let mut budget = Budget::new(charge, state);
+                let mut budget = Budget::new(check, state);
                 if self.cap.is_some() {
-                    budget.note(op, charge, &verdict, now);
+                    budget.note(op, check, &verdict, now);
                 }
                 self.put(hash, budget);
             }
             return Ok(verdict);
         };
-        let verdict = decide_one(op, charge, &mut budget.state, now);
+        let verdict = decide_one(op, check, &mut budget.state, now);
         if self.cap.is_some() {
-            budget.note(op, charge, &verdict, now);
+            budget.note(op, check, &verdict, now);
         }
         if budget.state.is_none() {
-            self.table.remove(hash, |budget| budget.is_of(charge));
+            self.table.remove(hash, |budget| budget.is_of(check));
         }
         Ok(verdict)
     }
 
-    /// Takes the budget of a charge out of the table, or a new one.
-    pub(super) fn take(&mut self, hash: u64, charge: &Charge<'_>) -> Budget {
-        let found = self.table.remove(hash, |budget| budget.is_of(charge));
-        found.unwrap_or_else(|| Budget::new(charge, None))
+    /// Takes the budget of a check out of the table, or a new one.
+    pub(super) fn take(&mut self, hash: u64, check: &Check) -> Budget {
+        let found = self.table.remove(hash, |budget| budget.is_of(check));
+        found.unwrap_or_else(|| Budget::new(check, None))
     }
 
     /// Remembers a budget that is not in the table, if it has a state.
@@ -168,7 +162,7 @@ impl Shard {
             }
             (self.hand, _) = self.table.next(self.hand);
             let Some(budget) = self.table.get(self.hand) else { continue };
-            let ends_at = budget.ends_at();
+            let ends_at = budget.expires_at();
             if ends_at <= now {
                 return Some(self.hand);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
-use crate::clock::later;
+use crate::nouns::later;
 
 /// After the first failure. It doubles with each further one.
 const FIRST: Duration = Duration::from_millis(50);

@@ -13,14 +13,13 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::wire;
-use crate::algorithm::Algorithm;
+use crate::nouns::{Check, Decision, Error, Limit, Op};
 use crate::store::denials::Ticket;
 use crate::store::promise::{Departure, Promise};
-use crate::{Charge, Decision, Error, Op};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
-/// long. That many buckets take 3 to 4 ms, windows of ten cells and logs 8, windows of a hundred
-/// cells about 20. A run of single charges, which is decided at once, is one.
+/// long. That many buckets take 3 to 4 ms, windows of ten sub-windows and logs 8, windows of a hundred
+/// sub-windows about 20. A run of single charges, which is decided at once, is one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
 /// The most bytes of keys in one call.
@@ -33,13 +32,13 @@ const LIMITS_COMPARED: usize = 16;
 #[derive(Default)]
 pub(super) struct Batch {
     keys: Keys,
-    limits: Vec<(Algorithm, u64)>,
+    limits: Vec<Limit>,
     charges: Vec<wire::Charge>,
     /// Charges that are decided one by one.
     work: usize,
     runs: Vec<Run>,
     /// In the order in which they came.
-    checks: Vec<Check>,
+    checks: Vec<Waiter>,
     /// How many of those, from the first, have expired.
     expired: usize,
     /// Why the server does not write, if only what does not write is asked.
@@ -61,7 +60,7 @@ struct Run {
 }
 
 /// A check, and the caller that waits for it.
-struct Check {
+struct Waiter {
     run: usize,
     deadline: Instant,
     /// None once it is answered.
@@ -73,11 +72,11 @@ struct Check {
 }
 
 impl Batch {
-    /// Whether the charges of one more check still fit.
-    pub(super) fn has_room_for(&self, charges: &[Charge<'_>]) -> bool {
+    /// Whether one more group still fits.
+    pub(super) fn has_room_for(&self, group: &[Check]) -> bool {
         self.checks.is_empty()
             || (self.checks.len() < MAX_CHARGES
-                && self.work + charges.len() <= MAX_CHARGES
+                && self.work + group.len() <= MAX_CHARGES
                 && self.keys.bytes() < MAX_KEY_BYTES)
     }
 
@@ -89,22 +88,22 @@ impl Batch {
         self.checks[self.expired..].first().map(|check| check.deadline)
     }
 
-    /// One more check.
+    /// One more group.
     pub(super) fn push(
         &mut self,
         prefix: &str,
         op: Op,
-        charges: &[Charge<'_>],
+        group: &[Check],
         deadline: Instant,
         promise: Promise,
         ticket: Option<Ticket>,
     ) {
         let first = self.charges.len();
-        for charge in charges {
-            let key = self.keys.number(prefix, charge);
-            let limit = self.limit_number(charge);
-            let receipt = charge.receipt.filter(|_| op == Op::Refund);
-            self.charges.push(wire::Charge { key, limit, cost: charge.cost, receipt });
+        for check in group {
+            let key = self.keys.number(prefix, check);
+            let limit = self.limit_number(check.limit());
+            let receipt = check.receipt().filter(|_| op == Op::Refund);
+            self.charges.push(wire::Charge { key, limit, cost: check.units(), receipt });
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
@@ -114,17 +113,17 @@ impl Batch {
             key.checks += 1;
             key.runs += usize::from(same.is_none());
         }
-        if same.is_none() || charges.len() > 1 {
-            self.work += charges.len();
+        if same.is_none() || group.len() > 1 {
+            self.work += group.len();
         }
         match same {
             Some(_) => self.charges.truncate(first),
             None => {
-                let size = charges.len();
+                let size = group.len();
                 self.runs.push(Run { op, first, size, times: 0, is_peeked: false });
             }
         }
-        self.checks.push(Check { run, deadline, promise: Some(promise), ticket, sent: false });
+        self.checks.push(Waiter { run, deadline, promise: Some(promise), ticket, sent: false });
     }
 
     /// The run that the charges from `first` on belong to: one that is alike, and that nothing
@@ -138,14 +137,14 @@ impl Batch {
         (alike && new.iter().all(|charge| last_run(charge) == candidate)).then_some(candidate)
     }
 
-    fn limit_number(&mut self, charge: &Charge<'_>) -> u16 {
+    fn limit_number(&mut self, limit: &Limit) -> u16 {
         let known = self.limits.iter().enumerate().rev().take(LIMITS_COMPARED);
-        let mut same = known.filter(|(_, (algorithm, _))| algorithm == charge.limit.algorithm());
+        let mut same = known.filter(|(_, known)| *known == limit);
         let number = same.next().map_or(self.limits.len(), |(number, _)| number);
         if number == self.limits.len() {
-            self.limits.push((charge.limit.algorithm().clone(), charge.limit.quota().capacity()));
+            self.limits.push(limit.clone());
         }
-        // A batch has fewer charges than that.
+        // A batch has fewer checks than that.
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
@@ -222,9 +221,9 @@ impl Batch {
         failed
     }
 
-    /// How many checks of a charge's budget there are.
-    pub(super) fn checks_of(&self, prefix: &str, charge: &Charge<'_>) -> usize {
-        self.keys.checks_of(prefix, charge)
+    /// How many checks of a check's budget there are.
+    pub(super) fn checks_of(&self, prefix: &str, check: &Check) -> usize {
+        self.keys.checks_of(prefix, check)
     }
 
     pub(super) fn key_bytes(&self) -> usize {
@@ -237,7 +236,7 @@ impl Batch {
 
     /// What the script gets.
     pub(super) fn body(&self) -> Vec<u8> {
-        let mut body = wire::Body::new(self.limits.iter().map(|(algorithm, _)| algorithm));
+        let mut body = wire::Body::new(self.limits.iter().map(Limit::rule));
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
             if !self.is_alone(run) {
@@ -286,7 +285,7 @@ impl Batch {
     }
 }
 
-impl Check {
+impl Waiter {
     /// Answers the check, if it is not answered yet.
     fn answer(&mut self, answer: Result<Decision, Error>) {
         if let Some(mut ticket) = self.ticket.take() {

@@ -12,10 +12,10 @@ use super::connection::Connections;
 use super::lane::{Lane, Settings};
 use super::tls::{self, Tls};
 use super::{Lanes, RedisStore};
+use crate::nouns::{ConfigError, ManualClock};
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
 use crate::telemetry::RedisEvents;
-use crate::{ConfigError, ManualClock};
 
 /// Where a URL is not given.
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
@@ -140,7 +140,7 @@ impl RedisStoreBuilder {
     /// How long a check that was refused is refused without asking Redis, where its `retry_after`
     /// is not over before. A refund or a reset by this store counts at once, one by another replica
     /// only after this time. Zero asks Redis each time. For more settings, set this to zero and put
-    /// a [`DenyCache`](crate::DenyCache) around the store.
+    /// a [`DenyCache`](crate::store::DenyCache) around the store.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self

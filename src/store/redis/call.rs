@@ -5,7 +5,7 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value
 
 use super::batch::Batch;
 use super::{script, wire};
-use crate::decision::Micros;
+use crate::nouns::Micros;
 
 /// Bytes of a batch's arguments besides its keys: the script's hash, numbers, the body.
 const OTHER_BYTES: usize = 1024;

@@ -13,8 +13,7 @@ use super::batch::Batch;
 use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Sending};
-use crate::Error;
-use crate::clock::ManualClock;
+use crate::nouns::{Error, ManualClock};
 
 /// The answer of the script, to come.
 type Reply = Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>;

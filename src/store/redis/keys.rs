@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::Charge;
+use crate::nouns::Check;
 
 /// The different keys, each with the number it is sent under, from 0.
 #[derive(Default)]
@@ -27,27 +27,27 @@ pub(super) struct Key {
 }
 
 impl Keys {
-    /// The number of a charge's budget.
-    pub(super) fn number(&mut self, prefix: &str, charge: &Charge<'_>) -> u16 {
+    /// The number of a check's budget.
+    pub(super) fn number(&mut self, prefix: &str, check: &Check) -> u16 {
         let Self { text, all, numbers, hasher } = self;
         let start = text.len();
-        parts(prefix, charge).into_iter().for_each(|part| text.push_str(part));
+        parts(prefix, check).into_iter().for_each(|part| text.push_str(part));
         let hash = hasher.hash_one(&text[start..]);
         let key = |number: u16| get(text, all, number.into());
         if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
             text.truncate(start);
             return number;
         }
-        // A batch has fewer charges than that.
+        // A batch has fewer checks than that.
         let number = u16::try_from(all.len()).unwrap_or(u16::MAX);
         numbers.insert_unique(hash, number, |&number| hasher.hash_one(key(number)));
         all.push(Key { end: text.len(), last_run: usize::MAX, checks: 0, runs: 0 });
         number
     }
 
-    /// How many checks of a charge's budget there are.
-    pub(super) fn checks_of(&self, prefix: &str, charge: &Charge<'_>) -> usize {
-        self.find(prefix, charge).map_or(0, |key| key.checks)
+    /// How many checks of a check's budget there are.
+    pub(super) fn checks_of(&self, prefix: &str, check: &Check) -> usize {
+        self.find(prefix, check).map_or(0, |key| key.checks)
     }
 
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
@@ -64,8 +64,8 @@ impl Keys {
         self.numbers.clear();
     }
 
-    fn find(&self, prefix: &str, charge: &Charge<'_>) -> Option<&Key> {
-        let wanted = parts(prefix, charge).concat();
+    fn find(&self, prefix: &str, check: &Check) -> Option<&Key> {
+        let wanted = parts(prefix, check).concat();
         let same = |&number: &u16| self.get(number.into()) == wanted;
         let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
         self.all.get(usize::from(*number))
@@ -84,6 +84,6 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
 /// `prefix:{key}:kind:name`, under which a budget is kept. Encoded keys have no braces, so the
 /// braces are the key's own, and Redis Cluster keeps all limits of one key in one slot. A kind is
 /// one letter; the name comes last, so it may hold anything.
-fn parts<'a>(prefix: &'a str, charge: &'a Charge<'_>) -> [&'a str; 7] {
-    [prefix, ":{", charge.key.as_str(), "}:", charge.limit.kind(), ":", charge.limit.name()]
+fn parts<'a>(prefix: &'a str, check: &'a Check) -> [&'a str; 7] {
+    [prefix, ":{", check.key().as_str(), "}:", check.limit().kind(), ":", check.limit().name()]
 }

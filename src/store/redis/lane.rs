@@ -23,11 +23,10 @@ use tokio::time::Instant;
 use super::batch::{Batch, MAX_CHARGES};
 use super::connection::Connections;
 use super::sender::{Escort, Sender};
-use crate::clock::ManualClock;
+use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::Answer;
 use crate::store::denials::Ticket;
 use crate::store::promise::Promise;
-use crate::{Charge, Error, Op};
 
 /// Batches in flight at a time.
 const IN_FLIGHT: usize = 2;
@@ -85,12 +84,12 @@ impl Lane {
     pub(super) fn ask(
         self: &Arc<Self>,
         op: Op,
-        charges: &[Charge<'_>],
+        charges: &[Check],
         ticket: Option<Ticket>,
     ) -> Answer {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
         let now = Instant::now();
-        let deadline = crate::clock::later(now, *deadline);
+        let deadline = later(now, *deadline);
         let mut queue = self.queue();
         queue.give_up_lost_places(now, self.settings.deadline);
         if queue.is_full_for(charges, prefix, *max_waiting) {
@@ -213,10 +212,10 @@ impl Lane {
 impl Queue {
     /// Whether it has no room for one more check, or not for this one: the second half of the
     /// room is not for a key that alone takes up a quarter of the newest batch.
-    fn is_full_for(&self, charges: &[Charge<'_>], prefix: &str, max_waiting: usize) -> bool {
+    fn is_full_for(&self, charges: &[Check], prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {
-                charges.iter().any(|charge| batch.checks_of(prefix, charge) > MAX_CHARGES / 4)
+                charges.iter().any(|check| batch.checks_of(prefix, check) > MAX_CHARGES / 4)
             })
         };
         self.waiting >= max_waiting || (self.waiting >= max_waiting / 2 && crowded())
@@ -235,7 +234,7 @@ impl Queue {
     }
 
     /// The batch that the next check goes into.
-    fn batch_for(&mut self, charges: &[Charge<'_>]) -> &mut Batch {
+    fn batch_for(&mut self, charges: &[Check]) -> &mut Batch {
         if !self.batches.back().is_some_and(|batch| batch.has_room_for(charges)) {
             self.batches.push_back(self.spare.pop().unwrap_or_default());
         }

@@ -27,7 +27,7 @@ use self::lane::Lane;
 pub use self::tls::Tls;
 use super::denials::{Denials, Ticket};
 use super::{Answer, Store};
-use crate::{Charge, ConfigError, Op, check_batch};
+use crate::nouns::{Check, ConfigError, Op, validate_group};
 
 /// The store that all replicas of a service share: Redis, or a server that speaks its protocol
 /// and runs its scripts, such as Valkey.
@@ -48,7 +48,7 @@ use crate::{Charge, ConfigError, Op, check_batch};
 ///   call decides hundreds, and a check that comes alone leaves at once.
 /// - A check that was denied is denied again without asking Redis, for at most
 ///   [a second](RedisStoreBuilder::deny_for) at a time. While Redis does not answer, a denial stands
-///   until its `retry_after` is over. See [`DenyCache`](crate::DenyCache).
+///   until its `retry_after` is over. See [`DenyCache`](crate::store::DenyCache).
 /// - A connection is checked out of the pool once for each [lane](RedisStoreBuilder::lanes), and
 ///   kept for as long as it works.
 /// - Checks are sent by tasks of the tokio runtime that asks. If that runtime stops being polled, its
@@ -108,10 +108,10 @@ impl RedisStore {
 
 impl Lanes {
     /// The lane of a batch. That of one key is always the same, so that its checks stay in order.
-    fn lane(&self, batch: &[Charge<'_>]) -> &Arc<Lane> {
+    fn lane(&self, batch: &[Check]) -> &Arc<Lane> {
         let index = match batch {
             [first, ..] if self.lanes.len() > 1 => {
-                self.hasher.hash_one(first.key.as_str()) as usize % self.lanes.len()
+                self.hasher.hash_one(first.key().as_str()) as usize % self.lanes.len()
             }
             _ => 0,
         };
@@ -120,8 +120,8 @@ impl Lanes {
 }
 
 impl Store for RedisStore {
-    fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
-        if let Err(error) = check_batch(batch) {
+    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+        if let Err(error) = validate_group(batch) {
             return Answer::ready(Err(error));
         }
         let ask = |ticket: Option<Ticket>| self.lanes.lane(batch).ask(op, batch, ticket);

@@ -2,7 +2,7 @@
 
 use redis::{Client, RedisError};
 
-use crate::ConfigError;
+use crate::nouns::ConfigError;
 
 pub(super) enum Tls {}
 

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use super::batch::Batch;
 use super::flight::Flight;
 use super::lane::{Lane, Sending};
+use crate::nouns::{Decision, Error};
 use crate::store::promise::Promised;
-use crate::{Decision, Error};
 
 /// Sends one batch after another, until none is queued.
 pub(super) struct Sender(Sending);

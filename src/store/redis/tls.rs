@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
 use super::builder::unusable_url;
-use crate::ConfigError;
+use crate::nouns::ConfigError;
 
 /// Certificates for TLS connections to Redis: a private CA, a client certificate, or both.
 ///
@@ -19,7 +19,8 @@ use crate::ConfigError;
 /// operating system, and sends no certificate. All certificates and keys are PEM.
 ///
 /// ```no_run
-/// use tollgate::{RedisStore, Tls};
+/// use tollgate::store::Tls;
+/// use tollgate::RedisStore;
 ///
 /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
 /// let tls = Tls::new()

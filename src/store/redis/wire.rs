@@ -1,12 +1,11 @@
 //! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
 
-use crate::algorithm::{Algorithm, Anchor, Bucket, First, Followed, MAX_EXACT, Mode};
-use crate::decision::{Micros, Verdict};
-use crate::{Op, Receipt};
+use crate::algorithm::{Anchor, Bucket, First, Followed, MAX_EXACT, Mode, Rule};
+use crate::nouns::{Micros, Op, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/head.lua`.
 const ALLOWED: i64 = 1;
-const NEVER: i64 = 2;
+const EXCEEDS_CAPACITY: i64 = 2;
 const UNREADABLE: i64 = 4;
 
 /// The op of a run that is one charge of each of several keys.
@@ -29,7 +28,7 @@ const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 pub(super) struct Body(Vec<u8>);
 
 impl Body {
-    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = &'a Algorithm>) -> Self {
+    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = &'a Rule>) -> Self {
         let mut body = Self(Vec::with_capacity(64));
         body.push(limits.len() as u64, 2);
         limits.for_each(|limit| body.push_limit(limit));
@@ -69,18 +68,18 @@ impl Body {
         self.push(charge.cost.into(), 4);
     }
 
-    fn push_limit(&mut self, limit: &Algorithm) {
+    fn push_limit(&mut self, limit: &Rule) {
         let (algorithm, numbers) = match limit {
-            Algorithm::FixedWindow(rule) => {
+            Rule::FixedWindow(rule) => {
                 (1, [rule.limit, rule.period, u64::from(rule.anchor == Anchor::Clock), 0])
             }
-            Algorithm::SlidingWindow(rule) => (2, [rule.limit, rule.length, rule.cells.into(), 0]),
-            Algorithm::SlidingLog(rule) => (3, [rule.limit, rule.period, 0, 0]),
-            Algorithm::TokenBucket(rule) => (4, bucket(&rule.0, 0)),
-            Algorithm::LeakyBucket(rule) => {
+            Rule::SlidingWindow(rule) => (2, [rule.limit, rule.length, rule.sub_windows.into(), 0]),
+            Rule::SlidingLog(rule) => (3, [rule.limit, rule.period, 0, 0]),
+            Rule::TokenBucket(rule) => (4, bucket(&rule.0, 0)),
+            Rule::LeakyBucket(rule) => {
                 (5, bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
             }
-            Algorithm::Gcra(rule) => (6, bucket(&rule.0, 0)),
+            Rule::Gcra(rule) => (6, bucket(&rule.0, 0)),
         };
         self.push(algorithm, 1);
         for number in numbers {
@@ -164,7 +163,7 @@ pub(super) struct FirstVerdict {
 
 impl FirstVerdict {
     /// What is told of the charge that `before` others of the same cost came before.
-    pub(super) fn later(self, before: u16, cost: u32, limit: &Algorithm) -> Option<RawVerdict> {
+    pub(super) fn later(self, before: u16, cost: u32, limit: &Rule) -> Option<RawVerdict> {
         let taken = u64::from(before) * u64::from(cost);
         let Followed { reset_after, delay } = limit.follow(self.first, taken, cost.into());
         let remaining = self.remaining.checked_sub(taken)?;
@@ -199,17 +198,14 @@ impl RawVerdict {
         self.status & ALLOWED != 0
     }
 
-    /// The whole verdict, under a limit of that capacity, after so much was charged.
-    pub(super) const fn under(&self, limit: u64, charged: u32) -> Verdict {
-        Verdict {
+    pub(super) const fn outcome(&self) -> Outcome {
+        Outcome {
             allowed: self.is_allowed(),
-            never: self.status & NEVER != 0,
-            limit,
+            exceeds_capacity: self.status & EXCEEDS_CAPACITY != 0,
             remaining: self.remaining,
             retry_after: self.retry_after,
             reset_after: self.reset_after,
             delay: self.delay,
-            charged,
         }
     }
 }

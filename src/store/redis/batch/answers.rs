@@ -1,9 +1,9 @@
 //! From the script's reply to the answers of a batch's checks.
 
 use super::{Batch, Run};
+use crate::nouns::{Decision, Error, Op, Verdict};
 use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
-use crate::{Decision, Error, Op};
 
 /// Where a run's verdicts are: those of its next check, and of its last.
 struct Place {
@@ -35,7 +35,8 @@ impl Batch {
             let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
             let mut verdicts = verdicts.iter().zip(charges).map(|(told, charge)| {
                 let charged = if is_charged { charge.cost } else { 0 };
-                told.under(self.limits[usize::from(charge.limit)].1, charged)
+                let limit = self.limits[usize::from(charge.limit)].clone();
+                Verdict::new(limit, told.outcome(), charged)
             });
             let decision = match run.size {
                 1 => verdicts.next().map(Decision::from),
@@ -111,12 +112,12 @@ impl Batch {
         events: &RedisEvents,
     ) -> Option<()> {
         let charge = &self.charges[run.first];
-        let limit = &self.limits[usize::from(charge.limit)].0;
+        let rule = self.limits[usize::from(charge.limit)].rule();
         let admitted: u16 = reply.number().filter(|admitted| *admitted <= run.times)?;
         if admitted > 0 {
             let first = reply.first_of_several()?;
             for before in 0..admitted {
-                into.push(first.later(before, charge.cost, limit)?);
+                into.push(first.later(before, charge.cost, rule)?);
             }
         }
         if admitted < run.times { self.read_answer(run, reply, into, events) } else { Some(()) }

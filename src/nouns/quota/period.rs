@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ConfigError;
+use crate::nouns::ConfigError;
 
 /// The units, from the longest to the shortest, in microseconds.
 const UNITS: [(&str, u64); 6] = [

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use crate::decision::Micros;
+/// Microseconds: a point in time since the Unix epoch, or a span.
+pub(crate) type Micros = u64;
 
 /// The latest time that a store decides by: beyond this, the arithmetic would not be exact.
 const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
@@ -33,7 +34,8 @@ fn micros(since_epoch: Duration) -> Micros {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Key, Limit, ManualClock, MemoryStore, Quota, RateLimiter};
+/// use tollgate::clock::ManualClock;
+/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,7 +1,8 @@
 //! What every store has to hold to, as a suite to run on yours (feature `test-util`).
 //!
 //! ```
-//! use tollgate::{MemoryStore, conformance};
+//! use tollgate::store::conformance;
+//! use tollgate::MemoryStore;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
@@ -19,10 +20,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::{
-    Charge, Decision, Key, Limit, ManualClock, Op, Quota, RateLimiter, Receipt, State, Store,
-    decide,
-};
+use crate::algorithm::State;
+
+use crate::limiter::RateLimiter;
+
+use crate::nouns::{Check, Decision, Key, Limit, ManualClock, Op, Quota, Receipt};
+
+use crate::store::{Store, decide};
 
 /// How many checks each sequence has.
 const STEPS: usize = 400;
@@ -48,10 +52,10 @@ pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
 async fn misuse_is_an_error(limiter: RateLimiter) {
     let limit = Limit::gcra("misuse", Quota::per_second(1)).expect("it is in range");
     let key = Key::new("k");
-    for batch in [&[][..], &[limit.charge(&key, 1), limit.charge(&key, 2)]] {
-        let answer = limiter.apply(Op::Charge, batch).await;
-        let error = answer.expect_err("a batch that is empty or names a budget twice is an error");
-        assert!(error.is_misuse(), "such a batch is misuse, not: {error}");
+    for group in [&[][..], &[Check::new(&limit, &key).cost(1), Check::new(&limit, &key).cost(2)]] {
+        let answer = limiter.apply(Op::Charge, group).await;
+        let error = answer.expect_err("a group that is empty or names a budget twice is an error");
+        assert!(error.is_misuse(), "such a group is misuse, not: {error}");
     }
 }
 
@@ -60,7 +64,7 @@ async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: Ra
     let wide = Limit::token_bucket("wide", Quota::per_second(100)).expect("it is in range");
     let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [wide.charge(&alice, 10), tight.charge(&acme, 1)];
+    let group = [Check::new(&wide, &alice).cost(10), Check::new(&tight, &acme).cost(1)];
     let charge = async || limiter.apply(Op::Charge, &group).await.expect("it decides");
 
     assert!(charge().await.allowed(), "a group that fits is admitted");
@@ -75,16 +79,15 @@ async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: Ra
 struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {
-    fn apply(&mut self, op: Op, batch: &[Charge<'_>], now_us: u64) -> Decision {
-        let budget = |charge: &Charge<'_>| {
-            let (limit, key) = (charge.limit, charge.key.as_str());
+    fn apply(&mut self, op: Op, group: &[Check], now_us: u64) -> Decision {
+        let budget = |check: &Check| {
+            let (limit, key) = (check.limit(), check.key().as_str());
             (limit.name().to_owned(), limit.kind(), key.to_owned())
         };
-        let mut states: Vec<_> =
-            batch.iter().map(|charge| self.0.remove(&budget(charge))).collect();
-        let decision = decide(op, batch, &mut states, now_us).expect("the batch is one");
-        let kept = batch.iter().zip(states);
-        self.0.extend(kept.filter_map(|(charge, state)| Some((budget(charge), state?))));
+        let mut states: Vec<_> = group.iter().map(|check| self.0.remove(&budget(check))).collect();
+        let decision = decide(op, group, &mut states, now_us).expect("the group is one");
+        let kept = group.iter().zip(states);
+        self.0.extend(kept.filter_map(|(check, state)| Some((budget(check), state?))));
         decision
     }
 }
@@ -123,18 +126,18 @@ async fn sequences_are_decided_as_by_the_algorithm(
         let key = &keys[usize::from(random.below(3) == 0)];
         let known = receipts.len().checked_sub(1 + random.below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
-        let mut batch = vec![Charge { receipt, ..limits[0].charge(key, cost) }];
+        let mut group = vec![Check::new(&limits[0], key).cost(cost).of(receipt)];
         if random.below(4) == 0 {
-            batch.push(companion.charge(&keys[0], 1));
+            group.push(Check::new(&companion, &keys[0]).cost(1));
         }
-        let expected = reference.apply(op, &batch, now);
-        let decided = limiter.apply(op, &batch).await;
+        let expected = reference.apply(op, &group, now);
+        let decided = limiter.apply(op, &group).await;
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
         receipts.extend(expected.receipt());
         assert_eq!(
             decided, expected,
             "the store (left) differs from the algorithm (right) at step {step}: \
-             {op:?} of {batch:?} at {now} us"
+             {op:?} of {group:?} at {now} us"
         );
     }
 }
@@ -155,7 +158,7 @@ fn pairs() -> impl Iterator<Item = [Limit; 2]> {
         ],
         [Limit::fixed_window("limit", small), Limit::fixed_window("limit", large)],
         [Limit::fixed_window_aligned("limit", small), Limit::fixed_window_aligned("limit", large)],
-        [Limit::sliding_window("limit", small), Limit::sliding_window_of("limit", large, 6)],
+        [Limit::sliding_window("limit", small), Limit::sliding_window_with("limit", large, 6)],
         [Limit::sliding_log("limit", small), Limit::sliding_log("limit", large)],
     ];
     limits.into_iter().map(|pair| pair.map(|limit| limit.expect("it is in range")))

@@ -1,19 +1,17 @@
 //! A named quota under one algorithm.
 
+#[cfg(feature = "serde")]
 mod config;
 mod range;
 
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use self::config::Config;
-use self::range::{bucket, cell_length, check_log, check_name, check_quota, window};
+use self::range::{bucket, check_log, check_name, check_quota, sub_window_length, window};
+use super::{ConfigError, Quota};
 use crate::algorithm::{
-    Algorithm, Anchor, FixedWindow, Gcra, LeakyBucket, Mode, SlidingLog, SlidingWindow, TokenBucket,
+    Anchor, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow, TokenBucket,
 };
-use crate::{Charge, ConfigError, Key, Quota};
 
 /// A named quota under one algorithm (the IETF draft's quota policy).
 ///
@@ -67,15 +65,57 @@ use crate::{Charge, ConfigError, Key, Quota};
 /// | `limit` and `period`, such as `5` and `"15m"` | all | none: both are required without `quota` |
 /// | `quota`, such as `"5/15m"`: [the two in one](Quota#as-text) | all | none |
 /// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | `limit` |
-/// | `cells` | `sliding_window` | 1 |
+/// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Config", into = "Config")]
+#[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "config::Config", into = "config::Config"))]
 pub struct Limit {
-    name: Arc<str>,
+    shared: Arc<Definition>,
+}
+
+/// The parts of a limit, which all of its clones share.
+#[derive(Debug, PartialEq, Eq)]
+struct Definition {
+    name: Box<str>,
     quota: Quota,
-    algorithm: Algorithm,
+    rule: Rule,
+}
+
+/// The algorithm of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// See [`Limit::fixed_window`].
+    FixedWindow,
+    /// See [`Limit::sliding_window`].
+    SlidingWindow,
+    /// See [`Limit::sliding_log`].
+    SlidingLog,
+    /// See [`Limit::token_bucket`].
+    TokenBucket,
+    /// See [`Limit::leaky_bucket`].
+    LeakyBucket,
+    /// See [`Limit::gcra`].
+    Gcra,
+}
+
+impl Algorithm {
+    /// The name in a configuration file, such as `token_bucket`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingLog => "sliding_log",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::Gcra => "gcra",
+        }
+    }
 }
 
 impl Limit {
@@ -85,7 +125,7 @@ impl Limit {
     ///
     /// If the name or the numbers are out of range; so for all constructors.
     pub fn token_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Algorithm::TokenBucket(TokenBucket(bucket(quota)?))))
+        Self::new(name, quota, |quota| Ok(Rule::TokenBucket(TokenBucket(bucket(quota)?))))
     }
 
     /// A queue that lets `limit` units out every `period`, evenly, and holds `burst` units: an
@@ -101,13 +141,13 @@ impl Limit {
 
     fn leaky(name: &str, quota: Quota, mode: Mode) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
-            Ok(Algorithm::LeakyBucket(LeakyBucket { bucket: bucket(quota)?, mode }))
+            Ok(Rule::LeakyBucket(LeakyBucket { bucket: bucket(quota)?, mode }))
         })
     }
 
     /// The generic cell rate algorithm: `limit` units every `period`, `burst` at once.
     pub fn gcra(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Algorithm::Gcra(Gcra(bucket(quota)?))))
+        Self::new(name, quota, |quota| Ok(Rule::Gcra(Gcra(bucket(quota)?))))
     }
 
     /// At most `limit` units in a window that starts with the key's first request and lasts
@@ -125,23 +165,27 @@ impl Limit {
     fn fixed(name: &str, quota: Quota, anchor: Anchor) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
             let (limit, period) = window(quota, "a fixed window")?;
-            Ok(Algorithm::FixedWindow(FixedWindow { limit, period, anchor }))
+            Ok(Rule::FixedWindow(FixedWindow { limit, period, anchor }))
         })
     }
 
     /// The two-counter sliding window: this period's count, plus the previous one's weighted by
     /// how much of it the window still overlaps.
     pub fn sliding_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::sliding_window_of(name, quota, 1)
+        Self::sliding_window_with(name, quota, 1)
     }
 
-    /// A sliding window that moves in `cells` cells, 1 to 100: more follow uneven traffic more
+    /// A sliding window that moves in `sub_windows` sub-windows, 1 to 100: more follow uneven traffic more
     /// closely, at 7 bytes of state each.
-    pub fn sliding_window_of(name: &str, quota: Quota, cells: u32) -> Result<Self, ConfigError> {
+    pub fn sliding_window_with(
+        name: &str,
+        quota: Quota,
+        sub_windows: u32,
+    ) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
             let (limit, period) = window(quota, "a sliding window")?;
-            let length = cell_length(limit, period, cells)?;
-            Ok(Algorithm::SlidingWindow(SlidingWindow { limit, length, cells }))
+            let length = sub_window_length(limit, period, sub_windows)?;
+            Ok(Rule::SlidingWindow(SlidingWindow { limit, length, sub_windows }))
         })
     }
 
@@ -150,26 +194,44 @@ impl Limit {
         Self::new(name, quota, |quota| {
             let (limit, period) = window(quota, "a sliding log")?;
             check_log(limit)?;
-            Ok(Algorithm::SlidingLog(SlidingLog { limit, period }))
+            Ok(Rule::SlidingLog(SlidingLog { limit, period }))
         })
     }
 
     fn new(
         name: &str,
         quota: Quota,
-        algorithm: impl FnOnce(&Quota) -> Result<Algorithm, ConfigError>,
+        rule: impl FnOnce(&Quota) -> Result<Rule, ConfigError>,
     ) -> Result<Self, ConfigError> {
-        let checked = check_name(name)
+        let rule = check_name(name)
             .and_then(|()| check_quota(&quota))
-            .and_then(|()| algorithm(&quota))
+            .and_then(|()| rule(&quota))
             .map_err(|error| error.of_limit(name))?;
-        Ok(Self { name: name.into(), quota, algorithm: checked })
+        Ok(Self { shared: Arc::new(Definition { name: name.into(), quota, rule }) })
     }
 
     /// The limit's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.shared.name
+    }
+
+    /// The limit's quota.
+    pub fn quota(&self) -> Quota {
+        self.shared.quota
+    }
+
+    /// The limit's algorithm.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        match self.rule() {
+            Rule::FixedWindow(_) => Algorithm::FixedWindow,
+            Rule::SlidingWindow(_) => Algorithm::SlidingWindow,
+            Rule::SlidingLog(_) => Algorithm::SlidingLog,
+            Rule::TokenBucket(_) => Algorithm::TokenBucket,
+            Rule::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Rule::Gcra(_) => Algorithm::Gcra,
+        }
     }
 
     /// The kind of state that the limit's algorithm keeps: `"b"` for the token bucket, the leaky
@@ -178,70 +240,60 @@ impl Limit {
     ///
     /// A store keeps a budget for each name, key and kind.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        self.algorithm.kind()
+    pub fn kind(&self) -> &'static str {
+        self.rule().kind()
     }
 
-    /// Whether charges of one key under both limits count together.
+    /// Whether checks of one key under both limits charge the same budget.
     pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
-        self.name == other.name && self.kind() == other.kind()
-    }
-
-    /// The limit's quota.
-    pub const fn quota(&self) -> Quota {
-        self.quota
-    }
-
-    /// A charge of `cost` units to `key` under this limit, for a check of
-    /// [several limits](crate::RateLimiter::apply).
-    #[must_use]
-    pub const fn charge<'a>(&'a self, key: &'a Key, cost: u32) -> Charge<'a> {
-        Charge { limit: self, key, cost, receipt: None }
+        // Most often it is the same limit.
+        Arc::ptr_eq(&self.shared, &other.shared)
+            || (self.name() == other.name() && self.kind() == other.kind())
     }
 
     /// Whether two limits decide alike, however their quotas were written.
     pub(crate) fn decides_as(&self, other: &Self) -> bool {
-        self.algorithm == other.algorithm
+        self.rule() == other.rule()
     }
 
-    /// Whether this is its name. Most often it is its own, shared.
-    pub(crate) fn is_named(&self, name: &Arc<str>) -> bool {
-        Arc::ptr_eq(&self.name, name) || self.name == *name
+    pub(crate) fn rule(&self) -> &Rule {
+        &self.shared.rule
     }
+}
 
-    pub(crate) fn shared_name(&self) -> Arc<str> {
-        Arc::clone(&self.name)
+impl PartialEq for Limit {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared) || self.shared == other.shared
     }
+}
 
-    pub(crate) const fn algorithm(&self) -> &Algorithm {
-        &self.algorithm
+impl Eq for Limit {}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Limit({}: {self})", self.name())
     }
 }
 
 impl fmt::Display for Limit {
     /// The algorithm and the quota, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (limit, period) = (self.quota.limit(), self.quota.period());
-        let what = match &self.algorithm {
-            Algorithm::FixedWindow(FixedWindow { anchor: Anchor::First, .. }) => "fixed window",
-            Algorithm::FixedWindow(_) => "fixed window aligned to the clock",
-            Algorithm::SlidingWindow(window) => {
-                return write!(
-                    f,
-                    "{limit} per {period:?} (sliding window of {} cells)",
-                    window.cells
-                );
-            }
-            Algorithm::SlidingLog(_) => "sliding log",
-            Algorithm::TokenBucket(_) => "token bucket",
-            Algorithm::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => "leaky bucket",
-            Algorithm::LeakyBucket(_) => "leaky bucket as a meter",
-            Algorithm::Gcra(_) => "GCRA",
-        };
-        write!(f, "{limit} per {period:?}")?;
-        if let Some(burst) = self.quota.explicit_burst() {
+        let quota = self.quota();
+        write!(f, "{} per {:?}", quota.limit(), quota.period())?;
+        if let Some(burst) = quota.explicit_burst() {
             write!(f, ", burst {burst}")?;
         }
-        write!(f, " ({what})")
+        f.write_str(match self.rule() {
+            Rule::FixedWindow(FixedWindow { anchor: Anchor::First, .. }) => " (fixed window)",
+            Rule::FixedWindow(_) => " (fixed window aligned to the clock)",
+            Rule::SlidingWindow(SlidingWindow { sub_windows, .. }) => {
+                return write!(f, " (sliding window of {sub_windows} sub-windows)");
+            }
+            Rule::SlidingLog(_) => " (sliding log)",
+            Rule::TokenBucket(_) => " (token bucket)",
+            Rule::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => " (leaky bucket)",
+            Rule::LeakyBucket(_) => " (leaky bucket as a meter)",
+            Rule::Gcra(_) => " (GCRA)",
+        })
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 
-use super::lease::MIN_BLOCK;
-use super::{Leased, SHARDS, Settings, Shared};
-use crate::algorithm::{Algorithm, LeakyBucket, Mode};
-use crate::{ConfigError, Limit, Store};
+use super::stock::MIN_BLOCK;
+use super::{Prefetch, SHARDS, Settings, Shared};
+use crate::algorithm::{LeakyBucket, Mode, Rule};
+use crate::nouns::{ConfigError, Limit};
+use crate::store::Store;
 
 /// Young enough that a key that has gone cold has its units back soon.
 const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);
@@ -23,16 +24,16 @@ const MAX_MAX_AGE: Duration = Duration::from_secs(10);
 /// What part of a limit's capacity one block is at most.
 const DEFAULT_PART: u64 = 10;
 
-/// The settings of [`Leased`].
+/// The settings of [`Prefetch`].
 #[must_use = "a builder does nothing until the store is built"]
-pub struct LeasedBuilder<S> {
+pub struct PrefetchBuilder<S> {
     store: S,
     /// Each with its largest block, if that is set.
     limits: Vec<(Limit, Option<u64>)>,
     max_age: Duration,
 }
 
-impl<S: Store> LeasedBuilder<S> {
+impl<S: Store> PrefetchBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         Self { store, limits: Vec::new(), max_age: DEFAULT_MAX_AGE }
     }
@@ -62,7 +63,7 @@ impl<S: Store> LeasedBuilder<S> {
     /// # Errors
     ///
     /// If there is no limit, one cannot be leased, or a number is out of range.
-    pub fn build(self) -> Result<Leased<S>, ConfigError> {
+    pub fn build(self) -> Result<Prefetch<S>, ConfigError> {
         if self.limits.is_empty() {
             return Err(ConfigError::new("nothing is leased: name a limit with `.limit(...)`"));
         }
@@ -80,7 +81,7 @@ impl<S: Store> LeasedBuilder<S> {
                 return Err(ConfigError::new("it is named twice").of_limit(limit.name()));
             }
         }
-        Ok(Leased {
+        Ok(Prefetch {
             shared: Arc::new(Shared {
                 store: Arc::new(self.store),
                 settings: Settings { limits, max_age: self.max_age },
@@ -93,14 +94,14 @@ impl<S: Store> LeasedBuilder<S> {
 }
 
 fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> {
-    match limit.algorithm() {
-        Algorithm::SlidingLog(_) => {
+    match limit.rule() {
+        Rule::SlidingLog(_) => {
             return Err(ConfigError::new(
                 "a sliding log promises to be exact, and a lease would break that: use another \
                  algorithm, or do not lease it",
             ));
         }
-        Algorithm::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => {
+        Rule::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => {
             return Err(ConfigError::new(
                 "a leaky bucket lets checks leave one by one, and a lease would let a block go at \
                  once: use `leaky_bucket_meter`, or do not lease it",
@@ -119,9 +120,9 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
     Ok(max)
 }
 
-impl<S: fmt::Debug> fmt::Debug for LeasedBuilder<S> {
+impl<S: fmt::Debug> fmt::Debug for PrefetchBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeasedBuilder")
+        f.debug_struct("PrefetchBuilder")
             .field("store", &self.store)
             .field("max_age", &self.max_age)
             .finish_non_exhaustive()

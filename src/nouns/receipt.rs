@@ -1,6 +1,6 @@
 //! What a charge is taken back with.
 
-use crate::decision::Micros;
+use crate::nouns::Micros;
 
 /// Names a charge, so that a [refund](crate::RateLimiter::refund) takes back that charge and not a
 /// later one: the time of the charge and its cost, under one limit.

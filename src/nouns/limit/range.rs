@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::{Bucket, MAX_EXACT, Rate};
-use crate::decision::Micros;
-use crate::{ConfigError, Quota};
+use crate::nouns::{ConfigError, Micros, Quota};
 
 /// The longest period: a leap year.
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -18,7 +17,7 @@ const MAX_PRODUCT: u64 = MAX_EXACT / 2;
 const MAX_LOGGED: u64 = (1 << 47) - 1;
 
 /// More would cost more than it tells.
-const MAX_CELLS: u32 = 100;
+const MAX_SUB_WINDOWS: u32 = 100;
 
 const MAX_NAME: usize = 64;
 
@@ -111,28 +110,32 @@ pub(super) fn check_log(limit: u64) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The length of one of `cells` cells of a window.
-pub(super) fn cell_length(limit: u64, period: Micros, cells: u32) -> Result<Micros, ConfigError> {
-    if cells == 0 || cells > MAX_CELLS {
+/// The length of one of `sub_windows` sub-windows of a window.
+pub(super) fn sub_window_length(
+    limit: u64,
+    period: Micros,
+    sub_windows: u32,
+) -> Result<Micros, ConfigError> {
+    if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
         return Err(ConfigError::new(format!(
-            "{cells} cells: a sliding window has 1 to {MAX_CELLS}"
+            "{sub_windows} sub_windows: a sliding window has 1 to {MAX_SUB_WINDOWS}"
         )));
     }
-    if u64::from(cells) > period {
+    if u64::from(sub_windows) > period {
         return Err(ConfigError::new(format!(
-            "{cells} cells in {period} us: a cell lasts at least one microsecond; use fewer cells \
+            "{sub_windows} sub_windows in {period} us: a sub_window lasts at least one microsecond; use fewer sub_windows \
              or a longer period"
         )));
     }
-    let length = period.div_ceil(u64::from(cells));
-    if length * u64::from(cells) - period > period / 100 {
+    let length = period.div_ceil(u64::from(sub_windows));
+    if length * u64::from(sub_windows) - period > period / 100 {
         return Err(ConfigError::new(format!(
-            "{cells} cells in {period} us: cells last whole microseconds, and would make the \
-             window more than 1 % longer; use a number of cells that divides the period"
+            "{sub_windows} sub_windows in {period} us: sub_windows last whole microseconds, and would make the \
+             window more than 1 % longer; use a number of sub_windows that divides the period"
         )));
     }
-    exact(limit, length, "limit * period / cells").map_err(|error| {
-        ConfigError::new(format!("{error}; use more cells, or a smaller limit"))
+    exact(limit, length, "limit * period / sub_windows").map_err(|error| {
+        ConfigError::new(format!("{error}; use more sub_windows, or a smaller limit"))
     })?;
     Ok(length)
 }

@@ -5,7 +5,7 @@ pub(crate) mod period;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::ConfigError;
+use crate::nouns::ConfigError;
 
 /// How much: `limit` units per `period`, with a `burst`.
 ///

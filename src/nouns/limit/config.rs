@@ -5,15 +5,16 @@ use std::fmt;
 use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, Anchor, Mode};
-use crate::quota::period;
-use crate::{ConfigError, Limit, Quota};
+use super::{Algorithm, Limit};
+use crate::algorithm::{Anchor, Mode, Rule};
+use crate::nouns::quota::period;
+use crate::nouns::{ConfigError, Quota};
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
     name: String,
-    algorithm: AlgorithmName,
+    algorithm: Algorithm,
     #[serde(default, skip_serializing)]
     quota: Option<Written>,
     #[serde(default)]
@@ -23,7 +24,7 @@ pub(super) struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    cells: Option<u32>,
+    sub_windows: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<Mode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,17 +57,6 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum AlgorithmName {
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-    TokenBucket,
-    LeakyBucket,
-    Gcra,
-}
-
 impl Config {
     fn quota(&self) -> Result<Quota, ConfigError> {
         let quota = match (&self.quota, self.limit, &self.period) {
@@ -93,59 +83,55 @@ impl TryFrom<Config> for Limit {
     type Error = ConfigError;
 
     fn try_from(config: Config) -> Result<Self, ConfigError> {
-        use AlgorithmName as Name;
-
         let foreign = |field: &str, owner: &str| {
             ConfigError::new(format!("`{field}` is a field of {owner} only: remove it"))
                 .of_limit(&config.name)
         };
-        if config.cells.is_some() && config.algorithm != Name::SlidingWindow {
-            return Err(foreign("cells", "sliding_window"));
+        if config.sub_windows.is_some() && config.algorithm != Algorithm::SlidingWindow {
+            return Err(foreign("sub_windows", "sliding_window"));
         }
-        if config.mode.is_some() && config.algorithm != Name::LeakyBucket {
+        if config.mode.is_some() && config.algorithm != Algorithm::LeakyBucket {
             return Err(foreign("mode", "leaky_bucket"));
         }
-        if config.anchor.is_some() && config.algorithm != Name::FixedWindow {
+        if config.anchor.is_some() && config.algorithm != Algorithm::FixedWindow {
             return Err(foreign("anchor", "fixed_window"));
         }
 
         let name = &config.name;
         let quota = config.quota().map_err(|error| error.of_limit(name))?;
         match config.algorithm {
-            Name::FixedWindow => Self::fixed(name, quota, config.anchor.unwrap_or(Anchor::First)),
-            Name::SlidingWindow => Self::sliding_window_of(name, quota, config.cells.unwrap_or(1)),
-            Name::SlidingLog => Self::sliding_log(name, quota),
-            Name::TokenBucket => Self::token_bucket(name, quota),
-            Name::LeakyBucket => Self::leaky(name, quota, config.mode.unwrap_or(Mode::Queue)),
-            Name::Gcra => Self::gcra(name, quota),
+            Algorithm::FixedWindow => {
+                Self::fixed(name, quota, config.anchor.unwrap_or(Anchor::First))
+            }
+            Algorithm::SlidingWindow => {
+                Self::sliding_window_with(name, quota, config.sub_windows.unwrap_or(1))
+            }
+            Algorithm::SlidingLog => Self::sliding_log(name, quota),
+            Algorithm::TokenBucket => Self::token_bucket(name, quota),
+            Algorithm::LeakyBucket => Self::leaky(name, quota, config.mode.unwrap_or(Mode::Queue)),
+            Algorithm::Gcra => Self::gcra(name, quota),
         }
     }
 }
 
 impl From<Limit> for Config {
     fn from(limit: Limit) -> Self {
-        let (algorithm, cells, mode, anchor) = match &limit.algorithm {
-            Algorithm::FixedWindow(window) => {
-                (AlgorithmName::FixedWindow, None, None, Some(window.anchor))
-            }
-            Algorithm::SlidingWindow(window) => {
-                (AlgorithmName::SlidingWindow, Some(window.cells), None, None)
-            }
-            Algorithm::SlidingLog(_) => (AlgorithmName::SlidingLog, None, None, None),
-            Algorithm::TokenBucket(_) => (AlgorithmName::TokenBucket, None, None, None),
-            Algorithm::LeakyBucket(leaky) => {
-                (AlgorithmName::LeakyBucket, None, Some(leaky.mode), None)
-            }
-            Algorithm::Gcra(_) => (AlgorithmName::Gcra, None, None, None),
-        };
+        let (mut sub_windows, mut mode, mut anchor) = (None, None, None);
+        match limit.rule() {
+            Rule::FixedWindow(rule) => anchor = Some(rule.anchor),
+            Rule::SlidingWindow(rule) => sub_windows = Some(rule.sub_windows),
+            Rule::LeakyBucket(rule) => mode = Some(rule.mode),
+            Rule::SlidingLog(_) | Rule::TokenBucket(_) | Rule::Gcra(_) => {}
+        }
+        let quota = limit.quota();
         Self {
             name: limit.name().to_owned(),
-            algorithm,
+            algorithm: limit.algorithm(),
             quota: None,
-            limit: Some(limit.quota.limit()),
-            period: Some(Written(period::write(limit.quota.period()))),
-            burst: limit.quota.explicit_burst(),
-            cells,
+            limit: Some(quota.limit()),
+            period: Some(Written(period::write(quota.period()))),
+            burst: quota.explicit_burst(),
+            sub_windows,
             mode,
             anchor,
         }

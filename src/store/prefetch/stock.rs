@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::decision::Verdict;
-use crate::{Decision, Receipt, Source};
+use crate::nouns::{Decision, Outcome, Receipt, Source, Verdict, later};
 
 /// How much of a key's traffic a block is to cover: so long, about, until the store is asked again.
 const COVERED: Duration = Duration::from_millis(50);
@@ -29,7 +28,7 @@ pub(super) struct Unspent {
 
 /// What is known of one key under a leased limit.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct Stock {
     /// What was charged and not spent, the oldest first: that is spent first.
     blocks: VecDeque<Unspent>,
     /// When those have to be given back.
@@ -49,7 +48,7 @@ pub(super) struct Lease {
     paused_until: Instant,
 }
 
-impl Lease {
+impl Stock {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             blocks: VecDeque::new(),
@@ -90,11 +89,12 @@ impl Lease {
     /// What [`spend`](Self::spend) would answer.
     pub(super) fn peek(&self, cost: u32, now: Instant) -> Option<Decision> {
         let left = self.units().checked_sub(cost.into()).filter(|_| now < self.expires)?;
-        let (verdict, granted) = self.granted?;
-        let remaining = verdict.remaining.saturating_add(left).min(verdict.limit);
-        let decision = Decision::from(Verdict { remaining, charged: 0, ..verdict });
-        let elapsed = now.saturating_duration_since(granted);
-        Some(decision.told_after(elapsed).given_by(Source::Lease))
+        let (verdict, granted) = self.granted.as_ref()?;
+        let remaining = verdict.remaining().saturating_add(left).min(verdict.capacity());
+        let outcome = Outcome { remaining, ..*verdict.outcome() };
+        let decision = Decision::from(Verdict::new(verdict.limit().clone(), outcome, 0));
+        let elapsed = now.saturating_duration_since(*granted);
+        Some(decision.repeated_after(elapsed).from_source(Source::Prefetched))
     }
 
     /// The block that is to be charged now, so that there are `max` units at most: none if there
@@ -137,14 +137,14 @@ impl Lease {
     ) {
         self.refilling = false;
         self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
-        self.expires = crate::clock::later(asked, max_age);
-        self.granted = Some((*decision.deciding(), asked));
+        self.expires = later(asked, max_age);
+        self.granted = Some((decision.deciding().clone(), asked));
     }
 
     /// The store did not grant a block.
-    pub(super) fn refuse(&mut self, now: Instant) {
+    pub(super) fn deny(&mut self, now: Instant) {
         self.refilling = false;
-        self.paused_until = crate::clock::later(now, PAUSE);
+        self.paused_until = later(now, PAUSE);
     }
 
     /// Takes out the units that may not be spent any more, to be given back. While a block is being

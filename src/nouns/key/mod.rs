@@ -1,4 +1,4 @@
-//! Keys: whose budget a check consumes.
+//! Keys: the owners of budgets.
 //!
 //! A key is a tree: its leaves are lists of parts, and joins and fallbacks are its nodes. The
 //! encoding is a grammar in which every byte says what comes next, so two trees never have one
@@ -13,22 +13,16 @@
 //! A node that is longer than the bound is replaced by its hash before it becomes a part of
 //! another. No part contains one of the other marks, so no part is equal to a hashed key.
 
-use std::fmt;
+mod encoder;
+mod text;
+
+use std::cmp::Ordering;
+use std::fmt::{self, Write};
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use sha2::{Digest, Sha256};
-
-/// The longest key that is kept as it is, in bytes of its encoded form.
-const MAX_ENCODED: usize = 128;
-
-/// Stands for an empty part.
-const EMPTY_PART: char = '~';
-
-/// Starts a fallback key.
-const FALLBACK: char = '|';
-
-/// Starts the SHA-256 of an encoded form that was too long.
-const HASHED: char = '#';
+use self::encoder::Encoder;
+use self::text::Text;
 
 /// The owner of a budget: a user, a client address, a route, or a mix.
 ///
@@ -55,8 +49,8 @@ const HASHED: char = '#';
 /// assert!(Key::new("x".repeat(1 << 20)).as_str().len() <= 128);
 /// # let _ = (user, mix);
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(String);
+#[derive(Clone)]
+pub struct Key(Text);
 
 impl Key {
     /// A key of one part.
@@ -66,35 +60,32 @@ impl Key {
 
     /// A key of several parts.
     ///
-    /// No parts at all is the one key of [`global`](Self::global).
+    /// No parts at all make the key of [`global`](Self::global).
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
-        let mut encoded = String::new();
+        let mut encoder = Encoder::new();
         for part in parts {
-            let part = part.as_ref();
-            // Most parts need no escape; what is too long is hashed.
-            encoded.reserve(part.len().min(MAX_ENCODED) + 1);
-            if !encoded.is_empty() {
-                encoded.push(':');
+            if !encoder.is_empty() {
+                encoder.push(b":");
             }
-            push_escaped(&mut encoded, part);
+            encoder.push_part(part.as_ref());
         }
-        if encoded.is_empty() {
+        if encoder.is_empty() {
             return Self::global();
         }
-        Self(bounded(encoded))
+        Self(encoder.finish())
     }
 
-    /// The key that everyone shares.
+    /// The key that all requests share.
     #[must_use]
     pub fn global() -> Self {
-        Self("*".to_owned())
+        Self::of(&["*"])
     }
 
     /// One key of this key and another.
     #[must_use]
     pub fn join(&self, other: &Self) -> Self {
         // Parentheses keep nested joins apart, and no list contains the `&`.
-        Self(bounded(["(", &self.0, "&", &other.0, ")"].concat()))
+        Self::of(&["(", self.as_str(), "&", other.as_str(), ")"])
     }
 
     /// This key as a fallback: a key of its own, which no key without the mark is equal to.
@@ -112,68 +103,63 @@ impl Key {
     /// # let _ = anonymous;
     /// ```
     #[must_use]
-    pub fn fallback(mut self) -> Self {
-        self.0.insert(0, FALLBACK);
-        Self(bounded(self.0))
+    pub fn fallback(self) -> Self {
+        Self::of(&["|", self.as_str()])
     }
 
     /// The encoded form: printable ASCII without braces, at most 128 bytes.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Whether a byte stands for itself in a key.
-const IS_PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        plain[byte] = matches!(
-            byte as u8,
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9'
-                | b'-' | b'_' | b'.' | b'@' | b'/' | b'+' | b'=' | b','
-        );
-        byte += 1;
-    }
-    plain
-};
-
-fn push_escaped(encoded: &mut String, part: &[u8]) {
-    if part.is_empty() {
-        encoded.push(EMPTY_PART);
-    }
-    let mut rest = part;
-    while !rest.is_empty() {
-        let plain = rest.iter().position(|&byte| !IS_PLAIN[usize::from(byte)]);
-        let (plain, others) = rest.split_at(plain.unwrap_or(rest.len()));
         // It is ASCII, so it always is text.
-        encoded.push_str(str::from_utf8(plain).unwrap_or_default());
-        rest = others;
-        if let Some((&byte, others)) = rest.split_first() {
-            encoded.push('%');
-            push_hex(encoded, byte);
-            rest = others;
-        }
+        str::from_utf8(self.0.as_bytes()).unwrap_or_default()
+    }
+
+    /// A key of one part that is not empty, without an allocation for its text.
+    pub(crate) fn from_text(text: fmt::Arguments<'_>) -> Self {
+        let mut encoder = Encoder::new();
+        // The encoder takes any text.
+        let _ = encoder.write_fmt(text);
+        Self(encoder.finish())
+    }
+
+    /// A key of text that is encoded already.
+    fn of(encoded: &[&str]) -> Self {
+        let mut encoder = Encoder::new();
+        encoded.iter().for_each(|text| encoder.push(text.as_bytes()));
+        Self(encoder.finish())
     }
 }
 
-fn push_hex(encoded: &mut String, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    encoded.push(char::from(DIGITS[usize::from(byte >> 4)]));
-    encoded.push(char::from(DIGITS[usize::from(byte & 15)]));
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_bytes() == other.0.as_bytes()
+    }
 }
 
-fn bounded(encoded: String) -> String {
-    if encoded.len() <= MAX_ENCODED {
-        return encoded;
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
-    let mut hashed = String::with_capacity(65);
-    hashed.push(HASHED);
-    for byte in Sha256::digest(&encoded) {
-        push_hex(&mut hashed, byte);
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.as_bytes().cmp(other.0.as_bytes())
     }
-    hashed
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.as_bytes().hash(state);
+    }
+}
+
+impl From<&Self> for Key {
+    fn from(key: &Self) -> Self {
+        key.clone()
+    }
 }
 
 impl From<&str> for Key {
@@ -192,7 +178,7 @@ macro_rules! from_numbers {
     ($($number:ty),*) => {$(
         impl From<$number> for Key {
             fn from(part: $number) -> Self {
-                Self(part.to_string())
+                Self::from_text(format_args!("{part}"))
             }
         }
     )*};
@@ -204,18 +190,18 @@ impl From<IpAddr> for Key {
     /// The whole address: for the network that a client has, use `PeerIp::key_of`. An IPv4 address
     /// is the same in IPv6 notation.
     fn from(address: IpAddr) -> Self {
-        Self::new(address.to_canonical().to_string())
+        Self::from_text(format_args!("{}", address.to_canonical()))
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.0)
+        write!(f, "Key({self})")
     }
 }

@@ -10,27 +10,22 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Shared;
-use super::lease::{Lease, Unspent};
-use crate::{Charge, Error, Key, Limit, Op, Store};
+use super::stock::{Stock, Unspent};
+use crate::nouns::{Check, Error, Key, Limit, Op};
+use crate::store::Store;
 
-/// A block that is being asked for.
+/// A block that is requested.
 pub(super) struct Refilling<S: Store> {
     shared: Weak<Shared<S>>,
-    limit: Limit,
-    key: Key,
+    pub(super) block: Check,
 }
 
 impl<S: Store> Refilling<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, charge: &Charge<'_>) -> Self {
-        let (limit, key) = (charge.limit.clone(), charge.key.clone());
-        Self { shared: Arc::downgrade(shared), limit, key }
+    pub(super) fn new(shared: &Arc<Shared<S>>, block: Check) -> Self {
+        Self { shared: Arc::downgrade(shared), block }
     }
 
-    pub(super) fn charge(&self, units: u32) -> Charge<'_> {
-        self.limit.charge(&self.key, units)
-    }
-
-    /// The store answered, and the lease knows.
+    /// The store answered, and the stock knows.
     pub(super) fn end(mut self) {
         self.shared = Weak::new();
     }
@@ -39,29 +34,28 @@ impl<S: Store> Refilling<S> {
 impl<S: Store> Drop for Refilling<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.with_known(&self.charge(0), |lease| lease.refuse(Instant::now()));
+            shared.with_known(&self.block, |stock| stock.deny(Instant::now()));
         }
     }
 }
 
-/// A block that is being given back. Its lease gets no other block meanwhile.
+/// A block that is being given back. Its stock gets no other block meanwhile.
 pub(super) struct GivenBack<S: Store> {
     shared: Weak<Shared<S>>,
-    limit: Limit,
-    key: Key,
-    unspent: Unspent,
+    refund: Check,
 }
 
 impl<S: Store> GivenBack<S> {
     pub(super) fn new(shared: Weak<Shared<S>>, limit: &Limit, key: &Key, unspent: Unspent) -> Self {
-        Self { shared, limit: limit.clone(), key: key.clone(), unspent }
+        let Unspent { units, receipt } = unspent;
+        Self { shared, refund: Check::new(limit, key).cost(units).of(receipt) }
     }
 }
 
 impl<S: Store> Drop for GivenBack<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.with_known(&self.limit.charge(&self.key, 0), Lease::returned);
+            shared.with_known(&self.refund, Stock::returned);
         }
     }
 }
@@ -70,9 +64,7 @@ impl<S: Store> Drop for GivenBack<S> {
 pub(super) async fn give_back<S: Store>(store: &S, blocks: Vec<GivenBack<S>>) -> Result<(), Error> {
     let mut result = Ok(());
     for block in blocks {
-        let Unspent { units, receipt } = block.unspent;
-        let refund = block.limit.charge(&block.key, units).of(receipt);
-        let answer = store.apply(Op::Refund, &[refund]).await;
+        let answer = store.apply(Op::Refund, std::slice::from_ref(&block.refund)).await;
         result = result.and(answer.map(drop));
     }
     result
@@ -91,7 +83,7 @@ impl<S: Store> Reaping<S> {
             sleep(period).await;
             let Some(shared) = self.0.upgrade() else { return };
             let now = Instant::now();
-            let unspent = shared.take(&self.0, |lease| lease.take_stale(now));
+            let unspent = shared.take(&self.0, |stock| stock.take_stale(now));
             drop(give_back(&*shared.store, unspent).await);
             if shared.is_empty() {
                 return;

@@ -1,0 +1,130 @@
+//! A check: what is asked of a store.
+
+use super::{Error, Key, Limit, Receipt};
+
+/// The most checks in one group.
+const MAX_GROUP: usize = 255;
+
+/// The operation that a store applies to a group of checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Op {
+    /// Charges the cost of every check of the group, or of none.
+    Charge,
+    /// Answers as a charge would, and changes nothing.
+    Peek,
+    /// Gives the cost of every check back, as far as the charge of its
+    /// [receipt](Check::receipt) still counts. The answer is that of a peek of cost 0 afterwards.
+    Refund,
+    /// Forgets every budget. The answer is that of a peek of cost 0 afterwards.
+    Reset,
+}
+
+/// One thing to ask: does a cost fit into the budget of a key under a limit?
+///
+/// Several checks that are asked together are a group: all are charged, or none. See
+/// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
+///
+/// A check owns what it names and is cheap to clone. A wrapper of a store, a task that gives units
+/// back later, or a metric can keep it.
+///
+/// ```
+/// use tollgate::{Check, Key, Limit, Quota};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let tokens = Limit::token_bucket("tokens", Quota::per_minute(10_000))?;
+/// let check = Check::new(&tokens, "alice").cost(800);
+/// assert_eq!(check.limit().name(), "tokens");
+/// assert_eq!(check.key(), &Key::new("alice"));
+/// assert_eq!(check.units(), 800);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    limit: Limit,
+    key: Key,
+    units: u32,
+    receipt: Option<Receipt>,
+}
+
+impl Check {
+    /// A check of one unit.
+    #[must_use]
+    pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
+        Self { limit: limit.clone(), key: key.into(), units: 1, receipt: None }
+    }
+
+    /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
+    /// nothing.
+    #[must_use]
+    pub const fn cost(mut self, units: u32) -> Self {
+        self.units = units;
+        self
+    }
+
+    /// Sets the receipt of the charge that a [refund](Op::Refund) takes back. Without a receipt, a
+    /// refund gives nothing back.
+    #[must_use]
+    pub fn of(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
+        self.receipt = receipt.into();
+        self
+    }
+
+    /// The limit under which the cost counts.
+    #[must_use]
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// The key whose budget is charged.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The cost, in units.
+    #[must_use]
+    pub const fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// The receipt of the charge that a refund takes back.
+    #[must_use]
+    pub const fn receipt(&self) -> Option<Receipt> {
+        self.receipt
+    }
+
+    /// Whether both checks charge the same budget.
+    fn shares_budget_with(&self, other: &Self) -> bool {
+        self.limit.shares_budgets_with(&other.limit) && self.key == other.key
+    }
+}
+
+/// Checks that a group can be decided: it has 1 to 255 checks, and no budget twice, which would
+/// make "all or none" ambiguous.
+///
+/// # Errors
+///
+/// Returns an error that [is misuse](Error::is_misuse).
+pub fn validate_group(group: &[Check]) -> Result<(), Error> {
+    if group.is_empty() {
+        return Err(Error::misuse("the group is empty: name at least one limit and key"));
+    }
+    if group.len() > MAX_GROUP {
+        return Err(Error::misuse(format!(
+            "the group has {} checks; use at most {MAX_GROUP}",
+            group.len()
+        )));
+    }
+    for (i, check) in group.iter().enumerate() {
+        if group[..i].iter().any(|other| other.shares_budget_with(check)) {
+            return Err(Error::misuse(format!(
+                "limit `{}` and key `{}` are in the group twice: ask once, for the sum of the costs",
+                check.limit.name(),
+                check.key
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,360 @@
+//! The answer to a check.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use super::{Limit, Micros, Receipt};
+
+/// What an algorithm answers to one check. It is the arithmetic's part of a [`Verdict`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) allowed: bool,
+    pub(crate) exceeds_capacity: bool,
+    pub(crate) remaining: u64,
+    pub(crate) retry_after: Option<Micros>,
+    pub(crate) reset_after: Micros,
+    pub(crate) delay: Micros,
+}
+
+/// The answer of one limit to one check.
+///
+/// | field | meaning |
+/// |---|---|
+/// | [`limit`](Self::limit) | the limit that answers: its name, quota and algorithm |
+/// | [`allowed`](Self::allowed) | whether this limit allows the check |
+/// | [`capacity`](Self::capacity) | the most units that the budget holds: the burst where the algorithm has one, else the quota's limit |
+/// | [`remaining`](Self::remaining) | whole units left after this check, rounded down, at most the capacity |
+/// | [`retry_after`](Self::retry_after) | the time until the same check is allowed, if no other check comes; `None` for an allowed check and for one that exceeds the capacity |
+/// | [`reset_after`](Self::reset_after) | the time until the budget is full again |
+/// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) |
+/// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity, so that no wait helps |
+///
+/// Durations are exact to the microsecond.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    limit: Limit,
+    outcome: Outcome,
+    /// Units that were charged.
+    charged: u32,
+}
+
+impl Verdict {
+    pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
+        Self { limit, outcome, charged }
+    }
+
+    /// The limit that answers.
+    #[must_use]
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// Whether this limit allows the check.
+    #[must_use]
+    pub const fn allowed(&self) -> bool {
+        self.outcome.allowed
+    }
+
+    /// Whether the cost is above the [capacity](Self::capacity). The check is never allowed then,
+    /// however long its caller waits.
+    #[must_use]
+    pub const fn exceeds_capacity(&self) -> bool {
+        self.outcome.exceeds_capacity
+    }
+
+    /// The most units that the budget holds.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.limit.quota().capacity()
+    }
+
+    /// Whole units left after this check.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.outcome.remaining
+    }
+
+    /// The time until the same check is allowed, if no other check comes. It is exact: one
+    /// microsecond sooner the check is denied again.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.outcome.retry_after.map(Duration::from_micros)
+    }
+
+    /// The time until the budget is full again.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.outcome.reset_after)
+    }
+
+    /// The time that an allowed check has to wait for its turn. Zero for every algorithm but the
+    /// leaky bucket as a queue.
+    #[must_use]
+    pub const fn delay(&self) -> Duration {
+        Duration::from_micros(self.outcome.delay)
+    }
+
+    pub(crate) const fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// How strongly this verdict speaks against the check: first a cost above the capacity, then
+    /// the longest wait, then (of limits that allow it) the fewest units left.
+    fn severity(&self) -> (bool, bool, Micros, Reverse<u64>) {
+        let Outcome { allowed, exceeds_capacity, remaining, retry_after, .. } = self.outcome;
+        (exceeds_capacity, !allowed, retry_after.unwrap_or(0), Reverse(remaining))
+    }
+}
+
+/// The answer to a check, or to a group of checks that are decided together: one verdict for each.
+///
+/// A denial is a decision, not an error; an [`Error`](crate::Error) means "could not decide".
+///
+/// A group is allowed if every limit allows it. The accessors speak for the *deciding* limit: of a
+/// denied group the limit with the longest wait, of an allowed group the limit with the fewest
+/// units left. [`delay`](Self::delay) is the longest of all, and [`verdicts`](Self::verdicts) has
+/// each verdict, in the order of the group. In a denied group, the verdict of a limit that would
+/// have allowed its check says what that limit has left: nothing was consumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    deciding: Verdict,
+    delay: Micros,
+    source: Source,
+    /// By the store's clock.
+    decided_at: Micros,
+    /// Empty when there is one limit: the deciding verdict is the only one.
+    group: Vec<Verdict>,
+}
+
+/// The place where a decision was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store, which all replicas share.
+    Store,
+    /// This process: the store denied the same check until a later time.
+    DenyCache,
+    /// This process: the units were prefetched.
+    Prefetched,
+}
+
+impl From<Verdict> for Decision {
+    fn from(verdict: Verdict) -> Self {
+        Self {
+            delay: verdict.outcome.delay,
+            deciding: verdict,
+            source: Source::Store,
+            decided_at: 0,
+            group: Vec::new(),
+        }
+    }
+}
+
+impl Decision {
+    /// The decision of a group; `None` if there are no verdicts.
+    ///
+    /// This is for authors of a [`Store`](crate::store::Store).
+    #[must_use]
+    pub fn of_group(verdicts: Vec<Verdict>) -> Option<Self> {
+        // `max_by_key` keeps the last of equals; reversed, the first limit named wins.
+        let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
+        let delay = verdicts.iter().map(|verdict| verdict.outcome.delay).max().unwrap_or(0);
+        let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
+        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
+    }
+
+    /// The same decision, made at a time of the store.
+    pub(crate) const fn made_at(mut self, decided_at: Micros) -> Self {
+        self.decided_at = decided_at;
+        self
+    }
+
+    /// The deciding limit: of a denial, the limit that denied it.
+    #[must_use]
+    pub const fn limit(&self) -> &Limit {
+        &self.deciding.limit
+    }
+
+    /// Whether the check is allowed.
+    #[must_use]
+    pub const fn allowed(&self) -> bool {
+        self.deciding.allowed()
+    }
+
+    /// Whether the cost is above the deciding limit's [capacity](Self::capacity). The check is
+    /// never allowed then, however long its caller waits.
+    #[must_use]
+    pub const fn exceeds_capacity(&self) -> bool {
+        self.deciding.exceeds_capacity()
+    }
+
+    /// The most units that the deciding limit's budget holds.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.deciding.capacity()
+    }
+
+    /// Whole units that the deciding limit has left after this check.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.deciding.remaining()
+    }
+
+    /// The time until the same check is allowed, if no other check comes. `None` for an allowed
+    /// check, and for one that [exceeds the capacity](Self::exceeds_capacity).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.deciding.retry_after()
+    }
+
+    /// The time until the deciding limit's budget is full again.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        self.deciding.reset_after()
+    }
+
+    /// The time that the caller of an allowed check has to wait for its turn: the longest of all
+    /// limits. The tower layer and [`acquire`](crate::RateLimiter::acquire) wait it out.
+    #[must_use]
+    pub const fn delay(&self) -> Duration {
+        Duration::from_micros(self.delay)
+    }
+
+    /// The verdict that the accessors above speak of.
+    #[must_use]
+    pub const fn deciding(&self) -> &Verdict {
+        &self.deciding
+    }
+
+    /// The verdict of each limit, in the order of the group.
+    #[must_use]
+    pub fn verdicts(&self) -> &[Verdict] {
+        if self.group.is_empty() { std::slice::from_ref(&self.deciding) } else { &self.group }
+    }
+
+    /// The place where the decision was made: the store, or this process on its behalf.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The time of the decision by the store's clock, in microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn decided_at(&self) -> u64 {
+        self.decided_at
+    }
+
+    /// The receipt of the charge: what a [refund](crate::RateLimiter::refund) needs.
+    ///
+    /// `None` if nothing was charged. Of a group it is the receipt of the first check: see
+    /// [`receipts`](Self::receipts).
+    #[must_use]
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.receipts().next().flatten()
+    }
+
+    /// The receipt of each charge, in the order of the group.
+    pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
+        let at = self.decided_at;
+        self.verdicts().iter().map(move |verdict| {
+            (verdict.charged > 0).then_some(Receipt { at, cost: verdict.charged })
+        })
+    }
+
+    /// The same decision, from another source.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn from_source(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// The same decision, of units that were charged before.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
+        self.deciding.charged = units;
+        self.made_at(charged_at)
+    }
+
+    /// The same denial, repeated after some time.
+    #[cfg(feature = "redis")]
+    pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
+        let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
+        for verdict in self.group.iter_mut().chain([&mut self.deciding]) {
+            let outcome = &mut verdict.outcome;
+            outcome.retry_after = outcome.retry_after.map(|it| it.saturating_sub(elapsed).max(1));
+            outcome.reset_after = outcome.reset_after.saturating_sub(elapsed);
+        }
+        self
+    }
+
+    /// The same decision as a denial for want of time: it would be allowed after `retry_after`.
+    pub(crate) fn denied_until(mut self, retry_after: Duration) -> Self {
+        let place = self.group.iter().position(|verdict| *verdict == self.deciding);
+        self.deciding.outcome.allowed = false;
+        self.deciding.outcome.retry_after = u64::try_from(retry_after.as_micros()).ok();
+        self.deciding.outcome.delay = 0;
+        self.delay = 0;
+        self.deciding.charged = 0;
+        if let Some(verdict) = place.and_then(|place| self.group.get_mut(place)) {
+            *verdict = self.deciding.clone();
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+
+    fn verdict(name: &str, allowed: bool, remaining: u64, retry_after: Option<u64>) -> Verdict {
+        let limit = Limit::gcra(name, Quota::per_second(10)).unwrap();
+        let exceeds_capacity = !allowed && retry_after.is_none();
+        let (reset_after, delay) = (1, 0);
+        let outcome =
+            Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay };
+        Verdict::new(limit, outcome, 0)
+    }
+
+    #[test]
+    fn longest_wait_decides_among_denials() {
+        let short = verdict("short", false, 0, Some(5));
+        let long = verdict("long", false, 3, Some(9));
+        let open = verdict("open", true, 0, None);
+        let group = vec![open, short, long];
+        let decision = Decision::of_group(group.clone()).unwrap();
+        assert_eq!(decision.limit().name(), "long");
+        assert_eq!(decision.verdicts(), group);
+    }
+
+    #[test]
+    fn cost_above_the_capacity_is_not_hidden_by_a_long_wait() {
+        let too_large = verdict("too large", false, 0, None);
+        let group = vec![verdict("slow", false, 0, Some(9)), too_large];
+        let decision = Decision::of_group(group).unwrap();
+        assert!(decision.exceeds_capacity());
+        assert_eq!(decision.retry_after(), None);
+        assert_eq!(decision.limit().name(), "too large");
+    }
+
+    #[test]
+    fn fewest_units_left_decide_among_allowed_and_the_first_of_equals() {
+        let group = ["wide", "tight", "equal"];
+        let remaining = [7, 2, 2];
+        let verdicts = group.iter().zip(remaining);
+        let verdicts = verdicts.map(|(name, left)| verdict(name, true, left, None)).collect();
+        assert_eq!(Decision::of_group(verdicts).unwrap().limit().name(), "tight");
+    }
+    #[test]
+    fn delay_is_the_longest_of_all_limits() {
+        let mut slow = verdict("slow", true, 9, None);
+        slow.outcome.delay = 700;
+        let decision = Decision::of_group(vec![verdict("fast", true, 1, None), slow]).unwrap();
+        assert_eq!(decision.delay(), Duration::from_micros(700));
+    }
+
+    #[test]
+    fn no_verdicts_make_no_decision() {
+        assert_eq!(Decision::of_group(Vec::new()), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! Writes the encoded form of a key: bounded in memory, whatever a client sends.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use super::text::{self, Text};
+
+/// Stands for an empty part.
+const EMPTY_PART: &[u8] = b"~";
+
+/// Starts the SHA-256 of an encoded form that is too long.
+const HASHED: u8 = b'#';
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Whether a byte stands for itself in a part.
+const IS_PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        plain[byte] = matches!(
+            byte as u8,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9'
+                | b'-' | b'_' | b'.' | b'@' | b'/' | b'+' | b'=' | b','
+        );
+        byte += 1;
+    }
+    plain
+};
+
+/// An encoded form in the making: its bytes as long as they fit, and their hash from then on.
+pub(super) struct Encoder {
+    bytes: [u8; text::MAX],
+    len: usize,
+    hash: Option<Sha256>,
+}
+
+impl Encoder {
+    pub(super) const fn new() -> Self {
+        Self { bytes: [0; text::MAX], len: 0, hash: None }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0 && self.hash.is_none()
+    }
+
+    /// Appends bytes as they are.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+            return;
+        }
+        let end = self.len.saturating_add(bytes.len());
+        match self.bytes.get_mut(self.len..end) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                self.len = end;
+            }
+            None => {
+                let start = self.bytes.get(..self.len).unwrap_or_default();
+                self.hash = Some(Sha256::new().chain_update(start).chain_update(bytes));
+            }
+        }
+    }
+
+    /// Appends a part. Bytes that mean something in the grammar are escaped, and so are all that
+    /// are not printable.
+    pub(super) fn push_part(&mut self, part: &[u8]) {
+        if part.is_empty() {
+            self.push(EMPTY_PART);
+        }
+        for run in part.chunk_by(|a, b| IS_PLAIN[usize::from(*a)] && IS_PLAIN[usize::from(*b)]) {
+            match *run {
+                [byte] if !IS_PLAIN[usize::from(byte)] => {
+                    let [high, low] = hex(byte);
+                    self.push(&[b'%', high, low]);
+                }
+                _ => self.push(run),
+            }
+        }
+    }
+
+    /// The encoded form, or its hash if it is too long.
+    pub(super) fn finish(self) -> Text {
+        let Some(hash) = self.hash else {
+            return Text::new(self.bytes.get(..self.len).unwrap_or_default());
+        };
+        let mut hashed = [HASHED; 65];
+        let digits = hashed.iter_mut().skip(1);
+        digits.zip(hash.finalize().into_iter().flat_map(hex)).for_each(|(to, digit)| *to = digit);
+        Text::new(&hashed)
+    }
+}
+
+/// Writes text into a part.
+impl fmt::Write for Encoder {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if !text.is_empty() {
+            self.push_part(text.as_bytes());
+        }
+        Ok(())
+    }
+}
+
+const fn hex(byte: u8) -> [u8; 2] {
+    [HEX[(byte >> 4) as usize], HEX[(byte & 15) as usize]]
+}

@@ -1,0 +1,21 @@
+//! What a check is made of, and what it is answered with.
+
+mod check;
+pub(crate) mod clock;
+mod decision;
+mod error;
+mod key;
+mod limit;
+pub(crate) mod quota;
+mod receipt;
+
+pub use self::check::{Check, Op, validate_group};
+pub use self::clock::ManualClock;
+pub(crate) use self::clock::{Micros, later};
+pub(crate) use self::decision::Outcome;
+pub use self::decision::{Decision, Source, Verdict};
+pub use self::error::{ConfigError, Error};
+pub use self::key::Key;
+pub use self::limit::{Algorithm, Limit};
+pub use self::quota::Quota;
+pub use self::receipt::Receipt;
