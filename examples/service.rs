@@ -1,5 +1,5 @@
-//! A service as one would write it: a limit for each user, one for a costly route, one for
-//! everyone, and refusals in JSON.
+//! A complete service: a limit for each user, one for a costly route, one for the whole service, and
+//! rejected requests answered in JSON.
 //!
 //! ```sh
 //! cargo run --example service
@@ -14,19 +14,20 @@ use std::net::SocketAddr;
 
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
-use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use http::{HeaderValue, header};
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
 use tokio::net::TcpListener;
-use tollgate::key::{Global, KeyExtractor, PeerIp};
-use tollgate::{Decision, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::key::{self, Global, KeyExtractor, PeerIp};
+use tollgate::layer::Rejection;
+use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter};
 
 #[derive(Clone)]
 struct UserId(String);
 
-/// Stands for real authentication: whoever says a name is believed.
-async fn authenticate(mut request: Request, next: Next) -> Response {
+/// A stand-in for real authentication: it believes any name.
+async fn authenticate(mut request: Request, next: Next) -> Response<axum::body::Body> {
     let user = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     if let Some(user) = user.map(|user| UserId(user.to_owned())) {
         request.extensions_mut().insert(user);
@@ -34,7 +35,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// What the handler sees of the limit. There is no decision if the store could not decide.
+/// The handler sees the decision. There is none while the store is unavailable.
 async fn search(decision: Option<Extension<Decision>>) -> String {
     match decision {
         Some(Extension(decision)) => format!("found it, {} more searches\n", decision.remaining()),
@@ -42,33 +43,31 @@ async fn search(decision: Option<Extension<Decision>>) -> String {
     }
 }
 
-fn in_json(
-    decision: &Decision,
-    mut answer: http::Response<bytes::Bytes>,
-) -> http::Response<String> {
+/// Rejected requests are answered in JSON.
+fn in_json(rejection: &Rejection<'_>, mut response: Response<Bytes>) -> Response<String> {
     let json = HeaderValue::from_static("application/json");
-    answer.headers_mut().insert(header::CONTENT_TYPE, json);
-    answer.map(|_| {
-        let seconds = decision.retry_after().map(|wait| wait.as_secs_f64());
-        serde_json::json!({ "error": "rate limited", "retry_after_seconds": seconds }).to_string()
-    })
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    let limit = rejection.limit().map(Limit::name);
+    let body = serde_json::json!({ "error": rejection.message(), "limit": limit });
+    response.map(|_text| format!("{body}\n"))
 }
 
 fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
-    // Whoever is not logged in counts by address.
-    let user = tollgate::key::Extension::new(|user: &UserId| Key::new(&user.0)).or(PeerIp);
+    // A request without a user counts under the client's address.
+    let user = key::Extension::new(|user: &UserId| user.0.clone()).or(PeerIp);
 
-    // Both are charged, or none is.
+    // All are charged, or none.
     let every_request = RateLimitLayer::builder(limiter)
         .limit(Limit::token_bucket("user", Quota::per_second(5).burst(10))?, user)
         .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)
         .build()?
         .skip(|parts| parts.uri.path() == "/health")
-        .on_refused(in_json);
+        .insert_decision()
+        .respond_with(in_json);
     // A route's own limit is a layer on its method router.
     let exports = RateLimitLayer::fixed_window(limiter, "exports", Quota::per_hour(2))
         .key(Global)?
-        .on_refused(in_json);
+        .respond_with(in_json);
 
     Ok(Router::new()
         .route("/health", get(|| async { "fine\n" }))
@@ -86,7 +85,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
         _ => RateLimiter::in_memory(),
     };
-    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
+    let port: u16 = port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let service = app(&limiter)?.into_make_service_with_connect_info::<SocketAddr>();

@@ -47,8 +47,8 @@ pub mod key {
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer, RateLimitLayerBuilder,
-        ResetFormat, ResponseBody, ResponseFuture, UnkeyedLayer,
+        OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason,
+        Rejection, ResetFormat, ResponseBody, ResponseFuture, UnkeyedLayer,
     };
 }
 

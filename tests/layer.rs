@@ -89,7 +89,7 @@ async fn requests_pass_with_headers_until_the_budget_is_empty_and_then_get_429()
     assert_eq!(number(response.headers(), "x-ratelimit-limit"), 2);
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 0);
     assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
-    assert_eq!(text(response).await, "too many requests: try again in 60 s\n");
+    assert_eq!(text(response).await, "rate limit `api` exceeded: try again in 60 s\n");
 }
 
 #[tokio::test]
@@ -122,11 +122,11 @@ async fn reset_is_told_in_seconds_since_the_epoch_or_from_now() {
 }
 
 #[tokio::test]
-async fn the_decision_is_in_the_requests_and_the_responses_extensions() {
+async fn decision_is_in_the_extensions_of_request_and_response_if_configured() {
     let handler = |AxumExtension(decision): AxumExtension<Decision>| async move {
         decision.remaining().to_string()
     };
-    let app = Router::new().route("/", get(handler)).layer(global(&limiter()));
+    let app = Router::new().route("/", get(handler)).layer(global(&limiter()).insert_decision());
     let response = send(&app, plain("/")).await;
     assert_eq!(response.extensions().get::<Decision>().unwrap().remaining(), 1);
     assert_eq!(text(response).await, "1");
@@ -137,9 +137,9 @@ async fn the_decision_is_in_the_requests_and_the_responses_extensions() {
 
 #[tokio::test]
 async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
-    let layer = global(&limiter()).on_refused(|decision, mut answer| {
+    let layer = global(&limiter()).respond_with(|rejection, mut answer| {
         answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
-        answer.map(|_| format!(r#"{{"limit":{}}}"#, decision.capacity()))
+        answer.map(|_| format!(r#"{{"limit":{}}}"#, rejection.decision().unwrap().capacity()))
     });
     let app = app(layer);
     send(&app, plain("/")).await;
@@ -158,7 +158,9 @@ async fn a_request_that_can_never_pass_is_told_so_and_not_to_retry() {
     let response = send(&app, plain("/expensive")).await;
     assert_eq!(response.status(), StatusCode::UNPROCESSABLE_ENTITY);
     assert!(!response.headers().contains_key("retry-after"));
-    assert!(text(response).await.contains("more than the 2 units"));
+    assert!(
+        text(response).await.contains("more than the 2 units that the limit `api` ever allows")
+    );
     assert_eq!(number(send(&app, plain("/a")).await.headers(), "x-ratelimit-remaining"), 0);
 }
 
@@ -303,7 +305,7 @@ async fn a_missing_key_has_the_outcome_that_was_chosen() {
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
     assert_eq!(
         text(response).await,
-        "this request cannot be rate limited: the header `x-user` is missing\n"
+        "no key for the rate limit `api`: the header `x-user` is missing\n"
     );
     let unauthorized = layer().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED));
     assert_eq!(status(&app(unauthorized), plain("/")).await, 401);
@@ -322,7 +324,7 @@ async fn unknown_peer_is_a_400_that_does_not_say_how_the_service_is_built() {
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
     assert_eq!(
         text(response).await,
-        "this request cannot be rate limited: the peer's address is unknown\n"
+        "no key for the rate limit `api`: the peer's address is unknown\n"
     );
 }
 

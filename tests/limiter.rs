@@ -152,7 +152,7 @@ async fn several_limits_are_waited_for_together_and_charged_together() {
 }
 
 #[tokio::test]
-async fn a_batch_without_a_charge_or_with_one_twice_is_an_error_that_says_so() {
+async fn group_that_is_empty_or_names_a_budget_twice_is_an_error_by_name() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     let error = limiter.apply(Op::Charge, &[]).await.unwrap_err();
@@ -161,8 +161,8 @@ async fn a_batch_without_a_charge_or_with_one_twice_is_an_error_that_says_so() {
     let error = limiter.acquire_all(&twice, MS).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the check cannot be decided: limit `limit` and key `k` are in the batch twice: charge \
-         the sum once"
+        "the check cannot be decided: limit `limit` and key `k` are in the group twice: ask \
+         once, for the sum of the costs"
     );
 }
 

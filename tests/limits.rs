@@ -76,21 +76,21 @@ fn numbers_beyond_exact_arithmetic_are_refused_and_rounder_ones_are_not() {
     let message_of = message(Limit::token_bucket("api", Quota::per_day(1_000_001)));
     assert!(message_of.contains("use a rounder limit"), "{message_of}");
     let message_of = message(Limit::sliding_window("api", Quota::per_day(1_000_000)));
-    assert!(message_of.contains("use more cells"), "{message_of}");
+    assert!(message_of.contains("use more sub-windows"), "{message_of}");
     assert!(Limit::sliding_window_with("api", Quota::per_day(1_000_000), 24).is_ok());
     let slow = Quota::new(1, Duration::from_secs(86_400)).burst(5_000);
     assert!(message(Limit::gcra("api", slow)).contains("more than ten years to come back"));
 }
 
 #[test]
-fn cells_are_one_to_a_hundred_and_last_a_microsecond_at_least() {
-    for (cells, period, why) in [
-        (0, 1_000, "0 cells"),
-        (101, 1_000, "101 cells"),
-        (u32::MAX, 1_000, "cells"),
-        (7, 6, "a cell lasts at least one microsecond"),
+fn sub_windows_are_one_to_a_hundred_and_last_a_microsecond_at_least() {
+    for (sub_windows, period, why) in [
+        (0, 1_000, "0 sub-windows"),
+        (101, 1_000, "101 sub-windows"),
+        (u32::MAX, 1_000, "sub-windows"),
+        (7, 6, "a sub-window lasts at least one microsecond"),
     ] {
         let quota = Quota::new(1, Duration::from_micros(period));
-        assert!(message(Limit::sliding_window_with("api", quota, cells)).contains(why));
+        assert!(message(Limit::sliding_window_with("api", quota, sub_windows)).contains(why));
     }
 }

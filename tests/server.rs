@@ -52,7 +52,7 @@ async fn a_peer_gets_its_burst_then_429_and_after_retry_after_passes_again() {
     let refused = get_root(address).await;
     assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{refused}");
     assert!(refused.contains("retry-after: 10\r\n"), "{refused}");
-    assert!(refused.ends_with("too many requests: try again in 10 s\n"), "{refused}");
+    assert!(refused.ends_with("rate limit `api` exceeded: try again in 10 s\n"), "{refused}");
     clock.advance(Duration::from_secs(10));
     assert!(get_root(address).await.starts_with("HTTP/1.1 200 OK\r\n"));
 }

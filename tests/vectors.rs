@@ -59,11 +59,14 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     line
 }
 
-/// A limit as the vectors write it: with its period in microseconds.
+/// A limit as the vectors write it: its period in microseconds, sub-windows as `cells`.
 fn parse(json: &Value) -> Limit {
     let mut fields = json.as_object().unwrap().clone();
     let micros = fields.remove("period_us").unwrap();
     fields.insert("period".to_owned(), json!(format!("{micros}us")));
+    if let Some(sub_windows) = fields.remove("cells") {
+        fields.insert("sub_windows".to_owned(), sub_windows);
+    }
     serde_json::from_value(fields.into()).unwrap()
 }
 

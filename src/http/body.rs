@@ -23,7 +23,7 @@ pin_project! {
     #[derive(Debug)]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        Refusal { #[pin] body: Full<Bytes> },
+        Rejection { #[pin] body: Full<Bytes> },
     }
 }
 
@@ -32,8 +32,8 @@ impl<B> ResponseBody<B> {
         Self { kind: Kind::Inner { body } }
     }
 
-    pub(super) fn refusal(body: Bytes) -> Self {
-        Self { kind: Kind::Refusal { body: Full::new(body) } }
+    pub(super) fn rejection(body: Bytes) -> Self {
+        Self { kind: Kind::Rejection { body: Full::new(body) } }
     }
 }
 
@@ -54,21 +54,23 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindProjection::Inner { body } => body.poll_frame(cx),
-            KindProjection::Refusal { body } => body.poll_frame(cx).map_err(|never| match never {}),
+            KindProjection::Rejection { body } => {
+                body.poll_frame(cx).map_err(|never| match never {})
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream(),
-            Kind::Refusal { body } => body.is_end_stream(),
+            Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } => body.size_hint(),
-            Kind::Refusal { body } => body.size_hint(),
+            Kind::Rejection { body } => body.size_hint(),
         }
     }
 }

@@ -94,49 +94,58 @@ impl KeyExtractor for Route {
     }
 }
 
-/// What an earlier layer left in the request's extensions, as the user that authentication found.
+/// A value in the request's extensions, such as the user that authentication found.
+///
+/// The closure returns anything that a [`Key`] is made of: a number, a `String`, an address, a key.
 ///
 /// ```
-/// use tollgate::key::Extension;
-/// use tollgate::Key;
+/// use tollgate::key::{Extension, Key};
 ///
 /// #[derive(Clone)]
-/// struct UserId(u64);
+/// struct User {
+///     id: u64,
+///     tenant: String,
+/// }
 ///
-/// let by_user = Extension::new(|user: &UserId| Key::from(user.0));
-/// # let _ = by_user;
+/// let by_user = Extension::new(|user: &User| user.id);
+/// let by_tenant = Extension::new(|user: &User| Key::new(&user.tenant));
+/// # let _ = (by_user, by_tenant);
 /// ```
 ///
-/// Put the rate limit layer inside the authentication's, so that only those who passed it are
-/// counted as somebody.
-pub struct Extension<T, F> {
+/// Put the rate limit layer inside the layer of authentication. Otherwise a request has no user yet.
+pub struct Extension<T, F, K = Key> {
     key: F,
-    of: PhantomData<fn(&T)>,
+    of: PhantomData<fn(&T) -> K>,
 }
 
-impl<T, F: Fn(&T) -> Key> Extension<T, F> {
-    /// The key of a `T` in the extensions.
+impl<T, F, K> Extension<T, F, K>
+where
+    F: Fn(&T) -> K,
+    K: Into<Key>,
+{
+    /// The key of a `T` in the request's extensions.
     pub const fn new(key: F) -> Self {
         Self { key, of: PhantomData }
     }
 }
 
-// A derived implementation would ask the same of `T`, of which an extractor holds nothing.
-impl<T, F: Clone> Clone for Extension<T, F> {
+// Derived implementations would ask the same of `T` and `K`, of which an extractor holds nothing.
+impl<T, F: Clone, K> Clone for Extension<T, F, K> {
     fn clone(&self) -> Self {
         Self { key: self.key.clone(), of: PhantomData }
     }
 }
 
-impl<T, F: Copy> Copy for Extension<T, F> {}
+impl<T, F: Copy, K> Copy for Extension<T, F, K> {}
 
-impl<T, F> KeyExtractor for Extension<T, F>
+impl<T, F, K> KeyExtractor for Extension<T, F, K>
 where
     T: Send + Sync + 'static,
-    F: Fn(&T) -> Key + Send + Sync + 'static,
+    F: Fn(&T) -> K + Send + Sync + 'static,
+    K: Into<Key> + 'static,
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        parts.extensions.get::<T>().map(&self.key).ok_or_else(|| {
+        parts.extensions.get::<T>().map(|it| (self.key)(it).into()).ok_or_else(|| {
             MissingKey::new("the request has no rate limit key").detail(format!(
                 "the request has no `{}` extension: put the layer that adds it outside this one",
                 type_name::<T>()
@@ -145,7 +154,7 @@ where
     }
 }
 
-impl<T, F> fmt::Debug for Extension<T, F> {
+impl<T, F, K> fmt::Debug for Extension<T, F, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Extension<{}>", type_name::<T>())
     }

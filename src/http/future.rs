@@ -1,26 +1,22 @@
-//! The way of one request.
+//! The future of a response.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use super::ResponseBody;
-use super::admission::Outcome;
-use super::headers::Told;
-use super::settings::Settings;
-use crate::store::Answer;
+use super::settings::Report;
+use super::waiting::{Next, Waiting};
 
 pin_project! {
     /// The response of [`RateLimit`](crate::layer::RateLimit).
     ///
-    /// A request is decided, waits out the decision's delay, if it has one, and is handed on.
+    /// A request is decided, waits out the decision's delay, if it has one, and is forwarded.
     /// Dropped before that, the inner service never sees it.
     ///
     /// While it waits, for a decision or for its delay, it does not hold the inner service ready.
@@ -37,79 +33,16 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<S, F, ReqBody, ResBody> {
-        Checking {
-            answer: Answer,
-            settings: Arc<Settings>,
-            // Taken when the request goes on; so in the other states.
-            held: Option<Held<S, ReqBody>>,
-        },
-        Delaying {
-            #[pin]
-            delay: Sleep,
-            held: Option<Held<S, ReqBody>>,
-            told: Option<Told>,
-        },
-        Preparing {
-            held: Option<Held<S, ReqBody>>,
-            told: Option<Told>,
-        },
+        // In a box, so that a request that is decided at once does not carry the room.
+        Waiting { waiting: Box<Waiting<S, ReqBody>> },
         Calling {
             #[pin]
             response: F,
-            told: Option<Told>,
+            // Taken when the response is there.
+            report: Option<Report>,
         },
-        Answered {
-            response: Option<Response<ResponseBody<ResBody>>>,
-        },
-    }
-}
-
-/// A request that waits, and the service that it waits for.
-struct Held<S, ReqBody> {
-    request: Request<ReqBody>,
-    service: S,
-}
-
-impl<S, ReqBody> Held<S, ReqBody>
-where
-    S: Service<Request<ReqBody>>,
-{
-    /// What follows a decision that had to be waited for: the service is not ready.
-    fn proceed<ResBody>(self, outcome: Outcome<ResBody>) -> State<S, S::Future, ReqBody, ResBody> {
-        let told = match outcome {
-            Outcome::Refuse(response) => return State::Answered { response: Some(response) },
-            Outcome::Forward => None,
-            Outcome::Admit(told) => Some(told),
-        };
-        match told.as_ref().map(|told| told.decision.delay()).filter(|delay| !delay.is_zero()) {
-            Some(delay) => State::Delaying { delay: sleep(delay), held: Some(self), told },
-            None => State::Preparing { held: Some(self), told },
-        }
-    }
-
-    /// What follows a decision that was there at once: the service is ready.
-    fn proceed_ready<ResBody>(
-        mut self,
-        outcome: Outcome<ResBody>,
-    ) -> State<S, S::Future, ReqBody, ResBody>
-    where
-        S: Clone,
-    {
-        match outcome {
-            Outcome::Refuse(response) => State::Answered { response: Some(response) },
-            Outcome::Forward => self.call(None),
-            Outcome::Admit(told) if told.decision.delay().is_zero() => self.call(Some(told)),
-            outcome @ Outcome::Admit(_) => {
-                // What the ready service reserved is for others while this one waits.
-                self.service = self.service.clone();
-                self.proceed(outcome)
-            }
-        }
-    }
-
-    /// Hands the request on to the service, which is ready.
-    fn call<ResBody>(mut self, told: Option<Told>) -> State<S, S::Future, ReqBody, ResBody> {
-        State::Calling { response: self.service.call(self.request), told }
+        // Taken when the future is polled.
+        Answered { response: Option<Response<ResponseBody<ResBody>>> },
     }
 }
 
@@ -117,29 +50,17 @@ impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// A request that waits for its decision, and a service that need not be ready.
-    pub(super) const fn checking(
-        answer: Answer,
-        request: Request<ReqBody>,
-        service: S,
-        settings: Arc<Settings>,
-    ) -> Self {
-        let held = Some(Held { request, service });
-        Self { state: State::Checking { answer, settings, held } }
+    /// A request that waits, and a service that need not be ready.
+    pub(super) fn waiting(waiting: Waiting<S, ReqBody>) -> Self {
+        Self { state: State::Waiting { waiting: Box::new(waiting) } }
     }
 
-    /// A request that was decided at once, and a service that is ready.
-    pub(super) fn decided(outcome: Outcome<ResBody>, request: Request<ReqBody>, service: S) -> Self
-    where
-        S: Clone,
-    {
-        Self { state: Held { request, service }.proceed_ready(outcome) }
+    /// A request that the inner service has.
+    pub(super) const fn calling(response: S::Future, report: Option<Report>) -> Self {
+        Self { state: State::Calling { response, report } }
     }
 
-    pub(super) const fn calling(response: S::Future) -> Self {
-        Self { state: State::Calling { response, told: None } }
-    }
-
+    /// A request that is rejected.
     pub(super) const fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
         Self { state: State::Answered { response: Some(response) } }
     }
@@ -147,7 +68,7 @@ where
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody, ResBody>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 
@@ -171,26 +92,14 @@ where
     ) -> Poll<Result<Response<ResponseBody<ResBody>>, S::Error>> {
         loop {
             let next = match self.as_mut().project() {
-                StateProjection::Checking { answer, settings, held } => {
-                    let answer = ready!(Pin::new(answer).poll(cx));
-                    let Some(mut held) = held.take() else { return Poll::Pending };
-                    let outcome = settings.conclude(answer, held.request.extensions_mut());
-                    held.proceed(outcome)
-                }
-                StateProjection::Delaying { delay, held, told } => {
-                    ready!(delay.poll(cx));
-                    State::Preparing { held: held.take(), told: told.take() }
-                }
-                StateProjection::Preparing { held, told } => {
-                    let Some(waiting) = held else { return Poll::Pending };
-                    ready!(waiting.service.poll_ready(cx))?;
-                    let Some(held) = held.take() else { return Poll::Pending };
-                    held.call(told.take())
-                }
-                StateProjection::Calling { response, told } => {
+                StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx))? {
+                    Next::Calling { response, report } => State::Calling { response, report },
+                    Next::Rejected(response) => State::Answered { response: Some(response) },
+                },
+                StateProjection::Calling { response, report } => {
                     let mut response = ready!(response.poll(cx))?;
-                    if let Some(told) = told.take() {
-                        told.tell(&mut response);
+                    if let Some(report) = report.take() {
+                        report.write(&mut response);
                     }
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
@@ -209,8 +118,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Checking { .. } => "ResponseFuture(checking)",
-            State::Delaying { .. } | State::Preparing { .. } => "ResponseFuture(delaying)",
+            State::Waiting { .. } => "ResponseFuture(waiting)",
             State::Calling { .. } => "ResponseFuture(calling)",
             State::Answered { .. } => "ResponseFuture(answered)",
         })

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -123,7 +124,7 @@ impl MissingKey {
         self
     }
 
-    pub(super) fn logged(&self) -> &str {
+    pub(crate) fn logged(&self) -> &str {
         self.detail.as_deref().unwrap_or(&self.reason)
     }
 }
@@ -199,44 +200,57 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 }
 
 /// A closure as an extractor: see [`from_fn`].
-#[derive(Clone, Copy)]
-pub struct FromFn<F>(F);
+pub struct FromFn<F, K = Key> {
+    extract: F,
+    key: PhantomData<fn() -> K>,
+}
 
-/// Makes an extractor of a closure.
+/// Makes an extractor of a closure that returns anything that a [`Key`] is made of.
 ///
 /// ```
 /// use http::request::Parts;
-/// use tollgate::key::from_fn;
-/// use tollgate::Key;
+/// use tollgate::key::{Key, from_fn};
 ///
 /// #[derive(Clone)]
 /// struct ClientCertificate {
 ///     fingerprint: [u8; 32],
 /// }
 ///
-/// // Left by the TLS acceptor.
+/// // Inserted by the TLS acceptor.
 /// let by_certificate = from_fn(|parts: &Parts| {
 ///     parts.extensions.get::<ClientCertificate>().map(|it| Key::new(it.fingerprint))
 /// });
 /// # let _ = by_certificate;
 /// ```
-pub fn from_fn<F>(extract: F) -> FromFn<F>
+pub fn from_fn<F, K>(extract: F) -> FromFn<F, K>
 where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+    F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    K: Into<Key> + 'static,
 {
-    FromFn(extract)
+    FromFn { extract, key: PhantomData }
 }
 
-impl<F> KeyExtractor for FromFn<F>
+impl<F, K> KeyExtractor for FromFn<F, K>
 where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+    F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    K: Into<Key> + 'static,
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        (self.0)(parts).ok_or(MissingKey::new("the request has no key"))
+        let key = (self.extract)(parts).ok_or(MissingKey::new("the request has no key"))?;
+        Ok(key.into())
     }
 }
 
-impl<F> fmt::Debug for FromFn<F> {
+// Derived implementations would ask the same of `K`, of which an extractor holds nothing.
+impl<F: Clone, K> Clone for FromFn<F, K> {
+    fn clone(&self) -> Self {
+        Self { extract: self.extract.clone(), key: PhantomData }
+    }
+}
+
+impl<F: Copy, K> Copy for FromFn<F, K> {}
+
+impl<F, K> fmt::Debug for FromFn<F, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FromFn")
     }

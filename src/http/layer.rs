@@ -1,4 +1,4 @@
-//! The layer: how a service comes to be limited.
+//! The layer and its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,13 @@ use http::Response;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use super::settings::{KeyedLimit, Settings};
-use super::{KeyExtractor, OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
+use super::settings::Settings;
+use super::{
+    OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayerBuilder, Rejection, ResetFormat,
+    UnkeyedLayer,
+};
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Decision, Limit, Quota};
+use crate::nouns::{ConfigError, Limit, Quota};
 
 /// Limits a service: takes a key from each request, asks the limiter, and forwards the request or
 /// answers 429.
@@ -33,47 +36,53 @@ use crate::nouns::{ConfigError, Decision, Limit, Quota};
 /// # }
 /// ```
 ///
-/// # What a request meets
+/// # The path of a request
 ///
-/// 1. A request that is [exempt](Self::skip) passes. CORS preflight requests are exempt unless
-///    [told otherwise](Self::limit_preflight).
-/// 2. The key is extracted. There is no default: a layer cannot be built without one. A
-///    request without a key is answered with 400 and the reason, or [as chosen](Self::on_missing_key).
-/// 3. All limits of the layer are decided in one call: all are charged, or none is.
-/// 4. Refused, the request is answered with 429, `Retry-After` in whole seconds, rounded up, at
-///    least 1, and a line of text, or [as chosen](Self::on_refused). A request whose
-///    [cost](Self::cost) is above the capacity can never pass: it is answered with 422, without
-///    `Retry-After`, so that clients do not try for ever.
-/// 5. Admitted, it waits out a leaky bucket's delay, and is forwarded. A client that goes away
-///    meanwhile costs nothing more. A request that waits, for a decision or for its delay, does
-///    not hold the inner service ready: it waits for the service again, behind requests that came
-///    meanwhile. A decision that is there at once goes on with the service that is ready.
-/// 6. Both answers carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
-///    [`X-RateLimit-Reset`](Self::reset_format). The [`Decision`] is in the request's extensions
-///    for the handler, and in the response's for layers outside.
-/// 7. When the store cannot decide, the request is forwarded without headers, or
-///    [as chosen](Self::on_store_failure), and an event says so.
+/// 1. A request that a [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight
+///    requests, unless [`limit_preflight`](Self::limit_preflight) is set.
+/// 2. The key is extracted. There is no default: a layer cannot be built without a key. A request
+///    without a key is rejected with 400, or as [`on_missing_key`](Self::on_missing_key) says.
+/// 3. All limits of the layer are decided in one call: all are charged, or none.
+/// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
+///    and a line of text. A request whose [cost](Self::cost) is above the capacity is answered with
+///    422 and no `Retry-After`: no wait helps. [`respond_with`](Self::respond_with) changes these
+///    and all other responses of the layer.
+/// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
+///    for a decision or for its delay, does not hold the inner service ready: it waits for the
+///    service again afterwards. A decision that needs no wait uses the service that is ready.
+///    Dropping the response future cancels the wait.
+/// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
+///    [`X-RateLimit-Reset`](Self::reset_format). The response to a denied request has the
+///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
+///    see [`insert_decision`](Self::insert_decision).
+/// 7. When the store is unavailable, the request is forwarded without rate limit headers, or as
+///    [`on_store_failure`](Self::on_store_failure) says. An event reports it.
 ///
 /// # Several layers
 ///
 /// Layers share a budget only if they use the same limiter (or Redis and prefix), the same limit
-/// name, and the same key. Stacked layers are decided one after another, the outer first; what
-/// an outer layer charged stays charged if an inner one refuses. To charge all or none, put the
-/// limits into [one layer](Self::builder). Of stacked layers, the headers and the decision in the
-/// extensions tell the tightest budget. Its receipt is that layer's: to refund a request, put all
-/// limits into one layer.
+/// name, and the same key. Stacked layers are decided one after another, the outer one first. A
+/// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
+/// the limits into [one layer](Self::builder). Of stacked layers, the headers report the tightest
+/// budget, and so does the decision in the extensions. Its receipt is that layer's: to refund a
+/// request, put all limits into one layer.
 ///
-/// Put it inside a CORS layer, so that refusals carry its headers too, and let that expose
-/// `Retry-After` and `X-RateLimit-*`. Inside authentication, where the key is a user. The headers
-/// speak of one client: a response that a shared cache may keep should not carry them.
+/// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
+/// layer expose `Retry-After` and `X-RateLimit-*`. Put it inside authentication if the key is a
+/// user. The headers belong to one client: a response that a shared cache may keep should not carry
+/// them.
 ///
-/// The future needs a tokio runtime with time enabled.
+/// The layer needs a tokio runtime with time enabled.
 #[derive(Clone)]
 pub struct RateLimitLayer {
     settings: Arc<Settings>,
 }
 
 impl RateLimitLayer {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings: Arc::new(settings) }
+    }
+
     /// A burst at once, then the rate. See [`Limit::token_bucket`].
     pub fn token_bucket(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
         Self::unkeyed(limiter, Limit::token_bucket(name, quota))
@@ -114,7 +123,7 @@ impl RateLimitLayer {
     }
 
     fn unkeyed(limiter: impl Into<RateLimiter>, limit: Result<Limit, ConfigError>) -> UnkeyedLayer {
-        UnkeyedLayer { limiter: limiter.into(), limit }
+        UnkeyedLayer::new(limiter.into(), limit)
     }
 
     /// Several limits, each under its own key, decided in one call: all are charged, or none is.
@@ -134,7 +143,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn builder(limiter: impl Into<RateLimiter>) -> RateLimitLayerBuilder {
-        RateLimitLayerBuilder { limiter: limiter.into(), limits: Vec::new() }
+        RateLimitLayerBuilder::new(limiter.into())
     }
 
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
@@ -142,94 +151,112 @@ impl RateLimitLayer {
         self
     }
 
-    /// What a request costs, in units; 1 if this is not set. A cost of 0 always passes.
+    /// Sets the cost of a request, in units. Default: 1. A request of cost 0 is always allowed.
     ///
-    /// Bound what a client can make of it: the cost is what the client's request says.
+    /// It applies to each limit of the layer without a
+    /// [cost of its own](RateLimitLayerBuilder::limit_with_cost).
+    ///
+    /// Bound the cost: `cost` reads what a client sent.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.cost = Some(Arc::new(cost)))
+        self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))
     }
 
-    /// Which requests are not limited, such as health checks. Besides CORS preflight requests, none
-    /// are. Several calls add up.
+    /// Adds a predicate for requests that are not limited, such as health checks. Default: CORS
+    /// preflight requests only.
     #[must_use]
-    pub fn skip(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.skip.push(Arc::new(exempt)))
+    pub fn skip(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
     }
 
     /// Limits CORS preflight requests, too.
     ///
-    /// A preflight request is an `OPTIONS` request with two headers that anybody can send. It is
-    /// free by default because a browser sends it unasked, and because a CORS layer answers it. If
-    /// the service itself answers `OPTIONS` with something that costs (a catch-all handler, a
-    /// proxy), limit it; behind a CORS layer this changes nothing, as none gets here.
+    /// A preflight request is an `OPTIONS` request with two headers that any client can send. By
+    /// default it is not limited, because a browser sends it unasked and a CORS layer answers it. If
+    /// the service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit it.
+    /// Behind a CORS layer this changes nothing: no preflight request gets here.
     #[must_use]
     pub fn limit_preflight(self) -> Self {
-        self.with(|settings| settings.limits_preflight = true)
+        self.with(|settings| settings.policy.limits_preflight = true)
     }
 
-    /// What becomes of a request without a key: 400, if this is not set. To try another key
-    /// instead, use [`KeyExtractor::or`].
+    /// Sets the outcome of a request without a key. Default: rejected with 400. To try another key
+    /// instead, use [`KeyExtractor::or`](crate::key::KeyExtractor::or).
     #[must_use]
     pub fn on_missing_key(self, outcome: OnMissingKey) -> Self {
-        self.with(|settings| settings.on_missing_key = outcome)
+        self.with(|settings| settings.policy.on_missing_key = outcome)
     }
 
-    /// Sets what becomes of a request when the store is unavailable. Default: it is forwarded. A
-    /// denial that is still in force stands all the same, where the store has a
+    /// Sets the outcome of a request when the store is unavailable. Default: fail open.
+    ///
+    /// A denial that is still in force stands all the same if the store has a
     /// [`DenyCache`](crate::store::DenyCache), as `RedisStore` has. A store that is
-    /// [full](crate::Error::is_full) always rejects, with 503: clients send more keys than it may
-    /// remember.
+    /// [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
     #[must_use]
     pub fn on_store_failure(self, outcome: OnStoreFailure) -> Self {
         self.with(|settings| settings.on_store_failure = outcome)
     }
 
-    /// Sets what becomes of a request when the store [is overloaded](crate::Error::is_overloaded):
-    /// more checks wait for an answer than it was built for. Default: it is rejected with 503. A
-    /// flood of requests is no outage, and to forward it would open the limit to whatever floods.
+    /// Sets the outcome of a request when the store [is overloaded](crate::Error::is_overloaded):
+    /// more checks wait for an answer than it was built for. Default: fail closed. A flood of
+    /// requests is no outage. To fail open would open the limit to the flood.
     #[must_use]
     pub fn on_overload(self, outcome: OnStoreFailure) -> Self {
         self.with(|settings| settings.on_overload = outcome)
     }
 
-    /// The answer to a refused request, made of the one that would have been sent: its status is
-    /// 429 or 422, and the rate limit headers and `Retry-After` are set. What is returned is sent
-    /// as it is.
+    /// Sets the function that answers all requests that the layer rejects.
+    ///
+    /// It gets the [`Rejection`]: the [reason](Rejection::reason), the limit, the decision if there
+    /// is one, and the request's head. It also gets the default response, whose status, rate limit
+    /// headers and `Retry-After` are set. The response that it returns is sent as it is.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
     /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
-    /// use http::HeaderValue;
-    /// use tollgate::Decision;
+    /// use http::{HeaderValue, StatusCode, header};
+    /// use tollgate::layer::Reason;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// let layer = RateLimitLayer::gcra(&limiter, "api", Quota::per_second(5))
     ///     .key(PeerIp)?
-    ///     .on_refused(|decision: &Decision, mut answer| {
-    ///         answer.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
-    ///         answer.map(|_text| format!(r#"{{"error":"slow down","limit":{}}}"#, decision.limit()))
+    ///     .respond_with(|rejection, mut response| {
+    ///         if rejection.reason() == Reason::MissingKey {
+    ///             *response.status_mut() = StatusCode::UNAUTHORIZED;
+    ///         }
+    ///         let json = HeaderValue::from_static("application/json");
+    ///         response.headers_mut().insert(header::CONTENT_TYPE, json);
+    ///         response.map(|_text| format!(r#"{{"error":"{:?}"}}"#, rejection.reason()))
     ///     });
     /// # let _ = layer;
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn on_refused<T: Into<Bytes>>(
+    pub fn respond_with<T: Into<Bytes>>(
         self,
-        answer: impl Fn(&Decision, Response<Bytes>) -> Response<T> + Send + Sync + 'static,
+        respond: impl Fn(&Rejection<'_>, Response<Bytes>) -> Response<T> + Send + Sync + 'static,
     ) -> Self {
         self.with(|settings| {
-            settings.on_refused =
-                Some(Arc::new(move |decision, default| answer(decision, default).map(Into::into)));
+            settings.responder.custom = Some(Arc::new(move |rejection, response| {
+                respond(rejection, response).map(Into::into)
+            }));
         })
     }
 
-    /// How `X-RateLimit-Reset` is written: in seconds since the Unix epoch, if this is not set.
+    /// Sets the format of `X-RateLimit-Reset`. Default: seconds since the Unix epoch.
     #[must_use]
     pub fn reset_format(self, format: ResetFormat) -> Self {
         self.with(|settings| settings.reset_format = format)
+    }
+
+    /// Puts the [`Decision`](crate::Decision) of an allowed request into the request's extensions,
+    /// for the handler, and into the response's, for layers outside. Default: off. It costs two
+    /// allocations for each map that is empty otherwise.
+    #[must_use]
+    pub fn insert_decision(self) -> Self {
+        self.with(|settings| settings.inserts_decision = true)
     }
 }
 
@@ -245,75 +272,9 @@ impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
             .field("limits", &self.settings.names)
-            .field("on_missing_key", &self.settings.on_missing_key)
+            .field("on_missing_key", &self.settings.policy.on_missing_key)
             .field("on_store_failure", &self.settings.on_store_failure)
             .field("on_overload", &self.settings.on_overload)
             .finish_non_exhaustive()
-    }
-}
-
-/// A layer that does not know yet whose budget a request is taken from.
-#[derive(Debug)]
-#[must_use = "a rate limit needs a key: end with `.key(...)`"]
-pub struct UnkeyedLayer {
-    limiter: RateLimiter,
-    limit: Result<Limit, ConfigError>,
-}
-
-impl UnkeyedLayer {
-    /// The layer, with each request counted under the key that `extractor` finds.
-    ///
-    /// # Errors
-    ///
-    /// If the name or the quota is out of range, or the name already stands for another quota in
-    /// this limiter.
-    pub fn key(self, extractor: impl KeyExtractor) -> Result<RateLimitLayer, ConfigError> {
-        RateLimitLayer::builder(self.limiter).limit(self.limit?, extractor).build()
-    }
-}
-
-/// Several limits on their way to be one layer.
-#[must_use = "a builder does nothing until the layer is built"]
-pub struct RateLimitLayerBuilder {
-    limiter: RateLimiter,
-    limits: Vec<KeyedLimit>,
-}
-
-impl RateLimitLayerBuilder {
-    /// One more limit, under a key of its own.
-    pub fn limit(mut self, limit: Limit, key: impl KeyExtractor) -> Self {
-        self.limits.push(KeyedLimit { limit, key: Arc::new(key) });
-        self
-    }
-
-    /// The layer.
-    ///
-    /// # Errors
-    ///
-    /// If there is no limit, a name is there twice, or a name already stands for another quota in
-    /// this limiter.
-    pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        if self.limits.is_empty() {
-            return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));
-        }
-        for (i, keyed) in self.limits.iter().enumerate() {
-            if self.limits[..i].iter().any(|other| other.limit.name() == keyed.limit.name()) {
-                return Err(ConfigError::new(
-                    "the layer has two limits of this name: they would share their budgets; \
-                     give each a name of its own",
-                )
-                .of_limit(keyed.limit.name()));
-            }
-        }
-        let limits: Vec<_> = self.limits.iter().map(|keyed| &keyed.limit).collect();
-        self.limiter.register_all(&limits)?;
-        Ok(RateLimitLayer { settings: Arc::new(Settings::new(self.limiter, self.limits)) })
-    }
-}
-
-impl fmt::Debug for RateLimitLayerBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.limits.iter().map(|keyed| keyed.limit.name());
-        f.debug_list().entries(names).finish()
     }
 }

@@ -1,7 +1,7 @@
 //! Everything that knows HTTP.
 
-mod admission;
 mod body;
+mod builder;
 mod extract;
 mod future;
 mod headers;
@@ -9,18 +9,23 @@ mod key_extractor;
 mod layer;
 mod number;
 mod peer;
-mod refusal;
+mod policy;
+mod responder;
 mod service;
 mod settings;
+mod waiting;
 
 pub use body::ResponseBody;
+pub use builder::{RateLimitLayerBuilder, UnkeyedLayer};
 #[cfg(feature = "axum")]
 pub use extract::Route;
 pub use extract::{Extension, Global, Header};
 pub use future::ResponseFuture;
 pub use headers::ResetFormat;
 pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
-pub use layer::{RateLimitLayer, RateLimitLayerBuilder, UnkeyedLayer};
+pub use layer::RateLimitLayer;
 pub use peer::{PeerIp, PeerNetwork};
+pub use policy::OnMissingKey;
+pub use responder::{Reason, Rejection};
 pub use service::RateLimit;
-pub use settings::{OnMissingKey, OnStoreFailure};
+pub use settings::OnStoreFailure;

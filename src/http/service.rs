@@ -1,7 +1,6 @@
 //! The service that limits another.
 
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -9,11 +8,11 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::ResponseBody;
-use super::admission::Admission;
 use super::future::ResponseFuture;
-use super::settings::Settings;
+use super::settings::{Asked, Outcome, Settings};
+use super::waiting::Waiting;
 
-/// A service that asks whether a request fits before it calls the inner one. Made by
+/// A service that checks each request before it calls the inner one. Made by
 /// [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone)]
 pub struct RateLimit<S> {
@@ -40,30 +39,53 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // The inner service that is ready is this one, and not its clone. It goes with the request,
-        // so that what it reserved is given back when the request is refused.
-        let clone = self.inner.clone();
-        let mut ready = mem::replace(&mut self.inner, clone);
-
         let (parts, body) = request.into_parts();
-        let admission = self.settings.admit(&parts);
+        let mut answer = match self.settings.ask(&parts) {
+            Asked::Forward => {
+                let request = Request::from_parts(parts, body);
+                return ResponseFuture::calling(self.inner.call(request), None);
+            }
+            Asked::Reject(response) => {
+                self.release_inner();
+                return ResponseFuture::answered(response);
+            }
+            Asked::Wait(answer) => answer,
+        };
+        let Some(decided) = answer.now() else {
+            let (request, settings) =
+                (Request::from_parts(parts, body), Arc::clone(&self.settings));
+            let inner = self.release_inner();
+            let waiting = Waiting::for_decision(inner, request, answer, settings);
+            return ResponseFuture::waiting(waiting);
+        };
+        let decision = match self.settings.conclude(decided) {
+            Outcome::Allow(decision) => decision,
+            Outcome::FailOpen => {
+                let request = Request::from_parts(parts, body);
+                return ResponseFuture::calling(self.inner.call(request), None);
+            }
+            Outcome::Reject(rejected) => {
+                self.release_inner();
+                return ResponseFuture::answered(self.settings.reject(rejected, &parts));
+            }
+        };
         let mut request = Request::from_parts(parts, body);
-        match admission {
-            Admission::Forward => ResponseFuture::calling(ready.call(request)),
-            Admission::Refuse(response) => ResponseFuture::answered(response),
-            Admission::Check(mut answer) => match answer.now() {
-                Some(answer) => {
-                    let outcome = self.settings.conclude(answer, request.extensions_mut());
-                    ResponseFuture::decided(outcome, request, ready)
-                }
-                None => {
-                    // What the ready service reserved is for others while this request waits.
-                    drop(ready);
-                    let inner = self.inner.clone();
-                    ResponseFuture::checking(answer, request, inner, Arc::clone(&self.settings))
-                }
-            },
+        let delay = decision.delay();
+        let report = self.settings.report(decision, request.extensions_mut());
+        if delay.is_zero() {
+            return ResponseFuture::calling(self.inner.call(request), Some(report));
         }
+        let inner = self.release_inner();
+        ResponseFuture::waiting(Waiting::for_delay(inner, request, delay, report))
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// Drops the inner service that is ready: what it reserved is for other requests while this one
+    /// waits or is rejected. Returns a clone that is not ready.
+    fn release_inner(&mut self) -> S {
+        self.inner = self.inner.clone();
+        self.inner.clone()
     }
 }
 

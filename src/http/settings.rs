@@ -1,95 +1,200 @@
-//! What a layer does, besides asking.
+//! What a layer does with an answer: from a decision or an error to an outcome.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response, StatusCode, header};
+use http::{Extensions, Response};
 
-use super::{KeyExtractor, ResetFormat};
+use super::headers::{self, BudgetHeaders};
+use super::number::number;
+use super::policy::{Policy, Question};
+use super::responder::Responder;
+use super::{Reason, ResetFormat, ResponseBody};
 use crate::limiter::RateLimiter;
-use crate::nouns::{Decision, Limit};
-use crate::telemetry::Throttle;
+use crate::nouns::{Decision, Error, Op, Source};
+use crate::store::Answer;
+use crate::telemetry::{self, Throttle};
 
-/// What becomes of a request that has no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnMissingKey {
-    /// It is answered with this status, and the reason.
-    Reject(StatusCode),
-    /// The limit whose key is missing is skipped. The layer's other limits decide.
-    SkipLimit,
-}
-
-/// What becomes of a request when the store cannot decide.
+/// The outcome of a request when the store does not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreFailure {
-    /// It passes, unlimited: the service is worth more than the limit.
+    /// The request passes, unlimited and without rate limit headers: the service is worth more than
+    /// the limit.
     FailOpen,
-    /// It is answered with 503: the limit protects something that must not be overrun.
+    /// The request is rejected with 503: the limit protects something that must not be overrun.
     FailClosed,
 }
 
-pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
-pub(super) type Refusal = Arc<dyn Fn(&Decision, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
-
-#[derive(Clone)]
-pub(super) struct KeyedLimit {
-    pub(super) limit: Limit,
-    pub(super) key: Arc<dyn KeyExtractor>,
-}
-
+/// All that a layer is configured with.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) limiter: RateLimiter,
-    /// At least one, each with a name of its own.
-    pub(super) limits: Vec<KeyedLimit>,
-    /// Those names, for events.
+    pub(super) policy: Policy,
+    pub(super) responder: Responder,
+    /// The limits' names, for events.
     pub(super) names: String,
-    pub(super) cost: Option<Cost>,
-    /// A request that one of them names is exempt.
-    pub(super) skip: Vec<Predicate>,
-    pub(super) limits_preflight: bool,
-    pub(super) on_missing_key: OnMissingKey,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) on_overload: OnStoreFailure,
-    pub(super) on_refused: Option<Refusal>,
     pub(super) reset_format: ResetFormat,
-    pub(super) keyless_events: Arc<Throttle>,
-    pub(super) undecided_events: Arc<Throttle>,
+    pub(super) inserts_decision: bool,
+    events: Arc<Throttle>,
+}
+
+/// What follows for a request from its head alone.
+pub(super) enum Asked<B> {
+    /// It is not limited.
+    Forward,
+    /// It is rejected.
+    Reject(Response<ResponseBody<B>>),
+    /// It waits for a decision.
+    Wait(Answer),
+}
+
+/// What follows for a request from the store's answer.
+pub(super) enum Outcome {
+    /// It goes on to the inner service, after the decision's delay.
+    Allow(Decision),
+    /// It goes on undecided.
+    FailOpen,
+    /// It is rejected.
+    Reject(Rejected),
+}
+
+/// Why a request is rejected after it was asked.
+pub(super) enum Rejected {
+    /// By this decision.
+    Denied(Decision),
+    /// The store did not decide.
+    Undecided(Reason),
+}
+
+/// What the response to an allowed request reports.
+pub(super) struct Report {
+    headers: BudgetHeaders,
+    /// If it is to be in the response's extensions.
+    decision: Option<Decision>,
 }
 
 impl Settings {
-    pub(super) fn new(limiter: RateLimiter, limits: Vec<KeyedLimit>) -> Self {
-        let names: Vec<_> = limits.iter().map(|keyed| keyed.limit.name()).collect();
+    pub(super) fn new(limiter: RateLimiter, policy: Policy) -> Self {
+        let names: Vec<_> = policy.limits.iter().map(|keyed| keyed.limit.name()).collect();
         Self {
             limiter,
             names: names.join(", "),
-            limits,
-            cost: None,
-            skip: Vec::new(),
-            limits_preflight: false,
-            on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
+            policy,
+            responder: Responder::default(),
             on_store_failure: OnStoreFailure::FailOpen,
             on_overload: OnStoreFailure::FailClosed,
-            on_refused: None,
             reset_format: ResetFormat::EpochSeconds,
-            keyless_events: Arc::default(),
-            undecided_events: Arc::default(),
+            inserts_decision: false,
+            events: Arc::default(),
         }
     }
 
-    pub(super) fn exempts(&self, parts: &Parts) -> bool {
-        (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
+    /// Asks the limiter what the policy says.
+    pub(super) fn ask<B>(&self, request: &Parts) -> Asked<B> {
+        match self.policy.question(request) {
+            Question::Unlimited => Asked::Forward,
+            Question::Checks(checks) => Asked::Wait(self.limiter.apply(Op::Charge, &checks)),
+            Question::MissingKey { limit, missing, status } => {
+                Asked::Reject(self.responder.missing_key(&limit, &missing, status, request))
+            }
+        }
+    }
+
+    /// What follows from the answer.
+    pub(super) fn conclude(&self, answer: Result<Decision, Error>) -> Outcome {
+        match answer {
+            Ok(decision) => {
+                if decision.source() != Source::DenyCache {
+                    telemetry::decided(&self.events, &self.names);
+                }
+                if decision.allowed() {
+                    return Outcome::Allow(decision);
+                }
+                telemetry::denied(&decision);
+                Outcome::Reject(Rejected::Denied(decision))
+            }
+            Err(error) => {
+                let (reason, policy) = if error.is_full() {
+                    // Clients send more keys than the store may keep. To fail open would open the
+                    // limit to them.
+                    (Reason::StoreFull, OnStoreFailure::FailClosed)
+                } else if error.is_overloaded() {
+                    (Reason::Overloaded, self.on_overload)
+                } else {
+                    (Reason::StoreUnavailable, self.on_store_failure)
+                };
+                telemetry::undecided(&self.events, &self.names, reason, &error, policy);
+                match policy {
+                    OnStoreFailure::FailOpen => Outcome::FailOpen,
+                    OnStoreFailure::FailClosed => Outcome::Reject(Rejected::Undecided(reason)),
+                }
+            }
+        }
+    }
+
+    /// The response to a rejected request.
+    pub(super) fn reject<B>(
+        &self,
+        rejected: Rejected,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let decision = match rejected {
+            Rejected::Denied(decision) => decision,
+            Rejected::Undecided(reason) => return self.responder.undecided(reason, request),
+        };
+        let budget = self.budget(&decision);
+        self.responder.denied(
+            decision,
+            |decision, map| {
+                budget.write(map);
+                headers::write_retry_after(decision, map);
+            },
+            request,
+        )
+    }
+
+    fn budget(&self, decision: &Decision) -> BudgetHeaders {
+        let limit = decision.limit();
+        let keyed = self.policy.limits.iter().find(|keyed| keyed.limit == *limit);
+        let capacity =
+            keyed.map_or_else(|| number(decision.capacity()), |keyed| keyed.capacity.clone());
+        BudgetHeaders::new(decision, capacity, self.reset_format)
+    }
+
+    /// What the response to an allowed request is to report. The decision goes into the request's
+    /// extensions, if the layer is configured so.
+    pub(super) fn report(&self, decision: Decision, request: &mut Extensions) -> Report {
+        let headers = self.budget(&decision);
+        let decision = self.inserts_decision.then_some(decision);
+        if let Some(decision) = &decision {
+            insert_if_tighter(request, decision);
+        }
+        Report { headers, decision }
     }
 }
 
-/// The question a browser asks before the request itself (Fetch standard, "CORS-preflight
-/// request").
-fn is_preflight(parts: &Parts) -> bool {
-    parts.method == Method::OPTIONS
-        && parts.headers.contains_key(header::ORIGIN)
-        && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+impl Report {
+    pub(super) fn write<B>(self, response: &mut Response<B>) {
+        let denied_inside =
+            response.extensions().get::<Decision>().is_some_and(|inner| !inner.allowed());
+        if denied_inside {
+            // A layer closer to the handler says when to try again.
+            return;
+        }
+        self.headers.write_if_tighter(response.headers_mut());
+        if let Some(decision) = &self.decision {
+            insert_if_tighter(response.extensions_mut(), decision);
+        }
+    }
+}
+
+/// Of stacked layers, the handler and the layers outside see the tightest budget.
+fn insert_if_tighter(extensions: &mut Extensions, decision: &Decision) {
+    let other = extensions.get::<Decision>();
+    if other.is_none_or(|other| other.allowed() && decision.remaining() < other.remaining()) {
+        extensions.insert(decision.clone());
+    }
 }

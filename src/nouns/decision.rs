@@ -122,6 +122,8 @@ pub struct Decision {
     source: Source,
     /// By the store's clock.
     decided_at: Micros,
+    /// When the units were charged: earlier, if they were prefetched.
+    charged_at: Micros,
     /// Empty when there is one limit: the deciding verdict is the only one.
     group: Vec<Verdict>,
 }
@@ -145,6 +147,7 @@ impl From<Verdict> for Decision {
             deciding: verdict,
             source: Source::Store,
             decided_at: 0,
+            charged_at: 0,
             group: Vec::new(),
         }
     }
@@ -160,12 +163,12 @@ impl Decision {
         let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
         let delay = verdicts.iter().map(|verdict| verdict.outcome.delay).max().unwrap_or(0);
         let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
-        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
+        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, charged_at: 0, group })
     }
 
     /// The same decision, made at a time of the store.
     pub(crate) const fn made_at(mut self, decided_at: Micros) -> Self {
-        self.decided_at = decided_at;
+        (self.decided_at, self.charged_at) = (decided_at, decided_at);
         self
     }
 
@@ -255,7 +258,7 @@ impl Decision {
 
     /// The receipt of each charge, in the order of the group.
     pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
-        let at = self.decided_at;
+        let at = self.charged_at;
         self.verdicts().iter().map(move |verdict| {
             (verdict.charged > 0).then_some(Receipt { at, cost: verdict.charged })
         })
@@ -272,13 +275,15 @@ impl Decision {
     #[cfg(feature = "redis")]
     pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
         self.deciding.charged = units;
-        self.made_at(charged_at)
+        self.charged_at = charged_at;
+        self
     }
 
-    /// The same denial, repeated after some time.
+    /// The same decision, repeated after some time.
     #[cfg(feature = "redis")]
     pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
         let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
+        self.decided_at = self.decided_at.saturating_add(elapsed);
         for verdict in self.group.iter_mut().chain([&mut self.deciding]) {
             let outcome = &mut verdict.outcome;
             outcome.retry_after = outcome.retry_after.map(|it| it.saturating_sub(elapsed).max(1));

@@ -145,7 +145,7 @@ impl Denials {
         let mut quota = self.hashers[0].build_hasher();
         let (mut generation, mut confirmed, mut unsettled_until) = (0_u64, 0_u64, 0);
         for check in group {
-            check.limit().algorithm().hash(&mut quota);
+            check.limit().rule().hash(&mut quota);
             let counter = &self.counters[self.counter(check)];
             generation = generation.wrapping_add(counter.changes.load(Ordering::Acquire));
             confirmed = confirmed.wrapping_add(counter.confirmed.load(Ordering::Acquire));

@@ -14,7 +14,9 @@ pub(crate) use self::redis::{Outage, RedisEvents};
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::throttle::Throttle;
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Error};
+use crate::http::{MissingKey, OnMissingKey, OnStoreFailure, Reason};
+#[cfg(feature = "http")]
+use crate::nouns::{Decision, Error, Limit};
 
 #[cfg(any(feature = "http", feature = "redis"))]
 const TARGET: &str = "tollgate";
@@ -32,42 +34,72 @@ pub(crate) fn denied(decision: &Decision) {
     );
 }
 
-/// A request could not be decided, and was forwarded or rejected as configured.
+/// A request was not decided, and failed open or closed.
 #[cfg(feature = "http")]
-pub(crate) fn undecided(at_most: &Throttle, limits: &str, error: &Error, forwarded: bool) {
-    if let Some(unreported) = at_most.report() {
-        tracing::error!(
-            target: TARGET, limits, %error, forwarded, unreported, "request could not be decided"
-        );
+pub(crate) fn undecided(
+    at_most: &Throttle,
+    limits: &str,
+    reason: Reason,
+    error: &Error,
+    policy: OnStoreFailure,
+) {
+    let Some(unreported) = at_most.report() else { return };
+    let outcome = match policy {
+        OnStoreFailure::FailOpen => "fail_open",
+        OnStoreFailure::FailClosed => "fail_closed",
+    };
+    match reason {
+        Reason::StoreFull => tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
+        ),
+        Reason::Overloaded => tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store overloaded"
+        ),
+        _ => tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
+        ),
     }
 }
 
-/// Requests are decided again. Reports those of before that were left out.
+/// Requests are decided again. Reports failures of before that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn decided(undecided: &Throttle, limits: &str) {
     if let Some(unreported) = undecided.overdue() {
         tracing::error!(
-            target: TARGET, limits, unreported, "suppressed: request could not be decided"
+            target: TARGET, limits, unreported, "rate limit store failures not reported before"
         );
     }
 }
 
-/// A request had no key, and was forwarded or rejected as configured.
+/// A request had no key.
 #[cfg(feature = "http")]
-pub(crate) fn keyless(at_most: &Throttle, limit: &str, reason: &str, forwarded: bool) {
+pub(crate) fn missing_key(
+    at_most: &Throttle,
+    limit: &Limit,
+    missing: &MissingKey,
+    outcome: OnMissingKey,
+) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
-            target: TARGET, limit, reason, forwarded, unreported, "request without a rate limit key"
+            target: TARGET,
+            limit = limit.name(),
+            reason = missing.logged(),
+            rejected = outcome != OnMissingKey::SkipLimit,
+            unreported,
+            "request without a rate limit key"
         );
     }
 }
 
 /// A request had a key. Reports those of before that had none and were left out.
 #[cfg(feature = "http")]
-pub(crate) fn keyed(keyless: &Throttle, limit: &str) {
-    if let Some(unreported) = keyless.overdue() {
+pub(crate) fn keyed(missing: &Throttle, limit: &Limit) {
+    if let Some(unreported) = missing.overdue() {
         tracing::warn!(
-            target: TARGET, limit, unreported, "suppressed: request without a rate limit key"
+            target: TARGET,
+            limit = limit.name(),
+            unreported,
+            "requests without a rate limit key not reported before"
         );
     }
 }

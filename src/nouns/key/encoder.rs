@@ -29,6 +29,11 @@ const IS_PLAIN: [bool; 256] = {
     plain
 };
 
+/// Whether a part is its own encoded form.
+pub(super) fn is_plain(part: &[u8]) -> bool {
+    (1..=text::MAX).contains(&part.len()) && part.iter().all(|byte| IS_PLAIN[usize::from(*byte)])
+}
+
 /// An encoded form in the making: its bytes as long as they fit, and their hash from then on.
 pub(super) struct Encoder {
     bytes: [u8; text::MAX],

@@ -55,7 +55,9 @@ pub struct Key(Text);
 impl Key {
     /// A key of one part.
     pub fn new(part: impl AsRef<[u8]>) -> Self {
-        Self::from_parts([part])
+        let part = part.as_ref();
+        // Most keys are such a part.
+        if encoder::is_plain(part) { Self(Text::new(part)) } else { Self::from_parts([part]) }
     }
 
     /// A key of several parts.

@@ -118,24 +118,24 @@ pub(super) fn sub_window_length(
 ) -> Result<Micros, ConfigError> {
     if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
         return Err(ConfigError::new(format!(
-            "{sub_windows} sub_windows: a sliding window has 1 to {MAX_SUB_WINDOWS}"
+            "{sub_windows} sub-windows: use 1 to {MAX_SUB_WINDOWS}"
         )));
     }
     if u64::from(sub_windows) > period {
         return Err(ConfigError::new(format!(
-            "{sub_windows} sub_windows in {period} us: a sub_window lasts at least one microsecond; use fewer sub_windows \
+            "{sub_windows} sub-windows in {period} us: a sub-window lasts at least one microsecond; use fewer sub-windows \
              or a longer period"
         )));
     }
     let length = period.div_ceil(u64::from(sub_windows));
     if length * u64::from(sub_windows) - period > period / 100 {
         return Err(ConfigError::new(format!(
-            "{sub_windows} sub_windows in {period} us: sub_windows last whole microseconds, and would make the \
-             window more than 1 % longer; use a number of sub_windows that divides the period"
+            "{sub_windows} sub-windows in {period} us: sub-windows last whole microseconds, and would make the \
+             window more than 1 % longer; use a number of sub-windows that divides the period"
         )));
     }
     exact(limit, length, "limit * period / sub_windows").map_err(|error| {
-        ConfigError::new(format!("{error}; use more sub_windows, or a smaller limit"))
+        ConfigError::new(format!("{error}; use more sub-windows, or a smaller limit"))
     })?;
     Ok(length)
 }

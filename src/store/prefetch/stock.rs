@@ -34,7 +34,7 @@ pub(super) struct Stock {
     /// When those have to be given back.
     expires: Instant,
     /// What the store said when it granted the last block, and when that was.
-    granted: Option<(Verdict, Instant)>,
+    granted: Option<(Decision, Instant)>,
     /// Units that were asked for since `since`.
     demand: u64,
     since: Instant,
@@ -89,10 +89,12 @@ impl Stock {
     /// What [`spend`](Self::spend) would answer.
     pub(super) fn peek(&self, cost: u32, now: Instant) -> Option<Decision> {
         let left = self.units().checked_sub(cost.into()).filter(|_| now < self.expires)?;
-        let (verdict, granted) = self.granted.as_ref()?;
+        let (decision, granted) = self.granted.as_ref()?;
+        let verdict = decision.deciding();
         let remaining = verdict.remaining().saturating_add(left).min(verdict.capacity());
         let outcome = Outcome { remaining, ..*verdict.outcome() };
-        let decision = Decision::from(Verdict::new(verdict.limit().clone(), outcome, 0));
+        let verdict = Verdict::new(verdict.limit().clone(), outcome, 0);
+        let decision = Decision::from(verdict).made_at(decision.decided_at());
         let elapsed = now.saturating_duration_since(*granted);
         Some(decision.repeated_after(elapsed).from_source(Source::Prefetched))
     }
@@ -138,7 +140,7 @@ impl Stock {
         self.refilling = false;
         self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
         self.expires = later(asked, max_age);
-        self.granted = Some((decision.deciding().clone(), asked));
+        self.granted = Some((decision.clone(), asked));
     }
 
     /// The store did not grant a block.

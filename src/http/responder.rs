@@ -1,0 +1,188 @@
+//! How a rejected request is answered: from the reason, the decision and the request's head to a
+//! response.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+
+use super::headers::{retry_after_seconds, set};
+use super::{MissingKey, ResponseBody};
+use crate::nouns::{Decision, Limit};
+
+/// Why a layer rejects a request.
+///
+/// | reason | status by default |
+/// |---|---|
+/// | [`RateLimited`](Self::RateLimited) | 429 |
+/// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
+/// | [`MissingKey`](Self::MissingKey) | 400, or [as configured](crate::RateLimitLayer::on_missing_key) |
+/// | [`StoreUnavailable`](Self::StoreUnavailable) | 503 |
+/// | [`Overloaded`](Self::Overloaded) | 503 |
+/// | [`StoreFull`](Self::StoreFull) | 503 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit denied the request.
+    RateLimited,
+    /// The request costs more than its limit ever allows at once.
+    ExceedsCapacity,
+    /// The request has no key.
+    MissingKey,
+    /// The store is unavailable, and the layer [fails closed](crate::layer::OnStoreFailure).
+    StoreUnavailable,
+    /// More checks wait for the store than it was built for.
+    Overloaded,
+    /// The store has no room for one more budget.
+    StoreFull,
+}
+
+/// A request that a layer rejects, for
+/// [`RateLimitLayer::respond_with`](crate::RateLimitLayer::respond_with).
+#[derive(Clone, Copy)]
+pub struct Rejection<'a> {
+    reason: Reason,
+    decision: Option<&'a Decision>,
+    missing_key: Option<(&'a Limit, &'a MissingKey)>,
+    request: &'a Parts,
+}
+
+impl<'a> Rejection<'a> {
+    /// Why the request is rejected.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// The limit that rejects the request: the limit that denied it, or whose key is missing. `None`
+    /// if the store did not decide.
+    #[must_use]
+    pub fn limit(&self) -> Option<&'a Limit> {
+        match (self.decision, self.missing_key) {
+            (Some(decision), _) => Some(decision.limit()),
+            (None, missing) => missing.map(|(limit, _)| limit),
+        }
+    }
+
+    /// The decision, if the store decided.
+    #[must_use]
+    pub const fn decision(&self) -> Option<&'a Decision> {
+        self.decision
+    }
+
+    /// What the key extractor said, if there is no key.
+    #[must_use]
+    pub fn missing_key(&self) -> Option<&'a MissingKey> {
+        self.missing_key.map(|(_, missing)| missing)
+    }
+
+    /// The request's head: method, URI, headers such as `Accept`, extensions.
+    #[must_use]
+    pub const fn request(&self) -> &'a Parts {
+        self.request
+    }
+
+    /// The explanation for the client, in one line of plain text.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match (self.reason, self.decision, self.missing_key) {
+            (Reason::ExceedsCapacity, Some(decision), _) => format!(
+                "this request costs more than the {} units that the limit `{}` ever allows at once",
+                decision.capacity(),
+                decision.limit().name()
+            ),
+            (_, Some(decision), _) => format!(
+                "rate limit `{}` exceeded: try again in {} s",
+                decision.limit().name(),
+                retry_after_seconds(decision).unwrap_or(1)
+            ),
+            (_, None, Some((limit, missing))) => {
+                format!("no key for the rate limit `{}`: {missing}", limit.name())
+            }
+            (_, None, None) => "the rate limit cannot be checked at the moment".to_owned(),
+        }
+    }
+}
+
+impl fmt::Debug for Rejection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rejection")
+            .field("reason", &self.reason)
+            .field("limit", &self.limit().map(Limit::name))
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) type Respond =
+    Arc<dyn Fn(&Rejection<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
+
+/// Answers all rejected requests of a layer.
+#[derive(Clone, Default)]
+pub(super) struct Responder {
+    pub(super) custom: Option<Respond>,
+}
+
+impl Responder {
+    /// The response to a request that was denied. It carries the rate limit headers.
+    pub(super) fn denied<B>(
+        &self,
+        decision: Decision,
+        write_headers: impl FnOnce(&Decision, &mut HeaderMap),
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let (reason, status) = if decision.exceeds_capacity() {
+            // To try again is no use.
+            (Reason::ExceedsCapacity, StatusCode::UNPROCESSABLE_ENTITY)
+        } else {
+            (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
+        };
+        let rejection = Rejection { reason, decision: Some(&decision), missing_key: None, request };
+        let mut response = self.respond(&rejection, status, |map| write_headers(&decision, map));
+        response.extensions_mut().insert(decision);
+        response
+    }
+
+    /// The response to a request without a key.
+    pub(super) fn missing_key<B>(
+        &self,
+        limit: &Limit,
+        missing: &MissingKey,
+        status: StatusCode,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let missing_key = Some((limit, missing));
+        let rejection =
+            Rejection { reason: Reason::MissingKey, decision: None, missing_key, request };
+        self.respond(&rejection, status, |_| {})
+    }
+
+    /// The response to a request that the store did not decide.
+    pub(super) fn undecided<B>(
+        &self,
+        reason: Reason,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let rejection = Rejection { reason, decision: None, missing_key: None, request };
+        self.respond(&rejection, StatusCode::SERVICE_UNAVAILABLE, |_| {})
+    }
+
+    fn respond<B>(
+        &self,
+        rejection: &Rejection<'_>,
+        status: StatusCode,
+        write_headers: impl FnOnce(&mut HeaderMap),
+    ) -> Response<ResponseBody<B>> {
+        let mut response = Response::new(Bytes::from(rejection.message() + "\n"));
+        *response.status_mut() = status;
+        let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+        set(response.headers_mut(), header::CONTENT_TYPE, content_type);
+        write_headers(response.headers_mut());
+        match &self.custom {
+            Some(custom) => custom(rejection, response),
+            None => response,
+        }
+        .map(ResponseBody::rejection)
+    }
+}

@@ -1,0 +1,116 @@
+//! A request that waits: for its decision, for its delay, for the inner service.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{Request, Response};
+use tokio::time::{Sleep, sleep};
+use tower_service::Service;
+
+use super::ResponseBody;
+use super::settings::{Outcome, Report, Settings};
+use crate::store::Answer;
+
+pub(super) struct Waiting<S, ReqBody> {
+    /// Not ready: it is polled when the request is about to be forwarded.
+    service: S,
+    /// Taken when the wait is over.
+    request: Option<Request<ReqBody>>,
+    report: Option<Report>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// For a decision.
+    Checking { answer: Answer, settings: Arc<Settings> },
+    /// For the delay of an allowed request.
+    Delaying(Pin<Box<Sleep>>),
+    /// For the inner service.
+    Preparing,
+}
+
+/// What follows.
+pub(super) enum Next<F, ResBody> {
+    Calling { response: F, report: Option<Report> },
+    Rejected(Response<ResponseBody<ResBody>>),
+}
+
+impl<S, ReqBody> Waiting<S, ReqBody> {
+    /// A request that waits for its decision.
+    pub(super) const fn for_decision(
+        service: S,
+        request: Request<ReqBody>,
+        answer: Answer,
+        settings: Arc<Settings>,
+    ) -> Self {
+        let stage = Stage::Checking { answer, settings };
+        Self { service, request: Some(request), report: None, stage }
+    }
+
+    /// An allowed request that waits for its delay.
+    pub(super) fn for_delay(
+        service: S,
+        request: Request<ReqBody>,
+        delay: Duration,
+        report: Report,
+    ) -> Self {
+        let stage = Stage::after(delay);
+        Self { service, request: Some(request), report: Some(report), stage }
+    }
+}
+
+impl<S, ReqBody> Waiting<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    pub(super) fn poll<ResBody>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Next<S::Future, ResBody>, S::Error>> {
+        loop {
+            match &mut self.stage {
+                Stage::Checking { answer, settings } => {
+                    let answer = ready!(Pin::new(answer).poll(cx));
+                    let Some(mut request) = self.request.take() else { return Poll::Pending };
+                    let delay = match settings.conclude(answer) {
+                        Outcome::Allow(decision) => {
+                            let delay = decision.delay();
+                            self.report = Some(settings.report(decision, request.extensions_mut()));
+                            delay
+                        }
+                        Outcome::FailOpen => Duration::ZERO,
+                        Outcome::Reject(rejected) => {
+                            let (parts, _) = request.into_parts();
+                            let response = settings.reject(rejected, &parts);
+                            return Poll::Ready(Ok(Next::Rejected(response)));
+                        }
+                    };
+                    self.request = Some(request);
+                    self.stage = Stage::after(delay);
+                }
+                Stage::Delaying(delay) => {
+                    ready!(delay.as_mut().poll(cx));
+                    self.stage = Stage::Preparing;
+                }
+                Stage::Preparing => {
+                    if self.request.is_none() {
+                        return Poll::Pending;
+                    }
+                    ready!(self.service.poll_ready(cx))?;
+                    let Some(request) = self.request.take() else { return Poll::Pending };
+                    let (response, report) = (self.service.call(request), self.report.take());
+                    return Poll::Ready(Ok(Next::Calling { response, report }));
+                }
+            }
+        }
+    }
+}
+
+impl Stage {
+    fn after(delay: Duration) -> Self {
+        if delay.is_zero() { Self::Preparing } else { Self::Delaying(Box::pin(sleep(delay))) }
+    }
+}
