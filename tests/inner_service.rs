@@ -168,8 +168,8 @@ impl Service<Request<Body>> for Counting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_that_is_ready_at_once_costs_one_clone_and_one_that_is_not_two() {
-    for (layer, clones) in [(layer(MemoryStore::new()), 1), (layer(Slow::new(MS)), 2)] {
+async fn answer_that_is_ready_at_once_costs_no_clone_and_one_that_is_not_two() {
+    for (layer, clones) in [(layer(MemoryStore::new()), 0), (layer(Slow::new(MS)), 2)] {
         let inner = Counting::default();
         let count = Arc::clone(&inner.clones);
         let mut service = layer.layer(inner);
