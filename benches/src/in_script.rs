@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tollgate::clock::ManualClock;
 use tollgate::store::{Op, Store};
-use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use crate::contenders::{ALGORITHMS, Allowance};
 use crate::redis_server::Server;
@@ -166,7 +166,7 @@ async fn check_again(
     let before = micros_in(connection, "evalsha").await?;
     for first in (0..CHECKS).step_by(together) {
         let asked = (first..first + together)
-            .map(|number| store.apply(Op::Charge, &[limit.charge(&keys[number % KEYS], 1)]));
+            .map(|number| store.apply(Op::Charge, &[Check::new(limit, &keys[number % KEYS])]));
         for answer in asked.collect::<Vec<_>>() {
             answer.await?;
         }

@@ -41,8 +41,8 @@ pin_project! {
             // Taken when the response is there.
             report: Option<Report>,
         },
-        // Taken when the future is polled.
-        Answered { response: Option<Response<ResponseBody<ResBody>>> },
+        // Taken when the future is polled. In a box for the same reason.
+        Answered { response: Option<Box<Response<ResponseBody<ResBody>>>> },
     }
 }
 
@@ -61,8 +61,8 @@ where
     }
 
     /// A request that is rejected.
-    pub(super) const fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
-        Self { state: State::Answered { response: Some(response) } }
+    pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
+        Self { state: State::Answered { response: Some(Box::new(response)) } }
     }
 }
 
@@ -94,7 +94,9 @@ where
             let next = match self.as_mut().project() {
                 StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx))? {
                     Next::Calling { response, report } => State::Calling { response, report },
-                    Next::Rejected(response) => State::Answered { response: Some(response) },
+                    Next::Rejected(response) => {
+                        State::Answered { response: Some(Box::new(response)) }
+                    }
                 },
                 StateProjection::Calling { response, report } => {
                     let mut response = ready!(response.poll(cx))?;
@@ -104,7 +106,7 @@ where
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 StateProjection::Answered { response } => {
-                    return response.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(it)));
+                    return response.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(*it)));
                 }
             };
             self.set(next);

@@ -128,7 +128,7 @@ impl Responder {
     /// The response to a request that was denied. It carries the rate limit headers.
     pub(super) fn denied<B>(
         &self,
-        decision: Decision,
+        decision: &Decision,
         write_headers: impl FnOnce(&Decision, &mut HeaderMap),
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
@@ -138,9 +138,9 @@ impl Responder {
         } else {
             (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
         };
-        let rejection = Rejection { reason, decision: Some(&decision), missing_key: None, request };
-        let mut response = self.respond(&rejection, status, |map| write_headers(&decision, map));
-        response.extensions_mut().insert(decision);
+        let rejection = Rejection { reason, decision: Some(decision), missing_key: None, request };
+        let mut response = self.respond(&rejection, status, |map| write_headers(decision, map));
+        response.extensions_mut().insert(decision.clone());
         response
     }
 

@@ -58,7 +58,7 @@ where
             let waiting = Waiting::for_decision(inner, request, answer, settings);
             return ResponseFuture::waiting(waiting);
         };
-        let decision = match self.settings.conclude(decided) {
+        let decision = match self.settings.conclude(&decided) {
             Outcome::Allow(decision) => decision,
             Outcome::FailOpen => {
                 let request = Request::from_parts(parts, body);

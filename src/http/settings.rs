@@ -52,19 +52,19 @@ pub(super) enum Asked<B> {
 }
 
 /// What follows for a request from the store's answer.
-pub(super) enum Outcome {
+pub(super) enum Outcome<'a> {
     /// It goes on to the inner service, after the decision's delay.
-    Allow(Decision),
+    Allow(&'a Decision),
     /// It goes on undecided.
     FailOpen,
     /// It is rejected.
-    Reject(Rejected),
+    Reject(Rejected<'a>),
 }
 
 /// Why a request is rejected after it was asked.
-pub(super) enum Rejected {
+pub(super) enum Rejected<'a> {
     /// By this decision.
-    Denied(Decision),
+    Denied(&'a Decision),
     /// The store did not decide.
     Undecided(Reason),
 }
@@ -73,7 +73,7 @@ pub(super) enum Rejected {
 pub(super) struct Report {
     headers: BudgetHeaders,
     /// If it is to be in the response's extensions.
-    decision: Option<Decision>,
+    decision: Option<Box<Decision>>,
 }
 
 impl Settings {
@@ -104,7 +104,7 @@ impl Settings {
     }
 
     /// What follows from the answer.
-    pub(super) fn conclude(&self, answer: Result<Decision, Error>) -> Outcome {
+    pub(super) fn conclude<'a>(&self, answer: &'a Result<Decision, Error>) -> Outcome<'a> {
         match answer {
             Ok(decision) => {
                 if decision.source() != Source::DenyCache {
@@ -113,7 +113,7 @@ impl Settings {
                 if decision.allowed() {
                     return Outcome::Allow(decision);
                 }
-                telemetry::denied(&decision);
+                telemetry::denied(decision);
                 Outcome::Reject(Rejected::Denied(decision))
             }
             Err(error) => {
@@ -126,7 +126,7 @@ impl Settings {
                 } else {
                     (Reason::StoreUnavailable, self.on_store_failure)
                 };
-                telemetry::undecided(&self.events, &self.names, reason, &error, policy);
+                telemetry::undecided(&self.events, &self.names, reason, error, policy);
                 match policy {
                     OnStoreFailure::FailOpen => Outcome::FailOpen,
                     OnStoreFailure::FailClosed => Outcome::Reject(Rejected::Undecided(reason)),
@@ -138,14 +138,14 @@ impl Settings {
     /// The response to a rejected request.
     pub(super) fn reject<B>(
         &self,
-        rejected: Rejected,
+        rejected: Rejected<'_>,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let decision = match rejected {
             Rejected::Denied(decision) => decision,
             Rejected::Undecided(reason) => return self.responder.undecided(reason, request),
         };
-        let budget = self.budget(&decision);
+        let budget = self.budget(decision);
         self.responder.denied(
             decision,
             |decision, map| {
@@ -166,12 +166,12 @@ impl Settings {
 
     /// What the response to an allowed request is to report. The decision goes into the request's
     /// extensions, if the layer is configured so.
-    pub(super) fn report(&self, decision: Decision, request: &mut Extensions) -> Report {
-        let headers = self.budget(&decision);
-        let decision = self.inserts_decision.then_some(decision);
-        if let Some(decision) = &decision {
+    pub(super) fn report(&self, decision: &Decision, request: &mut Extensions) -> Report {
+        let headers = self.budget(decision);
+        let decision = self.inserts_decision.then(|| {
             insert_if_tighter(request, decision);
-        }
+            Box::new(decision.clone())
+        });
         Report { headers, decision }
     }
 }

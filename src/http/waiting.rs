@@ -75,7 +75,7 @@ where
                 Stage::Checking { answer, settings } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
                     let Some(mut request) = self.request.take() else { return Poll::Pending };
-                    let delay = match settings.conclude(answer) {
+                    let delay = match settings.conclude(&answer) {
                         Outcome::Allow(decision) => {
                             let delay = decision.delay();
                             self.report = Some(settings.report(decision, request.extensions_mut()));
