@@ -1,8 +1,8 @@
 //! Every event of the crate, and its fields; nowhere else.
 //!
 //! All events have the target `tollgate`. A denial is `debug`: it is the limiter's daily work.
-//! What an operator has to know is `warn` or `error`, and what traffic can cause is reported once
-//! a second at most, with the count of what was left out: a client must not fill the log.
+//! Failures are `warn` or `error`. An event that traffic can cause appears at most once a second,
+//! with the count of those that were left out: a client must not fill the log.
 
 #[cfg(feature = "redis")]
 mod redis;
@@ -30,6 +30,7 @@ pub(crate) fn denied(decision: &Decision) {
         capacity = decision.capacity(),
         remaining = decision.remaining(),
         retry_after = ?decision.retry_after(),
+        source = ?decision.source(),
         "request denied"
     );
 }

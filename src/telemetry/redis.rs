@@ -1,4 +1,4 @@
-//! Events of the Redis store. All name the server, and none its password.
+//! Events of the Redis store. All name the server, none its password.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct RedisEvents {
     replaced: Throttle,
 }
 
-/// The time in which a server decides nothing.
+/// An outage: from the first check that the server does not decide to the next that it decides.
 pub(crate) struct Outage {
     since: Instant,
     undecided: u64,
@@ -55,7 +55,7 @@ impl RedisEvents {
     pub(crate) fn connected(&self) {
         if let Some(unreported) = self.connected.report() {
             let server = &*self.server;
-            tracing::debug!(target: TARGET, server, unreported, "connected to Redis");
+            tracing::debug!(target: TARGET, server, unreported, "Redis connected");
         }
     }
 
@@ -63,11 +63,11 @@ impl RedisEvents {
     pub(crate) fn unreachable(&self, error: &dyn Display) {
         if let Some(unreported) = self.unreachable.report() {
             let server = &*self.server;
-            tracing::warn!(target: TARGET, server, %error, unreported, "no connection to Redis");
+            tracing::warn!(target: TARGET, server, %error, unreported, "Redis unreachable");
         }
     }
 
-    /// A connection was given up, and the next check makes another.
+    /// A connection failed and was closed. The next check makes another.
     pub(crate) fn closed(&self, error: &dyn Display) {
         if let Some(unreported) = self.closed.report() {
             let server = &*self.server;
@@ -75,7 +75,7 @@ impl RedisEvents {
         }
     }
 
-    /// A connection was closed in silence, which is no failure of the server.
+    /// The server had closed an idle connection, which is no failure.
     pub(crate) fn replaced(&self, error: &dyn Display) {
         if let Some(unreported) = self.replaced.report() {
             let server = &*self.server;
@@ -83,7 +83,7 @@ impl RedisEvents {
         }
     }
 
-    /// The server decides again. This sums up what was left out of the outage's other events.
+    /// The server decides again. This sums up the events of the outage that were left out.
     pub(crate) fn recovered(&self, outage: &Outage) {
         self.unreachable.forget();
         self.closed.forget();
@@ -99,11 +99,11 @@ impl RedisEvents {
         );
     }
 
-    /// The server decided. Reports corrupt values of before that were left out.
+    /// The server decided. Reports corrupt values that were left out before.
     pub(crate) fn decided(&self) {
         if let Some(unreported) = self.unreadable.overdue() {
             let server = &*self.server;
-            tracing::warn!(target: TARGET, server, unreported, "suppressed: a stored budget is corrupt");
+            tracing::warn!(target: TARGET, server, unreported, "corrupt budgets in Redis not reported before");
         }
     }
 
@@ -115,7 +115,7 @@ impl RedisEvents {
                 server = &*self.server,
                 key,
                 unreported,
-                "a stored budget is corrupt and counts as full: something else writes to this key"
+                "corrupt budget in Redis counts as full"
             );
         }
     }
