@@ -1,42 +1,65 @@
-# make test   everything, on a redis-server that the tests start themselves
-# make check  format, lints, and every combination of features
-# make doc    the documentation, without warnings
-# make bench  tollgate and its peers side by side, on a redis-server started for it: writes
-#             benches/RESULTS.md and benches/results.svg
-# make attack floods, blocked workers and callers that go away, with figures
-# make micro  the decisions and the embedded store by themselves, and allocations a request
-
-.PHONY: test attack check doc bench micro redis
-
 # Without Redis, without Axum, without HTTP: features are additive.
 FEWER_FEATURES = "" redis tls http "http redis"
 
-test: redis
-	cargo test --all-features
+# What a user of the repository builds: all but the peers in benches/.
+TESTED = -p tollgate -p tollgate-replay
+
+# The nightly toolchain for what stable does not offer, such as `nightly-2026-03-20`.
+NIGHTLY ?= nightly
+
+.PHONY: help test check doc features msrv minimal package deny public-types test-image bench micro \
+	attack redis
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: redis ## everything, on a redis-server that the tests start themselves ($REDIS_SERVER, if set)
+	cargo test --all-features $(TESTED)
 	for features in $(FEWER_FEATURES); do \
 	  cargo test --no-default-features --features "$$features" --lib --tests || exit 1; \
 	done
 
-check:
+check: ## format, lints, and the most different sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	for features in $(FEWER_FEATURES) axum tonic; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 
-doc:
+doc: ## the documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
 
-attack: redis
-	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1
+features: ## lints on every set of features (cargo-hack)
+	cargo hack clippy -p tollgate --lib --feature-powerset -- -D warnings
 
-bench: redis
+msrv: ## the library and the examples on the oldest Rust that is supported
+	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --all-features --lib --examples
+
+minimal: ## the library with the oldest versions of its dependencies (nightly)
+	sh .ci/minimal-versions $(NIGHTLY)
+
+package: ## the package as crates.io gets it, built from its own files
+	cargo package -p tollgate
+
+deny: ## licences, advisories and sources of dependencies (cargo-deny)
+	cargo deny check
+
+public-types: ## types of other crates in the public API: the list in Cargo.toml (cargo-check-external-types, nightly)
+	cargo +$(NIGHTLY) check-external-types --all-features
+
+test-image: ## the tests on the server of an image (docker): make test-image IMAGE=valkey/valkey:8
+	server=$$(sh tests/server-of-image.sh "$(IMAGE)") && \
+	  REDIS_SERVER="$(CURDIR)/$$server" cargo test --all-features $(TESTED)
+
+bench: redis ## tollgate and its peers side by side: writes benches/RESULTS.md and benches/results.svg
 	cargo run --release -p tollgate-benches --bin tollgate-benches
 
-micro:
+micro: ## the decisions and the embedded store by themselves, and allocations a request
 	cargo bench -p tollgate-benches
 	cargo run --release -p tollgate-benches --bin allocations
 
-# Installs a redis-server where none is found.
-redis:
+attack: redis ## floods, blocked workers and disconnecting callers, with figures
+	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1
+
+redis: ## a redis-server, installed if there is none
 	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install-redis.sh

@@ -1,39 +1,18 @@
 //! Refusals that cost nothing, and are never wrong for long.
 #![cfg(feature = "redis")]
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::advance;
 use tollgate::decision::Source;
-use tollgate::store::{Answer, DenyCache, Op, Store};
-use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::DenyCache;
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
-/// A store that counts how often it is asked, and can be switched off. Clones are one store, as
-/// replicas' are.
-#[derive(Clone, Debug, Default)]
-struct Counting {
-    store: Arc<MemoryStore>,
-    asked: Arc<AtomicU32>,
-    off: Arc<AtomicBool>,
-}
-
-impl Counting {
-    fn asked(&self) -> u32 {
-        self.asked.swap(0, Ordering::SeqCst)
-    }
-}
-
-impl Store for Counting {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        if self.off.load(Ordering::SeqCst) {
-            return Answer::ready(Err(Error::unreachable("it is switched off")));
-        }
-        self.store.apply(op, batch)
-    }
-}
+use self::support::counting::Counting;
 
 /// A store, and two replicas of a service on it, each with a memory of its own.
 fn replicas() -> (Counting, RateLimiter, RateLimiter) {
@@ -182,7 +161,7 @@ async fn cache_is_bounded_by_weight() {
         assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
         assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
     }
-    store.off.store(true, Ordering::SeqCst);
+    store.switch_off(true);
     let mut remembered = 0;
     for key in &keys {
         remembered += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
@@ -211,7 +190,7 @@ async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over()
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
-    store.off.store(true, Ordering::SeqCst);
+    store.switch_off(true);
     advance(Duration::from_millis(9_999)).await;
     let standing = limiter.check(&limit, &key).await.unwrap();
     assert_eq!((standing.allowed(), standing.source()), (false, Source::DenyCache));
@@ -221,9 +200,9 @@ async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over()
     assert!(limiter.check(&limit, &key).await.unwrap_err().is_unreachable());
 
     // What was allowed since is no longer denied.
-    store.off.store(false, Ordering::SeqCst);
+    store.switch_off(false);
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
-    store.off.store(true, Ordering::SeqCst);
+    store.switch_off(true);
     assert!(limiter.check(&limit, &key).await.is_err());
 }
 
@@ -233,12 +212,12 @@ async fn change_that_the_store_does_not_confirm_takes_no_standing_denial_back() 
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
-    store.off.store(true, Ordering::SeqCst);
+    store.switch_off(true);
     assert!(limiter.reset(&limit, &key).await.is_err());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it still stands");
-    store.off.store(false, Ordering::SeqCst);
+    store.switch_off(false);
     limiter.reset(&limit, &key).await.unwrap();
-    store.off.store(true, Ordering::SeqCst);
+    store.switch_off(true);
     assert!(limiter.check(&limit, &key).await.is_err(), "it was taken back");
 }
 

@@ -1,8 +1,10 @@
 //! Units of a hot key, charged in blocks: what a lease saves, and what it may cost.
 #![cfg(feature = "redis")]
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task::yield_now;
@@ -11,31 +13,7 @@ use tollgate::decision::Source;
 use tollgate::store::{Answer, Op, Prefetch, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
-/// A store that counts what it is asked. Clones are one store, as replicas' are.
-#[derive(Clone, Debug, Default)]
-struct Counting {
-    store: Arc<MemoryStore>,
-    asked: Arc<AtomicU32>,
-}
-
-impl Counting {
-    fn asked(&self) -> u32 {
-        self.asked.swap(0, Ordering::SeqCst)
-    }
-
-    /// Units used up, as far as the store knows.
-    async fn used(&self, limit: &Limit, key: &Key) -> u64 {
-        let left = self.store.apply(Op::Peek, &[Check::new(&limit, key).cost(0)]).await.unwrap();
-        limit.quota().capacity() - left.remaining()
-    }
-}
-
-impl Store for Counting {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        self.store.apply(op, batch)
-    }
-}
+use self::support::counting::Counting;
 
 fn leased(store: &Counting, limit: &Limit) -> Prefetch<Counting> {
     Prefetch::builder(store.clone()).limit(limit).build().unwrap()

@@ -1,13 +1,16 @@
 //! The core without HTTP: waiting, turns, several limits, and names.
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::Op;
+use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
+
+use self::support::counting::Counting;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -222,19 +225,8 @@ async fn units_that_come_back_early_wake_who_waits_for_them() {
 
 #[tokio::test(start_paused = true)]
 async fn only_those_who_wait_for_what_came_back_look_again() {
-    /// Counts what a store is asked.
-    #[derive(Debug, Default)]
-    struct Counting(MemoryStore, AtomicUsize);
-
-    impl Store for Counting {
-        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            self.0.apply(op, batch)
-        }
-    }
-
-    let store = Arc::new(Counting::default());
-    let limiter = RateLimiter::new(Arc::clone(&store));
+    let store = Counting::default();
+    let limiter = RateLimiter::new(store.clone());
     let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
     let receipt = Arc::new(std::sync::Mutex::new(None));
     let mut waiters = JoinSet::new();
@@ -250,11 +242,11 @@ async fn only_those_who_wait_for_what_came_back_look_again() {
         });
     }
     tokio::time::sleep(MS).await;
-    let before = store.1.load(Ordering::SeqCst);
+    store.asked();
     let receipt = receipt.lock().unwrap().unwrap();
     limiter.refund(&limit, &Key::from(7_u32), 1, receipt).await.unwrap();
     assert!(waiters.join_next().await.unwrap().unwrap().allowed());
-    assert_eq!(store.1.load(Ordering::SeqCst), before + 2, "the refund, and one who looked again");
+    assert_eq!(store.asked(), 2, "the refund, and one who looked again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Real servers over TCP: axum's with peers, and a service that is not axum's.
+//! Real servers over TCP: axum's, with peers and replicas.
 
 #![cfg(feature = "axum")]
 

@@ -1,78 +1,91 @@
-//! A gRPC server of tonic's, over TCP.
+//! tonic's server and client, over TCP: gRPC's health service behind the layer.
 
 #![cfg(feature = "tonic")]
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::task::{Context, Poll};
 
-use http::{Request, Response, StatusCode};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, KeyExtractor, PeerIp};
 use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter};
-use tonic::body::Body;
-use tonic::server::NamedService;
-use tonic::transport::{Endpoint, Server};
-use tower::{Service, ServiceExt};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Status};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::server::HealthReporter;
 
-/// A service whose every method answers with an empty message.
-#[derive(Clone)]
-struct Empty;
-
-impl NamedService for Empty {
-    const NAME: &'static str = "test.Empty";
-}
-
-impl Service<Request<Body>> for Empty {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<Body>) -> Self::Future {
-        let mut response = Response::new(Body::empty());
-        let headers = response.headers_mut();
-        headers.insert("content-type", "application/grpc".parse().unwrap());
-        headers.insert("grpc-status", "0".parse().unwrap());
-        std::future::ready(Ok(response))
-    }
-}
-
-async fn serve(key: impl KeyExtractor) -> SocketAddr {
+/// A server that allows `calls` calls a minute to each key.
+async fn serve(key: impl KeyExtractor, calls: u64) -> (SocketAddr, HealthReporter) {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(2));
+    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(calls));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = Server::builder().layer(layer.key(key).unwrap()).add_service(Empty);
+    let (reporter, service) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(layer.key(key).unwrap()).add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    address
+    (address, reporter)
 }
 
-async fn call(server: SocketAddr) -> Response<Body> {
+/// A client with a connection of its own.
+async fn client(server: SocketAddr) -> HealthClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{server}")).unwrap();
-    let mut channel = endpoint.connect().await.unwrap();
-    let request = Request::post(format!("http://{server}/test.Empty/Call"))
-        .header("content-type", "application/grpc")
-        .body(Body::empty())
-        .unwrap();
-    channel.ready().await.unwrap().call(request).await.unwrap()
+    HealthClient::new(endpoint.connect().await.unwrap())
+}
+
+fn request() -> HealthCheckRequest {
+    HealthCheckRequest::default()
+}
+
+/// A denial is an HTTP response with status 429 and a body of text, which tonic's client cannot
+/// read as a gRPC message.
+fn assert_denied(status: &Status, headers: &MetadataMap) {
+    assert_eq!(status.code(), Code::Internal, "{status:?}");
+    assert!(status.message().contains("429 Too Many Requests"), "{status:?}");
+    assert_eq!(headers.get("retry-after").unwrap(), "60");
 }
 
 #[tokio::test]
 async fn peers_of_a_tonic_server_are_known_by_their_address() {
-    for server in [serve(PeerIp).await, serve(PeerIp.and(Global)).await] {
+    for (server, _) in [serve(PeerIp, 2).await, serve(PeerIp.and(Global), 2).await] {
         for left in ["1", "0"] {
-            let response = call(server).await;
-            assert_eq!(response.status(), StatusCode::OK);
-            assert_eq!(response.headers()["grpc-status"], "0");
-            assert_eq!(response.headers()["x-ratelimit-remaining"], left);
+            let response = client(server).await.check(request()).await.unwrap();
+            assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), left);
+            assert_eq!(response.get_ref().status, ServingStatus::Serving as i32);
         }
         // A new connection of the same peer, with another port.
-        assert_eq!(call(server).await.status(), StatusCode::TOO_MANY_REQUESTS);
+        let denied = client(server).await.check(request()).await.unwrap_err();
+        assert_denied(&denied, denied.metadata());
     }
+}
+
+#[tokio::test]
+async fn unary_calls_are_denied_and_the_connection_stays() {
+    let (server, _reporter) = serve(PeerIp, 2).await;
+    let mut client = client(server).await;
+    for _ in 0..2 {
+        client.check(request()).await.unwrap();
+    }
+    for _ in 0..2 {
+        let denied = client.check(request()).await.unwrap_err();
+        assert_denied(&denied, denied.metadata());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_is_one_check_and_goes_on_over_an_empty_budget() {
+    let (server, reporter) = serve(PeerIp, 1).await;
+    let mut client = client(server).await;
+    let response = client.watch(request()).await.unwrap();
+    assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), "0");
+    let mut stream = response.into_inner();
+    let mut next = async || stream.message().await.unwrap().unwrap().status;
+    assert_eq!(next().await, ServingStatus::Serving as i32);
+
+    let (headers, mut denied, _) = client.watch(request()).await.unwrap().into_parts();
+    assert_denied(&denied.message().await.unwrap_err(), &headers);
+    reporter.set_service_status("", ServingStatus::NotServing).await;
+    assert_eq!(next().await, ServingStatus::NotServing as i32);
 }

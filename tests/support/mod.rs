@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod counting;
 pub mod fake_redis;
 pub mod log;
 #[cfg(feature = "redis")]

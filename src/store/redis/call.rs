@@ -162,7 +162,7 @@ impl Failure {
 }
 
 /// Whether the server says so, itself or, as Redis before 7, within an error of the script.
-fn is_said(error: &RedisError, code: &str) -> bool {
+pub(super) fn is_said(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code)
         || (is_of_script(error)
             && error.detail().is_some_and(|detail| detail.contains(&format!("-{code} "))))

@@ -90,7 +90,7 @@ impl Flight {
             && let Some(batch) = self.cargo.batch.as_mut().filter(|batch| !batch.is_read_only())
         {
             // Redis deletes keys also when it is out of memory.
-            let deletes = error.code() != Some("MISCONF") && error.code() != Some("NOREPLICAS");
+            let deletes = call::is_said(error, "OOM");
             let failed = batch.make_read_only(call::brief(error).into(), deletes);
             self.cargo.lane.connections.undecided(failed);
             if batch.is_empty() {

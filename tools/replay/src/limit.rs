@@ -1,0 +1,67 @@
+//! A limit as the test vectors and the command line write it.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tollgate::Limit;
+
+/// A limit in the format of [`tollgate::Limit`], with `period_us` or `period`, and with `cells` for
+/// its sub-windows.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+pub(crate) struct WireLimit(pub(crate) Limit);
+
+impl TryFrom<Map<String, Value>> for WireLimit {
+    type Error = String;
+
+    fn try_from(mut fields: Map<String, Value>) -> Result<Self, String> {
+        if let Some(micros) = fields.remove("period_us") {
+            let micros = micros.as_u64().ok_or("`period_us` is not a whole number")?;
+            if fields.insert("period".to_owned(), format!("{micros}us").into()).is_some() {
+                return Err("`period` and `period_us` are the same: remove one".to_owned());
+            }
+        }
+        if let Some(sub_windows) = fields.remove("cells") {
+            fields.insert("sub_windows".to_owned(), sub_windows);
+        }
+        serde_json::from_value(Value::Object(fields)).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Limit, String> {
+        let limit = serde_json::from_str(json).map(|WireLimit(limit)| limit);
+        limit.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn period_us_is_the_period_in_microseconds() {
+        let with_unit = r#"{"name":"api","algorithm":"gcra","limit":5,"period":"1500ms"}"#;
+        let in_micros = r#"{"name":"api","algorithm":"gcra","limit":5,"period_us":1500000}"#;
+        assert_eq!(parse(with_unit).unwrap(), parse(in_micros).unwrap());
+    }
+
+    #[test]
+    fn sliding_window_has_cells() {
+        let json =
+            r#"{"name":"api","algorithm":"sliding_window","limit":5,"period_us":9,"cells":3}"#;
+        let quota = tollgate::Quota::new(5, std::time::Duration::from_micros(9));
+        assert_eq!(parse(json).unwrap(), Limit::sliding_window_with("api", quota, 3).unwrap());
+    }
+
+    #[test]
+    fn invalid_limits_are_errors_that_say_why() {
+        for (period, reason) in [
+            (r#""period_us":1.5"#, "`period_us` is not a whole number"),
+            (r#""period_us":1,"period":"1us""#, "`period` and `period_us` are the same"),
+            (r#""period_us":1,"color":"red""#, "unknown field `color`"),
+            (r#""period":"soon""#, "soon"),
+        ] {
+            let json = format!(r#"{{"name":"api","algorithm":"gcra","limit":5,{period}}}"#);
+            let error = parse(&json).unwrap_err();
+            assert!(error.contains(reason), "{json}: {error}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Checks one after another, on a clock that shows their times.
+
+use std::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tollgate::clock::ManualClock;
+use tollgate::{Check, Decision, Key, Limit, MemoryStore, RateLimiter, RedisStore};
+
+use crate::limit::WireLimit;
+use crate::options::StoreKind;
+use crate::request::Request;
+
+pub(crate) struct Replay {
+    limits: Vec<Limit>,
+    clock: ManualClock,
+    limiter: RateLimiter,
+}
+
+impl Replay {
+    pub(crate) async fn start(
+        limits: Vec<Limit>,
+        store: &StoreKind,
+    ) -> Result<Self, Box<dyn Error>> {
+        let clock = ManualClock::new();
+        let limiter = match store {
+            StoreKind::Memory => RateLimiter::new(MemoryStore::with_clock(clock.clone())),
+            StoreKind::Redis(url) => RateLimiter::new(connect(url, &clock).await?),
+        };
+        Ok(Self { limits, clock, limiter })
+    }
+
+    /// The limits that are in force.
+    pub(crate) fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    pub(crate) async fn decide(&mut self, request: &Request) -> Result<Decision, Box<dyn Error>> {
+        if let Some(WireLimit(limit)) = &request.limit {
+            replace(&mut self.limits, limit)?;
+        }
+        self.clock.set(Duration::from_micros(request.at_us));
+        let (key, receipt) = (Key::new(&request.key), request.receipt());
+        let ask = |limit| Check::new(limit, &key).cost(request.cost).of(receipt);
+        let group: Vec<_> = self.limits.iter().map(ask).collect();
+        Ok(self.limiter.apply(request.op(), &group).await?)
+    }
+}
+
+/// Replaces the limit of the same name.
+fn replace(limits: &mut [Limit], limit: &Limit) -> Result<(), String> {
+    let place = limits.iter_mut().find(|known| known.name() == limit.name());
+    let place = place.ok_or_else(|| {
+        format!("no --limit has the name `{}`, so there is none to change", limit.name())
+    })?;
+    *place = limit.clone();
+    Ok(())
+}
+
+async fn connect(url: &str, clock: &ManualClock) -> Result<RedisStore, Box<dyn Error>> {
+    // What an earlier run left must not count.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let prefix = format!("replay-{}-{}", std::process::id(), now.as_micros());
+    let builder = RedisStore::builder().url(url).prefix(prefix).clock(clock.clone());
+    Ok(builder.deadline(Duration::from_secs(5)).connect().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(name: &str, per_second: u64) -> Limit {
+        Limit::gcra(name, tollgate::Quota::per_second(per_second)).unwrap()
+    }
+
+    #[test]
+    fn a_limit_replaces_the_one_of_its_name() {
+        let mut limits = [limit("a", 1), limit("b", 2)];
+        replace(&mut limits, &limit("b", 3)).unwrap();
+        assert_eq!(limits, [limit("a", 1), limit("b", 3)]);
+        let error = replace(&mut limits, &limit("c", 4)).unwrap_err();
+        assert!(error.contains("no --limit has the name `c`"), "{error}");
+        assert_eq!(limits, [limit("a", 1), limit("b", 3)]);
+    }
+}

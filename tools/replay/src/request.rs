@@ -1,0 +1,124 @@
+//! A line of input: a check, and what changes with it.
+
+use serde::Deserialize;
+use tollgate::decision::Receipt;
+use tollgate::store::Op;
+
+use crate::limit::WireLimit;
+
+/// The latest time that a `ManualClock` shows.
+const LATEST_US: u64 = 200 * 366 * 24 * 60 * 60 * 1_000_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    /// The time, in microseconds since the Unix epoch.
+    pub(crate) at_us: u64,
+    #[serde(default)]
+    op: Operation,
+    #[serde(default)]
+    pub(crate) key: String,
+    #[serde(default = "one")]
+    pub(crate) cost: u32,
+    /// Replaces the limit of its name, from this line on.
+    pub(crate) limit: Option<WireLimit>,
+    receipt: Option<WireReceipt>,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Operation {
+    #[default]
+    Charge,
+    Peek,
+    Refund,
+    Reset,
+}
+
+/// The charge that a refund takes back.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireReceipt {
+    at_us: u64,
+    cost: u32,
+}
+
+impl Request {
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
+        let request: Self = serde_json::from_str(line).map_err(|error| {
+            // It is always line 1 of the line.
+            error.to_string().replace(" at line 1 column", ", at column")
+        })?;
+        if request.at_us > LATEST_US {
+            return Err(format!("at_us is {}, more than 200 years after 1970", request.at_us));
+        }
+        Ok(request)
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        match self.op {
+            Operation::Charge => Op::Charge,
+            Operation::Peek => Op::Peek,
+            Operation::Refund => Op::Refund,
+            Operation::Reset => Op::Reset,
+        }
+    }
+
+    pub(crate) fn receipt(&self) -> Option<Receipt> {
+        self.receipt.map(|charge| Receipt::new(charge.at_us, charge.cost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_enough() {
+        let request = Request::parse(r#"{"at_us":7}"#).unwrap();
+        assert_eq!((request.at_us, request.op(), request.cost), (7, Op::Charge, 1));
+        assert_eq!((request.key.as_str(), request.receipt()), ("", None));
+        assert!(request.limit.is_none());
+    }
+
+    #[test]
+    fn operations_have_their_names() {
+        for (name, op) in [
+            ("charge", Op::Charge),
+            ("peek", Op::Peek),
+            ("refund", Op::Refund),
+            ("reset", Op::Reset),
+        ] {
+            let request = Request::parse(&format!(r#"{{"at_us":7,"op":"{name}"}}"#)).unwrap();
+            assert_eq!(request.op(), op);
+        }
+    }
+
+    #[test]
+    fn a_refund_has_a_receipt() {
+        let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
+        assert_eq!(Request::parse(line).unwrap().receipt(), Some(Receipt::new(7, 3)));
+    }
+
+    #[test]
+    fn invalid_lines_are_errors_that_say_why_and_where() {
+        for (line, reason) in [
+            ("{}", "missing field `at_us`, at column 2"),
+            ("[1", "at column"),
+            (r#"{"at_us":-1}"#, "expected u64"),
+            (r#"{"at_us":6400000000000000}"#, "more than 200 years after 1970"),
+            (r#"{"at_us":7,"op":"take"}"#, "unknown variant `take`"),
+            (r#"{"at_us":7,"cost":4294967296}"#, "expected u32"),
+            (r#"{"at_us":7,"user":"alice"}"#, "unknown field `user`"),
+            (r#"{"at_us":7,"receipt":{"at_us":7}}"#, "missing field `cost`"),
+            (r#"{"at_us":7,"limit":{"name":"api"}}"#, "algorithm"),
+        ] {
+            let error = Request::parse(line).unwrap_err();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+}
