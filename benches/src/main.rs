@@ -25,6 +25,7 @@ mod users;
 use std::env;
 use std::error::Error;
 use std::path::Path;
+use std::process::ExitCode;
 
 use child::{Job, Role};
 use progress::Progress;
@@ -32,7 +33,17 @@ use redis_server::Server;
 use scenario::{Length, Scenario};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments: Vec<_> = env::args().skip(1).collect();
     if let [role, job] = &arguments[..]
         && role == child::CHILD

@@ -26,9 +26,13 @@ const REQUESTS: u64 = 1_000;
 /// The header with the key.
 const USER: &str = "x-user";
 
-/// No request uses up so many units, and the first one uses up one.
-const PLENTY: u32 = 1_000_000;
-const SCARCE: u32 = 1;
+/// A burst, and the time between two units.
+type Allowance = (u32, Duration);
+
+/// Up to three digits are left, six digits, none.
+const HUNDREDS: Allowance = (900, Duration::from_micros(1));
+const PLENTY: Allowance = (1_000_000, Duration::from_secs(60));
+const SCARCE: Allowance = (1, Duration::from_secs(60));
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,10 +42,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("| request | allocations |\n|---|--:|");
     let row = |what: &str, allocations: f64| println!("| {what} | {:.1} |", allocations - bare);
 
-    for (what, burst) in [("allowed", PLENTY), ("denied", SCARCE)] {
-        let service = tollgate(MemoryStore::new(), "limit", burst)?;
+    for (what, allowance) in [
+        ("allowed, 3 digits left", HUNDREDS),
+        ("allowed, 6 digits left", PLENTY),
+        ("denied", SCARCE),
+    ] {
+        let service = tollgate(MemoryStore::new(), "limit", allowance)?;
         row(&format!("tollgate, in memory, {what}"), per_request(service).await);
-        let mut governor = governor(burst);
+        let mut governor = governor(allowance);
         let plain = governor.finish().ok_or("the numbers are not 0")?;
         let service = GovernorLayer::<_, _, Body>::new(plain).layer(service_fn(handler));
         row(&format!("tower_governor, {what}"), per_request(service).await);
@@ -51,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let store = || RedisStore::builder().url(server.url());
     let service = tollgate(store().connect().await?, "plenty", PLENTY)?;
-    row("tollgate, on Redis, allowed", per_request(service).await);
+    row("tollgate, on Redis, allowed, 6 digits left", per_request(service).await);
     let asking = store().deny_for(Duration::ZERO).connect().await?;
     row("tollgate, on Redis, denied", per_request(tollgate(asking, "scarce", SCARCE)?).await);
     let service = tollgate(store().connect().await?, "cached", SCARCE)?;
@@ -66,10 +74,10 @@ fn handler(_: Request<()>) -> Ready<Result<Response<Body>, Infallible>> {
 fn tollgate(
     store: impl Store,
     name: &str,
-    burst: u32,
+    (burst, every): Allowance,
 ) -> Result<impl Service<Request<()>, Response = impl Sized, Error = Infallible> + Clone, ConfigError>
 {
-    let quota = Quota::new(1, Duration::from_secs(60)).burst(burst.into());
+    let quota = Quota::new(1, every).burst(burst.into());
     let layer = RateLimitLayer::builder(RateLimiter::new(store));
     let layer = layer.limit(Limit::token_bucket(name, quota)?, Header::new(USER)?).build()?;
     Ok(layer.layer(service_fn(handler)))
@@ -80,9 +88,9 @@ type Governor = GovernorConfigBuilder<
     governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
 >;
 
-fn governor(burst: u32) -> Governor {
+fn governor((burst, every): Allowance) -> Governor {
     let mut builder = GovernorConfigBuilder::default().key_extractor(User);
-    builder.period(Duration::from_secs(60)).burst_size(burst);
+    builder.period(every).burst_size(burst);
     builder
 }
 
