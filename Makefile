@@ -8,7 +8,7 @@ TESTED = -p tollgate -p tollgate-replay
 NIGHTLY ?= nightly
 
 .PHONY: help test check doc features msrv minimal package deny public-types test-image bench micro \
-	attack redis
+	attack redis wrk
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,10 +51,10 @@ test-image: ## the tests on the server of an image (docker): make test-image IMA
 	server=$$(sh tests/server-of-image.sh "$(IMAGE)") && \
 	  REDIS_SERVER="$(CURDIR)/$$server" cargo test --all-features $(TESTED)
 
-bench: redis ## tollgate and its peers side by side: writes benches/RESULTS.md and benches/results.svg
+bench: redis wrk ## tollgate and its peers side by side, in about 12 minutes: writes benches/RESULTS.md and benches/results.svg
 	cargo run --release -p tollgate-benches --bin tollgate-benches
 
-micro: ## the decisions and the embedded store by themselves, and allocations a request
+micro: redis ## the decisions and the embedded store by themselves, and allocations a request
 	cargo bench -p tollgate-benches
 	cargo run --release -p tollgate-benches --bin allocations
 
@@ -63,3 +63,7 @@ attack: redis ## floods, blocked workers and disconnecting callers, with figures
 
 redis: ## a redis-server, installed if there is none
 	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install-redis.sh
+
+# Installs wrk, the HTTP client of the benchmarks, where it is missing.
+wrk:
+	@command -v wrk >/dev/null || sh tests/install-wrk.sh

@@ -1,4 +1,4 @@
-//! The pure decision of each algorithm, on a state that is there: no store, no clock, no I/O.
+//! The pure decision of each algorithm, on an existing state: no store, no clock, no I/O.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -26,7 +26,7 @@ fn decisions(criterion: &mut Criterion) {
         let mut now = 1_700_000_000_000_000;
         group.bench_function(limit.name(), |bencher| {
             bencher.iter(|| {
-                // At the rate, so that it goes on.
+                // At the rate of the limit, so that every check is allowed.
                 now += 1_000;
                 black_box(decide(Op::Charge, &charges, &mut states, now))
             });

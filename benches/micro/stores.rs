@@ -1,4 +1,4 @@
-//! A check in the embedded store, for each algorithm, and in governor's: no layer, no request.
+//! One check in the embedded store, for each algorithm, and in governor: no layer, no request.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use tollgate::store::{Op, Store};
 use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota};
 
-/// What is never used up, but for the log, which refuses most of the time with one key.
+/// Limits that no key uses up, but for the log: with one key, it denies most checks.
 fn limits() -> Result<Vec<Limit>, ConfigError> {
     let rate = Quota::new(1, EVERY).burst(BURST.into());
     let in_a_window = Quota::new(BURST.into(), Duration::from_secs(4));
@@ -28,7 +28,7 @@ fn limits() -> Result<Vec<Limit>, ConfigError> {
 const EVERY: Duration = Duration::from_millis(1);
 const BURST: u32 = 1_000_000_000;
 
-/// A key that is not the last one, nor next to it.
+/// A key that is neither the last one nor beside it.
 fn next(number: usize, keys: usize) -> usize {
     (number + 7_919) % keys
 }
@@ -63,7 +63,7 @@ fn stores(criterion: &mut Criterion) {
     }
 }
 
-/// How long it takes when each thread makes as many checks.
+/// How long `checks` take on each of the threads.
 fn time<F>(threads: usize, checks: u64, keys: usize, check: &F) -> Duration
 where
     F: Fn(usize) + Clone + Send + 'static,

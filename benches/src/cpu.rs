@@ -1,4 +1,4 @@
-//! Whose time it was: this process's, or Redis's.
+//! The CPU time of this process, and of Redis.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ fn duration(time: TimeVal) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-/// User and system time of the server, as `INFO cpu` tells it.
+/// User and system time of the server, from `INFO cpu`.
 pub async fn of_redis(redis: Option<&mut MultiplexedConnection>) -> Duration {
     let Some(redis) = redis else { return Duration::ZERO };
     let mut ask = redis::cmd("INFO");
-    let info: String = ask.arg("cpu").query_async(redis).await.expect("Redis tells its CPU time");
+    let info: String = ask.arg("cpu").query_async(redis).await.expect("Redis answers INFO");
     let seconds = |field: &str| -> f64 {
         let line = info.lines().find_map(|line| line.strip_prefix(field));
         line.and_then(|value| value.parse().ok()).expect("the field is there")

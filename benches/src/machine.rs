@@ -1,4 +1,4 @@
-//! What it was measured on.
+//! The machine and the versions of a run.
 
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -20,7 +20,7 @@ pub fn describe() -> String {
     let rust = says("rustc");
     format!(
         "{model}, {cores} cores that the clients and Redis share, {} {}, Redis {redis}, {}.\n\
-         A closed loop in one process; medians of {} rounds.\n",
+         Medians of {} rounds.\n",
         env::consts::OS,
         env::consts::ARCH,
         rust.trim(),

@@ -1,4 +1,4 @@
-//! The Redis that everybody is measured on.
+//! The Redis that all contenders are measured on.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 #[path = "../../tests/support/redis_server.rs"]
 mod support;
 
-/// A handle on the server, which stops when the last one is dropped.
+/// A handle on the server. Dropping the last one stops the server.
 #[derive(Clone)]
 pub struct Server(Arc<support::RedisServer>);
 
@@ -21,18 +21,11 @@ impl Server {
         self.0.url()
     }
 
-    pub fn client(&self) -> redis::Client {
-        self.0.client()
-    }
-
-    /// A multiplexed connection that waits for its answers.
     pub async fn connection(&self) -> MultiplexedConnection {
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let connection = self.client().get_multiplexed_async_connection_with_config(&config).await;
-        connection.expect("the server runs")
+        connection(&self.url()).await
     }
 
-    /// Forgets all keys and the statistics; scripts stay.
+    /// Deletes all keys and resets the statistics. Scripts stay.
     pub async fn clear(&self) {
         let mut connection = self.connection().await;
         let flush = redis::cmd("FLUSHALL");
@@ -40,4 +33,12 @@ impl Server {
         let mut reset = redis::cmd("CONFIG");
         reset.arg("RESETSTAT").query_async::<()>(&mut connection).await.expect("the server runs");
     }
+}
+
+/// A multiplexed connection that waits for its answers without a timeout.
+pub async fn connection(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("the URL is valid");
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.expect("the server runs")
 }

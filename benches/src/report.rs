@@ -1,41 +1,32 @@
-//! The results as a Markdown table: medians over the rounds, and medians of the ratios within each
+//! The results as Markdown tables: medians over the rounds, and medians of the ratios within each
 //! round.
 
-use std::fmt::Write;
-use std::time::Duration;
+use crate::contenders::Side;
+use crate::sample::Sample;
+use crate::scenario::Outcome;
 
-use crate::load::Sample;
-use crate::scenario::Result;
-
-/// What has to be known to read the tables.
+/// What a reader of the tables has to know.
 pub const NOTES: &str = "\
-App and Redis µs are CPU time for each decision, of the process with all its clients, and of Redis.
-Ratios are those within a round, their medians; the peer in the head is the one that decides most.
+App µs and Redis µs are CPU time a decision: of the process with the limiter, and of Redis. In a
+closed loop that process holds the clients, too. The bare service shows what the loop alone costs.
+A ratio is the median of the ratios within each round. The column's head names what it is relative
+to: tower_governor with headers in memory, and the fastest peer on Redis.
 
-- Every limiter waits for Redis for up to five seconds: it is measured, not given up.
-- tower-rate-tier runs with plain user ids; by default it hashes them.
-- tower-rate-limit-redis counts to 65,535. With one hot key it comes to that, and then refuses,
-  which costs less.
+- Every limiter waits for Redis for up to five seconds.
+- tower-rate-tier runs with plain user ids. By default it hashes them.
+- tower-rate-limit-redis counts to 65,535. One hot key uses that up. Its denials cost less.
 - A sliding log holds 1,000 requests at most here.
-- By hand is one script call for each limit, with GCRA, and a header or two.
+- By hand is one script call for each limit, with GCRA, and one or two headers.
+- HTTP: axum in a process of its own, and wrk with one thread. App µs are those of the server.
+- Replicas: processes with 64 requests at once each, on one Redis. Figures are totals, latencies
+  those of the slowest replica.
+- Growth: a process of its own asks for each key once (new keys/s), then at random. A key's memory
+  is the growth of `used_memory` in `INFO memory`, or of the process's resident set, by its first
+  request. 1,000,000 keys are measured in one round.
 ";
 
-/// Decisions a second.
-pub fn rate(it: &Sample) -> f64 {
-    it.decisions as f64 / it.wall.as_secs_f64()
-}
-
-fn app_cpu(it: &Sample) -> f64 {
-    per_decision(it.app_cpu, it)
-}
-
-fn redis_cpu(it: &Sample) -> f64 {
-    per_decision(it.redis_cpu, it)
-}
-
-fn per_decision(time: Duration, it: &Sample) -> f64 {
-    time.as_secs_f64() * 1e6 / it.decisions as f64
-}
+/// A column: its head, and its text for a contender.
+type Column<'a> = (String, Box<dyn Fn(&Outcome) -> String + 'a>);
 
 pub fn median_of(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> f64 {
     median(samples.iter().map(figure).collect())
@@ -46,54 +37,104 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// One's figure against another's, in the same round.
-fn ratio(one: &Result, other: &Result, figure: fn(&Sample) -> f64) -> f64 {
+/// The figure of one relative to another's, in the same round.
+fn ratio(one: &Outcome, other: &Outcome, figure: fn(&Sample) -> f64) -> f64 {
     let rounds = one.samples.iter().zip(&other.samples);
     median(rounds.map(|(one, other)| figure(one) / figure(other)).collect())
 }
 
-/// The peer that decides most.
-fn best_peer(results: &[Result]) -> &Result {
-    let peers = results.iter().filter(|it| it.is_peer);
-    let rate_of = |it: &&Result| median_of(&it.samples, rate);
-    peers.max_by(|a, b| rate_of(a).total_cmp(&rate_of(b))).expect("nobody runs alone")
+fn fastest_peer(outcomes: &[Outcome]) -> &Outcome {
+    let peers = outcomes.iter().filter(|it| it.side == Side::Peer);
+    let rate_of = |it: &&Outcome| median_of(&it.samples, Sample::rate);
+    peers.max_by(|a, b| rate_of(a).total_cmp(&rate_of(b))).expect("every scenario has a peer")
 }
 
-pub fn table(title: &str, results: &[Result]) -> String {
-    let (first, best) = (&results[0], best_peer(results));
-    let mut text = format!("### {title}\n\n");
-    let peer = &best.name;
-    text += "| limiter | decisions/s | app µs | Redis µs | p50 µs | p99 µs | admitted of asked | ";
-    text += &format!(
-        "decisions : {peer} | app CPU : {peer} | Redis CPU : {peer} | {} : this |\n",
-        first.name
-    );
-    text += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-    for it in results {
-        let figure = |figure: fn(&Sample) -> f64| median_of(&it.samples, figure);
-        let latency =
-            |part| median_of(&it.samples, |it| it.latencies.value_at_quantile(part) as f64 / 1e3);
-        let admitted = it.samples.iter().map(|it| it.admitted_in_all).sum::<u64>();
-        let asked = it.samples.iter().map(|it| it.asked_in_all).sum::<u64>();
-        let allowed = it.allowed.map(|units| units * it.samples.len() as u64);
-        let allowed = allowed.map_or_else(String::new, |units| format!(" ({units} allowed)"));
-        let speed = ratio(first, it, rate);
-        let (x_speed, x_app, x_redis) =
-            (ratio(it, best, rate), ratio(it, best, app_cpu), ratio(it, best, redis_cpu));
-        let of_redis = |text: String| if x_redis.is_nan() { String::new() } else { text };
-        let row = writeln!(
-            text,
-            "| {} | {:.0} | {:.2} | {} | {:.1} | {:.1} | {admitted} of {asked}{allowed} | \
-             {x_speed:.2}x | {x_app:.2}x | {} | {speed:.2}x |",
-            it.name,
-            figure(rate),
-            figure(app_cpu),
-            of_redis(format!("{:.2}", figure(redis_cpu))),
-            latency(0.5),
-            latency(0.99),
-            of_redis(format!("{x_redis:.2}x")),
-        );
-        row.expect("a string can be written to");
+/// A table, relative to the contender of that name, or else to the fastest peer.
+pub fn table(title: &str, outcomes: &[Outcome], compared_with: Option<&str>) -> String {
+    let named = compared_with.and_then(|name| outcomes.iter().find(|it| it.name == name));
+    let peer = named.unwrap_or_else(|| fastest_peer(outcomes));
+    let bare = outcomes.iter().find(|it| it.side == Side::Bare);
+    let ours = outcomes.iter().find(|it| it.side == Side::Tollgate);
+    let asks_redis = outcomes.iter().any(|it| median_of(&it.samples, Sample::redis_cpu) > 0.0);
+
+    let mut columns = vec![
+        figure("decisions/s", 0, Sample::rate),
+        figure("app µs", 2, Sample::app_cpu),
+        figure("p50 µs", 1, |it| it.p50.as_secs_f64() * 1e6),
+        figure("p99 µs", 1, |it| it.p99.as_secs_f64() * 1e6),
+        ("allowed of asked".to_owned(), Box::new(allowed_of_asked)),
+        relative_to("decisions/s", peer, Sample::rate),
+        relative_to("app CPU", peer, Sample::app_cpu),
+    ];
+    if asks_redis {
+        columns.insert(2, figure("Redis µs", 2, Sample::redis_cpu));
+        columns.push(relative_to("Redis CPU", peer, Sample::redis_cpu));
+    }
+    if let Some(bare) = bare {
+        columns.push(relative_to("decisions/s", bare, Sample::rate));
+        columns.push(relative_to("app CPU", bare, Sample::app_cpu));
+    }
+    columns.extend(growth(outcomes));
+    if let Some(ours) = ours {
+        let text = |it: &Outcome| times(ratio(ours, it, Sample::rate));
+        columns.push((format!("decisions/s of {} : this", ours.name), Box::new(text)));
+    }
+    render(title, &columns, outcomes)
+}
+
+fn figure<'a>(head: &str, digits: usize, figure: fn(&Sample) -> f64) -> Column<'a> {
+    let text = move |it: &Outcome| number(median_of(&it.samples, figure), digits);
+    (head.to_owned(), Box::new(text))
+}
+
+fn relative_to<'a>(head: &str, other: &'a Outcome, figure: fn(&Sample) -> f64) -> Column<'a> {
+    let text = move |it: &Outcome| times(ratio(it, other, figure));
+    (format!("{head} : {}", other.name), Box::new(text))
+}
+
+fn allowed_of_asked(it: &Outcome) -> String {
+    let sum = |figure: fn(&Sample) -> u64| it.samples.iter().map(figure).sum::<u64>();
+    let (allowed, asked) = (sum(|it| it.allowed_in_all), sum(|it| it.asked_in_all));
+    let quota = it.quota.map(|units| units * it.samples.len() as u64);
+    let quota = quota.map_or_else(String::new, |units| format!(" (quota {units})"));
+    format!("{allowed} of {asked}{quota}")
+}
+
+/// What the first requests came to, where a scenario starts with those.
+fn growth<'a>(outcomes: &[Outcome]) -> Vec<Column<'a>> {
+    let Some(growth) = outcomes.first().and_then(|it| it.samples.first()?.growth) else {
+        return Vec::new();
+    };
+    let new_keys = figure("new keys/s", 0, |it| it.growth.map_or(f64::NAN, |growth| growth.rate()));
+    let bytes = if growth.redis_bytes > 0 {
+        figure("bytes a key in Redis", 0, |it| {
+            it.growth.map_or(f64::NAN, |it| it.redis_bytes as f64 / it.keys as f64)
+        })
+    } else {
+        figure("resident bytes a key", 0, |it| {
+            it.growth.map_or(f64::NAN, |it| it.app_bytes as f64 / it.keys as f64)
+        })
+    };
+    vec![new_keys, bytes]
+}
+
+fn render(title: &str, columns: &[Column<'_>], outcomes: &[Outcome]) -> String {
+    let heads: Vec<_> = columns.iter().map(|(head, _)| &**head).collect();
+    let mut text = format!("### {title}\n\n| limiter | {} |\n|---|", heads.join(" | "));
+    text += &"--:|".repeat(columns.len());
+    text += "\n";
+    for outcome in outcomes {
+        let cells: Vec<_> = columns.iter().map(|(_, cell)| cell(outcome)).collect();
+        text += &format!("| {} | {} |\n", outcome.name, cells.join(" | "));
     }
     text
+}
+
+fn times(ratio: f64) -> String {
+    if ratio.is_finite() && ratio > 0.0 { format!("{ratio:.2}x") } else { String::new() }
+}
+
+/// A figure, or nothing where there is none.
+fn number(figure: f64, digits: usize) -> String {
+    if figure.is_finite() { format!("{figure:.digits$}") } else { String::new() }
 }

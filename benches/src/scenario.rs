@@ -1,100 +1,248 @@
-//! What is measured: who, how many at once, on which keys, and what they are allowed.
+//! What is measured: which contenders, on how many keys, how many requests at once, which quota.
 
+use std::error::Error;
 use std::time::Duration;
 
-use crate::contenders::{self, Allowance, Contender};
-use crate::load::{Load, Sample};
+use crate::child::{Job, Role};
+use crate::contenders::{self, Allowance, Contender, Setup, Side};
+use crate::load::Load;
+use crate::progress::Progress;
 use crate::redis_server::Server;
+use crate::sample::Sample;
+use crate::{http, replicas};
 
-/// How often everybody gets a turn.
+/// How many turns each contender has.
 pub const ROUNDS: usize = 5;
 
 /// How long a turn is measured.
-const TURN: Duration = Duration::from_millis(600);
+const TURN: Duration = Duration::from_millis(500);
 
-/// What no key comes to the end of, at its share of the load.
+/// No key uses this up with its share of the load.
 const SPREAD: Allowance = Allowance { burst: 60_000, every_ms: 100 };
 
-/// What not even a hot key comes to the end of.
+/// Not even a hot key uses this up.
 const PLENTY: Allowance = Allowance { burst: 100_000_000, every_ms: 1 };
 
-/// What one key does not come to the end of within a turn, and every window can count.
+/// One key does not use this up in a turn, and every window can count to it.
 const ENOUGH: Allowance = Allowance { burst: 2_000_000, every_ms: 1 };
 
-/// What a hot key comes to the end of at once, and not back within a turn.
+/// A hot key uses this up at once, and it does not replenish within a turn.
 const SCARCE: Allowance = Allowance { burst: 1_000, every_ms: 3_600_000 };
 
+/// No key uses this up, and none expires within a turn.
+const LASTING: Allowance = SCARCE;
+
+/// How a turn goes.
+#[derive(Clone, Copy)]
+enum Way {
+    /// In this process.
+    Loop,
+    /// A server of its own, and wrk.
+    Http,
+    /// As many processes on one Redis.
+    Replicas(usize),
+    /// In a process of its own: each key once, and then at random.
+    Growth,
+}
+
 pub struct Scenario {
-    /// In a few words.
     pub title: String,
-    who: fn(&Server) -> Vec<Contender>,
+    way: Way,
+    contenders: fn() -> Vec<Contender>,
     concurrency: usize,
     keys: usize,
     allowance: Allowance,
     /// Whether more is asked for than is allowed.
     is_scarce: bool,
+    /// The contender that the others are compared with, if not the fastest peer.
+    compared_with: Option<&'static str>,
+    rounds: usize,
 }
 
-/// How somebody did: a sample for each round.
-pub struct Result {
+/// The samples of a contender, one for each round.
+pub struct Outcome {
     pub name: String,
-    pub is_peer: bool,
+    pub side: Side,
     pub samples: Vec<Sample>,
-    /// How many requests may be admitted in a round, if that is fewer than are asked for.
-    pub allowed: Option<u64>,
+    /// The most requests that may be allowed in a round, if more are asked for.
+    pub quota: Option<u64>,
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// For the record.
+    Full,
+    /// One short round, to see that everything works.
+    Short,
 }
 
 pub fn all() -> Vec<Scenario> {
-    let scenario = |title: &str, who, concurrency, keys, allowance| {
-        let title = format!("{concurrency} at once, {title}");
-        Scenario { title, who, concurrency, keys, allowance, is_scarce: false }
-    };
     let mut all = Vec::new();
-    for concurrency in [1, 64, 256, 1_024] {
-        all.push(scenario("10,000 keys", contenders::on_redis, concurrency, 10_000, SPREAD));
+    for at_once in [1, 64, 256, 1_024] {
+        all.push(on_redis(at_once, "10,000 keys", contenders::on_redis, 10_000, SPREAD));
+    }
+    let three = "three limits (in one check; peers in three layers)";
+    all.extend([
+        on_redis(256, "one hot key", contenders::on_redis_and_prefetched, 1, PLENTY),
+        on_redis(256, "one key that is denied", contenders::denying_on_redis, 1, SCARCE).scarce(),
+        on_redis(256, "each algorithm", contenders::algorithms_on_redis, 10_000, SPREAD),
+        on_redis(256, three, contenders::three_limits_on_redis, 10_000, PLENTY),
+    ]);
+    for at_once in [1, 64] {
+        all.extend([
+            in_memory(at_once, "one key", 1, ENOUGH),
+            in_memory(at_once, "100,000 keys", 100_000, SPREAD),
+        ]);
     }
     all.extend([
-        scenario("one hot key", contenders::on_redis_and_leased, 256, 1, PLENTY),
-        Scenario {
-            is_scarce: true,
-            ..scenario("one key that is refused", contenders::refusing_on_redis, 256, 1, SCARCE)
-        },
-        scenario("each algorithm", contenders::algorithms_on_redis, 256, 10_000, SPREAD),
-        scenario(
-            "three limits (in one check; peers in three layers)",
-            contenders::three_limits_on_redis,
-            256,
-            10_000,
-            PLENTY,
-        ),
+        over_http("in memory", contenders::axum_in_memory).against_governor(),
+        over_http("on Redis", contenders::axum_on_redis),
     ]);
-    for concurrency in [1, 64] {
-        let in_memory = contenders::in_memory;
+    for count in [2, 4] {
         all.extend([
-            scenario("in memory, one key", in_memory, concurrency, 1, ENOUGH),
-            scenario("in memory, 100,000 keys", in_memory, concurrency, 100_000, SPREAD),
+            of_replicas(count, "10,000 keys", 10_000, SPREAD),
+            of_replicas(count, "one key that is denied", 1, SCARCE).scarce(),
+        ]);
+    }
+    for (title, keys) in [("10,000 keys", 10_000), ("1,000,000 keys", 1_000_000)] {
+        all.extend([
+            of_growth("in memory", title, contenders::in_memory, keys).against_governor(),
+            of_growth("on Redis", title, contenders::algorithms_on_redis_and_fast_peers, keys),
         ]);
     }
     all
 }
 
+/// The contender of this name, from whichever scenario has it.
+pub fn contender(name: &str) -> Option<Contender> {
+    all().iter().flat_map(|it| (it.contenders)()).find(|it| it.name == name)
+}
+
+fn on_redis(
+    concurrency: usize,
+    title: &str,
+    contenders: fn() -> Vec<Contender>,
+    keys: usize,
+    allowance: Allowance,
+) -> Scenario {
+    Scenario {
+        title: format!("{concurrency} at once, {title}"),
+        way: Way::Loop,
+        contenders,
+        concurrency,
+        keys,
+        allowance,
+        is_scarce: false,
+        compared_with: None,
+        rounds: ROUNDS,
+    }
+}
+
+fn in_memory(concurrency: usize, title: &str, keys: usize, allowance: Allowance) -> Scenario {
+    let title = format!("in memory, {title}");
+    on_redis(concurrency, &title, contenders::in_memory, keys, allowance).against_governor()
+}
+
+/// wrk sends the keys itself: 10,000 of them.
+fn over_http(title: &str, contenders: fn() -> Vec<Contender>) -> Scenario {
+    let title = format!("HTTP {title}, 64 connections, 10,000 keys");
+    Scenario { title, way: Way::Http, ..on_redis(64, "", contenders, 10_000, SPREAD) }
+}
+
+fn of_replicas(count: usize, title: &str, keys: usize, allowance: Allowance) -> Scenario {
+    let title = format!("in each of {count} replicas, {title}");
+    let way = Way::Replicas(count);
+    Scenario { way, ..on_redis(64, &title, contenders::fast_on_redis, keys, allowance) }
+}
+
+fn of_growth(place: &str, title: &str, who: fn() -> Vec<Contender>, keys: usize) -> Scenario {
+    let title = format!("growth {place}, {title}");
+    // The first requests of a million keys take long enough to be measured once.
+    let rounds = if keys < 1_000_000 { 3 } else { 1 };
+    Scenario { title, way: Way::Growth, rounds, ..on_redis(256, "", who, keys, LASTING) }
+}
+
 impl Scenario {
-    /// Everybody in turn, and that in several rounds: what disturbs the machine for a while
-    /// disturbs all.
-    pub async fn run(&self, server: &Server) -> Vec<Result> {
-        let contenders = (self.who)(server);
+    fn against_governor(self) -> Self {
+        Self { compared_with: Some("tower_governor, headers"), ..self }
+    }
+
+    fn scarce(self) -> Self {
+        Self { is_scarce: true, ..self }
+    }
+
+    pub fn compared_with(&self) -> Option<&str> {
+        self.compared_with
+    }
+
+    pub fn shortened(self, length: Length) -> Self {
+        match length {
+            Length::Full => self,
+            Length::Short => Self { rounds: 1, ..self },
+        }
+    }
+
+    /// Fails early where a program is missing that the scenario needs.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if wrk is needed and cannot be started.
+    pub async fn check(&self) -> Result<(), Box<dyn Error>> {
+        if matches!(self.way, Way::Http) { http::check().await } else { Ok(()) }
+    }
+
+    /// About how long it takes.
+    pub fn expected(&self) -> Duration {
+        self.expected_turn() * (self.rounds * (self.contenders)().len()) as u32
+    }
+
+    fn expected_turn(&self) -> Duration {
+        match self.way {
+            Way::Loop => Duration::from_millis(600),
+            Way::Http => Duration::from_millis(1_100),
+            Way::Replicas(_) => Duration::from_millis(700),
+            Way::Growth => Duration::from_millis(700) + Duration::from_micros(6) * self.keys as u32,
+        }
+    }
+
+    /// All contenders in turn, and that in several rounds: a disturbance of the machine disturbs
+    /// all of them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a turn over HTTP fails.
+    pub async fn run(
+        &self,
+        server: &Server,
+        progress: &mut Progress,
+    ) -> Result<Vec<Outcome>, Box<dyn Error>> {
+        let contenders = (self.contenders)();
         let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
-        for _ in 0..ROUNDS {
+        for _ in 0..self.rounds {
             for (contender, samples) in contenders.iter().zip(&mut samples) {
+                progress.show(&self.title, &contender.name);
                 server.clear().await;
-                let load = Load { concurrency: self.concurrency, keys: self.keys, time: TURN };
-                samples.push((contender.measure)(load, self.allowance).await);
+                samples.push(self.turn(contender, server).await?);
+                progress.advance(self.expected_turn());
             }
         }
-        let of = |(Contender { name, is_peer, .. }, samples)| {
-            let allowed = self.is_scarce.then_some(u64::from(self.allowance.burst));
-            Result { name, is_peer, samples, allowed }
-        };
-        contenders.into_iter().zip(samples).map(of).collect()
+        let quota = self.is_scarce.then_some(u64::from(self.allowance.burst));
+        let outcome =
+            |(Contender { name, side, .. }, samples)| Outcome { name, side, samples, quota };
+        Ok(contenders.into_iter().zip(samples).map(outcome).collect())
+    }
+
+    async fn turn(&self, contender: &Contender, server: &Server) -> Result<Sample, Box<dyn Error>> {
+        let setup = Setup { redis_url: server.url(), allowance: self.allowance };
+        let grows = matches!(self.way, Way::Growth);
+        let load = Load { concurrency: self.concurrency, keys: self.keys, time: TURN, grows };
+        let job = |role| Job { role, contender: contender.name.clone(), setup: setup.clone() };
+        Ok(match self.way {
+            Way::Loop => contender.measure(setup, load).await,
+            Way::Http => http::turn(&job(Role::Server), contender.on_redis, load).await?,
+            Way::Replicas(count) => replicas::turn(&job(Role::Replica(load)), count).await,
+            Way::Growth => replicas::turn(&job(Role::Replica(load)), 1).await,
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks, as every contender reads it from a request.
+//! The user and the tenant of a request, as every contender reads them.
 
 use http::HeaderMap;
 
@@ -9,7 +9,7 @@ pub fn user(headers: &HeaderMap) -> Option<&str> {
     headers.get(KEY)?.to_str().ok()
 }
 
-/// A hundred users share a tenant, more or less: its name is the user's without the last digits.
+/// The tenant of about a hundred users: a user's name without the last two digits.
 pub fn tenant_of(user: &str) -> &str {
     user.get(..user.len().saturating_sub(2)).unwrap_or(user)
 }

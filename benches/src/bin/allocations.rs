@@ -1,14 +1,19 @@
-//! How often a request through the layer allocates, beyond what the request and the handler do.
+//! Allocations a request, beyond those of the request and the handler: tollgate's layer, and
+//! tower_governor's.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::time::Duration;
 
-use http::{Request, Response};
+use axum::body::Body;
+use http::{HeaderValue, Request, Response};
 use tollgate::key::Header;
 use tollgate::store::Store;
-use tollgate::{Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::{ConfigError, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::KeyExtractor;
+use tower_governor::{GovernorError, GovernorLayer};
 
 #[path = "../../../tests/support/redis_server.rs"]
 mod support;
@@ -18,46 +23,90 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 const REQUESTS: u64 = 1_000;
 
+/// The header with the key.
+const USER: &str = "x-user";
+
+/// A burst, and the time between two units.
+type Allowance = (u32, Duration);
+
+/// Up to three digits are left, six digits, none.
+const HUNDREDS: Allowance = (900, Duration::from_micros(1));
+const PLENTY: Allowance = (1_000_000, Duration::from_secs(60));
+const SCARCE: Allowance = (1, Duration::from_secs(60));
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = support::RedisServer::start();
     let _profiler = dhat::Profiler::builder().testing().build();
     let bare = per_request(service_fn(handler)).await;
     println!("| request | allocations |\n|---|--:|");
-    for (what, burst) in [("admitted", 500), ("refused", 1)] {
-        let memory = limited(MemoryStore::new(), "limit", burst)?;
-        println!("| {what}, in memory | {:.1} |", per_request(memory).await - bare);
+    let row = |what: &str, allocations: f64| println!("| {what} | {:.1} |", allocations - bare);
+
+    for (what, allowance) in [
+        ("allowed, 3 digits left", HUNDREDS),
+        ("allowed, 6 digits left", PLENTY),
+        ("denied", SCARCE),
+    ] {
+        let service = tollgate(MemoryStore::new(), "limit", allowance)?;
+        row(&format!("tollgate, in memory, {what}"), per_request(service).await);
+        let mut governor = governor(allowance);
+        let plain = governor.finish().ok_or("the numbers are not 0")?;
+        let service = GovernorLayer::<_, _, Body>::new(plain).layer(service_fn(handler));
+        row(&format!("tower_governor, {what}"), per_request(service).await);
+        let headers = governor.use_headers().finish().ok_or("the numbers are not 0")?;
+        let service = GovernorLayer::<_, _, Body>::new(headers).layer(service_fn(handler));
+        row(&format!("tower_governor, headers, {what}"), per_request(service).await);
     }
     let store = || RedisStore::builder().url(server.url());
-    let admitted = limited(store().connect().await?, "plenty", 500)?;
-    println!("| admitted, on Redis | {:.1} |", per_request(admitted).await - bare);
-    let asked = limited(store().deny_for(Duration::ZERO).connect().await?, "scarce", 1)?;
-    println!("| refused by Redis | {:.1} |", per_request(asked).await - bare);
-    let remembered = limited(store().connect().await?, "known", 1)?;
-    println!("| refused by the deny cache | {:.1} |", per_request(remembered).await - bare);
+    let service = tollgate(store().connect().await?, "plenty", PLENTY)?;
+    row("tollgate, on Redis, allowed, 6 digits left", per_request(service).await);
+    let asking = store().deny_for(Duration::ZERO).connect().await?;
+    row("tollgate, on Redis, denied", per_request(tollgate(asking, "scarce", SCARCE)?).await);
+    let service = tollgate(store().connect().await?, "cached", SCARCE)?;
+    row("tollgate, denied by its deny cache", per_request(service).await);
     Ok(())
 }
 
-fn handler(_: Request<()>) -> Ready<Result<Response<axum::body::Body>, Infallible>> {
-    ready(Ok(Response::new(axum::body::Body::empty())))
+fn handler(_: Request<()>) -> Ready<Result<Response<Body>, Infallible>> {
+    ready(Ok(Response::new(Body::empty())))
 }
 
-fn limited(
+fn tollgate(
     store: impl Store,
     name: &str,
-    burst: u64,
-) -> Result<
-    impl Service<Request<()>, Response = impl Sized, Error = Infallible> + Clone,
-    tollgate::ConfigError,
-> {
-    // As much as nobody uses up, or next to nothing.
-    let rate = if burst > 1 { 1_000_000_000 } else { 1 };
-    let limit = Limit::token_bucket(name, Quota::new(rate, Duration::from_secs(60)).burst(burst))?;
+    (burst, every): Allowance,
+) -> Result<impl Service<Request<()>, Response = impl Sized, Error = Infallible> + Clone, ConfigError>
+{
+    let quota = Quota::new(1, every).burst(burst.into());
     let layer = RateLimitLayer::builder(RateLimiter::new(store));
-    Ok(layer.limit(limit, Header::new("x-user")?).build()?.layer(service_fn(handler)))
+    let layer = layer.limit(Limit::token_bucket(name, quota)?, Header::new(USER)?).build()?;
+    Ok(layer.layer(service_fn(handler)))
 }
 
-/// One request after another, after some that warm up.
+type Governor = GovernorConfigBuilder<
+    User,
+    governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
+>;
+
+fn governor((burst, every): Allowance) -> Governor {
+    let mut builder = GovernorConfigBuilder::default().key_extractor(User);
+    builder.period(every).burst_size(burst);
+    builder
+}
+
+#[derive(Clone, Copy, Debug)]
+struct User;
+
+impl KeyExtractor for User {
+    type Key = String;
+
+    fn extract<T>(&self, request: &Request<T>) -> Result<String, GovernorError> {
+        let user = request.headers().get(USER).and_then(|user| user.to_str().ok());
+        user.map(str::to_owned).ok_or(GovernorError::UnableToExtractKey)
+    }
+}
+
+/// One request after another, after as many that warm up.
 async fn per_request<S, R>(mut service: S) -> f64
 where
     S: Service<Request<()>, Response = R, Error = Infallible>,
@@ -68,7 +117,7 @@ where
             before = dhat::HeapStats::get().total_blocks;
         }
         let mut request = Request::new(());
-        request.headers_mut().insert("x-user", http::HeaderValue::from_static("alice"));
+        request.headers_mut().insert(USER, HeaderValue::from_static("alice"));
         let Ok(service) = service.ready().await;
         let Ok(_) = service.call(request).await;
     }

@@ -11,9 +11,8 @@ use redis::{RedisResult, Script};
 use tokio::time::timeout;
 use tower::{Service, service_fn};
 
-use super::{Allowance, Contender};
-use crate::load::send;
-use crate::redis_server::Server;
+use super::{Allowance, Contender, Side};
+use crate::redis_server::connection;
 use crate::users::{tenant_of, user};
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("by_hand.lua")));
@@ -21,63 +20,48 @@ static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("by_
 /// allowed, remaining, retry after in us
 type Reply = (i64, u64, u64);
 
-pub(super) fn multiplexed(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("by hand, multiplexed", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let connection = server.connection().await;
-            let service = middleware(move |request| {
-                let (mut connection, key) = (connection.clone(), key("user", request));
-                async move { check(&mut connection, &key, allowance).await }
-            });
-            send(service, load, Some(&mut server.connection().await)).await
-        }
+pub(super) fn multiplexed() -> Contender {
+    Contender::new(Side::Peer, "by hand, multiplexed", |setup| async move {
+        let connection = connection(&setup.redis_url).await;
+        middleware(move |request| {
+            let (mut connection, key) = (connection.clone(), key("user", request));
+            async move { check(&mut connection, &key, setup.allowance).await }
+        })
     })
 }
 
-pub(super) fn three_multiplexed(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("3 x by hand, multiplexed", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let connection = server.connection().await;
-            let service = middleware(move |request| {
-                let mut connection = connection.clone();
-                let tenant = tenant_of(user(request.headers()).unwrap_or_default());
-                let keys = [key("user", request), format!("tenant:{tenant}"), "all".to_owned()];
-                async move {
-                    for key in &keys[..2] {
-                        let reply = check(&mut connection, key, allowance).await;
-                        if reply.0 == 0 {
-                            return reply;
-                        }
+pub(super) fn three_multiplexed() -> Contender {
+    Contender::new(Side::Peer, "3 x by hand, multiplexed", |setup| async move {
+        let connection = connection(&setup.redis_url).await;
+        middleware(move |request| {
+            let mut connection = connection.clone();
+            let tenant = tenant_of(user(request.headers()).unwrap_or_default());
+            let keys = [key("user", request), format!("tenant:{tenant}"), "all".to_owned()];
+            async move {
+                for key in &keys[..2] {
+                    let reply = check(&mut connection, key, setup.allowance).await;
+                    if reply.0 == 0 {
+                        return reply;
                     }
-                    check(&mut connection, &keys[2], allowance).await
                 }
-            });
-            send(service, load, Some(&mut server.connection().await)).await
-        }
+                check(&mut connection, &keys[2], setup.allowance).await
+            }
+        })
     })
 }
 
-pub(super) fn pooled(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("by hand, deadpool-redis", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let config = deadpool_redis::Config::from_url(server.url());
-            let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
-            let pool = pool.expect("the URL is one");
-            let service = middleware(move |request| {
-                let (pool, key) = (pool.clone(), key("user", request));
-                async move {
-                    let mut connection = pool.get().await.expect("the pool has one");
-                    check(&mut connection, &key, allowance).await
-                }
-            });
-            send(service, load, Some(&mut server.connection().await)).await
-        }
+pub(super) fn pooled() -> Contender {
+    Contender::new(Side::Peer, "by hand, deadpool-redis", |setup| async move {
+        let config = deadpool_redis::Config::from_url(setup.redis_url);
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        let pool = pool.expect("the URL is valid");
+        middleware(move |request| {
+            let (pool, key) = (pool.clone(), key("user", request));
+            async move {
+                let mut connection = pool.get().await.expect("the pool has a connection");
+                check(&mut connection, &key, setup.allowance).await
+            }
+        })
     })
 }
 
@@ -96,16 +80,17 @@ async fn check(connection: &mut impl ConnectionLike, key: &str, allowance: Allow
 }
 
 fn middleware<F>(
-    check: impl Fn(&Request<()>) -> F + Send + Sync + 'static,
-) -> impl Service<Request<()>, Response = Response<Body>, Error = Infallible, Future: Send>
+    check: impl Fn(&Request<Body>) -> F + Send + Sync + 'static,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
 + Clone
 + Send
++ Sync
 + 'static
 where
-    F: Future<Output = Reply> + Send,
+    F: Future<Output = Reply> + Send + 'static,
 {
     let check = Arc::new(check);
-    service_fn(move |request: Request<()>| {
+    service_fn(move |request: Request<Body>| {
         let decision = check(&request);
         async move {
             let (allowed, remaining, retry_after) = decision.await;

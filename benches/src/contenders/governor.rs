@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
 use http::Request;
 use tower::Layer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::KeyExtractor;
 use tower_governor::{GovernorError, GovernorLayer};
 
-use super::{Allowance, Contender, handler};
-use crate::load::{KEY, send};
+use super::{Allowance, Contender, Setup, Side, handler};
+use crate::load::KEY;
 
 #[derive(Clone, Copy, Debug)]
-struct User;
+pub struct User;
 
 impl KeyExtractor for User {
     type Key = String;
@@ -25,12 +26,14 @@ impl KeyExtractor for User {
 
 macro_rules! contender {
     ($name:literal, |$builder:ident| $config:expr) => {
-        Contender::peer($name, |load, Allowance { burst, every_ms }| async move {
+        Contender::new(Side::Peer, $name, |setup: Setup| async move {
+            let Allowance { burst, every_ms } = setup.allowance;
             let mut $builder = GovernorConfigBuilder::default().key_extractor(User);
             $builder.period(Duration::from_millis(every_ms.into())).burst_size(burst);
             let config = $config.finish().expect("the numbers are not 0");
-            send(GovernorLayer::new(config).layer(handler()), load, None).await
+            GovernorLayer::<_, _, Body>::new(config).layer(handler())
         })
+        .in_memory()
     };
 }
 

@@ -1,5 +1,5 @@
-//! Who is measured. Each is driven as a tower service, set up as its README says, but for what
-//! `report::NOTES` says.
+//! The limiters that are measured. Each is a tower service, set up as its README says, but for the
+//! exceptions in `report::NOTES`.
 
 mod by_hand;
 mod governor;
@@ -11,106 +11,195 @@ use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::{BoxError, Router};
 use http::{Request, Response};
-use tower::service_fn;
+use redis::aio::MultiplexedConnection;
+use serde::{Deserialize, Serialize};
 use tower::util::ServiceFn;
+use tower::{Service, service_fn};
 
-use crate::load::{Load, Sample};
-use crate::redis_server::Server;
+use crate::load::{Load, send};
+use crate::redis_server::connection;
+use crate::sample::Sample;
 
 pub use self::tollgate::ALGORITHMS;
 
-/// What every contender is to hold a key to: `burst` at once, then one unit each `every_ms`.
-#[derive(Clone, Copy, Debug)]
+/// The quota of every key: `burst` at once, then one unit each `every_ms`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Allowance {
     pub burst: u32,
     pub every_ms: u32,
 }
 
-/// One measurement, on a service of its own.
-type Measure = Box<dyn Fn(Load, Allowance) -> Pin<Box<dyn Future<Output = Sample>>>>;
+/// What a limiter is built from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    pub redis_url: String,
+    pub allowance: Allowance,
+}
 
-/// A limiter that takes part.
+/// What a contender is compared with, or as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Tollgate,
+    Peer,
+    /// No limiter at all.
+    Bare,
+}
+
+type Later<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// A service that takes part.
 pub struct Contender {
     pub name: String,
-    /// Whether it is one of those that tollgate is measured against.
-    pub is_peer: bool,
-    pub measure: Measure,
+    pub side: Side,
+    pub on_redis: bool,
+    measure: Box<dyn Fn(Setup, Load, Option<MultiplexedConnection>) -> Later<Sample>>,
+    app: Box<dyn Fn(Setup) -> Later<Router>>,
 }
 
 impl Contender {
-    fn peer<F: Future<Output = Sample> + 'static>(
-        name: &str,
-        measure: impl Fn(Load, Allowance) -> F + 'static,
-    ) -> Self {
-        Self { is_peer: true, ..Self::tollgate(name.to_owned(), measure) }
+    fn new<F, S, B>(side: Side, name: &str, build: impl Fn(Setup) -> F + Copy + 'static) -> Self
+    where
+        F: Future<Output = S> + 'static,
+        S: Limited<B>,
+        S::Future: Send + 'static,
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let measure = move |setup, load, redis| -> Later<Sample> {
+            Box::pin(async move { send(build(setup).await, load, redis).await })
+        };
+        let app = move |setup| -> Later<Router> {
+            Box::pin(async move { Router::new().route_service("/", build(setup).await) })
+        };
+        let (measure, app) = (Box::new(measure), Box::new(app));
+        Self { name: name.to_owned(), side, on_redis: true, measure, app }
     }
 
-    fn tollgate<F: Future<Output = Sample> + 'static>(
-        name: String,
-        measure: impl Fn(Load, Allowance) -> F + 'static,
-    ) -> Self {
-        let measure: Measure = Box::new(move |load, allowance| Box::pin(measure(load, allowance)));
-        Self { name, is_peer: false, measure }
+    fn in_memory(self) -> Self {
+        Self { on_redis: false, ..self }
+    }
+
+    /// One turn of a closed loop, on a service of its own.
+    pub async fn measure(&self, setup: Setup, load: Load) -> Sample {
+        let redis = if self.on_redis { Some(connection(&setup.redis_url).await) } else { None };
+        (self.measure)(setup, load, redis).await
+    }
+
+    /// The service as an axum app.
+    pub async fn app(&self, setup: Setup) -> Router {
+        (self.app)(setup).await
     }
 }
 
-type Handler = ServiceFn<fn(Request<()>) -> Ready<Result<Response<Body>, Infallible>>>;
+/// A service in front of the handler.
+trait Limited<B>:
+    Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static
+{
+}
 
-/// The service behind every limiter: it costs nothing.
+impl<S, B> Limited<B> for S where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+type Handler = ServiceFn<fn(Request<Body>) -> Ready<Result<Response<Body>, Infallible>>>;
+
+/// The service behind every limiter: next to no work.
 fn handler() -> Handler {
     service_fn(|_| ready(Ok(Response::new(Body::empty()))))
 }
 
-/// tollgate on Redis, under a token bucket, and its peers.
-pub fn on_redis(server: &Server) -> Vec<Contender> {
-    let tollgate = tollgate::on_redis(server, tollgate::TOKEN_BUCKET);
-    [vec![tollgate], peers_on_redis(server)].into_iter().flatten().collect()
+fn bare_service() -> Contender {
+    Contender::new(Side::Bare, "bare service", |_| ready(handler())).in_memory()
 }
 
-/// The same, and tollgate with leases.
-pub fn on_redis_and_leased(server: &Server) -> Vec<Contender> {
-    let mut all = on_redis(server);
-    all.insert(1, tollgate::leased(server));
-    all
+fn bare_axum() -> Contender {
+    Contender { name: "bare axum".to_owned(), ..bare_service() }
+}
+
+/// tollgate on Redis, under a token bucket, and its peers.
+pub fn on_redis() -> Vec<Contender> {
+    [vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)], peers_on_redis()].concat_all()
+}
+
+/// The same, and tollgate with prefetched units.
+pub fn on_redis_and_prefetched() -> Vec<Contender> {
+    let tollgate = vec![tollgate::on_redis(tollgate::TOKEN_BUCKET), tollgate::prefetched()];
+    [tollgate, peers_on_redis()].concat_all()
 }
 
 /// tollgate on Redis, under each algorithm, and its peers.
-pub fn algorithms_on_redis(server: &Server) -> Vec<Contender> {
-    let tollgate = ALGORITHMS.iter().map(|&it| tollgate::on_redis(server, it));
-    tollgate.chain(peers_on_redis(server)).collect()
+pub fn algorithms_on_redis() -> Vec<Contender> {
+    [ALGORITHMS.map(tollgate::on_redis).into(), peers_on_redis()].concat_all()
 }
 
-/// The same with refusals in mind: what tollgate remembers of them, and what it costs to ask.
-pub fn refusing_on_redis(server: &Server) -> Vec<Contender> {
-    let remembering = tollgate::on_redis(server, tollgate::TOKEN_BUCKET);
-    let asking = ALGORITHMS.iter().map(|&it| tollgate::always_asking(server, it));
-    [remembering].into_iter().chain(asking).chain(peers_on_redis(server)).collect()
+/// tollgate on Redis, under each algorithm, and its fast peers.
+pub fn algorithms_on_redis_and_fast_peers() -> Vec<Contender> {
+    [ALGORITHMS.map(tollgate::on_redis).into(), fast_peers_on_redis()].concat_all()
 }
 
-fn peers_on_redis(server: &Server) -> Vec<Contender> {
-    vec![
-        rate_tier::on_redis(server),
-        rate_limit_redis::on_redis(server),
-        by_hand::multiplexed(server),
-        by_hand::pooled(server),
-    ]
+/// tollgate on Redis with its deny cache, and under each algorithm without it; and its peers.
+pub fn denying_on_redis() -> Vec<Contender> {
+    let cached = vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)];
+    [cached, ALGORITHMS.map(tollgate::without_deny_cache).into(), peers_on_redis()].concat_all()
+}
+
+fn peers_on_redis() -> Vec<Contender> {
+    [fast_peers_on_redis(), vec![by_hand::pooled()]].concat_all()
+}
+
+fn fast_peers_on_redis() -> Vec<Contender> {
+    vec![rate_tier::on_redis(), rate_limit_redis::on_redis(), by_hand::multiplexed()]
+}
+
+/// tollgate on Redis, and those peers that can keep up.
+pub fn fast_on_redis() -> Vec<Contender> {
+    [vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)], fast_peers_on_redis()].concat_all()
 }
 
 /// Three limits in one check, and peers in three layers: for each user, each tenant, everybody.
-pub fn three_limits_on_redis(server: &Server) -> Vec<Contender> {
+pub fn three_limits_on_redis() -> Vec<Contender> {
     vec![
-        tollgate::three_on_redis(server),
-        rate_tier::three_on_redis(server),
-        rate_limit_redis::three_on_redis(server),
-        by_hand::three_multiplexed(server),
+        tollgate::three_on_redis(),
+        rate_tier::three_on_redis(),
+        rate_limit_redis::three_on_redis(),
+        by_hand::three_multiplexed(),
     ]
 }
 
 /// tollgate in memory, under each algorithm, and its peers.
-pub fn in_memory(_: &Server) -> Vec<Contender> {
-    let tollgate = ALGORITHMS.iter().map(|&it| tollgate::in_memory(it));
-    let peers = [governor::in_memory(), governor::in_memory_with_headers(), rate_tier::in_memory()];
-    tollgate.chain(peers).collect()
+pub fn in_memory() -> Vec<Contender> {
+    [vec![bare_service()], ALGORITHMS.map(tollgate::in_memory).into(), peers_in_memory()]
+        .concat_all()
+}
+
+fn peers_in_memory() -> Vec<Contender> {
+    vec![governor::in_memory_with_headers(), governor::in_memory(), rate_tier::in_memory()]
+}
+
+/// tollgate in memory behind axum, its peers, and axum alone.
+pub fn axum_in_memory() -> Vec<Contender> {
+    let tollgate = vec![tollgate::in_memory(tollgate::TOKEN_BUCKET)];
+    [vec![bare_axum()], tollgate, peers_in_memory()].concat_all()
+}
+
+/// tollgate on Redis behind axum, its peers, and axum alone.
+pub fn axum_on_redis() -> Vec<Contender> {
+    [vec![bare_axum()], on_redis()].concat_all()
+}
+
+trait ConcatAll {
+    fn concat_all(self) -> Vec<Contender>;
+}
+
+impl<const N: usize> ConcatAll for [Vec<Contender>; N] {
+    fn concat_all(self) -> Vec<Contender> {
+        self.into_iter().flatten().collect()
+    }
 }

@@ -7,12 +7,10 @@ use http::{Request, Response};
 use tower::{Layer, ServiceBuilder};
 use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
 
-use super::{Allowance, Contender, handler};
-use crate::load::send;
-use crate::redis_server::Server;
+use super::{Allowance, Contender, Setup, Side, handler};
 use crate::users::{tenant_of, user};
 
-/// Whose budget it is.
+/// The owner of the budget.
 #[derive(Clone, Copy, Debug)]
 enum Whose {
     Users,
@@ -34,41 +32,32 @@ impl KeyResolver for Whose {
     }
 }
 
-pub(super) fn on_redis(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("tower-rate-limit-redis", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let service = layer(&server, allowance, Whose::Users).await.layer(handler());
-            send(service, load, Some(&mut server.connection().await)).await
-        }
+pub(super) fn on_redis() -> Contender {
+    Contender::new(Side::Peer, "tower-rate-limit-redis", |setup| async move {
+        layer(&setup, Whose::Users).await.layer(handler())
     })
 }
 
-pub(super) fn three_on_redis(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("3 x tower-rate-limit-redis", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let service = ServiceBuilder::new()
-                .layer(layer(&server, allowance, Whose::Users).await)
-                .layer(layer(&server, allowance, Whose::Tenants).await)
-                .layer(layer(&server, allowance, Whose::Everybodys).await)
-                .service(handler());
-            send(service, load, Some(&mut server.connection().await)).await
-        }
+pub(super) fn three_on_redis() -> Contender {
+    Contender::new(Side::Peer, "3 x tower-rate-limit-redis", |setup| async move {
+        ServiceBuilder::new()
+            .layer(layer(&setup, Whose::Users).await)
+            .layer(layer(&setup, Whose::Tenants).await)
+            .layer(layer(&setup, Whose::Everybodys).await)
+            .service(handler())
     })
 }
 
-async fn layer(server: &Server, allowance: Allowance, whose: Whose) -> RateLimitLayer<Whose> {
-    let client = redis_0_32::Client::open(server.url()).expect("the URL is one");
-    let connection = client.get_multiplexed_async_connection().await.expect("Redis is there");
+async fn layer(setup: &Setup, whose: Whose) -> RateLimitLayer<Whose> {
+    let Allowance { burst, every_ms } = setup.allowance;
+    let client = redis_0_32::Client::open(&*setup.redis_url).expect("the URL is valid");
+    let connection = client.get_multiplexed_async_connection().await.expect("Redis is up");
     RateLimitLayer::builder()
         .conn(connection)
         .key_resolver(whose)
         // It counts no higher.
-        .capacity(u16::try_from(allowance.burst).unwrap_or(u16::MAX))
-        .emission_interval(Duration::from_millis(allowance.every_ms.into()))
+        .capacity(u16::try_from(burst).unwrap_or(u16::MAX))
+        .emission_interval(Duration::from_millis(every_ms.into()))
         .timeout(Duration::from_secs(5))
         .build()
 }

@@ -8,67 +8,60 @@ use redis::aio::ConnectionManagerConfig;
 use tower::{Layer, ServiceBuilder};
 use tower_rate_tier::{Quota, RateTier, RedisStorage, TierIdentity, TierLimitLayer};
 
-use super::{Allowance, Contender, handler};
-use crate::load::send;
-use crate::redis_server::Server;
+use super::{Allowance, Contender, Setup, Side, handler};
 use crate::users::{tenant_of, user};
 
 const TIER: &str = "all";
 
-pub(super) fn on_redis(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("tower-rate-tier", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let layer = layer(Some(&server), allowance, "user").await.identifier_fn(by_user);
-            send(layer.layer(handler()), load, Some(&mut server.connection().await)).await
-        }
+pub(super) fn on_redis() -> Contender {
+    Contender::new(Side::Peer, "tower-rate-tier", |setup| async move {
+        on_redis_by(&setup, "user").await.identifier_fn(by_user).layer(handler())
     })
 }
 
-pub(super) fn three_on_redis(server: &Server) -> Contender {
-    let server = server.clone();
-    Contender::peer("3 x tower-rate-tier", move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let by_tenant =
-                |headers: &HeaderMap| Some(TierIdentity::new(tenant_of(user(headers)?), TIER));
-            let everybody = |_: &HeaderMap| Some(TierIdentity::new("everybody", TIER));
-            let service = ServiceBuilder::new()
-                .layer(layer(Some(&server), allowance, "user").await.identifier_fn(by_user))
-                .layer(layer(Some(&server), allowance, "tenant").await.identifier_fn(by_tenant))
-                .layer(layer(Some(&server), allowance, "all").await.identifier_fn(everybody))
-                .service(handler());
-            send(service, load, Some(&mut server.connection().await)).await
-        }
+pub(super) fn three_on_redis() -> Contender {
+    Contender::new(Side::Peer, "3 x tower-rate-tier", |setup| async move {
+        let by_tenant =
+            |headers: &HeaderMap| Some(TierIdentity::new(tenant_of(user(headers)?), TIER));
+        let everybody = |_: &HeaderMap| Some(TierIdentity::new("everybody", TIER));
+        ServiceBuilder::new()
+            .layer(on_redis_by(&setup, "user").await.identifier_fn(by_user))
+            .layer(on_redis_by(&setup, "tenant").await.identifier_fn(by_tenant))
+            .layer(on_redis_by(&setup, "all").await.identifier_fn(everybody))
+            .service(handler())
     })
 }
 
 pub(super) fn in_memory() -> Contender {
-    Contender::peer("tower-rate-tier", |load, allowance| async move {
-        let layer = layer(None, allowance, "user").await.identifier_fn(by_user);
-        send(layer.layer(handler()), load, None).await
+    Contender::new(Side::Peer, "tower-rate-tier, in memory", |setup| async move {
+        layer(&setup, None).identifier_fn(by_user).layer(handler())
     })
+    .in_memory()
 }
 
 fn by_user(headers: &HeaderMap) -> Option<TierIdentity> {
     Some(TierIdentity::new(user(headers)?, TIER))
 }
 
-async fn layer(server: Option<&Server>, allowance: Allowance, prefix: &str) -> TierLimitLayer {
-    // As many as fit into its numbers, at the same rate.
-    let burst = allowance.burst.min(1_000_000_000);
-    let window = Duration::from_millis(allowance.every_ms.into()) * burst;
+async fn on_redis_by(setup: &Setup, prefix: &str) -> TierLimitLayer {
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(&*setup.redis_url).expect("the URL is valid");
+    let manager = client.get_connection_manager_with_config(config).await;
+    let storage = RedisStorage::new(manager.expect("Redis is up"))
+        .key_prefix(format!("trt:{prefix}:"))
+        .timeout(Duration::from_secs(5))
+        .plain_user_ids();
+    layer(setup, Some(storage))
+}
+
+fn layer(setup: &Setup, storage: Option<RedisStorage>) -> TierLimitLayer {
+    let Allowance { burst, every_ms } = setup.allowance;
+    // The greatest number it can count to, at the same rate.
+    let burst = burst.min(1_000_000_000);
+    let window = Duration::from_millis(every_ms.into()) * burst;
     let mut tiers =
         RateTier::builder().tier(TIER, Quota::with_window(burst, window)).default_tier(TIER);
-    if let Some(server) = server {
-        let config = ConnectionManagerConfig::new().set_response_timeout(None);
-        let manager = server.client().get_connection_manager_with_config(config).await;
-        let manager = manager.expect("Redis is there");
-        let storage = RedisStorage::new(manager)
-            .key_prefix(format!("trt:{prefix}:"))
-            .timeout(Duration::from_secs(5))
-            .plain_user_ids();
+    if let Some(storage) = storage {
         tiers = tiers.storage(Arc::new(storage));
     }
     TierLimitLayer::new(tiers.build())

@@ -1,4 +1,4 @@
-//! tollgate, in each of its ways.
+//! tollgate, in each of its configurations.
 
 use std::time::Duration;
 
@@ -8,9 +8,8 @@ use tollgate::store::{Prefetch, RedisStoreBuilder};
 use tollgate::{ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::Layer;
 
-use super::{Allowance, Contender, handler};
-use crate::load::{KEY, send};
-use crate::redis_server::Server;
+use super::{Allowance, Contender, Setup, Side, handler};
+use crate::load::KEY;
 use crate::users::{tenant_of, user};
 
 /// An algorithm by its name.
@@ -18,9 +17,9 @@ use crate::users::{tenant_of, user};
 pub struct Algorithm {
     pub name: &'static str,
     make: fn(&str, Quota) -> Result<Limit, ConfigError>,
-    /// Whether it has a burst and a rate, and not a number in a period.
+    /// Whether its quota is a burst and a rate, rather than a number in a period.
     has_rate: bool,
-    /// The most units.
+    /// The greatest capacity.
     capacity: u32,
 }
 
@@ -31,8 +30,8 @@ pub const TOKEN_BUCKET: Algorithm = Algorithm {
     capacity: u32::MAX,
 };
 
-/// All six, the sliding window with one cell and with ten; of the leaky bucket the meter, since the
-/// queue makes requests wait.
+/// All six: the sliding window with one sub-window and with ten, and the leaky bucket as a meter,
+/// since the queue delays requests.
 pub const ALGORITHMS: [Algorithm; 7] = [
     TOKEN_BUCKET,
     Algorithm { name: "leaky bucket", make: Limit::leaky_bucket_meter, ..TOKEN_BUCKET },
@@ -59,7 +58,7 @@ pub const ALGORITHMS: [Algorithm; 7] = [
 ];
 
 impl Algorithm {
-    /// The limit, for what is allowed.
+    /// The limit with this allowance.
     pub fn limit(&self, name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
         let every = Duration::from_millis(every_ms.into());
         let burst = burst.min(self.capacity);
@@ -72,75 +71,75 @@ impl Algorithm {
     }
 }
 
-pub fn on_redis(server: &Server, algorithm: Algorithm) -> Contender {
-    let name = format!("tollgate, {}", algorithm.name);
-    contender(server, name, move |builder, allowance| async move {
-        let limit = algorithm.limit("user", allowance);
-        layer(&RateLimiter::new(connect(builder).await), limit)
+pub(super) fn on_redis(algorithm: Algorithm) -> Contender {
+    on_redis_as(format!("tollgate, {}", algorithm.name), move |setup| async move {
+        layer(&connect(&setup, |it| it).await, algorithm.limit("user", setup.allowance))
     })
 }
 
-/// Without its memory of refusals.
-pub fn always_asking(server: &Server, algorithm: Algorithm) -> Contender {
-    let name = format!("tollgate, {}, always asking", algorithm.name);
-    contender(server, name, move |builder, allowance| async move {
-        let limit = algorithm.limit("user", allowance);
-        layer(&RateLimiter::new(connect(builder.deny_for(Duration::ZERO)).await), limit)
+pub(super) fn without_deny_cache(algorithm: Algorithm) -> Contender {
+    let name = format!("tollgate, {}, no deny cache", algorithm.name);
+    on_redis_as(name, move |setup| async move {
+        let store = connect(&setup, |it| it.deny_for(Duration::ZERO)).await;
+        layer(&store, algorithm.limit("user", setup.allowance))
     })
 }
 
-/// With blocks of units that are spent locally.
-pub fn leased(server: &Server) -> Contender {
-    contender(server, "tollgate, leased".to_owned(), |builder, allowance| async move {
-        let limit = TOKEN_BUCKET.limit("user", allowance);
-        let store = Prefetch::builder(connect(builder).await).limit_up_to(&limit, 100_000).build();
-        layer(&RateLimiter::new(store.expect("a bucket can be leased")), limit)
+/// With blocks of units that are charged in advance, and spent in the process.
+pub(super) fn prefetched() -> Contender {
+    on_redis_as("tollgate, prefetched".to_owned(), |setup| async move {
+        let limit = TOKEN_BUCKET.limit("user", setup.allowance);
+        let store = Prefetch::builder(store(&setup, |it| it).await);
+        let store = store.limit_up_to(&limit, 100_000).build();
+        layer(&RateLimiter::new(store.expect("a bucket can be prefetched")), limit)
     })
 }
 
-/// A user's limit, a tenant's and everybody's, in one check.
-pub fn three_on_redis(server: &Server) -> Contender {
-    contender(server, "tollgate, three limits".to_owned(), |builder, allowance| async move {
-        let by_user = Header::new(KEY).expect("it is a name");
+/// The limits of a user, of a tenant and of everybody, in one check.
+pub(super) fn three_on_redis() -> Contender {
+    on_redis_as("tollgate, three limits".to_owned(), |setup| async move {
+        let by_user = Header::new(KEY).expect("the name is valid");
         let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
-        RateLimitLayer::builder(RateLimiter::new(connect(builder).await))
-            .limit(TOKEN_BUCKET.limit("user", allowance), by_user)
-            .limit(TOKEN_BUCKET.limit("tenant", allowance), by_tenant)
-            .limit(TOKEN_BUCKET.limit("all", allowance), Global)
+        RateLimitLayer::builder(connect(&setup, |it| it).await)
+            .limit(TOKEN_BUCKET.limit("user", setup.allowance), by_user)
+            .limit(TOKEN_BUCKET.limit("tenant", setup.allowance), by_tenant)
+            .limit(TOKEN_BUCKET.limit("all", setup.allowance), Global)
             .build()
             .expect("the names are different")
     })
 }
 
-pub fn in_memory(algorithm: Algorithm) -> Contender {
-    let name = format!("tollgate, {}", algorithm.name);
-    Contender::tollgate(name, move |load, allowance| async move {
-        let layer = layer(&RateLimiter::in_memory(), algorithm.limit("user", allowance));
-        send(layer.layer(handler()), load, None).await
+pub(super) fn in_memory(algorithm: Algorithm) -> Contender {
+    let name = format!("tollgate, {}, in memory", algorithm.name);
+    Contender::new(Side::Tollgate, &name, move |setup: Setup| async move {
+        let limit = algorithm.limit("user", setup.allowance);
+        layer(&RateLimiter::in_memory(), limit).layer(handler())
+    })
+    .in_memory()
+}
+
+fn on_redis_as<F: Future<Output = RateLimitLayer>>(
+    name: String,
+    layer: impl Fn(Setup) -> F + Copy + 'static,
+) -> Contender {
+    Contender::new(Side::Tollgate, &name, move |setup| async move {
+        layer(setup).await.layer(handler())
     })
 }
 
 fn layer(limiter: &RateLimiter, limit: Limit) -> RateLimitLayer {
-    let by_user = Header::new(KEY).expect("it is a name");
-    RateLimitLayer::builder(limiter).limit(limit, by_user).build().expect("it is one limit")
+    let by_user = Header::new(KEY).expect("the name is valid");
+    RateLimitLayer::builder(limiter).limit(limit, by_user).build().expect("one limit is valid")
 }
 
-async fn connect(builder: RedisStoreBuilder) -> RedisStore {
-    builder.connect().await.expect("Redis is there")
+async fn connect(
+    setup: &Setup,
+    configure: fn(RedisStoreBuilder) -> RedisStoreBuilder,
+) -> RateLimiter {
+    RateLimiter::new(store(setup, configure).await)
 }
 
-fn contender<F: Future<Output = RateLimitLayer>>(
-    server: &Server,
-    name: String,
-    layer: impl Fn(RedisStoreBuilder, Allowance) -> F + Copy + 'static,
-) -> Contender {
-    let server = server.clone();
-    Contender::tollgate(name, move |load, allowance| {
-        let server = server.clone();
-        async move {
-            let builder = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(5));
-            let service = layer(builder, allowance).await.layer(handler());
-            send(service, load, Some(&mut server.connection().await)).await
-        }
-    })
+async fn store(setup: &Setup, configure: fn(RedisStoreBuilder) -> RedisStoreBuilder) -> RedisStore {
+    let builder = RedisStore::builder().url(&*setup.redis_url).deadline(Duration::from_secs(5));
+    configure(builder).connect().await.expect("Redis is up")
 }
