@@ -1,5 +1,7 @@
 //! Limits as configuration: a period has a unit, and mistakes are errors that say what to write.
 
+#![cfg(feature = "serde")]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! The sequences in `tests/vectors`, on both stores.
 
+#![cfg(feature = "serde")]
+
 #[cfg(feature = "redis")]
 mod support;
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::range::{bucket, check_log, check_name, check_quota, sub_window_length, window};
+use super::quota::period;
 use super::{ConfigError, Quota};
 use crate::algorithm::{
     Anchor, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow, TokenBucket,
@@ -279,7 +280,7 @@ impl fmt::Display for Limit {
     /// The algorithm and the quota, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.quota();
-        write!(f, "{} per {:?}", quota.limit(), quota.period())?;
+        write!(f, "{} per {}", quota.limit(), period::write(quota.period()))?;
         if let Some(burst) = quota.explicit_burst() {
             write!(f, ", burst {burst}")?;
         }
