@@ -235,7 +235,7 @@ impl Batch {
         self.keys.iter()
     }
 
-    /// What the script gets.
+    /// The request for the script.
     pub(super) fn body(&self) -> Vec<u8> {
         let mut body = wire::Body::new(self.limits.iter().map(|(algorithm, _)| algorithm));
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();

@@ -1,10 +1,10 @@
 //! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
 
 use crate::algorithm::{Algorithm, Anchor, Bucket, First, Followed, MAX_EXACT, Mode};
-use crate::decision::{Micros, Verdict};
+use crate::decision::Verdict;
 use crate::{Op, Receipt};
 
-/// The status of a verdict, as in `scripts/head.lua`.
+/// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
 const NEVER: i64 = 2;
 const UNREADABLE: i64 = 4;
@@ -25,7 +25,7 @@ pub(super) struct Charge {
 /// In place of the receipt of a refund that has none: no charge was made that late.
 const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 
-/// `ARGV[2]`: the limits, then what is asked under them.
+/// `ARGV[1]`: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
 impl Body {
@@ -69,23 +69,33 @@ impl Body {
         self.push(charge.cost.into(), 4);
     }
 
+    /// The algorithm by the name of its file in `scripts/`, and its numbers.
     fn push_limit(&mut self, limit: &Algorithm) {
-        let (algorithm, numbers) = match limit {
+        let (name, numbers) = match limit {
             Algorithm::FixedWindow(rule) => {
-                (1, [rule.limit, rule.period, u64::from(rule.anchor == Anchor::Clock), 0])
+                let aligned = u64::from(rule.anchor == Anchor::Clock);
+                ("fixed_window", [rule.limit, rule.period, aligned, 0])
             }
-            Algorithm::SlidingWindow(rule) => (2, [rule.limit, rule.length, rule.cells.into(), 0]),
-            Algorithm::SlidingLog(rule) => (3, [rule.limit, rule.period, 0, 0]),
-            Algorithm::TokenBucket(rule) => (4, bucket(&rule.0, 0)),
+            Algorithm::SlidingWindow(rule) => {
+                ("sliding_window", [rule.limit, rule.length, rule.cells.into(), 0])
+            }
+            Algorithm::SlidingLog(rule) => ("sliding_log", [rule.limit, rule.period, 0, 0]),
+            Algorithm::TokenBucket(rule) => ("bucket", bucket(&rule.0, 0)),
             Algorithm::LeakyBucket(rule) => {
-                (5, bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
+                ("bucket", bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
             }
-            Algorithm::Gcra(rule) => (6, bucket(&rule.0, 0)),
+            Algorithm::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
         };
-        self.push(algorithm, 1);
+        self.push_name(name);
         for number in numbers {
             self.push(number, 7);
         }
+    }
+
+    /// A name, which ends with a zero byte.
+    fn push_name(&mut self, name: &str) {
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(0);
     }
 
     /// The lowest `bytes` bytes of a number, the highest first.
@@ -96,11 +106,6 @@ impl Body {
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
-}
-
-/// `ARGV[1]`, the time: empty for the server's own.
-pub(super) fn time(set: Option<Micros>) -> String {
-    set.map_or_else(String::new, |now| now.to_string())
 }
 
 /// Stands where a run's answers are counted, if they are told in short.
