@@ -14,14 +14,15 @@
 --          of one budget are answered in short: 0, how many are allowed; if any are, remaining,
 --          reset_after and slack of the first; if any are not, their verdict. After each charge
 --          `cost` less remains, and reset_after grows at the limit's rate
-local now, grace = ...
+local now, grace, at = ...
 local EACH, CHARGE = 4, 0
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 local keys, request, unpack_from = KEYS, ARGV[1], struct.unpack
 local read, write = include('stored')
 
 local limits, all_are_whole = {}, true
-local count, at = unpack_from('>I2', request)
+local count
+count, at = unpack_from('>I2', request, at)
 for l = 1, count do
   local algorithm
   local limit = {}

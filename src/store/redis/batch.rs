@@ -235,6 +235,15 @@ impl Batch {
         self.keys.iter()
     }
 
+    /// The key, the limit and the cost, if the batch is one charge of one budget.
+    pub(super) fn lone(&self) -> Option<(&str, &Algorithm, u32)> {
+        let mut sent = self.runs.iter().filter(|run| run.times > 0);
+        let run = sent.next().filter(|run| self.is_alone(run))?;
+        let charge = &self.charges[run.first];
+        let (limit, _) = &self.limits[usize::from(charge.limit)];
+        sent.next().is_none().then_some((self.keys.get(charge.key.into()), limit, charge.cost))
+    }
+
     /// The request for the script.
     pub(super) fn body(&self) -> Vec<u8> {
         let mut body = wire::Body::new(self.limits.iter().map(|(algorithm, _)| algorithm));

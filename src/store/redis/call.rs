@@ -5,6 +5,7 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value
 
 use super::batch::Batch;
 use super::{script, wire};
+use crate::algorithm::Algorithm;
 use crate::decision::Micros;
 
 /// Bytes of the other arguments: the script's hash, a number, a time.
@@ -12,7 +13,15 @@ const OTHER_BYTES: usize = 96;
 
 /// The command for a batch. `time` is the time to decide by, if it is not the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
-    by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time)
+    match batch.lone() {
+        Some((key, limit, cost)) => lone(key, limit, cost, time),
+        None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time),
+    }
+}
+
+/// The command for one charge, with a cost above 0. Its reply is that for a batch of this charge.
+pub(super) fn lone(key: &str, limit: &Algorithm, cost: u32, time: Option<Micros>) -> Cmd {
+    by_hash([key].into_iter(), key.len(), &wire::lone(limit, cost), time)
 }
 
 fn by_hash<'a>(
@@ -50,11 +59,13 @@ pub(super) async fn run(
     }
 }
 
-/// The numbers that the script answers. An answer of another type is not described: it may be as
-/// long as the server likes.
+/// The numbers that the script answers, as a list or packed. An answer of another type is not
+/// described: it may be as long as the server likes.
 async fn ask(call: &Cmd, connection: &mut MultiplexedConnection) -> RedisResult<Vec<i64>> {
-    let Value::Array(values) = call.query_async::<Value>(connection).await? else {
-        return Err(wrong_type());
+    let values = match call.query_async::<Value>(connection).await? {
+        Value::Array(values) => values,
+        Value::BulkString(packed) => return wire::unpack(&packed).ok_or_else(wrong_type),
+        _ => return Err(wrong_type()),
     };
     let number = |value: Value| match value {
         Value::Int(number) => Ok(number),

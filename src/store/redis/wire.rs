@@ -1,4 +1,5 @@
-//! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
+//! What is sent to the script, and what comes back: the other side of `scripts/main.lua` and
+//! `scripts/batch.lua`.
 
 use crate::algorithm::{Algorithm, Anchor, Bucket, First, Followed, MAX_EXACT, Mode};
 use crate::decision::Verdict;
@@ -25,12 +26,21 @@ pub(super) struct Charge {
 /// In place of the receipt of a refund that has none: no charge was made that late.
 const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 
-/// `ARGV[1]`: the limits, then the runs.
+/// `ARGV[1]` of a batch: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
+
+/// `ARGV[1]` of a single charge, with a cost above 0.
+pub(super) fn lone(limit: &Algorithm, cost: u32) -> Vec<u8> {
+    let mut body = Body(Vec::with_capacity(64));
+    body.push_limit(limit);
+    body.push(cost.into(), 4);
+    body.0
+}
 
 impl Body {
     pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = &'a Algorithm>) -> Self {
         let mut body = Self(Vec::with_capacity(64));
+        body.push_name("batch");
         body.push(limits.len() as u64, 2);
         limits.for_each(|limit| body.push_limit(limit));
         body
@@ -110,6 +120,12 @@ impl Body {
 
 /// Stands where a run's answers are counted, if they are told in short.
 pub(super) const IN_SHORT: u16 = 0;
+
+/// The numbers of a packed reply, eight bytes each.
+pub(super) fn unpack(packed: &[u8]) -> Option<Vec<i64>> {
+    let (numbers, []) = packed.as_chunks() else { return None };
+    Some(numbers.iter().map(|number| i64::from_be_bytes(*number)).collect())
+}
 
 /// What the script has answered, to be read from the start.
 pub(super) struct Reply<'a>(&'a [i64]);
