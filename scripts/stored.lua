@@ -32,12 +32,12 @@ local function write(key, value, ends_at, old_end, is_head, now, grace)
   local expires_at = ends_at + -ends_at % 1000000
   local keeps_expiry = old_end and old_end + -old_end % 1000000 == expires_at
   if keeps_expiry or is_head then
-    -- '0': Redis would have to format a number.
+    -- '0': an argument that is a number takes Redis longer to format.
     redis.call('SETRANGE', key, '0', value)
     -- Under a time set by hand the server's expiry goes on: it is put off.
     if keeps_expiry and grace == 0 then return end
   end
-  local ttl = math.max(math.ceil((expires_at - now) / 1000), 1) + grace
+  local ttl = string.format('%d', math.max(math.ceil((expires_at - now) / 1000), 1) + grace)
   if keeps_expiry or is_head then
     redis.call('PEXPIRE', key, ttl)
   else
