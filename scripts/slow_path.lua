@@ -74,10 +74,11 @@ end
 
 -- Answers identical charges of a budget in short: what is left, divided by the cost, says how many
 -- fit, and together they leave the state that they leave one by one. Returns whether it could.
-local function decide_in_short(budget, times, cost)
+local function charge_in_short(times, k, l, cost)
+  local budget, unreadable = load(k, l)
   local slack = 0
   if budget.slack then slack = budget.slack(cost) end
-  if not slack then return false end
+  if not slack or unreadable > 0 then return false end
   local _, left = budget.decide(0, 'dry')
   local allowed = math.min(math.floor(left / cost), times)
   reply[n + 1], reply[n + 2] = IN_SHORT, allowed
@@ -89,29 +90,14 @@ local function decide_in_short(budget, times, cost)
     budget.decide(allowed * cost, 'commit')
   end
   if allowed < times then answer(budget.decide(cost, 'commit')) end
+  keep(k, budget.save())
   return true
-end
-
-local function decide_run(op, times, k, l, cost)
-  local budget, unreadable = load(k, l)
-  local effect = op == CHARGE and cost > 0 and 'commit' or 'dry'
-  local can_be_short = times > 1 and effect == 'commit' and unreadable == 0
-  if can_be_short and decide_in_short(budget, times, cost) then
-    return keep(k, budget.save())
-  end
-  repeated(times, function()
-    local status, remaining, retry_after, reset_after, delay = budget.decide(cost, effect)
-    answer(status + unreadable, remaining, retry_after, reset_after, delay)
-    unreadable = 0
-    return status == ALLOWED and op == CHARGE
-  end)
-  if op == CHARGE then keep(k, budget.save()) end
 end
 
 -- The charges of a group: key, limit, cost, and of a refund the time and the cost of the refunded
 -- charge.
 local key_of, limit_of, cost_of, charged_at_of, charged_of = {}, {}, {}, {}, {}
-local unreadable_of, is_allowed = {}, {}
+local is_allowed = {}
 -- What the fast path makes of the group's charges.
 local new_of, remaining_of, reset_after_of, delay_of, old_end_of = {}, {}, {}, {}, {}
 
@@ -136,26 +122,27 @@ local function charge_fast(size)
   return true
 end
 
+-- Returns whether all were charged.
 local function decide_group(op, size)
-  if op == CHARGE and charge_fast(size) then return true end
+  if op == CHARGE and size > 1 and charge_fast(size) then return true end
   local all_allowed = true
-  for i = 1, size do
-    local budget, unreadable = load(key_of[i], limit_of[i])
-    unreadable_of[i] = unreadable
-    is_allowed[i] = budget.decide(cost_of[i], 'dry') == ALLOWED
+  -- A charge that is a group by itself is decided below, at once.
+  for i = 1, size > 1 and size or 0 do
+    is_allowed[i] = load(key_of[i], limit_of[i]).decide(cost_of[i], 'dry') == ALLOWED
     all_allowed = all_allowed and is_allowed[i]
   end
+  local status, remaining, retry_after, reset_after, delay
   for i = 1, size do
     local cost, effect = cost_of[i], 'dry'
     if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'settle' end
     -- A charge that fits consumes nothing if another one of the group is denied.
     if not all_allowed and is_allowed[i] then cost = 0 end
-    local budget = load(key_of[i], limit_of[i])
-    local status, remaining, retry_after, reset_after, delay = budget.decide(cost, effect)
-    answer(status + unreadable_of[i], remaining, retry_after, reset_after, delay)
+    local budget, unreadable = load(key_of[i], limit_of[i])
+    status, remaining, retry_after, reset_after, delay = budget.decide(cost, effect)
+    answer(status + unreadable, remaining, retry_after, reset_after, delay)
     if effect ~= 'dry' then keep(key_of[i], budget.save()) end
   end
-  return all_allowed and op == CHARGE
+  return all_allowed and status == ALLOWED and op == CHARGE
 end
 
 local function refund_or_reset(op, size)
@@ -179,8 +166,8 @@ end
 -- Decides a run. Returns the length of the reply, and where the request goes on.
 local function decide(length, op, size, times, k, l, cost, next)
   n = length
-  if size == 1 and op <= PEEK then
-    decide_run(op, times, k, l, cost)
+  if op == CHARGE and size == 1 and times > 1 and cost > 0
+    and charge_in_short(times, k, l, cost) then
     return n, next
   end
   key_of[1], limit_of[1], cost_of[1] = k, l, cost
