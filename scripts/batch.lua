@@ -15,7 +15,7 @@
 --          reset_after and slack of the first; if any are not, their verdict. After each charge
 --          `cost` less remains, and reset_after grows at the limit's rate
 local now, grace, at = ...
-local EACH, CHARGE = 4, 0
+local EACH, CHARGE, ALLOWED = 4, 0, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 local keys, request, unpack_from = KEYS, ARGV[1], struct.unpack
 local read, write = include('stored')
@@ -54,7 +54,18 @@ local function value_of(k, limit)
   return value
 end
 
-local reply, n = {now}, 1
+local reply = {now}
+
+local function answer(status, remaining, retry_after, reset_after, delay)
+  local n = #reply
+  if status == ALLOWED and delay == 0 then
+    reply[n + 1], reply[n + 2] = remaining, reset_after
+  else
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] =
+      -1 - status, remaining, retry_after, reset_after, delay
+  end
+end
+
 -- What the fast path does not decide.
 local decide, write_changes
 
@@ -74,22 +85,15 @@ while at <= last do
       value, remaining, reset_after, delay, old_end =
         charge(value_of(k, limit), cost, now, p1, p2, p3, p4)
     end
-    if not value then
+    if value then
+      write(keys[k], value, now + reset_after, old_end, false, now, grace)
+      answer(ALLOWED, remaining, -1, reset_after, delay)
+    else
       if not decide then
         decide, write_changes =
-          include('slow_path', now, grace, write, value_of, values, limits, reply)
+          include('slow_path', now, grace, write, value_of, values, limits, reply, answer)
       end
-      n, at = decide(n, op, size, times, k, l, cost, at)
-    else
-      write(keys[k], value, now + reset_after, old_end, false, now, grace)
-      if delay == 0 then
-        reply[n + 1], reply[n + 2] = remaining, reset_after
-        n = n + 2
-      else
-        reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] =
-          -2, remaining, -1, reset_after, delay
-        n = n + 5
-      end
+      at = decide(op, size, times, k, l, cost, at)
     end
   end
 end

@@ -12,7 +12,7 @@
 --   refund  (units, charged_at, charged): takes back units of a charge of `charged` units
 --   slack   (cost): bucket.lua. Algorithms without it have the same reset_after after each charge
 --   save    (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
-local now, grace, write, value_of, values, limits, reply = ...
+local now, grace, write, value_of, values, limits, reply, answer = ...
 local keys, request = KEYS, ARGV[1]
 local ALLOWED = 1
 local CHARGE, PEEK, REFUND = 0, 1, 2
@@ -20,25 +20,11 @@ local CHARGE, PEEK, REFUND = 0, 1, 2
 local IN_SHORT = 0
 local NEXT_CHARGE, RECEIPT = '>I2I2I4', '>I7I4'
 
--- How many numbers the reply has.
-local n
-
-local function answer(status, remaining, retry_after, reset_after, delay)
-  if status == ALLOWED and delay == 0 then
-    reply[n + 1], reply[n + 2] = remaining, reset_after
-    n = n + 2
-  else
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] =
-      -1 - status, remaining, retry_after, reset_after, delay
-    n = n + 5
-  end
-end
-
 -- Answers a group `times` times, or until it is denied.
 local function repeated(times, decide_once)
   if times == 1 then return decide_once() end
-  n = n + 1
-  local place, answers = n, 0
+  local place, answers = #reply + 1, 0
+  reply[place] = answers
   repeat
     answers = answers + 1
     local again = decide_once()
@@ -81,12 +67,11 @@ local function charge_in_short(times, k, l, cost)
   if not slack or unreadable > 0 then return false end
   local _, left = budget.decide(0, 'dry')
   local allowed = math.min(math.floor(left / cost), times)
+  local n = #reply
   reply[n + 1], reply[n + 2] = IN_SHORT, allowed
-  n = n + 2
   if allowed > 0 then
     local _, remaining, _, reset_after = budget.decide(cost, 'dry')
-    reply[n + 1], reply[n + 2], reply[n + 3] = remaining, reset_after, slack
-    n = n + 3
+    reply[n + 3], reply[n + 4], reply[n + 5] = remaining, reset_after, slack
     budget.decide(allowed * cost, 'commit')
   end
   if allowed < times then answer(budget.decide(cost, 'commit')) end
@@ -163,12 +148,11 @@ local function refund_or_reset(op, size)
   return op == REFUND
 end
 
--- Decides a run. Returns the length of the reply, and where the request goes on.
-local function decide(length, op, size, times, k, l, cost, next)
-  n = length
+-- Decides a run. Returns where the request goes on.
+local function decide(op, size, times, k, l, cost, next)
   if op == CHARGE and size == 1 and times > 1 and cost > 0
     and charge_in_short(times, k, l, cost) then
-    return n, next
+    return next
   end
   key_of[1], limit_of[1], cost_of[1] = k, l, cost
   for i = 1, size do
@@ -181,7 +165,7 @@ local function decide(length, op, size, times, k, l, cost, next)
   end
   local decide_once = op <= PEEK and decide_group or refund_or_reset
   repeated(times, function() return decide_once(op, size) end)
-  return n, next
+  return next
 end
 
 local function write_changes()
