@@ -8,7 +8,7 @@ TESTED = -p tollgate -p tollgate-replay
 NIGHTLY ?= nightly
 
 .PHONY: help test check doc features msrv minimal package deny public-types test-image bench micro \
-	attack redis wrk
+	attack lint-lua redis wrk luacheck
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,12 +19,15 @@ test: redis ## everything, on a redis-server that the tests start themselves ($R
 	  cargo test --no-default-features --features "$$features" --lib --tests || exit 1; \
 	done
 
-check: ## format, lints, and the most different sets of features
+check: lint-lua ## format, lints, and the most different sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	for features in $(FEWER_FEATURES) axum tonic; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
+
+lint-lua: luacheck ## luacheck over scripts/
+	luacheck -q scripts
 
 doc: ## the documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
@@ -67,3 +70,7 @@ redis: ## a redis-server, installed if there is none
 # Installs wrk, the HTTP client of the benchmarks, where it is missing.
 wrk:
 	@command -v wrk >/dev/null || sh tests/install-wrk.sh
+
+# Installs luacheck where it is missing.
+luacheck:
+	@command -v luacheck >/dev/null || sh tests/install-luacheck.sh

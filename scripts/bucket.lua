@@ -1,53 +1,60 @@
--- A level that drains evenly: what token_bucket.lua, leaky_bucket.lua and gcra.lua share.
+-- The token bucket, the leaky bucket and GCRA: a level that drains evenly.
 -- Twin: src/algorithm/bucket.rs, which has the reasons.
 --
--- value    35 bytes, or false for an untouched budget:
+-- The level is what is missing from a token bucket, the water in a leaky bucket, and how far GCRA's
+-- theoretical arrival time is ahead.
+--
+-- value    35 bytes:
 --            B  kind   I7 at     time in us at which `used` was held
 --                      I7 used   in parts of 1/micros of a unit
 --                      I7 units, I6 micros: `units` drain in `micros` us, in lowest terms
---                      I7 since  time of the first charge that can be taken back
---          20 more if it goes on at another rate once it is down to `low` units:
+--                      I7 since  time of the first charge that can be refunded
+--          20 more bytes if another rate applies once the level is down to `low` units:
 --                      I7 low, I7 units, I6 micros
--- limit    units, micros, capacity (in units), queue: 1 if an admitted check has to wait for the
---          level to drain, else 0
-local KIND = 4
-local LEVEL, LEVEL_SIZE = '>BI7I7I7I6I7', 35
-local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
+-- limit    units, micros, capacity (in units), queue: 1 if an allowed check waits until the level
+--          has drained, else 0
+local KIND, LEVEL, LEVEL_SIZE = 4, '>BI7I7I7I6I7', 35
 
-local units, micros, capacity, queue = ...
-
-local function usual(value, cost)
+-- The fast path: a charge that fits, under the stored rate. Returns the new value, remaining,
+-- reset_after, delay, and the time until which the stored value matters. Returns nil if the slow
+-- path has to decide.
+local function charge(value, cost, now, units, micros, capacity, queue)
   local used, since, old_end = 0, now, nil
   if value then
     if #value ~= LEVEL_SIZE then return nil end
-    local kind, at, was_used, u, m, was_since = unpack_from(LEVEL, value)
-    if kind ~= KIND or u ~= units or m ~= micros or at > now
-      or was_used > MAX_EXACT or was_used > 2 * MAX_REFILL * units then
+    local kind, at, was_used, u, m, was_since = struct.unpack(LEVEL, value)
+    if kind ~= KIND or u ~= units or m ~= micros or at > now or was_used > capacity * micros then
       return nil
     end
     local left = was_used - (now - at) * units
     if left > 0 then used, since = left, was_since end
     old_end = at + (was_used + -was_used % units) / units
   end
-  -- What is free after the charge.
-  local free = (capacity - cost) * micros - used
-  if free < 0 then return nil end
+  local free_after = (capacity - cost) * micros - used
+  if free_after < 0 then return nil end
   local level, delay = used + cost * micros, 0
-  if queue == 1 then delay = ceil(used / units) end
-  -- Divided without a rest, it is exact.
-  return pack(LEVEL, KIND, now, level, units, micros, since),
-    (free - free % micros) / micros, (level + -level % units) / units, delay,
-    old_end
+  if queue == 1 then delay = math.ceil(used / units) end
+  -- Divisions without a remainder are exact.
+  return struct.pack(LEVEL, KIND, now, level, units, micros, since),
+    (free_after - free_after % micros) / micros, (level + -level % units) / units, delay, old_end
 end
 
-local function machine()
+-- The slow path: see slow_path.lua.
+local function new_budget(now, units, micros, capacity, queue)
+  local DENIED, ALLOWED, EXCEEDS_CAPACITY, UNREADABLE = 0, 1, 2, 4
+  local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
+  local MAX_EXACT = 2 ^ 53 - 1
+  -- More us than any level takes to drain at two rates: ten leap years for each.
+  local MAX_DRAIN = 2 * 10 * 366 * 86400 * 1000000
+  local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
   -- The level, as stored.
   local at, used, u, m, since, low, low_u, low_m
-  -- What was stored, if it is not over, whether more than draining happened to it, whether it has to
-  -- be stored anew, and until when.
+  -- The stored level, if it has not drained; whether more than draining happened to it; whether it
+  -- has to be stored again, and until when it matters.
   local stored_at, stored_used, moved, changed, ends_at
 
-  -- How long it takes from `at` until `units_left` units or less are left of `parts`.
+  -- The time from `at` until `units_left` units or fewer are left of `parts`.
   local function time_until(parts, units_left)
     if low and units_left < low then
       return ceil(max(parts - low * m, 0) / u) + ceil((low - units_left) * low_m / low_u)
@@ -57,7 +64,13 @@ local function machine()
     return ceil(above / u)
   end
 
-  -- The level under a quota that may not yet have been in force.
+  local function start_empty()
+    at, used, u, m, since, low = now, 0, units, micros, now, nil
+  end
+
+  -- Converts the level to this limit's rate. A level above the capacity that drains faster at its
+  -- own rate keeps that rate until `capacity` units are left, as does a level that this rate cannot
+  -- count exactly.
   local function adopt_quota()
     if u == units and m == micros then
       moved = moved or low ~= nil
@@ -78,26 +91,30 @@ local function machine()
     low, low_u, low_m = capacity, units, micros
   end
 
-  local function load(value)
-    at, used, u, m, since, low = now, 0, units, micros, now, nil
-    stored_at, moved, changed = nil, false, false
-    if not value then return 0 end
+  -- Whether the value is a level that can have been stored.
+  local function unpack_level(value)
+    if #value ~= LEVEL_SIZE and #value ~= LEVEL_SIZE + SLOWER_SIZE then return false end
     local kind, next
-    local whole = #value == LEVEL_SIZE or #value == LEVEL_SIZE + SLOWER_SIZE
-    if whole then
-      kind, at, used, u, m, since, next = unpack_from(LEVEL, value)
-      if #value > LEVEL_SIZE then low, low_u, low_m = unpack_from(SLOWER, value, next) end
-      whole = kind == KIND and u > 0 and u <= MAX_EXACT and m > 0
-        and at <= MAX_EXACT and used <= MAX_EXACT
-        and (not low or (low_u > 0 and low_u <= MAX_EXACT and low_m > 0 and low * low_m <= MAX_EXACT))
-        and time_until(used, 0) <= 2 * MAX_REFILL
-    end
-    if not whole or now >= at + time_until(used, 0) then
-      at, used, u, m, since, low = now, 0, units, micros, now, nil
-      return whole and 0 or UNREADABLE
+    kind, at, used, u, m, since, next = struct.unpack(LEVEL, value)
+    if #value > LEVEL_SIZE then low, low_u, low_m = struct.unpack(SLOWER, value, next) end
+    return kind == KIND and u > 0 and u <= MAX_EXACT and m > 0
+      and at <= MAX_EXACT and used <= MAX_EXACT
+      and (not low or (low_u > 0 and low_u <= MAX_EXACT and low_m > 0 and low * low_m <= MAX_EXACT))
+      and time_until(used, 0) <= MAX_DRAIN
+  end
+
+  local function load(value)
+    stored_at, moved, changed = nil, false, false
+    start_empty()
+    if not value then return 0 end
+    local is_readable = unpack_level(value)
+    if not is_readable or now >= at + time_until(used, 0) then
+      start_empty()
+      return is_readable and 0 or UNREADABLE
     end
     stored_at, stored_used = at, used
     if at - now > ceil(capacity * micros / units) then
+      -- The clock was set back.
       since, at, moved = at + 1, now, true
     elseif at < now then
       if low then
@@ -112,40 +129,25 @@ local function machine()
     return 0
   end
 
-  local function decide_otherwise(cost, effect)
-    local behind = at - now
-    local status, retry_after = ALLOWED, -1
-    if cost > capacity then
-      status = NEVER
-    elseif cost > 0 then
-      status, retry_after = REFUSED, time_until(used, capacity - cost) + behind
-    end
-    local whole_after = time_until(used, 0)
-    if moved and settles(effect, cost, status) then
-      changed, ends_at = true, at + whole_after
-    end
-    local reset_after = 0
-    if used > 0 then reset_after = whole_after + behind end
-    return status, max(floor((capacity * m - used) / m), 0), retry_after, reset_after, 0
-  end
-
   local function decide(cost, effect)
-    -- What is free after the charge.
-    local free = (capacity - cost) * m - used
-    if free < 0 or cost == 0 or low then return decide_otherwise(cost, effect) end
-    local level, delay = used + cost * m, 0
-    if queue == 1 then delay = ceil(used / u) end
-    -- Rounded up; exact, for integers.
-    local whole_after = (level + -level % u) / u
-    if effect == COMMIT then used, changed, ends_at = level, true, at + whole_after end
-    return ALLOWED, (free - free % m) / m, -1, whole_after + at - now, delay
-  end
-
-  -- What the level after a charge misses to a whole number of microseconds until it is drained; nil
-  -- if it drains at two rates, or from a later time.
-  local function slack(cost)
-    if low or at ~= now then return nil end
-    return -(used + cost * m) % u
+    local behind = at - now
+    local status, retry_after, delay = ALLOWED, -1, 0
+    local level = used + cost * m
+    if cost > capacity then
+      status, level = EXCEEDS_CAPACITY, used
+    elseif cost > 0 and (low or used > (capacity - cost) * m) then
+      status, retry_after, level = DENIED, time_until(used, capacity - cost) + behind, used
+    elseif cost > 0 and queue == 1 then
+      delay = time_until(used, 0)
+    end
+    local charges = status == ALLOWED and cost > 0
+    local drains_after = time_until(level, 0)
+    if (charges and effect == 'commit') or (not charges and moved and effect ~= 'dry'
+      and status ~= EXCEEDS_CAPACITY) then
+      used, changed, ends_at = level, true, at + drains_after
+    end
+    local reset_after = level > 0 and drains_after + behind or 0
+    return status, max(floor((capacity * m - level) / m), 0), retry_after, reset_after, delay
   end
 
   local function refund(back, charged_at, charged)
@@ -158,12 +160,19 @@ local function machine()
   local function save()
     if not changed then return nil end
     if used == 0 or ends_at <= now then return false end
-    local value = pack(LEVEL, KIND, at, used, u, m, since)
-    if low then value = value .. pack(SLOWER, low, low_u, low_m) end
+    local value = struct.pack(LEVEL, KIND, at, used, u, m, since)
+    if low then value = value .. struct.pack(SLOWER, low, low_u, low_m) end
     return value, ends_at
+  end
+
+  -- By how much reset_after is rounded up after a charge, in parts. nil if the reset_after of the
+  -- charges that follow does not grow at this rate.
+  local function slack(cost)
+    if low or at ~= now then return nil end
+    return -(used + cost * m) % u
   end
 
   return {load = load, decide = decide, slack = slack, refund = refund, save = save}
 end
 
-return usual, machine
+return charge, new_budget

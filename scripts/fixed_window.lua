@@ -1,24 +1,17 @@
 -- Fixed window: at most `limit` units in a window.
 -- Twin: src/algorithm/fixed_window.rs, which has the reasons.
 --
--- value    35 bytes, or false for an untouched budget:
---            B  kind   I7 count    units used in the window, the last of them
---                      I7 at       at this time in us
+-- value    35 bytes:
+--            B  kind   I7 count    units used in the window
+--                      I7 at       time of the last charge, in us
 --                      I7 stop     end of the window, in us
---                      I6 shape    twice the period in us, and 1 more if aligned to the clock
---                      I7 since    time of the first charge that can be taken back
---          41 more for each other shape (rotation.lua): the same without a kind, and with
---                      I7 asked
+--                      I6 shape    twice the period in us, plus 1 if aligned to the clock
+--                      I7 since    time of the first charge that can be refunded
+--          41 more bytes for each other shape (rotation.lua): the same without a kind, then
+--                      I7 asked    time of the last check by its own quota
 -- limit    limit, period, aligned: 1 if windows are aligned to the clock, 0 if a window starts
 --          with the key's first request
-local KIND = 1
-local WINDOW, WINDOW_SIZE = '>BI7I7I7I6I7', 35
-local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
--- Far above any limit, and one charge more is exact.
-local MAX_COUNT = MAX_EXACT - 2 ^ 32
-
-local limit, period, aligned = ...
-local own_shape = 2 * period + aligned
+local KIND, WINDOW, WINDOW_SIZE = 1, '>BI7I7I7I6I7', 35
 
 -- The end of a window that holds `time`.
 local function end_from(time, period, aligned)
@@ -26,13 +19,14 @@ local function end_from(time, period, aligned)
   return time + period
 end
 
-local function usual(value, cost)
+-- The fast path: see bucket.lua.
+local function charge(value, cost, now, limit, period, aligned)
   local count, since, stop, old_end = 0, now, nil, nil
   if value then
     if #value ~= WINDOW_SIZE then return nil end
-    local kind, was_count, at, was_stop, shape, was_since = unpack_from(WINDOW, value)
-    if kind ~= KIND or shape ~= own_shape or at > now or at >= was_stop
-      or was_stop > at + 2 * MAX_REFILL or (aligned == 1 and was_stop % period ~= 0) then
+    local kind, was_count, at, was_stop, shape, was_since = struct.unpack(WINDOW, value)
+    if kind ~= KIND or shape ~= 2 * period + aligned or at > now or at >= was_stop
+      or was_stop > at + period or (aligned == 1 and was_stop % period ~= 0) then
       return nil
     end
     old_end = was_stop
@@ -40,11 +34,21 @@ local function usual(value, cost)
   end
   count, stop = count + cost, stop or end_from(now, period, aligned)
   if count > limit then return nil end
-  return pack(WINDOW, KIND, count, now, stop, own_shape, since),
+  return struct.pack(WINDOW, KIND, count, now, stop, 2 * period + aligned, since),
     limit - count, stop - now, 0, old_end
 end
 
-local function window()
+-- The window of a quota that rotation.lua keeps a counter of.
+local function new_window(now, limit, period, aligned)
+  local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
+  local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
+  local MAX_EXACT = 2 ^ 53 - 1
+  -- More us than any window lasts: ten leap years.
+  local MAX_PERIOD = 10 * 366 * 86400 * 1000000
+  -- Far above any limit, and one more charge is exact.
+  local MAX_COUNT = MAX_EXACT - 2 ^ 32
+  local floor, max, min = math.floor, math.max, math.min
+
   -- The counter to decide by.
   local own
 
@@ -65,7 +69,8 @@ local function window()
   end
 
   local function derived(counter, like)
-    local is_shorter, stop = like.period < counter.period, nil
+    local is_shorter = like.period < counter.period
+    local stop
     if like.aligned == 1 then
       -- To the end of an aligned window, or two of the old kind could share it.
       stop = end_from(is_shorter and counter.at or counter.stop - 1, like.period, 1)
@@ -91,14 +96,15 @@ local function window()
     return true
   end
 
-  local function checked(count, at, stop, shape, since, asked)
-    local period = floor(shape / 2)
-    if period == 0 or period > MAX_REFILL or count > MAX_EXACT
-      or at >= stop or stop > at + 2 * MAX_REFILL then
+  -- A counter of these numbers; nil if they cannot have been stored.
+  local function counter_of(count, at, stop, shape, since, asked)
+    local its_period = floor(shape / 2)
+    if its_period == 0 or its_period > MAX_PERIOD or count > MAX_EXACT
+      or at >= stop or stop > at + 2 * MAX_PERIOD then
       return nil
     end
     return {
-      shape = shape, period = period, aligned = shape % 2,
+      shape = shape, period = its_period, aligned = shape % 2,
       count = count, at = at, stop = stop, since = since, asked = asked,
     }
   end
@@ -106,13 +112,13 @@ local function window()
   local function read(value)
     local others = (#value - WINDOW_SIZE) / OTHER_SIZE
     if others < 0 or others ~= floor(others) or others > 3 then return nil end
-    local kind, count, at, stop, shape, since, next = unpack_from(WINDOW, value)
+    local kind, count, at, stop, shape, since, next = struct.unpack(WINDOW, value)
     if kind ~= KIND then return nil end
-    local counters = {checked(count, at, stop, shape, since)}
+    local counters = {counter_of(count, at, stop, shape, since)}
     for i = 2, others + 1 do
       local asked
-      count, at, stop, shape, since, asked, next = unpack_from(OTHER, value, next)
-      counters[i] = checked(count, at, stop, shape, since, asked)
+      count, at, stop, shape, since, asked, next = struct.unpack(OTHER, value, next)
+      counters[i] = counter_of(count, at, stop, shape, since, asked)
     end
     for i = 1, others + 1 do
       if not counters[i] then return nil end
@@ -122,10 +128,11 @@ local function window()
 
   local function write(counters)
     local it = counters[1]
-    local value = pack(WINDOW, KIND, it.count, it.at, it.stop, it.shape, it.since)
+    local value = struct.pack(WINDOW, KIND, it.count, it.at, it.stop, it.shape, it.since)
     for i = 2, #counters do
       it = counters[i]
-      value = value .. pack(OTHER, it.count, it.at, it.stop, it.shape, it.since, it.asked)
+      value = value
+        .. struct.pack(OTHER, it.count, it.at, it.stop, it.shape, it.since, it.asked)
     end
     return value
   end
@@ -137,21 +144,31 @@ local function window()
   local function ask(cost)
     local status, retry_after, units = ALLOWED, -1, own.count
     if cost > limit then
-      status = NEVER
+      status = EXCEEDS_CAPACITY
     elseif cost > 0 and units + cost > limit then
-      status, retry_after = REFUSED, own.stop - now
+      status, retry_after = DENIED, own.stop - now
     else
       units = units + cost
     end
     return status, max(limit - units, 0), retry_after, units > 0 and own.stop - now or 0
   end
 
-  local function charge(cost)
+  local function charge_own(cost)
     own.count = own.count + cost
     own.at = max(own.at, now)
     return own
   end
 
-  local mine = {shape = own_shape, period = period, aligned = aligned}
-  return fresh, end_of, set_back, derived, enter, take_back, read, write, look, ask, charge, mine
+  return {
+    shape = 2 * period + aligned, period = period, aligned = aligned,
+    fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
+    take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
+  }
 end
+
+-- The slow path: see slow_path.lua.
+local function new_budget(now, ...)
+  return include('rotation', now, new_window(now, ...))
+end
+
+return charge, new_budget

@@ -1,6 +1,5 @@
--- Runs each command that the script needs, once, on a key of its own that does not stay. So a
--- missing right is known when the store connects. Returns a command and its error for each that
--- failed.
+-- Runs each command that the script needs once, on a key that it deletes. So a missing right is
+-- known when the store connects. Returns a command and its error for each that failed.
 local key = KEYS[1]
 local commands = {
   {'TIME'}, {'MGET', key}, {'EXISTS', key}, {'GET', key}, {'GETRANGE', key, '0', '0'},

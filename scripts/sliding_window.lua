@@ -1,102 +1,115 @@
--- Sliding window: a window that moves in cells.
+-- Sliding window: a window that moves in sub-windows.
 -- Twin: src/algorithm/sliding_window.rs, which has the reasons.
 --
--- value    22 bytes and 7 for each cell and the one being left, or false for an untouched budget:
+-- value    22 bytes, and 7 for each sub-window and the one that is leaving:
 --            B  kind   B  len      how many counts there are
---                      I6 length   of a cell in us
+--                      I6 length   of a sub-window in us
 --                      I7 at       time of the last charge, in us
---                      I7 since    time of the first charge that can be taken back
---                      I7 counts   of the last charge's cell and of those before it
---          28 and 7 for each count for each other shape (rotation.lua): the same without a kind, and
---          with, before the counts,
---                      I7 asked
--- limit    limit, length, cells
-local KIND = 2
-local CELLS, CELLS_SIZE, MAX_CELLS = '>BBI6I7I7', 22, 101
-local USUAL = '>I2I6I7I7'
-local TWO_CELLS, TWO_SIZE = '>I2I6I7I7I7I7', 36
-local OTHER, OTHER_SIZE = '>BI6I7I7I7', 28
--- No limit is greater, so no cell's count.
-local MAX_COUNT = (MAX_EXACT - 1) / 2
--- The most units of quotas with a higher limit in one cell, and in all: see the twin.
-local MAX_FOREIGN, MAX_SUM = 2 ^ 45, MAX_EXACT - 2 ^ 32
+--                      I7 since    time of the first charge that can be refunded
+--                      I7 counts   of the last charge's sub-window and of those before it
+--          28 more bytes, and 7 for each count, for each other shape (rotation.lua): the same
+--          without a kind, and in front of the counts
+--                      I7 asked    time of the last check by its own quota
+-- limit    limit, length, sub_windows
+local KIND, HEAD, HEAD_SIZE = 2, '>BBI6I7I7', 22
+-- The place of the newest count among the numbers of a value.
+local FIRST = 6
 
-local limit, length, cells = ...
--- Kind and len as one number.
-local kind_and_len = KIND * 256 + cells + 1
-
-local usual
-if cells == 1 then
-  function usual(value, cost)
-    local cell, newest, oldest, since, old_end = floor(now / length), 0, 0, nil, nil
-    if value then
-      if #value ~= TWO_SIZE then return nil end
-      local kind, cell_length, at, was_since, at_newest, at_oldest = unpack_from(TWO_CELLS, value)
-      if kind ~= kind_and_len or cell_length ~= length or at > now
-        or at_newest > MAX_COUNT or at_oldest > MAX_COUNT then
-        return nil
-      end
-      local by = cell - floor(at / length)
-      if by == 0 then
-        newest, oldest = at_newest, at_oldest
-      elseif by == 1 then
-        oldest = at_newest
-      end
-      if newest + oldest > 0 then since = was_since end
-      if at_newest > 0 then old_end = (cell - by + 2) * length end
-    end
-    newest = newest + cost
-    local used = ceil(oldest * (length - now % length) / length) + newest
-    if used > limit then return nil end
-    return pack(TWO_CELLS, kind_and_len, length, now, since or now, newest, oldest),
-      limit - used, (cell + 2) * length - now, 0, old_end
-  end
-else
-  local all_cells = USUAL .. string.rep('I7', cells + 1)
-  local NEWEST, NEWEST_SIZE = USUAL .. 'I7', CELLS_SIZE + 7
-
-  function usual(value, cost)
-    local cell, by, stored, old_end = floor(now / length), cells + 1, nil, nil
-    if value then
-      if #value ~= CELLS_SIZE + 7 * (cells + 1) then return nil end
-      stored = {unpack_from(all_cells, value)}
-      if stored[1] ~= kind_and_len or stored[2] ~= length or stored[3] > now then return nil end
-      for i = 5, cells + 5 do
-        if stored[i] > MAX_COUNT then return nil end
-      end
-      by = cell - floor(stored[3] / length)
-      if stored[5] > 0 then old_end = (cell - by + cells + 1) * length end
-    end
-    -- Most charges are in the cell of the last one, and leave the others as they are.
-    local used, oldest, counts = cost, nil, nil
-    if by == 0 then
-      for i = 5, cells + 5 do used = used + stored[i] end
-      oldest = stored[cells + 5]
-    else
-      counts = {}
-      for i = 1, cells + 1 do
-        local count = i > by and stored[4 + i - by] or 0
-        counts[i], used = count, used + count
-      end
-      oldest = counts[cells + 1]
-    end
-    -- Nothing that was stored counts any more: what can be taken back starts with this charge.
-    local since = used == cost and now or stored[4]
-    used = used - oldest + ceil(oldest * (length - now % length) / length)
-    if used > limit then return nil end
-    local new
-    if by == 0 then
-      new = pack(NEWEST, kind_and_len, length, now, since, stored[5] + cost)
-        .. string.sub(value, NEWEST_SIZE + 1)
-    else
-      counts[1] = counts[1] + cost
-      new = pack(all_cells, kind_and_len, length, now, since, unpack(counts))
-    end
-    return new, limit - used, (cell + cells + 1) * length - now, 0, old_end
-  end
+-- The format of `len` counts.
+local function counts_format(len)
+  return string.rep('I7', len)
 end
 
-local function window()
+-- The fast path with one sub-window, which needs no table.
+local function charge_one(value, cost, now, limit, length)
+  local position, newest, oldest, since, old_end = math.floor(now / length), 0, 0
+  if value then
+    if #value ~= HEAD_SIZE + 14 then return nil end
+    local kind, len, stored_length, at, was_since, at_newest, at_oldest =
+      struct.unpack('>BBI6I7I7I7I7', value)
+    if kind ~= KIND or len ~= 2 or stored_length ~= length or at > now then return nil end
+    local moved_by = position - math.floor(at / length)
+    if moved_by == 0 then
+      newest, oldest = at_newest, at_oldest
+    elseif moved_by == 1 then
+      oldest = at_newest
+    end
+    if newest + oldest > 0 then since = was_since end
+    if at_newest > 0 then old_end = (position - moved_by + 2) * length end
+  end
+  newest = newest + cost
+  local used = math.ceil(oldest * (length - now % length) / length) + newest
+  if used > limit or oldest > limit then return nil end
+  return struct.pack('>BBI6I7I7I7I7', KIND, 2, length, now, since or now, newest, oldest),
+    limit - used, (position + 2) * length - now, 0, old_end
+end
+
+-- The formats of whole values by `len`: a batch has many values of one limit.
+local formats = {}
+local function format_of(len)
+  local format = formats[len]
+  if not format then
+    format = HEAD .. counts_format(len)
+    formats[len] = format
+  end
+  return format
+end
+
+-- The fast path: see bucket.lua.
+local function charge(value, cost, now, limit, length, sub_windows)
+  if sub_windows == 1 then return charge_one(value, cost, now, limit, length) end
+  local len, newest = sub_windows + 1, math.floor(now / length)
+  local moved_by, stored, old_end = len
+  if value then
+    if #value ~= HEAD_SIZE + 7 * len then return nil end
+    stored = {struct.unpack(format_of(len), value)}
+    if stored[1] ~= KIND or stored[2] ~= len or stored[3] ~= length or stored[4] > now then
+      return nil
+    end
+    moved_by = newest - math.floor(stored[4] / length)
+    if stored[FIRST] > 0 then old_end = (newest - moved_by + len) * length end
+  end
+  -- Most charges are in the sub-window of the last one, and leave the other counts as they are.
+  local used, oldest, counts = cost
+  if moved_by == 0 then
+    for i = FIRST, len + FIRST - 1 do used = used + stored[i] end
+    oldest = stored[len + FIRST - 1]
+  else
+    counts = {}
+    for i = 1, len do
+      local count = i > moved_by and stored[FIRST - 1 + i - moved_by] or 0
+      counts[i], used = count, used + count
+    end
+    oldest = counts[len]
+  end
+  -- If nothing that was stored counts any more, the first charge that can be refunded is this one.
+  local since = used == cost and now or stored[5]
+  used = used - oldest + math.ceil(oldest * (length - now % length) / length)
+  if used > limit or oldest > limit then return nil end
+  local new
+  if moved_by == 0 then
+    new = struct.pack(HEAD .. 'I7', KIND, len, length, now, since, stored[FIRST] + cost)
+      .. string.sub(value, HEAD_SIZE + 8)
+  else
+    counts[1] = counts[1] + cost
+    new = struct.pack(format_of(len), KIND, len, length, now, since, unpack(counts))
+  end
+  return new, limit - used, (newest + len) * length - now, 0, old_end
+end
+
+-- The window of a quota that rotation.lua keeps a counter of.
+local function new_window(now, limit, length, sub_windows)
+  local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
+  local OTHER, OTHER_SIZE, MAX_SUB_WINDOWS = '>BI6I7I7I7', 28, 100
+  -- More us than any sub-window lasts: ten leap years.
+  local MAX_LENGTH = 10 * 366 * 86400 * 1000000
+  local MAX_EXACT = 2 ^ 53 - 1
+  -- No limit is greater, so no count is.
+  local MAX_COUNT = (MAX_EXACT - 1) / 2
+  -- The most units of quotas with a higher limit in one sub-window, and in all: see the twin.
+  local MAX_FOREIGN, MAX_SUM = 2 ^ 45, MAX_EXACT - 2 ^ 32
+  local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
   -- The counter to decide by, its counts at `at`, newest first, and how many units count there.
   local own, counts, at, used
 
@@ -109,10 +122,10 @@ local function window()
     }
   end
 
-  -- From when on some counts as of `time` say nothing.
-  local function end_from(some, time, length)
+  -- The time from which counts as of `time` equal none.
+  local function end_from(some, time, its_length)
     for i = 1, #some do
-      if some[i] > 0 then return (floor(time / length) + #some - i + 1) * length end
+      if some[i] > 0 then return (floor(time / its_length) + #some - i + 1) * its_length end
     end
     return 0
   end
@@ -127,17 +140,18 @@ local function window()
 
   -- The counts of a counter at a time that is not before theirs.
   local function advanced(counter, time)
-    local some, by = counter.counts, floor(time / counter.length) - floor(counter.at / counter.length)
+    local some, its_length = counter.counts, counter.length
+    local by = floor(time / its_length) - floor(counter.at / its_length)
     if by == 0 then return some end
     local later = {}
     for i = 1, #some do later[i] = some[i - by] or 0 end
     return later
   end
 
-  -- The same counts in other cells.
+  -- The same counts in other sub-windows.
   local function derived(counter, like)
     local cut, old_length, time = fresh(like), counter.length, counter.at
-    -- What has left the old window stays out, whether a charge has noticed it or not.
+    -- Units that have left the old window stay out, even if no charge has removed them yet.
     local old, old_newest = advanced(counter, max(time, now)), floor(max(time, now) / old_length)
     local new, newest = cut.counts, floor(time / like.length)
     for age = 0, #old - 1 do
@@ -168,48 +182,49 @@ local function window()
     return true
   end
 
-  -- A counter with the counts that are in the value from `next` on; nil if they cannot be there.
-  local function read_counts(value, len, length, at, since, asked, next)
-    if len < 2 or len > MAX_CELLS or length == 0 or length > MAX_REFILL or at > MAX_EXACT
-      or #value < next - 1 + 7 * len then
+  -- A counter with the counts that are in the value from `next` on; nil if they cannot have
+  -- been stored.
+  local function read_counts(value, len, its_length, time, since, asked, next)
+    if len < 2 or len > MAX_SUB_WINDOWS + 1 or its_length == 0 or its_length > MAX_LENGTH
+      or time > MAX_EXACT or #value < next - 1 + 7 * len then
       return nil
     end
-    local some = {unpack_from('>' .. string.rep('I7', len), value, next)}
+    local some = {struct.unpack('>' .. counts_format(len), value, next)}
     some[len + 1] = nil
     for i = 1, len do
       if some[i] > MAX_COUNT then return nil end
     end
     return {
-      shape = length * 128 + len, period = length * (len - 1), length = length, len = len,
-      at = at, since = since, asked = asked, counts = some,
+      shape = its_length * 128 + len, period = its_length * (len - 1), length = its_length,
+      len = len, at = time, since = since, asked = asked, counts = some,
     }
   end
 
   local function read(value)
-    if #value < CELLS_SIZE then return nil end
-    local kind, len, cell_length, time, since, next = unpack_from(CELLS, value)
+    if #value < HEAD_SIZE then return nil end
+    local kind, len, first_length, time, since, next = struct.unpack(HEAD, value)
     if kind ~= KIND then return nil end
     local counters, asked = {}, nil
     repeat
-      local counter = read_counts(value, len, cell_length, time, since, asked, next)
+      local counter = read_counts(value, len, first_length, time, since, asked, next)
       if not counter or #counters == 4 then return nil end
       counters[#counters + 1] = counter
       next = next + 7 * len
       local rest = #value - next + 1
       if rest == 0 then return counters end
       if rest < OTHER_SIZE then return nil end
-      len, cell_length, time, since, asked, next = unpack_from(OTHER, value, next)
+      len, first_length, time, since, asked, next = struct.unpack(OTHER, value, next)
     until false
   end
 
   local function write(counters)
-    local it, value = counters[1], nil
-    value = pack(CELLS, KIND, it.len, it.length, it.at, it.since)
-      .. pack('>' .. string.rep('I7', it.len), unpack(it.counts))
+    local it = counters[1]
+    local value = struct.pack(HEAD, KIND, it.len, it.length, it.at, it.since)
+      .. struct.pack('>' .. counts_format(it.len), unpack(it.counts))
     for i = 2, #counters do
       it = counters[i]
-      value = value .. pack(OTHER, it.len, it.length, it.at, it.since, it.asked)
-        .. pack('>' .. string.rep('I7', it.len), unpack(it.counts))
+      value = value .. struct.pack(OTHER, it.len, it.length, it.at, it.since, it.asked)
+        .. struct.pack('>' .. counts_format(it.len), unpack(it.counts))
     end
     return value
   end
@@ -217,8 +232,8 @@ local function window()
   local function look(counter)
     own, at = counter, max(now, counter.at)
     counts = advanced(counter, at)
-    used = ceil(counts[cells + 1] * (length - at % length) / length)
-    for i = 1, cells do used = used + counts[i] end
+    used = ceil(counts[sub_windows + 1] * (length - at % length) / length)
+    for i = 1, sub_windows do used = used + counts[i] end
   end
 
   -- The first time at which no more than `room` units count.
@@ -239,28 +254,38 @@ local function window()
   local function ask(cost)
     local status, retry_after, units = ALLOWED, -1, used
     if cost > limit then
-      status = NEVER
+      status = EXCEEDS_CAPACITY
     elseif cost > 0 and used + cost > limit then
-      status, retry_after = REFUSED, time_until(limit - cost) - now
+      status, retry_after = DENIED, time_until(limit - cost) - now
     else
       units = used + cost
     end
     local ends_at
     if units > used then
-      ends_at = (floor(at / length) + cells + 1) * length
+      ends_at = (floor(at / length) + sub_windows + 1) * length
     else
       ends_at = end_from(counts, at, length)
     end
     return status, max(limit - units, 0), retry_after, max(ends_at - now, 0)
   end
 
-  local function charge(cost)
+  local function charge_own(cost)
     counts[1], used = counts[1] + cost, used + cost
     own.counts, own.at = counts, at
     return own
   end
 
-  local len = cells + 1
-  local mine = {shape = length * 128 + len, period = length * cells, length = length, len = len}
-  return fresh, end_of, set_back, derived, enter, take_back, read, write, look, ask, charge, mine
+  local len = sub_windows + 1
+  return {
+    shape = length * 128 + len, period = length * sub_windows, length = length, len = len,
+    fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
+    take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
+  }
 end
+
+-- The slow path: see slow_path.lua.
+local function new_budget(now, ...)
+  return include('rotation', now, new_window(now, ...))
+end
+
+return charge, new_budget

@@ -447,6 +447,20 @@ async fn the_documented_permissions_are_enough() {
 }
 
 #[tokio::test]
+async fn error_within_script_names_line_of_its_file() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut forbid = redis::cmd("ACL");
+    forbid.arg(&["SETUSER", "default", "-psetex"]);
+    let () = forbid.query(&mut server.connection()).unwrap();
+    let error = limiter.check(&limits()[0], &Key::new("alice")).await.unwrap_err().to_string();
+    let (_, rest) = error.split_once("scripts/stored.lua:").expect(&error);
+    let line: usize = rest.split(|it: char| !it.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let file = include_str!("../scripts/stored.lua").lines().nth(line - 1).unwrap();
+    assert!(file.contains("PSETEX"), "{error}: {file}");
+}
+
+#[tokio::test]
 async fn an_exact_log_of_a_thousand_requests_is_small() {
     let server = RedisServer::start();
     let clock = ManualClock::new();

@@ -1,4 +1,5 @@
-//! The Lua half and the Rust half give the same answers, in every field, whatever happens.
+//! The Lua half and the Rust half give the same answers, in every field: for a check that is alone
+//! in its call, and for a check in a batch.
 
 #![cfg(feature = "redis")]
 
@@ -144,14 +145,16 @@ fn quotas() -> BoxedStrategy<[Vec<Limit>; 2]> {
     (several("a"), several("b")).prop_map(|(a, b)| [a, b]).boxed()
 }
 
+/// Replays the steps on the embedded store, and on Redis alone and in batches.
 async fn replay(
-    stores: &[&dyn Store; 2],
+    [memory, redis, batches]: [&dyn Store; 3],
     clock: &ManualClock,
     start_us: u64,
     mut limits: [Vec<Limit>; 2],
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
     let keys = [Key::new("k{1}"), Key::from_parts(["k", "2"])];
+    let (other_key, other) = (Key::new("other"), limit("other", Algorithm::Gcra, 1, 1_000, 1));
     let mut now = start_us as i64;
     // Of each key under each limit.
     let mut history: [Vec<Receipt>; 4] = Default::default();
@@ -172,10 +175,15 @@ async fn replay(
                 check.of(at_once.or(known))
             })
             .collect();
-        let memory = stores[0].apply(step.op, &batch).await.expect("memory decides");
-        let redis = stores[1].apply(step.op, &batch).await.expect("Redis decides");
-        prop_assert_eq!(&memory, &redis, "step {} at {}: {:?}", number, now, step);
-        for (&(key, limit, _), receipt) in step.charges.iter().zip(memory.receipts()) {
+        let expected = memory.apply(step.op, &batch).await.expect("memory decides");
+        let alone = redis.apply(step.op, &batch).await.expect("Redis decides");
+        prop_assert_eq!(&expected, &alone, "alone, step {} at {}: {:?}", number, now, step);
+        let batched = batches.apply(step.op, &batch);
+        let along = batches.apply(Op::Charge, &[Check::new(&other, &other_key)]);
+        let batched = batched.await.expect("Redis decides");
+        along.await.expect("Redis decides");
+        prop_assert_eq!(&expected, &batched, "batched, step {} at {}: {:?}", number, now, step);
+        for (&(key, limit, _), receipt) in step.charges.iter().zip(expected.receipts()) {
             history[key * 2 + limit].extend(receipt);
         }
     }
@@ -185,13 +193,15 @@ async fn replay(
 #[test]
 fn memory_and_redis_decide_the_same_in_every_field() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    // On one thread, so that two checks that are asked at once leave in one batch.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime starts");
     let case = AtomicUsize::new(0);
     let start = prop_oneof![Just(0u64), Just(1_790_000_000_123_456u64)];
     // `TWINS_CASES=20000` looks longer.
     let cases = std::env::var("TWINS_CASES").ok().and_then(|cases| cases.parse().ok());
     let config = ProptestConfig {
-        cases: cases.unwrap_or(1_000),
+        cases: cases.unwrap_or(500),
         max_shrink_iters: 2_000,
         failure_persistence: Some(Box::new(
             proptest::test_runner::FileFailurePersistence::WithSource("regressions"),
@@ -203,13 +213,15 @@ fn memory_and_redis_decide_the_same_in_every_field() {
         runtime.block_on(async {
             let clock = ManualClock::new();
             let memory = MemoryStore::with_clock(clock.clone());
-            let redis = server
-                .store()
-                .prefix(format!("case-{case}"))
-                .clock(clock.clone())
-                .build()
-                .expect("the settings are right");
-            replay(&[&memory, &redis], &clock, start, limits, &steps).await
+            let redis = |prefix: &str| {
+                let store = server.store().prefix(format!("{prefix}-{case}"));
+                store.deny_for(Duration::ZERO).clock(clock.clone()).build()
+            };
+            let [alone, batches] =
+                ["alone", "batches"].map(|prefix| redis(prefix).expect("the settings are right"));
+            replay([&memory, &alone, &batches], &clock, start, limits, &steps).await
         })?;
     });
+    let (calls, batches) = (server.calls("evalsha"), server.calls("mget"));
+    assert!(batches > calls / 10, "{batches} of {calls} calls read several keys at once");
 }

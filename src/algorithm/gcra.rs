@@ -11,7 +11,7 @@
 //! back would take some away. So the state is the TAT as (time, level, rate).
 //!
 //! Source: ITU-T Recommendation I.371 (2004), annex A; ATM Forum TM 4.1. Twin:
-//! `scripts/gcra.lua`.
+//! `scripts/bucket.lua`.
 
 use super::Effect;
 use super::bucket::{Bucket, Level};

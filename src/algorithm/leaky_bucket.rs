@@ -7,7 +7,7 @@
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986 (the meter); A. Tanenbaum, "Computer Networks" (the queue). Twin:
-//! `scripts/leaky_bucket.lua`.
+//! `scripts/bucket.lua`.
 
 use super::Effect;
 use super::bucket::{Bucket, Level};

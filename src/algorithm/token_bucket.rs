@@ -8,7 +8,7 @@
 //! full one are then the same thing, under any quota.
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
-//! 1986. Twin: `scripts/token_bucket.lua`.
+//! 1986. Twin: `scripts/bucket.lua`.
 
 use super::Effect;
 use super::bucket::{Bucket, Level};

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::wire;
+use crate::algorithm::Rule;
 use crate::nouns::{Check, Decision, Error, Limit, Op};
 use crate::store::denials::Ticket;
 use crate::store::promise::{Departure, Promise};
@@ -234,7 +235,16 @@ impl Batch {
         self.keys.iter()
     }
 
-    /// What the script gets.
+    /// The key, the limit and the cost, if the batch is one charge of one budget.
+    pub(super) fn lone(&self) -> Option<(&str, &Rule, u32)> {
+        let mut sent = self.runs.iter().filter(|run| run.times > 0);
+        let run = sent.next().filter(|run| self.is_alone(run))?;
+        let charge = &self.charges[run.first];
+        let rule = self.limits[usize::from(charge.limit)].rule();
+        sent.next().is_none().then_some((self.keys.get(charge.key.into()), rule, charge.cost))
+    }
+
+    /// The request for the script.
     pub(super) fn body(&self) -> Vec<u8> {
         let mut body = wire::Body::new(self.limits.iter().map(Limit::rule));
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();

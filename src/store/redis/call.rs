@@ -5,28 +5,37 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value
 
 use super::batch::Batch;
 use super::{script, wire};
+use crate::algorithm::Rule;
 use crate::nouns::Micros;
 
-/// Bytes of a batch's arguments besides its keys: the script's hash, numbers, the body.
-const OTHER_BYTES: usize = 1024;
+/// Bytes of the other arguments: the script's hash, a number, a time.
+const OTHER_BYTES: usize = 96;
 
 /// The command for a batch. `time` is the time to decide by, if it is not the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
-    by_hash(batch.keys(), batch.key_bytes(), wire::time(time), batch.body())
+    match batch.lone() {
+        Some((key, limit, cost)) => lone(key, limit, cost, time),
+        None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time),
+    }
+}
+
+/// The command for one charge, with a cost above 0. Its reply is that for a batch of this charge.
+pub(super) fn lone(key: &str, limit: &Rule, cost: u32, time: Option<Micros>) -> Cmd {
+    by_hash([key].into_iter(), key.len(), &wire::lone(limit, cost), time)
 }
 
 fn by_hash<'a>(
     keys: impl ExactSizeIterator<Item = &'a str>,
     key_bytes: usize,
-    time: String,
-    body: Vec<u8>,
+    request: &[u8],
+    time: Option<Micros>,
 ) -> Cmd {
-    let mut call = Cmd::with_capacity(keys.len() + 5, key_bytes + OTHER_BYTES);
+    let mut call = Cmd::with_capacity(keys.len() + 5, key_bytes + request.len() + OTHER_BYTES);
     call.arg("EVALSHA").arg(script::hash()).arg(keys.len());
     for key in keys {
         call.arg(key);
     }
-    call.arg(time).arg(body);
+    call.arg(request).arg(time);
     call
 }
 
@@ -50,11 +59,13 @@ pub(super) async fn run(
     }
 }
 
-/// The numbers that the script answers. An answer of another type is not described: it may be as
-/// long as the server likes.
+/// The numbers that the script answers, as a list or packed. An answer of another type is not
+/// described: it may be as long as the server likes.
 async fn ask(call: &Cmd, connection: &mut MultiplexedConnection) -> RedisResult<Vec<i64>> {
-    let Value::Array(values) = call.query_async::<Value>(connection).await? else {
-        return Err(wrong_type());
+    let values = match call.query_async::<Value>(connection).await? {
+        Value::Array(values) => values,
+        Value::BulkString(packed) => return wire::unpack(&packed).ok_or_else(wrong_type),
+        _ => return Err(wrong_type()),
     };
     let number = |value: Value| match value {
         Value::Int(number) => Ok(number),
@@ -81,7 +92,7 @@ pub(super) async fn dry_run(
     let keys = ["{a}", "{b}"].map(|tag| format!("{prefix}:{tag}:probe"));
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::Body::new(std::iter::empty()).into_bytes();
-    let call = by_hash(keys.iter().map(String::as_str), bytes, wire::time(None), body);
+    let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
     call.query_async(connection).await
 }
 
@@ -108,7 +119,7 @@ fn is_no_script(error: &RedisError) -> bool {
 /// An error's text, cut: a server may say as much as it likes, and each check repeats it.
 pub(super) fn brief(error: &RedisError) -> String {
     const LONGEST: usize = 300;
-    let text = error.to_string();
+    let text = script::with_files(&error.to_string());
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

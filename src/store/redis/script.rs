@@ -1,129 +1,98 @@
 //! The script that decides, and its name on the server.
 
-use std::collections::HashMap;
-use std::str::Split;
+use std::fmt::Write;
 use std::sync::LazyLock;
 
-/// A file as the body of a function of its name.
-macro_rules! function {
-    ($name:literal) => {
-        concat!("local function ", $name, "(...)\n", file!($name), "end\n")
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../scripts/", $name, ".lua")))),*]
     };
 }
 
-/// A file, or several as one, as what `algorithm` does for a number.
-macro_rules! algorithm {
-    ($number:literal, $($name:literal),+) => {
-        concat!("if number == ", $number, " then\n", $(file!($name)),+, "end\n")
-    };
-}
+/// Where a call begins.
+const MAIN: (&str, &str) = ("main", include_str!("../../../scripts/main.lua"));
 
-macro_rules! file {
-    ($name:literal) => {
-        include_str!(concat!("../../../scripts/", $name, ".lua"))
-    };
-}
-
-/// The Lua halves of the algorithms, and what applies them. To add an algorithm is to add a line
-/// here, and its number in [`wire`](super::wire).
-const SOURCE: &str = concat!(
-    file!("head"),
-    function!("bucket"),
-    "local function algorithm(number, ...)\n",
-    algorithm!(1, "fixed_window", "rotation"),
-    algorithm!(2, "sliding_window", "rotation"),
-    algorithm!(3, "sliding_log", "log_machine"),
-    algorithm!(4, "token_bucket"),
-    algorithm!(5, "leaky_bucket"),
-    algorithm!(6, "gcra"),
-    "end\n",
-    function!("general"),
-    file!("batch"),
-);
+/// What it can include, by name. To add an algorithm is to add its file here. Each call compares its
+/// way down the list, so that what most calls need comes first.
+const INCLUDED: &[(&str, &str)] = files![
+    "bucket",
+    "stored",
+    "fixed_window",
+    "sliding_window",
+    "sliding_log",
+    "sliding_log_format",
+    "batch",
+    "slow_path",
+    "rotation",
+    "sliding_log_budget",
+];
 
 /// Runs every command that the script needs.
-pub(super) const PROBE: &str = file!("probe");
+pub(super) const PROBE: &str = include_str!("../../../scripts/probe.lua");
 
-/// The source as the server gets it.
-static CODE: LazyLock<String> = LazyLock::new(|| assemble(SOURCE));
+static SCRIPT: LazyLock<Script> = LazyLock::new(Script::join);
 
-static HASH: LazyLock<String> =
-    LazyLock::new(|| sha1_smol::Sha1::from(CODE.as_bytes()).digest().to_string());
+/// One script of all files.
+struct Script {
+    code: String,
+    hash: String,
+    /// The files in their order in the code, each with the number of lines before its first.
+    files: Vec<(&'static str, usize)>,
+}
+
+impl Script {
+    fn join() -> Self {
+        let mut script = Self { code: String::new(), hash: String::new(), files: Vec::new() };
+        script.code += "local include\nfunction include(name, ...)\n";
+        let mut keyword = "if";
+        for &(name, text) in INCLUDED {
+            // Writing to a string does not fail.
+            let _ = writeln!(script.code, "{keyword} name == '{name}' then");
+            script.push(name, text);
+            keyword = "elseif";
+        }
+        script.code += "end\nend\n";
+        script.push(MAIN.0, MAIN.1);
+        script.hash = sha1_smol::Sha1::from(script.code.as_bytes()).digest().to_string();
+        script
+    }
+
+    fn push(&mut self, name: &'static str, text: &str) {
+        self.files.push((name, self.code.lines().count()));
+        self.code += text;
+    }
+
+    /// The file of a line of the code, and the line's number in the file.
+    fn place_of(&self, line: usize) -> Option<(&'static str, usize)> {
+        let (name, before) = self.files.iter().rfind(|(_, before)| *before < line)?;
+        Some((name, line - before))
+    }
+}
 
 /// What `SCRIPT LOAD` gets.
 pub(super) fn code() -> &'static str {
-    &CODE
+    &SCRIPT.code
 }
 
 /// What `EVALSHA` gets: the SHA-1 that the server knows the code by.
 pub(super) fn hash() -> &'static str {
-    &HASH
+    &SCRIPT.hash
 }
 
-/// Leaves out what is for the reader of the repository, comments, and puts constants in place: Lua
-/// 5.1 has none, and each of its functions pays anew for each local of the surroundings that it
-/// uses, with every call of the script. A constant is a local with a name in capitals, on a line of
-/// its own, perhaps with others.
-fn assemble(source: &str) -> String {
-    let mut constants = HashMap::new();
-    let mut code = String::new();
-    let lines = source.lines().map(str::trim);
-    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("--")) {
-        if let Some((names, values)) = definitions(line) {
-            let in_place = |value| match with_constants(value, &constants) {
-                literal if !literal.contains(' ') => literal,
-                expression => format!("({expression})"),
-            };
-            let new: Vec<_> = names.zip(values.map(in_place)).collect();
-            constants.extend(new);
-        } else {
-            code.push_str(&with_constants(line, &constants));
-            code.push('\n');
-        }
+/// An error's text with the files' own lines: `scripts/bucket.lua:57` for `user_script:123`.
+pub(super) fn with_files(text: &str) -> String {
+    let mut parts = text.split("user_script:");
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|it: char| !it.is_ascii_digit()).unwrap_or(part.len());
+        let (line, rest) = part.split_at(end);
+        let place = line.parse().ok().and_then(|line| SCRIPT.place_of(line));
+        let _ = match place {
+            Some((name, line)) => write!(named, "scripts/{name}.lua:{line}{rest}"),
+            None => write!(named, "user_script:{part}"),
+        };
     }
-    code
-}
-
-/// The constants that a line defines, if it does nothing else.
-fn definitions(line: &str) -> Option<(Split<'_, &'static str>, Split<'_, &'static str>)> {
-    let (names, values) = line.strip_prefix("local ")?.split_once(" = ")?;
-    let (names, values) = (names.split(", "), values.split(", "));
-    let in_capitals = |name: &str| {
-        name.starts_with(|first: char| first.is_ascii_uppercase())
-            && name.chars().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit() || it == '_')
-    };
-    let only_constants =
-        names.clone().all(in_capitals) && names.clone().count() == values.clone().count();
-    only_constants.then_some((names, values))
-}
-
-/// The line with each name of a constant, outside of strings, replaced by its value.
-fn with_constants(line: &str, constants: &HashMap<&str, String>) -> String {
-    let mut replaced = String::with_capacity(line.len());
-    for (index, part) in line.split('\'').enumerate() {
-        if index > 0 {
-            replaced.push('\'');
-        }
-        if index % 2 == 1 {
-            replaced.push_str(part);
-            continue;
-        }
-        let mut rest = part;
-        while let Some(start) = rest.find(is_of_name) {
-            let (before, from) = rest.split_at(start);
-            let end = from.find(|it| !is_of_name(it)).unwrap_or(from.len());
-            let (name, after) = from.split_at(end);
-            replaced.push_str(before);
-            replaced.push_str(constants.get(name).map_or(name, String::as_str));
-            rest = after;
-        }
-        replaced.push_str(rest);
-    }
-    replaced
-}
-
-fn is_of_name(character: char) -> bool {
-    character.is_ascii_alphanumeric() || character == '_'
+    named
 }
 
 #[cfg(test)]
@@ -131,26 +100,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_stand_in_place_and_comments_are_gone() {
-        let source = "-- Says.\nlocal KIND, SIZE = 'K', 2 ^ 3\nlocal ALL = {a, b}\n\n  \
-                      return SIZE, KIND, 'SIZE', SIZES, ALL -- not seen\n";
-        let code = "local ALL = {a, b}\nreturn (2 ^ 3), 'K', 'SIZE', SIZES, ALL -- not seen\n";
-        assert_eq!(assemble(source), code);
+    fn line_of_script_leads_to_file() {
+        let mut found = 0;
+        for (number, line) in code().lines().enumerate() {
+            let Some((name, line_of_file)) = SCRIPT.place_of(number + 1) else { continue };
+            let files = INCLUDED.iter().chain([&MAIN]);
+            let text = files.clone().find(|file| file.0 == name).map_or("", |file| file.1);
+            match text.lines().nth(line_of_file - 1) {
+                Some(of_file) => assert_eq!(of_file, line, "{name}:{line_of_file}"),
+                None => assert!(line.starts_with("elseif") || line == "end", "{line}"),
+            }
+            found += 1;
+        }
+        assert!(found > 1_000, "{found} lines");
     }
 
     #[test]
-    fn a_later_constant_of_the_same_name_is_the_one_that_counts() {
-        let source = "local KIND = 1\nf(KIND)\nlocal KIND, NEXT = 2, KIND + 1\nf(KIND, NEXT)";
-        assert_eq!(assemble(source), "f(1)\nf(2, (1 + 1))\n");
-    }
-
-    #[test]
-    fn no_name_in_capitals_is_left_that_only_the_reader_knows() {
-        let known = ["KEYS", "ARGV"];
-        let code = code().split('\'').step_by(2).collect::<String>();
-        let names = code.split(|it| !is_of_name(it)).filter(|word| word.len() > 1);
-        let in_capitals = |word: &&str| word.chars().all(|it| it.is_ascii_uppercase() || it == '_');
-        let left: Vec<_> = names.filter(in_capitals).filter(|it| !known.contains(it)).collect();
-        assert_eq!(left, Vec::<&str>::new());
+    fn error_names_file_in_place_of_script() {
+        let (name, before) = SCRIPT.files[1];
+        let said = format!("ERR user_script:{}: oops script: ab, on @user_script:1.", before + 7);
+        let told = format!("ERR scripts/{name}.lua:7: oops script: ab, on @user_script:1.");
+        assert_eq!(with_files(&said), told);
     }
 }

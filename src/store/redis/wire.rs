@@ -1,9 +1,10 @@
-//! What is sent to the script, and what comes back: the other side of `scripts/batch.lua`.
+//! What is sent to the script, and what comes back: the other side of `scripts/main.lua` and
+//! `scripts/batch.lua`.
 
 use crate::algorithm::{Anchor, Bucket, First, Followed, MAX_EXACT, Mode, Rule};
-use crate::nouns::{Micros, Op, Outcome, Receipt};
+use crate::nouns::{Op, Outcome, Receipt};
 
-/// The status of a verdict, as in `scripts/head.lua`.
+/// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
 const EXCEEDS_CAPACITY: i64 = 2;
 const UNREADABLE: i64 = 4;
@@ -24,12 +25,21 @@ pub(super) struct Charge {
 /// In place of the receipt of a refund that has none: no charge was made that late.
 const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 
-/// `ARGV[2]`: the limits, then what is asked under them.
+/// `ARGV[1]` of a batch: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
+
+/// `ARGV[1]` of a single charge, with a cost above 0.
+pub(super) fn lone(limit: &Rule, cost: u32) -> Vec<u8> {
+    let mut body = Body(Vec::with_capacity(64));
+    body.push_limit(limit);
+    body.push(cost.into(), 4);
+    body.0
+}
 
 impl Body {
     pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = &'a Rule>) -> Self {
         let mut body = Self(Vec::with_capacity(64));
+        body.push_name("batch");
         body.push(limits.len() as u64, 2);
         limits.for_each(|limit| body.push_limit(limit));
         body
@@ -68,23 +78,33 @@ impl Body {
         self.push(charge.cost.into(), 4);
     }
 
+    /// The algorithm by the name of its file in `scripts/`, and its numbers.
     fn push_limit(&mut self, limit: &Rule) {
-        let (algorithm, numbers) = match limit {
+        let (name, numbers) = match limit {
             Rule::FixedWindow(rule) => {
-                (1, [rule.limit, rule.period, u64::from(rule.anchor == Anchor::Clock), 0])
+                let aligned = u64::from(rule.anchor == Anchor::Clock);
+                ("fixed_window", [rule.limit, rule.period, aligned, 0])
             }
-            Rule::SlidingWindow(rule) => (2, [rule.limit, rule.length, rule.sub_windows.into(), 0]),
-            Rule::SlidingLog(rule) => (3, [rule.limit, rule.period, 0, 0]),
-            Rule::TokenBucket(rule) => (4, bucket(&rule.0, 0)),
+            Rule::SlidingWindow(rule) => {
+                ("sliding_window", [rule.limit, rule.length, rule.sub_windows.into(), 0])
+            }
+            Rule::SlidingLog(rule) => ("sliding_log", [rule.limit, rule.period, 0, 0]),
+            Rule::TokenBucket(rule) => ("bucket", bucket(&rule.0, 0)),
             Rule::LeakyBucket(rule) => {
-                (5, bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
+                ("bucket", bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
             }
-            Rule::Gcra(rule) => (6, bucket(&rule.0, 0)),
+            Rule::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
         };
-        self.push(algorithm, 1);
+        self.push_name(name);
         for number in numbers {
             self.push(number, 7);
         }
+    }
+
+    /// A name, which ends with a zero byte.
+    fn push_name(&mut self, name: &str) {
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(0);
     }
 
     /// The lowest `bytes` bytes of a number, the highest first.
@@ -97,13 +117,14 @@ impl Body {
     }
 }
 
-/// `ARGV[1]`, the time: empty for the server's own.
-pub(super) fn time(set: Option<Micros>) -> String {
-    set.map_or_else(String::new, |now| now.to_string())
-}
-
 /// Stands where a run's answers are counted, if they are told in short.
 pub(super) const IN_SHORT: u16 = 0;
+
+/// The numbers of a packed reply, eight bytes each.
+pub(super) fn unpack(packed: &[u8]) -> Option<Vec<i64>> {
+    let (numbers, []) = packed.as_chunks() else { return None };
+    Some(numbers.iter().map(|number| i64::from_be_bytes(*number)).collect())
+}
 
 /// What the script has answered, to be read from the start.
 pub(super) struct Reply<'a>(&'a [i64]);

@@ -1,0 +1,56 @@
+-- Decides one charge, or a batch of checks. A call is atomic.
+-- The other side of the wire: src/store/redis/wire.rs.
+--
+-- KEYS     every budget that the call touches
+-- ARGV[1]  the request: `batch` and a zero byte, then what batch.lua says. Or a single charge, with
+--          a cost above 0: its algorithm and a zero byte, I7 four numbers of its limit, I4 cost
+-- ARGV[2]  the time to decide by, in us since the epoch, for tests and dry runs. Default: the
+--          server's time
+--
+-- returns  the time of the decisions, then the verdicts: as a string of eight bytes a number for a
+--          single charge, which costs less than a list, and as a list for a batch. A verdict that
+--          allows a charge without a delay has two numbers: remaining, reset_after. Any other has
+--          five: -1 - status, remaining, retry_after (-1: none), reset_after, delay.
+--          Status: 0 denied, 1 allowed, 2 exceeds the capacity; 4 more if the stored value was
+--          unreadable
+--
+-- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns:
+-- src/store/redis/script.rs joins the files to one script. A call pays for what it includes, and
+-- for each outer local variable that a function uses: the fast path uses few.
+--
+-- Lua 5.1 without a shebang: it runs on Redis 6.2 to 8 and on Valkey. Times are integer
+-- microseconds. All numbers are integers below 2^53, which Lua's numbers hold exactly.
+local now, grace
+if ARGV[2] then
+  -- The server's expiry goes by the server's time and must not interfere: keys live an hour longer.
+  now, grace = tonumber(ARGV[2]), 3600000
+else
+  local time = redis.call('TIME')
+  now, grace = time[1] * 1000000 + time[2], 0
+end
+
+local algorithm, at = struct.unpack('s', ARGV[1])
+if algorithm == 'batch' then return include('batch', now, grace, at) end
+
+local key = KEYS[1]
+local p1, p2, p3, p4, cost = struct.unpack('>I7I7I7I7I4', ARGV[1], at)
+local charge, new_budget, head_size = include(algorithm)
+local read, write = include('stored')
+
+local value = read(key, head_size)
+local new, remaining, reset_after, delay, old_end = charge(value, cost, now, p1, p2, p3, p4)
+if new then
+  write(key, new, now + reset_after, old_end, false, now, grace)
+  if delay == 0 then return struct.pack('>i8i8i8', now, remaining, reset_after) end
+  return struct.pack('>i8i8i8i8i8i8', now, -2, remaining, -1, reset_after, delay)
+end
+
+local budget = new_budget(now, p1, p2, p3, p4)
+local unreadable = budget.load(value, key)
+local status, retry_after
+status, remaining, retry_after, reset_after, delay = budget.decide(cost, 'commit')
+local ends_at, is_head
+new, ends_at, old_end, is_head = budget.save()
+write(key, new, ends_at, old_end, is_head, now, grace)
+return struct.pack('>i8i8i8i8i8i8', now, -1 - status - unreadable, remaining, retry_after,
+  reset_after, delay)

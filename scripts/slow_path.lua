@@ -1,0 +1,178 @@
+-- Decides what batch.lua's fast path does not: groups, peeks, refunds, resets, budgets that several
+-- runs touch, denials, changed quotas, clocks that were set back. Each key is written once, at the
+-- end.
+--
+-- A budget, which an algorithm's `new_budget` makes for a limit, holds the state of one key at a
+-- time:
+--   load    (value, key): brings a stored value (false: none) to this limit and this time. Returns
+--           0, or 4 if the value is unreadable; then it counts as none
+--   decide  (cost, effect): status, remaining, retry_after (-1: none), reset_after, delay. The
+--           effect 'dry' changes nothing. 'settle' stores that the clock or the quota moved, so
+--           that the answer stays true. 'commit' charges the cost if it fits, and else settles
+--   refund  (units, charged_at, charged): takes back units of a charge of `charged` units
+--   slack   (cost): bucket.lua. Algorithms without it have the same reset_after after each charge
+--   save    (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
+local now, grace, write, value_of, values, limits, reply, answer = ...
+local keys, request = KEYS, ARGV[1]
+local ALLOWED = 1
+local CHARGE, PEEK, REFUND = 0, 1, 2
+-- In place of the number of answers.
+local IN_SHORT = 0
+local NEXT_CHARGE, RECEIPT = '>I2I2I4', '>I7I4'
+
+-- Answers a group `times` times, or until it is denied.
+local function repeated(times, decide_once)
+  if times == 1 then return decide_once() end
+  local place, answers = #reply + 1, 0
+  reply[place] = answers
+  repeat
+    answers = answers + 1
+    local again = decide_once()
+  until answers == times or not again
+  reply[place] = answers
+end
+
+-- The budgets that were made, by the number of their limit.
+local budgets = {}
+-- The keys that were changed, in that order. By key: until when the value matters; until when the
+-- stored value does, if no new value was longer or shorter; and whether the value is only a head.
+local changed, ends, old_ends, is_head_of = {}, {}, {}, {}
+
+-- Returns the budget with a key's state, and 0 or UNREADABLE.
+local function load(k, l)
+  local limit, budget = limits[l], budgets[l]
+  if not budget then
+    budget = limit.new_budget(now, limit.p1, limit.p2, limit.p3, limit.p4)
+    budgets[l] = budget
+  end
+  return budget, budget.load(value_of(k, limit), keys[k])
+end
+
+local function keep(k, value, ends_at, old_end, is_head)
+  if value == nil then return end
+  if not ends[k] then
+    changed[#changed + 1], old_ends[k] = k, old_end
+  elseif not old_end then
+    old_ends[k] = nil
+  end
+  values[k], ends[k], is_head_of[k] = value, ends_at or 0, is_head
+end
+
+-- Answers identical charges of a budget in short: what is left, divided by the cost, says how many
+-- fit, and together they leave the state that they leave one by one. Returns whether it could.
+local function charge_in_short(times, k, l, cost)
+  local budget, unreadable = load(k, l)
+  local slack = 0
+  if budget.slack then slack = budget.slack(cost) end
+  if not slack or unreadable > 0 then return false end
+  local _, left = budget.decide(0, 'dry')
+  local allowed = math.min(math.floor(left / cost), times)
+  local n = #reply
+  reply[n + 1], reply[n + 2] = IN_SHORT, allowed
+  if allowed > 0 then
+    local _, remaining, _, reset_after = budget.decide(cost, 'dry')
+    reply[n + 3], reply[n + 4], reply[n + 5] = remaining, reset_after, slack
+    budget.decide(allowed * cost, 'commit')
+  end
+  if allowed < times then answer(budget.decide(cost, 'commit')) end
+  keep(k, budget.save())
+  return true
+end
+
+-- The charges of a group: key, limit, cost, and of a refund the time and the cost of the refunded
+-- charge.
+local key_of, limit_of, cost_of, charged_at_of, charged_of = {}, {}, {}, {}, {}
+local is_allowed = {}
+-- What the fast path makes of the group's charges.
+local new_of, remaining_of, reset_after_of, delay_of, old_end_of = {}, {}, {}, {}, {}
+
+-- Charges the group if each charge is one for the fast path, and of a budget of its own. Returns
+-- whether it could.
+local function charge_fast(size)
+  for i = 1, size do
+    local k, cost, limit = key_of[i], cost_of[i], limits[limit_of[i]]
+    for j = 1, i - 1 do
+      if key_of[j] == k then return false end
+    end
+    -- The slow path may already have written parts of a value that is read by its head.
+    if limit.head_size or cost == 0 then return false end
+    new_of[i], remaining_of[i], reset_after_of[i], delay_of[i], old_end_of[i] =
+      limit.charge(value_of(k, limit), cost, now, limit.p1, limit.p2, limit.p3, limit.p4)
+    if not new_of[i] then return false end
+  end
+  for i = 1, size do
+    keep(key_of[i], new_of[i], now + reset_after_of[i], old_end_of[i])
+    answer(ALLOWED, remaining_of[i], -1, reset_after_of[i], delay_of[i])
+  end
+  return true
+end
+
+-- Returns whether all were charged.
+local function decide_group(op, size)
+  if op == CHARGE and size > 1 and charge_fast(size) then return true end
+  local all_allowed = true
+  -- A charge that is a group by itself is decided below, at once.
+  for i = 1, size > 1 and size or 0 do
+    is_allowed[i] = load(key_of[i], limit_of[i]).decide(cost_of[i], 'dry') == ALLOWED
+    all_allowed = all_allowed and is_allowed[i]
+  end
+  local status, remaining, retry_after, reset_after, delay
+  for i = 1, size do
+    local cost, effect = cost_of[i], 'dry'
+    if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'settle' end
+    -- A charge that fits consumes nothing if another one of the group is denied.
+    if not all_allowed and is_allowed[i] then cost = 0 end
+    local budget, unreadable = load(key_of[i], limit_of[i])
+    status, remaining, retry_after, reset_after, delay = budget.decide(cost, effect)
+    answer(status + unreadable, remaining, retry_after, reset_after, delay)
+    if effect ~= 'dry' then keep(key_of[i], budget.save()) end
+  end
+  return all_allowed and status == ALLOWED and op == CHARGE
+end
+
+local function refund_or_reset(op, size)
+  for i = 1, size do
+    local k, l = key_of[i], limit_of[i]
+    local budget, unreadable = load(k, l)
+    if op == REFUND then
+      local charged = charged_of[i]
+      budget.refund(math.min(cost_of[i], charged), charged_at_of[i], charged)
+      keep(k, budget.save())
+    else
+      keep(k, false)
+    end
+    load(k, l)
+    local status, remaining, retry_after, reset_after, delay = budget.decide(0, 'dry')
+    answer(status + unreadable, remaining, retry_after, reset_after, delay)
+  end
+  return op == REFUND
+end
+
+-- Decides a run. Returns where the request goes on.
+local function decide(op, size, times, k, l, cost, next)
+  if op == CHARGE and size == 1 and times > 1 and cost > 0
+    and charge_in_short(times, k, l, cost) then
+    return next
+  end
+  key_of[1], limit_of[1], cost_of[1] = k, l, cost
+  for i = 1, size do
+    if i > 1 then
+      key_of[i], limit_of[i], cost_of[i], next = struct.unpack(NEXT_CHARGE, request, next)
+    end
+    if op == REFUND then
+      charged_at_of[i], charged_of[i], next = struct.unpack(RECEIPT, request, next)
+    end
+  end
+  local decide_once = op <= PEEK and decide_group or refund_or_reset
+  repeated(times, function() return decide_once(op, size) end)
+  return next
+end
+
+local function write_changes()
+  for i = 1, #changed do
+    local k = changed[i]
+    write(keys[k], values[k], ends[k], old_ends[k], is_head_of[k], now, grace)
+  end
+end
+
+return decide, write_changes

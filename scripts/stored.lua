@@ -1,0 +1,48 @@
+-- Reads and writes what is stored under a key.
+
+-- Returns the value, or its first `head_size` bytes; false if there is none. A key of another type
+-- than a string counts as an empty value, which every algorithm finds unreadable. Any other error,
+-- such as a missing right, is raised.
+local function read(key, head_size)
+  local value
+  if head_size then
+    value = redis.pcall('GETRANGE', key, '0', head_size - 1)
+    if value == '' then return false end
+  else
+    value = redis.pcall('GET', key)
+  end
+  if type(value) ~= 'table' then return value end
+  if string.find(value.err, 'WRONGTYPE', 1, true) then return '' end
+  -- Read again to raise the error.
+  if head_size then return redis.call('GETRANGE', key, '0', '0') end
+  return redis.call('GET', key)
+end
+
+-- Stores a value that matters until `ends_at`. false: deletes the key. nil: changes nothing.
+-- `old_end`: if the stored value is as long as the new one, the time until which that matters.
+-- `is_head`: the value is only the head of what is stored. `grace`: for how many ms longer the key
+-- lives.
+local function write(key, value, ends_at, old_end, is_head, now, grace)
+  if not value then
+    if value == false then redis.call('DEL', key) end
+    return
+  end
+  -- Keys expire at whole seconds. So the charges of one window, and frequent charges, leave the
+  -- expiry as it is: setting it costs Redis more than the value does.
+  local expires_at = ends_at + -ends_at % 1000000
+  local keeps_expiry = old_end and old_end + -old_end % 1000000 == expires_at
+  if keeps_expiry or is_head then
+    -- '0': an argument that is a number takes Redis longer to format.
+    redis.call('SETRANGE', key, '0', value)
+    -- Under a time set by hand the server's expiry goes on: it is put off.
+    if keeps_expiry and grace == 0 then return end
+  end
+  local ttl = string.format('%d', math.max(math.ceil((expires_at - now) / 1000), 1) + grace)
+  if keeps_expiry or is_head then
+    redis.call('PEXPIRE', key, ttl)
+  else
+    redis.call('PSETEX', key, ttl, value)
+  end
+end
+
+return read, write
