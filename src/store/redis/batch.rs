@@ -15,7 +15,7 @@ use super::keys::Keys;
 use super::wire;
 use crate::algorithm::Algorithm;
 use crate::store::denials::Ticket;
-use crate::store::promise::{Departure, Promise};
+use crate::store::promise::{Departure, Promise, Promised};
 use crate::{Charge, Decision, Error, Op};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
@@ -44,8 +44,6 @@ pub(super) struct Batch {
     expired: usize,
     /// Why the server does not write, if only what does not write is asked.
     read_only: Option<Arc<str>>,
-    /// Whether the first of its checks came alone, and its caller may send it.
-    pub(super) has_escort: bool,
 }
 
 /// Checks that are alike.
@@ -261,6 +259,12 @@ impl Batch {
         run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
     }
 
+    /// Whether it has one check, the one whose answer is awaited there.
+    pub(super) fn is_only(&self, answer: &Promised) -> bool {
+        let [check] = &*self.checks else { return false };
+        check.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
+    }
+
     /// Whether some of its checks can still be answered in time.
     pub(super) const fn is_in_time(&self) -> bool {
         self.expired < self.checks.len()
@@ -282,7 +286,6 @@ impl Batch {
         self.checks.clear();
         self.expired = 0;
         self.read_only = None;
-        self.has_escort = false;
     }
 }
 

@@ -1,5 +1,6 @@
 //! The store that all replicas of a service share.
 
+mod ask;
 mod backoff;
 mod batch;
 mod builder;
@@ -124,7 +125,7 @@ impl Store for RedisStore {
         if let Err(error) = check_batch(batch) {
             return Answer::ready(Err(error));
         }
-        let ask = |ticket: Option<Ticket>| self.lanes.lane(batch).ask(op, batch, ticket);
+        let ask = |ticket: Option<Ticket>| ask::ask(self.lanes.lane(batch), op, batch, ticket);
         match &self.denials {
             Some(denials) => denials.around(op, batch, ask),
             None => ask(None),
