@@ -3,6 +3,21 @@
 //! Units come back with time, with a refund, a reset or another quota; until then a check that was
 //! denied is denied. A denial is kept with the whole check (limits with their numbers, keys,
 //! costs), so that it is exactly what the store would answer.
+//!
+//! # Which denials count
+//!
+//! Changes (refunds, resets) are numbered, in one sequence for all budgets: one number when a change
+//! begins, and one when it is over. A counter of each budget has the number of its last change. A
+//! check notes the last number given out when it is asked. A denial of that check counts while no
+//! counter of its budgets has a later number:
+//!
+//! - A denial that the store decided before a change was asked before the change was over. The
+//!   number of its end is later, and is set before the caller of the change is answered. So whoever
+//!   knows of the change is not answered with that denial.
+//! - A denial that was asked after the change was over has a number that is not earlier, and counts.
+//!
+//! So a check needs no look-up of its budgets when it is asked, and nothing is hashed while no
+//! denial is remembered. A denial that is recorded meanwhile answers the next check.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -15,7 +30,8 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::{Charge, Decision, Error, Op, Source};
+use crate::algorithm::Algorithm;
+use crate::{Charge, Decision, Error, Source};
 
 /// Counters of what was taken back. A change of one budget also voids what is known of those that
 /// share its counter: one in so many.
@@ -37,18 +53,19 @@ pub(super) struct Denials {
     max_age: Duration,
     /// Two, each with a seed of its own: a check is known by 128 bits that no client can foresee.
     hashers: [DefaultHashBuilder; 2],
+    /// The last number that was given to a change.
+    changes: AtomicU64,
     counters: Box<[Counter]>,
     started: Instant,
-    /// When the last denial that is answered without asking is over, in microseconds since the
-    /// start. Most of the time there is none, and nothing to look up.
-    last_ends: AtomicU64,
-    /// The same for the last denial that stands in for a store.
-    last_stands: AtomicU64,
+    /// When the last denial expires, in microseconds since the start.
+    last_expires: AtomicU64,
 }
 
 #[derive(Clone)]
 struct Denial {
-    known: Known,
+    asked: Asked,
+    /// Of its limits.
+    quota: u64,
     decision: Decision,
     decided: Instant,
     /// Until when it is answered without asking the store.
@@ -57,28 +74,41 @@ struct Denial {
     stands_until: Instant,
 }
 
-/// Changes of budgets that void what is known of them.
-#[derive(Default)]
-struct Counter {
-    /// Changes that began, or ended in whatever way.
-    changes: AtomicU64,
-    /// Changes that the store confirmed.
-    confirmed: AtomicU64,
-    /// Until when a change may still happen, in microseconds since the start.
-    unsettled_until: AtomicU64,
+/// When a check was asked.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    at: Instant,
+    /// The last number that was given to a change.
+    changes: u64,
 }
 
-/// By what a check is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Known {
+/// What a check is known by.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
     /// Its budgets and costs.
     id: u128,
     /// Its limits' numbers.
     quota: u64,
-    /// What was known to have changed in its budgets when it was asked.
-    generation: u64,
-    /// The same, of changes that were confirmed.
-    confirmed: u64,
+}
+
+/// A part of what a check is known by: one of its budgets, the limit's numbers, the cost.
+pub(super) struct Part<'a> {
+    pub(super) name: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) key: &'a str,
+    pub(super) algorithm: &'a Algorithm,
+    pub(super) cost: u32,
+}
+
+/// What is known of the changes of a budget. Each number is that of the last one.
+#[derive(Default)]
+struct Counter {
+    /// Of those that began, or ended in whatever way.
+    changed: AtomicU64,
+    /// Of those that the store confirmed.
+    confirmed: AtomicU64,
+    /// Until when a change may still happen, in microseconds since the start.
+    unsettled_until: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -97,61 +127,132 @@ impl Denials {
             cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),
             max_age: max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
+            changes: AtomicU64::new(0),
             counters: (0..COUNTERS).map(|_| Counter::default()).collect(),
             started: Instant::now(),
-            last_ends: AtomicU64::new(0),
-            last_stands: AtomicU64::new(0),
+            last_expires: AtomicU64::new(0),
         }
     }
 
-    /// Answers what is known, or asks. The question takes a ticket along, to be told the decision.
+    /// Answers a charge with the denial that is remembered of it, or asks the store. If the store
+    /// does not decide, the denial is the answer until its `retry_after` is over.
     pub(super) fn around(
         self: &Arc<Self>,
-        op: Op,
         batch: &[Charge<'_>],
-        ask: impl FnOnce(Option<Ticket>) -> Answer,
+        ask: impl FnOnce() -> Answer,
     ) -> Answer {
-        match op {
-            Op::Peek => ask(None),
-            Op::Refund | Op::Reset => ask(Some(Ticket::of_change(self, batch))),
-            Op::Charge => {
-                let now = Instant::now();
-                let (known, unsettled_until) = self.known(batch);
-                if let Some(decision) = self.get(&known, batch, now) {
-                    return Answer::ready(Ok(decision));
-                }
-                let is_settled = unsettled_until <= self.micros(now);
-                let denials = || Arc::clone(self);
-                let ticket = is_settled.then(|| Ticket {
-                    denials: denials(),
-                    subject: Subject::Charge { known, asked: now },
-                });
-                ask(ticket).or_standing(Standing { denials: denials(), known })
+        let now = Instant::now();
+        if self.last_expires.load(Ordering::Acquire) <= self.micros(now) {
+            return ask();
+        }
+        let known = self.known(batch.iter().map(Part::from));
+        let Some(denial) = self.standing(known, batch, now) else { return ask() };
+        if self.is_fresh(&denial, batch, now) {
+            return Answer::ready(Ok(denial.again_at(now)));
+        }
+        let mut answer = ask();
+        if let Some(answer) = answer.now() {
+            return Answer::ready(self.stand_in(known, &denial, answer));
+        }
+        let denials = Arc::clone(self);
+        Answer::later(async move { denials.stand_in(known, &denial, answer.await) })
+    }
+
+    /// The store's answer, or the denial that stands in for it.
+    fn stand_in(
+        &self,
+        known: Known,
+        denial: &Denial,
+        answer: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        match &answer {
+            // It was taken back meanwhile.
+            Ok(decision) if decision.allowed() => {
+                self.cache.remove(&known.id);
             }
+            Err(error) if error.is_unavailable() || error.is_overloaded() => {
+                let now = Instant::now();
+                if now < denial.stands_until {
+                    return Ok(denial.again_at(now));
+                }
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    /// The denial of a check that stands in for a store that does not answer. A refund or a reset
+    /// that the store did not confirm takes none back.
+    fn standing(&self, known: Known, batch: &[Charge<'_>], now: Instant) -> Option<Denial> {
+        let denial = self.cache.get(&known.id)?;
+        if denial.quota != known.quota {
+            // Under another quota the budgets change in another way.
+            self.cache.remove(&known.id);
+            let number = self.next_number();
+            for counter in self.counters_of(batch) {
+                counter.changed.fetch_max(number, Ordering::AcqRel);
+                counter.confirmed.fetch_max(number, Ordering::AcqRel);
+            }
+            return None;
+        }
+        let is_confirmed =
+            |counter: &Counter| counter.confirmed.load(Ordering::Acquire) > denial.asked.changes;
+        let stands = now < denial.stands_until && !self.counters_of(batch).any(is_confirmed);
+        stands.then_some(denial)
+    }
+
+    /// Whether a denial that stands is answered without asking the store.
+    fn is_fresh(&self, denial: &Denial, batch: &[Charge<'_>], now: Instant) -> bool {
+        let Asked { at, changes } = denial.asked;
+        now < denial.until
+            && self.counters_of(batch).all(|counter| {
+                counter.changed.load(Ordering::Acquire) <= changes
+                    && counter.unsettled_until.load(Ordering::Acquire) <= self.micros(at)
+            })
+    }
+
+    /// To be noted when a check is asked, before it is sent.
+    pub(super) fn asked(&self, at: Instant) -> Asked {
+        Asked { at, changes: self.changes.load(Ordering::Acquire) }
+    }
+
+    /// What a check is known by.
+    pub(super) fn known<'a>(&self, parts: impl Iterator<Item = Part<'a>>) -> Known {
+        let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
+        let mut quota = self.hashers[0].build_hasher();
+        for part in parts {
+            let Part { name, kind, key, algorithm, cost } = part;
+            (name, kind, key, cost).hash(&mut high);
+            (name, kind, key, cost).hash(&mut low);
+            algorithm.hash(&mut quota);
+        }
+        let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
+        Known { id, quota: quota.finish() }
+    }
+
+    /// Remembers a denial.
+    pub(super) fn record(&self, known: Known, asked: Asked, denial: &Decision) {
+        // What exceeds the capacity now exceeds it later, too.
+        let wait = denial.retry_after().unwrap_or(self.max_age);
+        // From when it was asked: the store decided later than that, so this is never too long.
+        let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
+        let (decided, stands_until) = (Instant::now(), after(wait));
+        if decided < stands_until {
+            let (decision, until) = (denial.clone(), after(wait.min(self.max_age)));
+            let quota = known.quota;
+            let denial = Denial { asked, quota, decision, decided, until, stands_until };
+            self.cache.insert(known.id, denial);
+            self.last_expires.fetch_max(self.micros(stands_until), Ordering::AcqRel);
         }
     }
 
-    /// By what a check is known, and until when one of its budgets may still change.
-    fn known(&self, batch: &[Charge<'_>]) -> (Known, u64) {
-        let half = |hasher: &DefaultHashBuilder| {
-            let mut hasher = hasher.build_hasher();
-            for charge in batch {
-                (charge.limit.name(), charge.limit.kind(), charge.key, charge.cost)
-                    .hash(&mut hasher);
-            }
-            u128::from(hasher.finish())
-        };
-        let id = half(&self.hashers[0]) << 64 | half(&self.hashers[1]);
-        let mut quota = self.hashers[0].build_hasher();
-        let (mut generation, mut confirmed, mut unsettled_until) = (0_u64, 0_u64, 0);
-        for charge in batch {
-            charge.limit.algorithm().hash(&mut quota);
-            let counter = &self.counters[self.counter(charge)];
-            generation = generation.wrapping_add(counter.changes.load(Ordering::Acquire));
-            confirmed = confirmed.wrapping_add(counter.confirmed.load(Ordering::Acquire));
-            unsettled_until = counter.unsettled_until.load(Ordering::Acquire).max(unsettled_until);
-        }
-        (Known { id, quota: quota.finish(), generation, confirmed }, unsettled_until)
+    /// Notes that a refund or a reset begins. Denials that were asked before it is over do not
+    /// count.
+    pub(super) fn change(self: &Arc<Self>, batch: &[Charge<'_>]) -> Change {
+        let counters = batch.iter().map(|charge| self.counter(charge)).collect();
+        let change = Change { denials: Arc::clone(self), counters, is_settled: false };
+        change.count(|counter| &counter.changed);
+        change
     }
 
     fn counter(&self, charge: &Charge<'_>) -> usize {
@@ -163,51 +264,21 @@ impl Denials {
         batch.iter().map(|charge| &self.counters[self.counter(charge)])
     }
 
-    fn get(&self, known: &Known, batch: &[Charge<'_>], now: Instant) -> Option<Decision> {
-        if self.last_ends.load(Ordering::Acquire) <= self.micros(now) {
-            return None;
-        }
-        let denial = self.cache.get(&known.id)?;
-        if denial.known.quota != known.quota {
-            // Under another quota the budgets change in another way.
-            self.cache.remove(&known.id);
-            self.counters_of(batch).for_each(|counter| {
-                counter.count();
-                counter.confirm();
-            });
-            return None;
-        }
-        (denial.known == *known && now < denial.until).then(|| denial.again_at(now))
-    }
-
-    fn record(&self, known: Known, asked: Instant, decision: &Decision) {
-        if decision.allowed() {
-            // What was denied before is taken back by now.
-            if self.last_stands.load(Ordering::Acquire) > self.micros(asked)
-                && self.cache.contains_key(&known.id)
-            {
-                self.cache.remove(&known.id);
-            }
-            return;
-        }
-        // What exceeds the capacity now exceeds it later, too.
-        let wait = decision.retry_after().unwrap_or(self.max_age);
-        // From when it was asked: the store decided later than that, so this is never too long.
-        let after = |wait: Duration| asked.checked_add(wait.min(MAX_AGE)).unwrap_or(asked);
-        let (decided, until) = (Instant::now(), after(wait.min(self.max_age)));
-        let stands_until = after(wait);
-        if decided < stands_until {
-            let decision = decision.clone();
-            let denial = Denial { known, decision, decided, until, stands_until };
-            self.cache.insert(known.id, denial);
-            self.last_ends.fetch_max(self.micros(until), Ordering::AcqRel);
-            self.last_stands.fetch_max(self.micros(stands_until), Ordering::AcqRel);
-        }
+    fn next_number(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     fn micros(&self, time: Instant) -> u64 {
         let since = time.saturating_duration_since(self.started);
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl<'a> From<&'a Charge<'_>> for Part<'a> {
+    fn from(charge: &'a Charge<'_>) -> Self {
+        let Charge { limit, key, cost, .. } = charge;
+        let (name, kind, algorithm) = (limit.name(), limit.kind(), limit.algorithm());
+        Self { name, kind, key: key.as_str(), algorithm, cost: *cost }
     }
 }
 
@@ -218,102 +289,47 @@ impl Denial {
     }
 }
 
-impl Counter {
-    fn count(&self) {
-        self.changes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    fn confirm(&self) {
-        self.confirmed.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// Goes along with a question, and learns what becomes of it.
-pub(super) struct Ticket {
+/// A refund or a reset that was asked. It is over when this is dropped.
+pub(super) struct Change {
     denials: Arc<Denials>,
-    subject: Subject,
+    /// The numbers of its budgets' counters.
+    counters: Vec<usize>,
+    /// Whether it is known to have happened, or to never happen.
+    is_settled: bool,
 }
 
-enum Subject {
-    Charge {
-        known: Known,
-        asked: Instant,
-    },
-    /// A refund or a reset. It voids denials recorded before it was sent and until it is answered.
-    Change {
-        /// The numbers of the counters.
-        counters: Vec<usize>,
-        /// Whether it is known to be over.
-        settled: bool,
-    },
-}
-
-impl Ticket {
-    fn of_change(denials: &Arc<Denials>, batch: &[Charge<'_>]) -> Self {
-        denials.counters_of(batch).for_each(Counter::count);
-        let counters = batch.iter().map(|charge| denials.counter(charge)).collect();
-        let denials = Arc::clone(denials);
-        Self { denials, subject: Subject::Change { counters, settled: false } }
-    }
-
+impl Change {
     /// Learns the answer, whether its caller still waits for it or not.
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
-        match (&mut self.subject, answer) {
-            (Subject::Charge { known, asked }, Ok(decision)) => {
-                self.denials.record(*known, *asked, decision);
+        self.is_settled = match answer {
+            Ok(_) => {
+                self.count(|counter| &counter.confirmed);
+                true
             }
-            (Subject::Charge { .. }, Err(_)) => {}
-            (Subject::Change { counters, settled }, Ok(_)) => {
-                *settled = true;
-                for &number in &*counters {
-                    self.denials.counters[number].confirm();
-                }
-            }
-            (Subject::Change { settled, .. }, Err(error)) => *settled = !error.may_have_charged(),
+            Err(error) => !error.may_have_charged(),
+        };
+    }
+
+    /// Gives the change the next number, in one of the numbers of each counter.
+    fn count(&self, of: impl Fn(&Counter) -> &AtomicU64) {
+        let number = self.denials.next_number();
+        for &counter in &self.counters {
+            of(&self.denials.counters[counter]).fetch_max(number, Ordering::AcqRel);
         }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Change {
     fn drop(&mut self) {
-        let Subject::Change { counters, settled } = &self.subject else { return };
-        let until = Instant::now().checked_add(UNSETTLED_FOR);
-        for counter in counters.iter().map(|&number| &self.denials.counters[number]) {
-            if let (false, Some(until)) = (*settled, until) {
-                counter.unsettled_until.fetch_max(self.denials.micros(until), Ordering::AcqRel);
+        if !self.is_settled
+            && let Some(until) = Instant::now().checked_add(UNSETTLED_FOR)
+        {
+            let until = self.denials.micros(until);
+            for &counter in &self.counters {
+                let unsettled_until = &self.denials.counters[counter].unsettled_until;
+                unsettled_until.fetch_max(until, Ordering::AcqRel);
             }
-            counter.count();
         }
-    }
-}
-
-/// A denial that may still be in force when the store does not answer.
-pub(super) struct Standing {
-    denials: Arc<Denials>,
-    known: Known,
-}
-
-impl Standing {
-    /// The answer, or the denial that stands in for an unavailable store.
-    pub(super) fn over(
-        standing: &Option<Self>,
-        answer: Result<Decision, Error>,
-    ) -> Result<Decision, Error> {
-        match (answer, standing) {
-            (Err(error), Some(standing)) if error.is_unavailable() || error.is_overloaded() => {
-                standing.denial().ok_or(error)
-            }
-            (answer, _) => answer,
-        }
-    }
-
-    fn denial(&self) -> Option<Decision> {
-        let denial = self.denials.cache.get(&self.known.id)?;
-        let now = Instant::now();
-        // A refund or a reset that the store did not confirm takes no denial back.
-        let stands = denial.known.quota == self.known.quota
-            && denial.known.confirmed == self.known.confirmed
-            && now < denial.stands_until;
-        stands.then(|| denial.again_at(now))
+        self.count(|counter| &counter.changed);
     }
 }

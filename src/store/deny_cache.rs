@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::denials::Denials;
+use tokio::time::Instant;
+
+use super::denials::{Change, Denials, Part};
 use super::{Answer, Store};
-use crate::{Charge, ConfigError, Limit, Op};
+use crate::{Charge, ConfigError, Decision, Error, Limit, Op};
 
 /// How long a denial may be wrong after another replica took it back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
@@ -86,22 +88,55 @@ impl<S: Store> DenyCache<S> {
     }
 }
 
+impl<S: Store> DenyCache<S> {
+    /// Asks the store, and remembers a denial.
+    fn ask(&self, denials: &Arc<Denials>, batch: &[Charge<'_>]) -> Answer {
+        let asked = denials.asked(Instant::now());
+        let mut answer = self.store.apply(Op::Charge, batch);
+        let known = || denials.known(batch.iter().map(Part::from));
+        if let Some(answer) = answer.now() {
+            if let Some(denial) = denial(&answer) {
+                denials.record(known(), asked, denial);
+            }
+            return Answer::ready(answer);
+        }
+        let (known, denials) = (known(), Arc::clone(denials));
+        Answer::later(async move {
+            let answer = answer.await;
+            if let Some(denial) = denial(&answer) {
+                denials.record(known, asked, denial);
+            }
+            answer
+        })
+    }
+
+    /// Asks the store for a refund or a reset.
+    fn ask_change(&self, mut change: Change, op: Op, batch: &[Charge<'_>]) -> Answer {
+        let mut answer = self.store.apply(op, batch);
+        if let Some(answer) = answer.now() {
+            change.answered(&answer);
+            return Answer::ready(answer);
+        }
+        Answer::later(async move {
+            let answer = answer.await;
+            change.answered(&answer);
+            answer
+        })
+    }
+}
+
+fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
+    answer.as_ref().ok().filter(|decision| !decision.allowed())
+}
+
 impl<S: Store> Store for DenyCache<S> {
     fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
         let Some(denials) = &self.denials else { return self.store.apply(op, batch) };
-        denials.around(op, batch, |ticket| {
-            let mut answer = self.store.apply(op, batch);
-            let Some(mut ticket) = ticket else { return answer };
-            if let Some(answer) = answer.now() {
-                ticket.answered(&answer);
-                return Answer::ready(answer);
-            }
-            Answer::later(async move {
-                let answer = answer.await;
-                ticket.answered(&answer);
-                answer
-            })
-        })
+        match op {
+            Op::Charge => denials.around(batch, || self.ask(denials, batch)),
+            Op::Refund | Op::Reset => self.ask_change(denials.change(batch), op, batch),
+            Op::Peek => self.store.apply(op, batch),
+        }
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {

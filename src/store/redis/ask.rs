@@ -13,7 +13,7 @@ use super::flight::{self, Flight};
 use super::lane::{Entry, Lane};
 use super::sender;
 use crate::store::Answer;
-use crate::store::denials::Ticket;
+use crate::store::denials::Change;
 use crate::store::promise::Promised;
 use crate::{Charge, Decision, Error, Op};
 
@@ -21,9 +21,9 @@ pub(super) fn ask(
     lane: &Arc<Lane>,
     op: Op,
     charges: &[Charge<'_>],
-    ticket: Option<Ticket>,
+    change: Option<Change>,
 ) -> Answer {
-    let Some((promised, entry)) = lane.enter(op, charges, ticket) else {
+    let Some((promised, entry)) = lane.enter(op, charges, change) else {
         // Checks that were given up before a task sent them must not take up the room for good.
         // Outside of a runtime no task can begin to; the next check inside one will.
         drop(sender::start(lane));

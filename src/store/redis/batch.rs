@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::keys::Keys;
 use super::wire;
 use crate::algorithm::Algorithm;
-use crate::store::denials::Ticket;
+use crate::store::denials::{Asked, Change, Denials, Part};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::{Charge, Decision, Error, Op};
 
@@ -61,13 +61,21 @@ struct Run {
 /// A check, and the caller that waits for it.
 struct Check {
     run: usize,
-    deadline: Instant,
-    /// None once it is answered.
-    promise: Option<Promise>,
-    /// Learns the answer, whether the caller still waits or not.
-    ticket: Option<Ticket>,
+    caller: Caller,
     /// Whether the script is asked about it.
     sent: bool,
+    /// What is to be delivered.
+    answer: Option<Result<Decision, Error>>,
+}
+
+pub(super) struct Caller {
+    pub(super) deadline: Instant,
+    /// None once it is answered.
+    pub(super) promise: Option<Promise>,
+    /// When it asked, if denials are remembered.
+    pub(super) asked: Option<Asked>,
+    /// The refund or reset that it asked for, if denials are remembered.
+    pub(super) change: Option<Change>,
 }
 
 impl Batch {
@@ -84,19 +92,11 @@ impl Batch {
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.checks[self.expired..].first().map(|check| check.deadline)
+        self.checks[self.expired..].first().map(|check| check.caller.deadline)
     }
 
     /// One more check.
-    pub(super) fn push(
-        &mut self,
-        prefix: &str,
-        op: Op,
-        charges: &[Charge<'_>],
-        deadline: Instant,
-        promise: Promise,
-        ticket: Option<Ticket>,
-    ) {
+    pub(super) fn push(&mut self, prefix: &str, op: Op, charges: &[Charge<'_>], caller: Caller) {
         let first = self.charges.len();
         for charge in charges {
             let key = self.keys.number(prefix, charge);
@@ -122,7 +122,7 @@ impl Batch {
                 self.runs.push(Run { op, first, size, times: 0, is_peeked: false });
             }
         }
-        self.checks.push(Check { run, deadline, promise: Some(promise), ticket, sent: false });
+        self.checks.push(Check { run, caller, sent: false, answer: None });
     }
 
     /// The run that the charges from `first` on belong to: one that is alike, and that nothing
@@ -152,7 +152,7 @@ impl Batch {
         let mut late = self.expire(now, || Error::timeout_unsent().of(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for check in &mut self.checks {
-            let departure = check.promise.as_ref().map(Promise::send);
+            let departure = check.caller.promise.as_ref().map(Promise::send);
             late += usize::from(departure == Some(Departure::TimedOut));
             check.sent = departure == Some(Departure::Sent);
             self.runs[check.run].times += u16::from(check.sent);
@@ -202,7 +202,7 @@ impl Batch {
         let before = self.expired;
         while self.first_deadline().is_some_and(|deadline| deadline <= now) {
             let check = &mut self.checks[self.expired];
-            if let Some(promise) = check.promise.take() {
+            if let Some(promise) = check.caller.promise.take() {
                 promise.keep(Err(error()));
             }
             self.expired += 1;
@@ -214,8 +214,8 @@ impl Batch {
     pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
         for check in &mut self.checks {
-            failed += usize::from(check.promise.is_some());
-            check.answer(Err(error()));
+            failed += usize::from(check.answer.is_none() && check.caller.promise.is_some());
+            check.answer.get_or_insert_with(|| Err(error()));
         }
         failed
     }
@@ -262,7 +262,7 @@ impl Batch {
     /// Whether it has one check, the one whose answer is awaited there.
     pub(super) fn is_only(&self, answer: &Promised) -> bool {
         let [check] = &*self.checks else { return false };
-        check.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
+        check.caller.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
     }
 
     /// Whether some of its checks can still be answered in time.
@@ -270,12 +270,47 @@ impl Batch {
         self.expired < self.checks.len()
     }
 
+    /// Delivers the answers. A denial is remembered before its caller learns of it.
+    pub(super) fn deliver(&mut self, denials: Option<&Denials>) {
+        if let Some(denials) = denials {
+            self.checks.iter().for_each(|check| self.remember(check, denials));
+        }
+        for Check { caller, answer, .. } in &mut self.checks {
+            let Some(answer) = answer.take() else { continue };
+            if let Some(mut change) = caller.change.take() {
+                change.answered(&answer);
+            }
+            if let Some(promise) = caller.promise.take() {
+                promise.keep(answer);
+            }
+        }
+    }
+
+    /// Remembers that a check was denied, whether its caller still waits or not.
+    fn remember(&self, check: &Check, denials: &Denials) {
+        let run = &self.runs[check.run];
+        let is_charge = run.op == Op::Charge || run.is_peeked;
+        let (true, Some(Ok(decision)), Some(asked)) =
+            (is_charge, &check.answer, check.caller.asked)
+        else {
+            return;
+        };
+        if !decision.allowed() {
+            let parts = self.charges[run.first..][..run.size].iter().map(|charge| {
+                let (key, kind, name) = self.keys.parts(charge.key.into());
+                let algorithm = &self.limits[usize::from(charge.limit)].0;
+                Part { name, kind, key, algorithm, cost: charge.cost }
+            });
+            denials.record(denials.known(parts), asked, decision);
+        }
+    }
+
     /// Empty again, with its room kept for others.
     pub(super) fn clear(&mut self) {
         // What was not sent did not happen.
         for check in self.checks.iter_mut().filter(|check| !check.sent) {
-            if let Some(mut ticket) = check.ticket.take() {
-                ticket.answered(&Err(Error::timeout_unsent()));
+            if let Some(mut change) = check.caller.change.take() {
+                change.answered(&Err(Error::timeout_unsent()));
             }
         }
         self.keys.clear();
@@ -290,14 +325,9 @@ impl Batch {
 }
 
 impl Check {
-    /// Answers the check, if it is not answered yet.
+    /// Notes its answer, to be delivered.
     fn answer(&mut self, answer: Result<Decision, Error>) {
-        if let Some(mut ticket) = self.ticket.take() {
-            ticket.answered(&answer);
-        }
-        if let Some(promise) = self.promise.take() {
-            promise.keep(answer);
-        }
+        self.answer = Some(answer);
     }
 }
 

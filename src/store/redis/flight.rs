@@ -183,5 +183,6 @@ impl Call {
             }
         };
         connections.undecided(failed);
+        batch.deliver(lane.settings.denials.as_deref());
     }
 }

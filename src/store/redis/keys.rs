@@ -71,9 +71,23 @@ impl Keys {
         self.all.get(usize::from(*number))
     }
 
+    /// The key, the kind and the name of a budget.
+    pub(super) fn parts(&self, number: usize) -> (&str, &str, &str) {
+        split(self.get(number)).unwrap_or_default()
+    }
+
     pub(super) fn get(&self, number: usize) -> &str {
         get(&self.text, &self.all, number)
     }
+}
+
+/// The key, the kind and the name of a budget, as [`parts`] puts them together. A prefix has no
+/// braces either.
+fn split(text: &str) -> Option<(&str, &str, &str)> {
+    let (_, rest) = text.split_once('{')?;
+    let (key, rest) = rest.split_once("}:")?;
+    let (kind, name) = rest.split_once(':')?;
+    Some((key, kind, name))
 }
 
 fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {

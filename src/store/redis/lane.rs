@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::batch::{Batch, MAX_CHARGES};
+use super::batch::{Batch, Caller, MAX_CHARGES};
 use super::connection::Connections;
 use crate::clock::ManualClock;
-use crate::store::denials::Ticket;
+use crate::store::denials::{Change, Denials};
 use crate::store::promise::{Promise, Promised};
 use crate::{Charge, Error, Op};
 
@@ -32,6 +32,8 @@ pub(super) struct Settings {
     pub(super) deadline: Duration,
     pub(super) max_waiting: usize,
     pub(super) clock: Option<ManualClock>,
+    /// None if every check is asked.
+    pub(super) denials: Option<Arc<Denials>>,
 }
 
 /// A queue of checks, and the connection they leave on.
@@ -79,7 +81,7 @@ impl Lane {
         self: &Arc<Self>,
         op: Op,
         charges: &[Charge<'_>],
-        ticket: Option<Ticket>,
+        change: Option<Change>,
     ) -> Option<(Promised, Entry)> {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
         let now = Instant::now();
@@ -91,13 +93,14 @@ impl Lane {
         queue.waiting += 1;
         let deadline = crate::clock::later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.connections.events().server());
-        let push = |batch: &mut Batch| batch.push(prefix, op, charges, deadline, promise, ticket);
+        let asked = self.settings.denials.as_ref().map(|denials| denials.asked(now));
+        let caller = Caller { deadline, promise: Some(promise), asked, change };
         let entry = match queue.in_flight {
             IN_FLIGHT => Entry::Sent,
             0 if queue.batches.is_empty() => Entry::Alone,
             _ => Entry::Unsent,
         };
-        push(queue.batch_for(charges));
+        queue.batch_for(charges).push(prefix, op, charges, caller);
         Some((promised, entry))
     }
 
@@ -126,6 +129,7 @@ impl Lane {
             None => batch.fail(error),
         };
         self.connections.undecided(failed);
+        batch.deliver(None);
         if until.is_some() && batch.first_deadline().is_some() {
             self.queue().batches.push_front(batch);
         } else {

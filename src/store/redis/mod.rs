@@ -22,11 +22,11 @@ use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
 
+use self::ask::ask;
 pub use self::builder::RedisStoreBuilder;
 use self::lane::Lane;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use super::denials::{Denials, Ticket};
 use super::{Answer, Store};
 use crate::{Charge, ConfigError, Op, check_batch};
 
@@ -78,8 +78,6 @@ use crate::{Charge, ConfigError, Op, check_batch};
 #[derive(Clone)]
 pub struct RedisStore {
     lanes: Lanes,
-    /// None if every check is asked.
-    denials: Option<Arc<Denials>>,
 }
 
 #[derive(Clone)]
@@ -125,10 +123,13 @@ impl Store for RedisStore {
         if let Err(error) = check_batch(batch) {
             return Answer::ready(Err(error));
         }
-        let ask = |ticket: Option<Ticket>| ask::ask(self.lanes.lane(batch), op, batch, ticket);
-        match &self.denials {
-            Some(denials) => denials.around(op, batch, ask),
-            None => ask(None),
+        let lane = self.lanes.lane(batch);
+        match (&lane.settings.denials, op) {
+            (Some(denials), Op::Charge) => denials.around(batch, || ask(lane, op, batch, None)),
+            (Some(denials), Op::Refund | Op::Reset) => {
+                ask(lane, op, batch, Some(denials.change(batch)))
+            }
+            (None, _) | (_, Op::Peek) => ask(lane, op, batch, None),
         }
     }
 }
