@@ -101,3 +101,21 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
 fn parts<'a>(prefix: &'a str, charge: &'a Charge<'_>) -> [&'a str; 7] {
     [prefix, ":{", charge.key.as_str(), "}:", charge.limit.kind(), ":", charge.limit.name()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Key, Limit, Quota};
+
+    #[test]
+    fn budget_is_read_back_from_its_key() {
+        let keys = [Key::new("a{b}:c"), Key::from_parts(["a", "b"]), Key::global()];
+        for name in ["api", "}:b:{"] {
+            let limit = Limit::gcra(name, Quota::per_second(1)).unwrap();
+            for key in &keys {
+                let text = parts("tollgate:x", &limit.charge(key, 1)).concat();
+                assert_eq!(split(&text), Some((key.as_str(), limit.kind(), name)));
+            }
+        }
+    }
+}
