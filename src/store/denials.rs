@@ -17,7 +17,7 @@
 //! - A denial that was asked after the change was over has a number that is not earlier, and counts.
 //!
 //! So a check needs no look-up of its budgets when it is asked, and nothing is hashed while no
-//! denial is remembered. A denial that is recorded meanwhile answers the next check.
+//! denial is remembered. A check that just misses a denial is asked, which is never wrong.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -158,6 +158,25 @@ impl Denials {
         Answer::later(async move { denials.stand_in(known, &denial, answer.await) })
     }
 
+    /// The answer of a charge that waits for others to be decided before. A denial of the same check
+    /// that is recorded meanwhile stands in for a store that does not answer.
+    pub(super) fn behind(self: &Arc<Self>, batch: &[Charge<'_>], answer: Answer) -> Answer {
+        let (known, asked) = (self.known(batch.iter().map(Part::from)), self.asked(Instant::now()));
+        let denials = Arc::clone(self);
+        Answer::later(async move {
+            let answer = answer.await;
+            if !is_undecided(&answer) {
+                return answer;
+            }
+            // If it was asked before a change, it may have been decided before this check was asked.
+            let denial = denials.cache.get(&known.id);
+            let denial = denial.filter(|denial| {
+                denial.quota == known.quota && denial.asked.changes >= asked.changes
+            });
+            denial.and_then(|denial| denial.standing_at(Instant::now())).map_or(answer, Ok)
+        })
+    }
+
     /// The store's answer, or the denial that stands in for it.
     fn stand_in(
         &self,
@@ -165,18 +184,12 @@ impl Denials {
         denial: &Denial,
         answer: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        match &answer {
+        if is_undecided(&answer) {
+            return denial.standing_at(Instant::now()).map_or(answer, Ok);
+        }
+        if answer.as_ref().is_ok_and(Decision::allowed) {
             // It was taken back meanwhile.
-            Ok(decision) if decision.allowed() => {
-                self.cache.remove(&known.id);
-            }
-            Err(error) if error.is_unavailable() || error.is_overloaded() => {
-                let now = Instant::now();
-                if now < denial.stands_until {
-                    return Ok(denial.again_at(now));
-                }
-            }
-            _ => {}
+            self.cache.remove(&known.id);
         }
         answer
     }
@@ -282,7 +295,16 @@ impl<'a> From<&'a Charge<'_>> for Part<'a> {
     }
 }
 
+/// Whether the store did not decide, and a denial stands in for it.
+fn is_undecided(answer: &Result<Decision, Error>) -> bool {
+    answer.as_ref().is_err_and(|error| error.is_unavailable() || error.is_overloaded())
+}
+
 impl Denial {
+    fn standing_at(&self, now: Instant) -> Option<Decision> {
+        (now < self.stands_until).then(|| self.again_at(now))
+    }
+
     fn again_at(&self, now: Instant) -> Decision {
         let elapsed = now.saturating_duration_since(self.decided);
         self.decision.clone().told_after(elapsed).given_by(Source::DenyCache)

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle as Runtime;
 
 use super::flight::{self, Flight};
-use super::lane::{Entry, Lane};
+use super::lane::{Entry, Lane, Queued};
 use super::sender;
 use crate::store::Answer;
 use crate::store::denials::Change;
@@ -23,18 +23,22 @@ pub(super) fn ask(
     charges: &[Charge<'_>],
     change: Option<Change>,
 ) -> Answer {
-    let Some((promised, entry)) = lane.enter(op, charges, change) else {
+    let Some(Queued { promised, entry, leaves_next }) = lane.enter(op, charges, change) else {
         // Checks that were given up before a task sent them must not take up the room for good.
         // Outside of a runtime no task can begin to; the next check inside one will.
         drop(sender::start(lane));
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
-    match entry {
+    let answer = match entry {
         Entry::Alone => Answer::later(send_alone(Arc::clone(lane), promised)),
         Entry::Sent => Answer::promised(promised),
         Entry::Unsent if sender::start(lane).is_ok() => Answer::promised(promised),
         // Asked outside of the runtime, it is sent once its answer is awaited inside.
         Entry::Unsent => Answer::later(send_later(Arc::clone(lane), promised)),
+    };
+    match &lane.settings.denials {
+        Some(denials) if op == Op::Charge && !leaves_next => denials.behind(charges, answer),
+        _ => answer,
     }
 }
 

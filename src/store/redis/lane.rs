@@ -60,6 +60,14 @@ struct Queue {
     spare: Vec<Batch>,
 }
 
+/// A check that was queued.
+pub(super) struct Queued {
+    pub(super) promised: Promised,
+    pub(super) entry: Entry,
+    /// Whether it is in the batch that leaves next.
+    pub(super) leaves_next: bool,
+}
+
 /// Who sends a check that was queued.
 pub(super) enum Entry {
     /// Its caller, unless another check comes before: the lane was idle.
@@ -82,7 +90,7 @@ impl Lane {
         op: Op,
         charges: &[Charge<'_>],
         change: Option<Change>,
-    ) -> Option<(Promised, Entry)> {
+    ) -> Option<Queued> {
         let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
         let now = Instant::now();
         let mut queue = self.queue();
@@ -101,7 +109,7 @@ impl Lane {
             _ => Entry::Unsent,
         };
         queue.batch_for(charges).push(prefix, op, charges, caller);
-        Some((promised, entry))
+        Some(Queued { promised, entry, leaves_next: queue.batches.len() == 1 })
     }
 
     /// A place to send the first batch from, if there is one and a place is free.
