@@ -148,6 +148,34 @@ async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn denial_that_arrives_after_a_reset_is_not_remembered() {
+    /// A store that decides at once, and answers a charge a while later.
+    #[derive(Debug, Default)]
+    struct Distant(MemoryStore);
+
+    impl Store for Distant {
+        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+            let answer = self.0.apply(op, batch);
+            if op != Op::Charge {
+                return answer;
+            }
+            Answer::later(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                answer.await
+            })
+        }
+    }
+
+    let limiter = RateLimiter::new(DenyCache::new(Distant::default()));
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    let denied = limiter.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    limiter.reset(&limit, &key).await.unwrap();
+    assert!(!denied.await.unwrap().allowed(), "it was decided before the reset");
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn cache_is_bounded_by_weight() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()).capacity(1_000));

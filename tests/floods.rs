@@ -250,3 +250,23 @@ async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound()
     };
     assert!(used <= 101, "{used} units were charged");
 }
+
+#[tokio::test]
+async fn caller_that_polls_once_and_never_again_does_not_keep_its_place() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(100);
+    let store = server.store().deadline(deadline).deny_for(Duration::ZERO).connect().await.unwrap();
+    let (limit, key) = (daily(), Key::new("k"));
+    let check = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let before = tasks.num_alive_tasks();
+    let mut never_again = Box::pin(check());
+    let polled = never_again.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    // The place is not freed by its caller, so a task sends this one.
+    check().await.unwrap();
+    tokio::time::sleep(deadline * 4).await;
+    check().await.unwrap();
+    assert_eq!(tasks.num_alive_tasks(), before, "the lane is idle: no task was needed");
+    assert!(never_again.await.unwrap().allowed());
+}

@@ -3,6 +3,21 @@
 //! Units come back with time, with a refund, a reset or another quota; until then a check that was
 //! denied is denied. A denial is kept with the whole check (limits with their numbers, keys,
 //! costs), so that it is exactly what the store would answer.
+//!
+//! # Which denials count
+//!
+//! Changes (refunds, resets) are numbered, in one sequence for all budgets: one number when a change
+//! begins, and one when it is over. A counter of each budget has the number of its last change. A
+//! check notes the last number given out when it is asked. A denial of that check counts while no
+//! counter of its budgets has a later number:
+//!
+//! - A denial that the store decided before a change was asked before the change was over. The
+//!   number of its end is later, and is set before the caller of the change is answered. So whoever
+//!   knows of the change is not answered with that denial.
+//! - A denial that was asked after the change was over has a number that is not earlier, and counts.
+//!
+//! So a check needs no look-up of its budgets when it is asked, and nothing is hashed while no
+//! denial is remembered. A check that just misses a denial is asked, which is never wrong.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -15,7 +30,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::nouns::{Check, Decision, Error, Op, Source};
+use crate::nouns::{Check, Decision, Error, Source};
 
 /// Counters of what was taken back. A change of one budget also voids what is known of those that
 /// share its counter: one in so many.
@@ -37,18 +52,19 @@ pub(super) struct Denials {
     max_age: Duration,
     /// Two, each with a seed of its own: a check is known by 128 bits that no client can foresee.
     hashers: [DefaultHashBuilder; 2],
+    /// The last number that was given to a change.
+    changes: AtomicU64,
     counters: Box<[Counter]>,
     started: Instant,
-    /// When the last denial that is answered without asking is over, in microseconds since the
-    /// start. Most of the time there is none, and nothing to look up.
-    last_ends: AtomicU64,
-    /// The same for the last denial that stands in for a store.
-    last_stands: AtomicU64,
+    /// When the last denial expires, in microseconds since the start.
+    last_expires: AtomicU64,
 }
 
 #[derive(Clone)]
 struct Denial {
-    known: Known,
+    asked: Asked,
+    /// Of its limits.
+    quota: u64,
     decision: Decision,
     decided: Instant,
     /// Until when it is answered without asking the store.
@@ -57,28 +73,32 @@ struct Denial {
     stands_until: Instant,
 }
 
-/// Changes of budgets that void what is known of them.
-#[derive(Default)]
-struct Counter {
-    /// Changes that began, or ended in whatever way.
-    changes: AtomicU64,
-    /// Changes that the store confirmed.
-    confirmed: AtomicU64,
-    /// Until when a change may still happen, in microseconds since the start.
-    unsettled_until: AtomicU64,
+/// When a check was asked.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    at: Instant,
+    /// The last number that was given to a change.
+    changes: u64,
 }
 
-/// By what a check is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Known {
+/// What a check is known by.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
     /// Its budgets and costs.
     id: u128,
     /// Its limits' numbers.
     quota: u64,
-    /// What was known to have changed in its budgets when it was asked.
-    generation: u64,
-    /// The same, of changes that were confirmed.
-    confirmed: u64,
+}
+
+/// What is known of the changes of a budget. Each number is that of the last one.
+#[derive(Default)]
+struct Counter {
+    /// Of those that began, or ended in whatever way.
+    changed: AtomicU64,
+    /// Of those that the store confirmed.
+    confirmed: AtomicU64,
+    /// Until when a change may still happen, in microseconds since the start.
+    unsettled_until: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -97,61 +117,145 @@ impl Denials {
             cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),
             max_age: max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
+            changes: AtomicU64::new(0),
             counters: (0..COUNTERS).map(|_| Counter::default()).collect(),
             started: Instant::now(),
-            last_ends: AtomicU64::new(0),
-            last_stands: AtomicU64::new(0),
+            last_expires: AtomicU64::new(0),
         }
     }
 
-    /// Answers what is known, or asks. The question takes a ticket along, to be told the decision.
+    /// Answers a charge with the denial that is remembered of it, or asks the store. If the store
+    /// does not decide, the denial is the answer until its `retry_after` is over.
     pub(super) fn around(
         self: &Arc<Self>,
-        op: Op,
         group: &[Check],
-        ask: impl FnOnce(Option<Ticket>) -> Answer,
+        ask: impl FnOnce() -> Answer,
     ) -> Answer {
-        match op {
-            Op::Peek => ask(None),
-            Op::Refund | Op::Reset => ask(Some(Ticket::of_change(self, group))),
-            Op::Charge => {
-                let now = Instant::now();
-                let (known, unsettled_until) = self.known(group);
-                if let Some(decision) = self.get(&known, group, now) {
-                    return Answer::ready(Ok(decision));
-                }
-                let is_settled = unsettled_until <= self.micros(now);
-                let denials = || Arc::clone(self);
-                let ticket = is_settled.then(|| Ticket {
-                    denials: denials(),
-                    subject: Subject::Charge { known, asked: now },
-                });
-                ask(ticket).or_standing(Standing { denials: denials(), known })
+        let now = Instant::now();
+        if self.last_expires.load(Ordering::Acquire) <= self.micros(now) {
+            return ask();
+        }
+        let known = self.known(group);
+        let Some(denial) = self.standing(known, group, now) else { return ask() };
+        if self.is_fresh(&denial, group, now) {
+            return Answer::ready(Ok(denial.again_at(now)));
+        }
+        let mut answer = ask();
+        if let Some(answer) = answer.now() {
+            return Answer::ready(self.stand_in(known, &denial, answer));
+        }
+        let denials = Arc::clone(self);
+        Answer::later(async move { denials.stand_in(known, &denial, answer.await) })
+    }
+
+    /// The answer of a charge that waits for others to be decided before. A denial of the same check
+    /// that is recorded meanwhile stands in for a store that does not answer.
+    pub(super) fn behind(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
+        let (known, asked) = (self.known(group), self.asked(Instant::now()));
+        let denials = Arc::clone(self);
+        Answer::later(async move {
+            let answer = answer.await;
+            if !is_undecided(&answer) {
+                return answer;
             }
+            // If it was asked before a change, it may have been decided before this check was asked.
+            let denial = denials.cache.get(&known.id);
+            let denial = denial.filter(|denial| {
+                denial.quota == known.quota && denial.asked.changes >= asked.changes
+            });
+            denial.and_then(|denial| denial.standing_at(Instant::now())).map_or(answer, Ok)
+        })
+    }
+
+    /// The store's answer, or the denial that stands in for it.
+    fn stand_in(
+        &self,
+        known: Known,
+        denial: &Denial,
+        answer: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        if is_undecided(&answer) {
+            return denial.standing_at(Instant::now()).map_or(answer, Ok);
+        }
+        if answer.as_ref().is_ok_and(Decision::allowed) {
+            // It was taken back meanwhile.
+            self.cache.remove(&known.id);
+        }
+        answer
+    }
+
+    /// The denial of a check that stands in for a store that does not answer. A refund or a reset
+    /// that the store did not confirm takes none back.
+    fn standing(&self, known: Known, group: &[Check], now: Instant) -> Option<Denial> {
+        let denial = self.cache.get(&known.id)?;
+        if denial.quota != known.quota {
+            // Under another quota the budgets change in another way.
+            self.cache.remove(&known.id);
+            let number = self.next_number();
+            for counter in self.counters_of(group) {
+                counter.changed.fetch_max(number, Ordering::AcqRel);
+                counter.confirmed.fetch_max(number, Ordering::AcqRel);
+            }
+            return None;
+        }
+        let is_confirmed =
+            |counter: &Counter| counter.confirmed.load(Ordering::Acquire) > denial.asked.changes;
+        let stands = now < denial.stands_until && !self.counters_of(group).any(is_confirmed);
+        stands.then_some(denial)
+    }
+
+    /// Whether a denial that stands is answered without asking the store.
+    fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
+        let Asked { at, changes } = denial.asked;
+        now < denial.until
+            && self.counters_of(group).all(|counter| {
+                counter.changed.load(Ordering::Acquire) <= changes
+                    && counter.unsettled_until.load(Ordering::Acquire) <= self.micros(at)
+            })
+    }
+
+    /// To be noted when a check is asked, before it is sent.
+    pub(super) fn asked(&self, at: Instant) -> Asked {
+        Asked { at, changes: self.changes.load(Ordering::Acquire) }
+    }
+
+    /// What a group is known by.
+    pub(super) fn known(&self, group: &[Check]) -> Known {
+        let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
+        let mut quota = self.hashers[0].build_hasher();
+        for check in group {
+            let (limit, key, cost) = (check.limit(), check.key(), check.units());
+            (limit.name(), limit.kind(), key, cost).hash(&mut high);
+            (limit.name(), limit.kind(), key, cost).hash(&mut low);
+            limit.rule().hash(&mut quota);
+        }
+        let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
+        Known { id, quota: quota.finish() }
+    }
+
+    /// Remembers a denial.
+    pub(super) fn record(&self, known: Known, asked: Asked, denial: &Decision) {
+        // What exceeds the capacity now exceeds it later, too.
+        let wait = denial.retry_after().unwrap_or(self.max_age);
+        // From when it was asked: the store decided later than that, so this is never too long.
+        let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
+        let (decided, stands_until) = (Instant::now(), after(wait));
+        if decided < stands_until {
+            let (decision, until) = (denial.clone(), after(wait.min(self.max_age)));
+            let quota = known.quota;
+            let denial = Denial { asked, quota, decision, decided, until, stands_until };
+            self.cache.insert(known.id, denial);
+            self.last_expires.fetch_max(self.micros(stands_until), Ordering::AcqRel);
         }
     }
 
-    /// By what a check is known, and until when one of its budgets may still change.
-    fn known(&self, group: &[Check]) -> (Known, u64) {
-        let half = |hasher: &DefaultHashBuilder| {
-            let mut hasher = hasher.build_hasher();
-            for check in group {
-                (check.limit().name(), check.limit().kind(), check.key(), check.units())
-                    .hash(&mut hasher);
-            }
-            u128::from(hasher.finish())
-        };
-        let id = half(&self.hashers[0]) << 64 | half(&self.hashers[1]);
-        let mut quota = self.hashers[0].build_hasher();
-        let (mut generation, mut confirmed, mut unsettled_until) = (0_u64, 0_u64, 0);
-        for check in group {
-            check.limit().rule().hash(&mut quota);
-            let counter = &self.counters[self.counter(check)];
-            generation = generation.wrapping_add(counter.changes.load(Ordering::Acquire));
-            confirmed = confirmed.wrapping_add(counter.confirmed.load(Ordering::Acquire));
-            unsettled_until = counter.unsettled_until.load(Ordering::Acquire).max(unsettled_until);
-        }
-        (Known { id, quota: quota.finish(), generation, confirmed }, unsettled_until)
+    /// Notes that a refund or a reset begins. Denials that were asked before it is over do not
+    /// count.
+    pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> Change {
+        let counters = group.iter().map(|check| self.counter(check)).collect();
+        let change = Change { denials: Arc::clone(self), counters, is_settled: false };
+        change.count(|counter| &counter.changed);
+        change
     }
 
     fn counter(&self, check: &Check) -> usize {
@@ -163,46 +267,8 @@ impl Denials {
         group.iter().map(|check| &self.counters[self.counter(check)])
     }
 
-    fn get(&self, known: &Known, group: &[Check], now: Instant) -> Option<Decision> {
-        if self.last_ends.load(Ordering::Acquire) <= self.micros(now) {
-            return None;
-        }
-        let denial = self.cache.get(&known.id)?;
-        if denial.known.quota != known.quota {
-            // Under another quota the budgets change in another way.
-            self.cache.remove(&known.id);
-            self.counters_of(group).for_each(|counter| {
-                counter.count();
-                counter.confirm();
-            });
-            return None;
-        }
-        (denial.known == *known && now < denial.until).then(|| denial.again_at(now))
-    }
-
-    fn record(&self, known: Known, asked: Instant, decision: &Decision) {
-        if decision.allowed() {
-            // What was denied before is taken back by now.
-            if self.last_stands.load(Ordering::Acquire) > self.micros(asked)
-                && self.cache.contains_key(&known.id)
-            {
-                self.cache.remove(&known.id);
-            }
-            return;
-        }
-        // What exceeds the capacity now exceeds it later, too.
-        let wait = decision.retry_after().unwrap_or(self.max_age);
-        // From when it was asked: the store decided later than that, so this is never too long.
-        let after = |wait: Duration| asked.checked_add(wait.min(MAX_AGE)).unwrap_or(asked);
-        let (decided, until) = (Instant::now(), after(wait.min(self.max_age)));
-        let stands_until = after(wait);
-        if decided < stands_until {
-            let decision = decision.clone();
-            let denial = Denial { known, decision, decided, until, stands_until };
-            self.cache.insert(known.id, denial);
-            self.last_ends.fetch_max(self.micros(until), Ordering::AcqRel);
-            self.last_stands.fetch_max(self.micros(stands_until), Ordering::AcqRel);
-        }
+    fn next_number(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     fn micros(&self, time: Instant) -> u64 {
@@ -211,109 +277,63 @@ impl Denials {
     }
 }
 
+/// Whether the store did not decide, and a denial stands in for it.
+fn is_undecided(answer: &Result<Decision, Error>) -> bool {
+    answer.as_ref().is_err_and(|error| error.is_unavailable() || error.is_overloaded())
+}
+
 impl Denial {
+    fn standing_at(&self, now: Instant) -> Option<Decision> {
+        (now < self.stands_until).then(|| self.again_at(now))
+    }
+
     fn again_at(&self, now: Instant) -> Decision {
         let elapsed = now.saturating_duration_since(self.decided);
         self.decision.clone().repeated_after(elapsed).from_source(Source::DenyCache)
     }
 }
 
-impl Counter {
-    fn count(&self) {
-        self.changes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    fn confirm(&self) {
-        self.confirmed.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// Goes along with a question, and learns what becomes of it.
-pub(super) struct Ticket {
+/// A refund or a reset that was asked. It is over when this is dropped.
+pub(super) struct Change {
     denials: Arc<Denials>,
-    subject: Subject,
+    /// The numbers of its budgets' counters.
+    counters: Vec<usize>,
+    /// Whether it is known to have happened, or to never happen.
+    is_settled: bool,
 }
 
-enum Subject {
-    Charge {
-        known: Known,
-        asked: Instant,
-    },
-    /// A refund or a reset. It voids denials recorded before it was sent and until it is answered.
-    Change {
-        /// The numbers of the counters.
-        counters: Vec<usize>,
-        /// Whether it is known to be over.
-        settled: bool,
-    },
-}
-
-impl Ticket {
-    fn of_change(denials: &Arc<Denials>, group: &[Check]) -> Self {
-        denials.counters_of(group).for_each(Counter::count);
-        let counters = group.iter().map(|check| denials.counter(check)).collect();
-        let denials = Arc::clone(denials);
-        Self { denials, subject: Subject::Change { counters, settled: false } }
-    }
-
+impl Change {
     /// Learns the answer, whether its caller still waits for it or not.
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
-        match (&mut self.subject, answer) {
-            (Subject::Charge { known, asked }, Ok(decision)) => {
-                self.denials.record(*known, *asked, decision);
+        self.is_settled = match answer {
+            Ok(_) => {
+                self.count(|counter| &counter.confirmed);
+                true
             }
-            (Subject::Charge { .. }, Err(_)) => {}
-            (Subject::Change { counters, settled }, Ok(_)) => {
-                *settled = true;
-                for &number in &*counters {
-                    self.denials.counters[number].confirm();
-                }
-            }
-            (Subject::Change { settled, .. }, Err(error)) => *settled = !error.may_have_charged(),
+            Err(error) => !error.may_have_charged(),
+        };
+    }
+
+    /// Gives the change the next number, in one of the numbers of each counter.
+    fn count(&self, of: impl Fn(&Counter) -> &AtomicU64) {
+        let number = self.denials.next_number();
+        for &counter in &self.counters {
+            of(&self.denials.counters[counter]).fetch_max(number, Ordering::AcqRel);
         }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Change {
     fn drop(&mut self) {
-        let Subject::Change { counters, settled } = &self.subject else { return };
-        let until = Instant::now().checked_add(UNSETTLED_FOR);
-        for counter in counters.iter().map(|&number| &self.denials.counters[number]) {
-            if let (false, Some(until)) = (*settled, until) {
-                counter.unsettled_until.fetch_max(self.denials.micros(until), Ordering::AcqRel);
+        if !self.is_settled
+            && let Some(until) = Instant::now().checked_add(UNSETTLED_FOR)
+        {
+            let until = self.denials.micros(until);
+            for &counter in &self.counters {
+                let unsettled_until = &self.denials.counters[counter].unsettled_until;
+                unsettled_until.fetch_max(until, Ordering::AcqRel);
             }
-            counter.count();
         }
-    }
-}
-
-/// A denial that may still be in force when the store does not answer.
-pub(super) struct Standing {
-    denials: Arc<Denials>,
-    known: Known,
-}
-
-impl Standing {
-    /// The answer, or the denial that stands in for an unavailable store.
-    pub(super) fn over(
-        standing: &Option<Self>,
-        answer: Result<Decision, Error>,
-    ) -> Result<Decision, Error> {
-        match (answer, standing) {
-            (Err(error), Some(standing)) if error.is_unavailable() || error.is_overloaded() => {
-                standing.denial().ok_or(error)
-            }
-            (answer, _) => answer,
-        }
-    }
-
-    fn denial(&self) -> Option<Decision> {
-        let denial = self.denials.cache.get(&self.known.id)?;
-        let now = Instant::now();
-        // A refund or a reset that the store did not confirm takes no denial back.
-        let stands = denial.known.quota == self.known.quota
-            && denial.known.confirmed == self.known.confirmed
-            && now < denial.stands_until;
-        stands.then(|| denial.again_at(now))
+        self.count(|counter| &counter.changed);
     }
 }

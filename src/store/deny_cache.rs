@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::denials::Denials;
+use tokio::time::Instant;
+
+use super::denials::{Change, Denials};
 use super::{Answer, Store};
-use crate::nouns::{Check, ConfigError, Limit, Op};
+use crate::nouns::{Check, ConfigError, Decision, Error, Limit, Op};
 
 /// How long a denial may be wrong after another replica took it back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
@@ -18,7 +20,7 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 ///
 /// A client that keeps sending while it is over its limit is most of what a limiter sees on a bad
 /// day. Such checks are answered here, without a question to the store behind. Their
-/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::decision::Source::DenyCache).
+/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::Source::DenyCache).
 ///
 /// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks are
 ///   always asked.
@@ -33,9 +35,7 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// [`RedisStore`](crate::RedisStore) has one built in.
 ///
 /// ```
-/// use tollgate::decision::Source;
-/// use tollgate::store::DenyCache;
-/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
+/// use tollgate::{DenyCache, Key, Limit, MemoryStore, Quota, RateLimiter, Source};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,22 +88,55 @@ impl<S: Store> DenyCache<S> {
     }
 }
 
+impl<S: Store> DenyCache<S> {
+    /// Asks the store, and remembers a denial.
+    fn ask(&self, denials: &Arc<Denials>, group: &[Check]) -> Answer {
+        let asked = denials.asked(Instant::now());
+        let mut answer = self.store.apply(Op::Charge, group);
+        let known = || denials.known(group);
+        if let Some(answer) = answer.now() {
+            if let Some(denial) = denial(&answer) {
+                denials.record(known(), asked, denial);
+            }
+            return Answer::ready(answer);
+        }
+        let (known, denials) = (known(), Arc::clone(denials));
+        Answer::later(async move {
+            let answer = answer.await;
+            if let Some(denial) = denial(&answer) {
+                denials.record(known, asked, denial);
+            }
+            answer
+        })
+    }
+
+    /// Asks the store for a refund or a reset.
+    fn ask_change(&self, mut change: Change, op: Op, group: &[Check]) -> Answer {
+        let mut answer = self.store.apply(op, group);
+        if let Some(answer) = answer.now() {
+            change.answered(&answer);
+            return Answer::ready(answer);
+        }
+        Answer::later(async move {
+            let answer = answer.await;
+            change.answered(&answer);
+            answer
+        })
+    }
+}
+
+fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
+    answer.as_ref().ok().filter(|decision| !decision.allowed())
+}
+
 impl<S: Store> Store for DenyCache<S> {
     fn apply(&self, op: Op, group: &[Check]) -> Answer {
         let Some(denials) = &self.denials else { return self.store.apply(op, group) };
-        denials.around(op, group, |ticket| {
-            let mut answer = self.store.apply(op, group);
-            let Some(mut ticket) = ticket else { return answer };
-            if let Some(answer) = answer.now() {
-                ticket.answered(&answer);
-                return Answer::ready(answer);
-            }
-            Answer::later(async move {
-                let answer = answer.await;
-                ticket.answered(&answer);
-                answer
-            })
-        })
+        match op {
+            Op::Charge => denials.around(group, || self.ask(denials, group)),
+            Op::Refund | Op::Reset => self.ask_change(denials.change(group), op, group),
+            Op::Peek => self.store.apply(op, group),
+        }
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {

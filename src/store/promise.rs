@@ -109,9 +109,21 @@ pub(crate) enum Departure {
 }
 
 impl Promised {
-    /// Whether the answer is there.
-    pub(crate) fn is_kept(&self) -> bool {
-        matches!(*self.slot.lock(), State::Kept(_))
+    /// Whether it is the answer that was promised there.
+    pub(crate) fn is_of(&self, promise: &Promise) -> bool {
+        Arc::ptr_eq(&self.slot, &promise.0)
+    }
+
+    /// The answer, if it is there. Does not wait, not even for the deadline.
+    pub(crate) fn kept(&mut self) -> Option<Result<Decision, Error>> {
+        let mut state = self.slot.lock();
+        match mem::replace(&mut *state, State::Over) {
+            State::Kept(answer) => Some(answer),
+            other => {
+                *state = other;
+                None
+            }
+        }
     }
 
     /// Whether the deadline is over. Outside of a runtime there are no timers, and the sender

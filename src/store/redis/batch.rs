@@ -15,8 +15,8 @@ use super::keys::Keys;
 use super::wire;
 use crate::algorithm::Rule;
 use crate::nouns::{Check, Decision, Error, Limit, Op};
-use crate::store::denials::Ticket;
-use crate::store::promise::{Departure, Promise};
+use crate::store::denials::{Asked, Change, Denials};
+use crate::store::promise::{Departure, Promise, Promised};
 
 /// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
 /// long. That many buckets take 3 to 4 ms, windows of ten sub-windows and logs 8, windows of a hundred
@@ -38,14 +38,14 @@ pub(super) struct Batch {
     /// Charges that are decided one by one.
     work: usize,
     runs: Vec<Run>,
+    /// The checks of the charges, in the same order.
+    checks: Vec<Check>,
     /// In the order in which they came.
-    checks: Vec<Waiter>,
+    waiters: Vec<Waiter>,
     /// How many of those, from the first, have expired.
     expired: usize,
     /// Why the server does not write, if only what does not write is asked.
     read_only: Option<Arc<str>>,
-    /// Whether the first of its checks came alone, and its caller may send it.
-    pub(super) has_escort: bool,
 }
 
 /// Checks that are alike.
@@ -63,42 +63,42 @@ struct Run {
 /// A check, and the caller that waits for it.
 struct Waiter {
     run: usize,
-    deadline: Instant,
-    /// None once it is answered.
-    promise: Option<Promise>,
-    /// Learns the answer, whether the caller still waits or not.
-    ticket: Option<Ticket>,
+    caller: Caller,
     /// Whether the script is asked about it.
     sent: bool,
+    /// What is to be delivered.
+    answer: Option<Result<Decision, Error>>,
+}
+
+pub(super) struct Caller {
+    pub(super) deadline: Instant,
+    /// None once it is answered.
+    pub(super) promise: Option<Promise>,
+    /// When it asked, if denials are remembered.
+    pub(super) asked: Option<Asked>,
+    /// The refund or reset that it asked for, if denials are remembered.
+    pub(super) change: Option<Change>,
 }
 
 impl Batch {
     /// Whether one more group still fits.
     pub(super) fn has_room_for(&self, group: &[Check]) -> bool {
-        self.checks.is_empty()
-            || (self.checks.len() < MAX_CHARGES
+        self.waiters.is_empty()
+            || (self.waiters.len() < MAX_CHARGES
                 && self.work + group.len() <= MAX_CHARGES
                 && self.keys.bytes() < MAX_KEY_BYTES)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.checks.len()
+        self.waiters.len()
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.checks[self.expired..].first().map(|check| check.deadline)
+        self.waiters[self.expired..].first().map(|check| check.caller.deadline)
     }
 
     /// One more group.
-    pub(super) fn push(
-        &mut self,
-        prefix: &str,
-        op: Op,
-        group: &[Check],
-        deadline: Instant,
-        promise: Promise,
-        ticket: Option<Ticket>,
-    ) {
+    pub(super) fn push(&mut self, prefix: &str, op: Op, group: &[Check], caller: Caller) {
         let first = self.charges.len();
         for check in group {
             let key = self.keys.number(prefix, check);
@@ -121,10 +121,11 @@ impl Batch {
             Some(_) => self.charges.truncate(first),
             None => {
                 let size = group.len();
+                self.checks.extend_from_slice(group);
                 self.runs.push(Run { op, first, size, times: 0, is_peeked: false });
             }
         }
-        self.checks.push(Waiter { run, deadline, promise: Some(promise), ticket, sent: false });
+        self.waiters.push(Waiter { run, caller, sent: false, answer: None });
     }
 
     /// The run that the charges from `first` on belong to: one that is alike, and that nothing
@@ -153,8 +154,8 @@ impl Batch {
     pub(super) fn drop_stale(&mut self, now: Instant, server: &str) -> usize {
         let mut late = self.expire(now, || Error::timeout_unsent().of(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
-        for check in &mut self.checks {
-            let departure = check.promise.as_ref().map(Promise::send);
+        for check in &mut self.waiters {
+            let departure = check.caller.promise.as_ref().map(Promise::send);
             late += usize::from(departure == Some(Departure::TimedOut));
             check.sent = departure == Some(Departure::Sent);
             self.runs[check.run].times += u16::from(check.sent);
@@ -174,7 +175,7 @@ impl Batch {
                 Op::Refund | Op::Reset => run.times = 0,
             }
         }
-        for check in &mut self.checks {
+        for check in &mut self.waiters {
             if check.sent && self.runs[check.run].times == 0 {
                 check.sent = false;
                 failed += 1;
@@ -203,8 +204,8 @@ impl Batch {
     pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) -> usize {
         let before = self.expired;
         while self.first_deadline().is_some_and(|deadline| deadline <= now) {
-            let check = &mut self.checks[self.expired];
-            if let Some(promise) = check.promise.take() {
+            let check = &mut self.waiters[self.expired];
+            if let Some(promise) = check.caller.promise.take() {
                 promise.keep(Err(error()));
             }
             self.expired += 1;
@@ -215,9 +216,9 @@ impl Batch {
     /// Fails all checks that are left. Returns how many.
     pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
-        for check in &mut self.checks {
-            failed += usize::from(check.promise.is_some());
-            check.answer(Err(error()));
+        for check in &mut self.waiters {
+            failed += usize::from(check.answer.is_none() && check.caller.promise.is_some());
+            check.answer.get_or_insert_with(|| Err(error()));
         }
         failed
     }
@@ -270,45 +271,77 @@ impl Batch {
         run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
     }
 
+    /// Whether it has one check, the one whose answer is awaited there.
+    pub(super) fn is_only(&self, answer: &Promised) -> bool {
+        let [check] = &*self.waiters else { return false };
+        check.caller.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
+    }
+
     /// Whether some of its checks can still be answered in time.
     pub(super) const fn is_in_time(&self) -> bool {
-        self.expired < self.checks.len()
+        self.expired < self.waiters.len()
+    }
+
+    /// Delivers the answers. A denial is remembered before its caller learns of it.
+    pub(super) fn deliver(&mut self, denials: Option<&Denials>) {
+        if let Some(denials) = denials {
+            self.waiters.iter().for_each(|check| self.remember(check, denials));
+        }
+        for Waiter { caller, answer, .. } in &mut self.waiters {
+            let Some(answer) = answer.take() else { continue };
+            if let Some(mut change) = caller.change.take() {
+                change.answered(&answer);
+            }
+            if let Some(promise) = caller.promise.take() {
+                promise.keep(answer);
+            }
+        }
+    }
+
+    /// Remembers that a check was denied, whether its caller still waits or not.
+    fn remember(&self, waiter: &Waiter, denials: &Denials) {
+        let run = &self.runs[waiter.run];
+        let is_charge = run.op == Op::Charge || run.is_peeked;
+        let (true, Some(Ok(decision)), Some(asked)) =
+            (is_charge, &waiter.answer, waiter.caller.asked)
+        else {
+            return;
+        };
+        if !decision.allowed() {
+            let group = &self.checks[run.first..][..run.size];
+            denials.record(denials.known(group), asked, decision);
+        }
     }
 
     /// Empty again, with its room kept for others.
     pub(super) fn clear(&mut self) {
         // What was not sent did not happen.
-        for check in self.checks.iter_mut().filter(|check| !check.sent) {
-            if let Some(mut ticket) = check.ticket.take() {
-                ticket.answered(&Err(Error::timeout_unsent()));
+        for check in self.waiters.iter_mut().filter(|check| !check.sent) {
+            if let Some(mut change) = check.caller.change.take() {
+                change.answered(&Err(Error::timeout_unsent()));
             }
         }
         self.keys.clear();
         self.limits.clear();
         self.charges.clear();
+        self.checks.clear();
         self.work = 0;
         self.runs.clear();
-        self.checks.clear();
+        self.waiters.clear();
         self.expired = 0;
         self.read_only = None;
-        self.has_escort = false;
     }
 }
 
 impl Waiter {
-    /// Answers the check, if it is not answered yet.
+    /// Notes its answer, to be delivered.
     fn answer(&mut self, answer: Result<Decision, Error>) {
-        if let Some(mut ticket) = self.ticket.take() {
-            ticket.answered(&answer);
-        }
-        if let Some(promise) = self.promise.take() {
-            promise.keep(answer);
-        }
+        self.answer = Some(answer);
     }
 }
 
 impl Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("checks", &self.checks.len()).finish_non_exhaustive()
+        f.debug_struct("Batch").field("checks", &self.waiters.len()).finish_non_exhaustive()
     }
 }

@@ -209,14 +209,16 @@ impl RedisStoreBuilder {
             Source::Url(url) => pool(client(&url, self.tls)?, self.lanes)?,
         };
         let (server, prefix): (Arc<str>, Arc<str>) = (server.into(), self.prefix.into());
+        // What is denied until a time set by hand may pass before that time on the wall.
+        let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
         let settings = Settings {
             prefix: Arc::clone(&prefix),
             deadline: self.deadline,
             max_waiting: self.max_waiting.div_ceil(self.lanes),
-            clock: self.clock.clone(),
+            clock: self.clock,
+            denials: (!deny_for.is_zero())
+                .then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
         };
-        // What is refused until a time set by hand may pass before that time on the wall.
-        let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
         let events = Arc::new(RedisEvents::new(server));
         let connections =
             || Connections::new(pool.clone(), Arc::clone(&events), Arc::clone(&prefix));
@@ -225,9 +227,7 @@ impl RedisStoreBuilder {
             lanes: (0..self.lanes).map(lane).collect(),
             hasher: DefaultHashBuilder::default(),
         };
-        let denials =
-            (!deny_for.is_zero()).then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY)));
-        Ok(RedisStore { lanes, denials })
+        Ok(RedisStore { lanes })
     }
 
     /// The store, connected: a wrong address or password is known at once.

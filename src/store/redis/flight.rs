@@ -1,6 +1,6 @@
-//! A batch in flight: from its departure to the answers of all its checks.
+//! A call in flight: from the connection it is handed to, to the answers of all its checks.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
@@ -9,126 +9,142 @@ use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::batch::Batch;
 use super::call::{self, Failure};
 use super::connection::Handle;
-use super::lane::{Lane, Sending};
+use super::lane::{Lane, Place};
 use crate::nouns::{Error, ManualClock};
+use crate::store::promise::Promised;
 
-/// The answer of the script, to come.
-type Reply = Pin<Box<dyn Future<Output = RedisResult<Vec<i64>>> + Send>>;
+/// A call that was handed to its connection, until all its checks are answered. It returns the
+/// place that it was sent from.
+pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
 
-pub(super) struct Flight {
-    sending: Sending,
-    cargo: Cargo,
-    reply: Reply,
-}
-
-/// The batch, until it is over. Dropped before that, as with its runtime, its checks are answered
-/// with an error.
-struct Cargo {
-    lane: Arc<Lane>,
-    handle: Handle,
-    batch: Option<Batch>,
-}
-
-impl Flight {
-    /// Hands the first batch to the connection, if it is `wanted`. Returns the place if none left:
-    /// there is none, no caller waits for it any more, or the connection is closed.
-    pub(super) async fn depart(
-        sending: Sending,
-        handle: Handle,
-        wanted: impl FnOnce(&Batch) -> bool,
-    ) -> Result<Self, Sending> {
-        let mut state = Some((sending, handle, wanted));
-        poll_fn(|cx| match state.take() {
-            Some((sending, handle, wanted)) => {
-                Poll::Ready(Self::depart_now(sending, handle, wanted, cx))
-            }
-            None => Poll::Pending,
-        })
-        .await
+/// Sends the lane's first batch, once there is a connection.
+pub(super) async fn of_first(place: Place) -> Place {
+    let lane = Arc::clone(place.lane());
+    let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
+    let handle = match timeout_at(deadline, lane.connections.get()).await {
+        Ok(Ok(handle)) => handle,
+        Ok(Err(reason)) => {
+            lane.fail_first(None, &reason);
+            return place;
+        }
+        Err(_) => {
+            lane.fail_first(Some(Instant::now()), "no connection within the deadline");
+            return place;
+        }
+    };
+    if !is_open(&lane, &handle).await {
+        return place;
     }
+    in_order(&lane, |cx| hand_over(place.with_first(), handle, cx)).await.await
+}
 
-    fn depart_now(
-        sending: Sending,
-        handle: Handle,
-        wanted: impl FnOnce(&Batch) -> bool,
-        cx: &mut Context<'_>,
-    ) -> Result<Self, Sending> {
-        let lane = Arc::clone(sending.lane());
+/// Sends a check that is still alone in an idle lane, if there is a connection.
+pub(super) async fn of_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flight> {
+    let handle = lane.connections.current()?;
+    if !is_open(lane, &handle).await {
+        return None;
+    }
+    in_order(lane, |cx| Some(hand_over(lane.place_alone(check)?, handle, cx))).await
+}
+
+/// Whether a connection is not known to be closed; if it is, it is given up. A connection that was
+/// closed in silence fails the ping, before any charge is handed over. A charge that was handed
+/// over is never sent again: it may have left. Does not wait for the ping's answer.
+async fn is_open(lane: &Lane, handle: &Handle) -> bool {
+    if !handle.was_silent {
+        return true;
+    }
+    match poll_fn(|cx| Poll::Ready(ping(handle, cx))).await {
+        Poll::Ready(Err(error)) => {
+            lane.connections.replace(handle, &call::brief(&error));
+            false
+        }
+        Poll::Ready(Ok(())) | Poll::Pending => true,
+    }
+}
+
+fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
+    let mut connection = handle.connection.clone();
+    let ping = redis::cmd("PING");
+    let ping = async { ping.query_async(&mut connection).await };
+    pin!(unconstrained(ping)).poll(cx)
+}
+
+/// Begins a call while no other begins one: batches leave in the order in which they were begun.
+async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    let mut begin = Some(begin);
+    poll_fn(|cx| {
+        let Some(begin) = begin.take() else { return Poll::Pending };
         let _one_by_one = lane.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        // A connection that was closed in silence fails the ping, before any charge is handed over.
-        // A charge that was handed over is never sent again: it may have left.
-        if handle.was_silent
-            && let Some(error) = is_closed(&handle, cx)
-        {
-            lane.connections.replace(&handle, &call::brief(&error));
-            return Err(sending);
-        }
-        let Some(batch) = lane.take_first(wanted) else { return Err(sending) };
-        let mut reply = call_for(&lane, &batch, &handle);
-        // A call is handed to the connection's task when it is first polled. Whatever else its
-        // caller has done in this turn, it has to be handed over now, to keep the order.
-        if let Poll::Ready(answer) = pin!(unconstrained(reply.as_mut())).poll(cx) {
-            reply = Box::pin(std::future::ready(answer));
-        }
-        let cargo = Cargo { lane: Arc::clone(&lane), handle, batch: Some(batch) };
-        Ok(Self { sending, cargo, reply })
-    }
+        Poll::Ready(begin(cx))
+    })
+    .await
+}
 
-    /// Whether no caller but the first waits for this batch.
-    pub(super) fn is_alone(&self) -> bool {
-        self.cargo.batch.as_ref().is_some_and(|batch| batch.len() == 1)
+/// Hands a call to the connection, which is done when it is first polled. Whatever else its task
+/// has done in this turn, that has to happen now.
+fn hand_over(place: Place, handle: Handle, cx: &mut Context<'_>) -> Flight {
+    let mut flight: Flight = Box::pin(fly(place, handle));
+    match pin!(unconstrained(flight.as_mut())).poll(cx) {
+        Poll::Ready(place) => Box::pin(ready(place)),
+        Poll::Pending => flight,
     }
+}
 
-    /// Waits for the answer, and answers all checks. Cancel safe.
-    pub(super) async fn land(&mut self) {
-        let mut answer = self.answer().await;
+/// Sends the checks of a place, and sees to their answers.
+async fn fly(place: Place, handle: Handle) -> Place {
+    let mut call = Call { place, handle };
+    if call.place.is_worth_sending() {
+        let mut answer = call.answer().await;
         if let Some(Err(error)) = &answer
             && Failure::of(error) == Failure::NotWritten
-            && let Some(batch) = self.cargo.batch.as_mut().filter(|batch| !batch.is_read_only())
+            && call.make_read_only(error)
         {
-            // Redis deletes keys also when it is out of memory.
-            let deletes = call::is_said(error, "OOM");
-            let failed = batch.make_read_only(call::brief(error).into(), deletes);
-            self.cargo.lane.connections.undecided(failed);
-            if batch.is_empty() {
-                return self.cargo.finish();
-            }
-            self.reply = call_for(&self.cargo.lane, batch, &self.cargo.handle);
-            answer = self.answer().await;
+            answer = call.answer().await;
         }
-        self.conclude(answer);
+        call.conclude(answer);
     }
+    call.place.unload();
+    call.place
+}
 
-    /// Gives the place back that it was sent from.
-    pub(super) fn into_sending(self) -> Sending {
-        self.sending
-    }
+struct Call {
+    place: Place,
+    handle: Handle,
+}
 
+impl Call {
     /// The answer, unless it is too late even for a late one: each check's own deadline holds, and
     /// what the server says after that still counts, as a denial that stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
-        let Self { cargo: Cargo { lane, batch, .. }, reply, .. } = self;
-        let timeout_error = || Error::timeout().of(lane.connections.events().server());
-        while let Some(deadline) = batch.as_ref().and_then(Batch::first_deadline) {
-            match timeout_at(deadline, &mut *reply).await {
-                Ok(answer) => return Some(answer),
-                Err(_) => {
-                    let now = Instant::now();
-                    let expired = batch.as_mut().map(|batch| batch.expire(now, timeout_error));
-                    lane.connections.undecided(expired.unwrap_or(0));
-                }
+        let Self { place, handle } = self;
+        let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
+        let command = call::command(&place.batch, time);
+        let mut reply = pin!(call::run(command, handle.connection.clone()));
+        while let Some(deadline) = place.batch.first_deadline() {
+            if let Ok(answer) = timeout_at(deadline, reply.as_mut()).await {
+                return Some(answer);
             }
+            place.expire();
         }
-        timeout(lane.settings.deadline, reply).await.ok()
+        timeout(place.lane().settings.deadline, reply).await.ok()
     }
 
+    /// Prepares to ask once more, for what needs no write. Returns whether anything is left to ask.
+    fn make_read_only(&mut self, error: &RedisError) -> bool {
+        // Redis deletes keys also when it is out of memory.
+        let deletes = call::is_said(error, "OOM");
+        let failed = self.place.batch.make_read_only(call::brief(error).into(), deletes);
+        self.place.lane().connections.undecided(failed);
+        !self.place.batch.is_empty()
+    }
+
+    /// Answers all checks.
     fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
-        let Some(mut batch) = self.cargo.batch.take() else { return };
-        let lane = &self.cargo.lane;
-        let (connections, handle) = (&lane.connections, &self.cargo.handle);
+        let lane = Arc::clone(self.place.lane());
+        let (connections, handle, batch) = (&lane.connections, &self.handle, &mut self.place.batch);
         let failed = match answer {
             Some(Ok(reply)) if handle.is_trusted() => {
                 match batch.conclude(&reply, connections.events()) {
@@ -166,36 +182,6 @@ impl Flight {
             }
         };
         connections.undecided(failed);
-        lane.finish(batch);
-    }
-}
-
-impl Cargo {
-    fn finish(&mut self) {
-        if let Some(batch) = self.batch.take() {
-            self.lane.finish(batch);
-        }
-    }
-}
-
-impl Drop for Cargo {
-    fn drop(&mut self) {
-        self.finish();
-    }
-}
-
-fn call_for(lane: &Lane, batch: &Batch, handle: &Handle) -> Reply {
-    let time = lane.settings.clock.as_ref().map(ManualClock::now);
-    Box::pin(call::run(call::command(batch, time), handle.connection.clone()))
-}
-
-/// Why a connection is closed, if it is known to be.
-fn is_closed(handle: &Handle, cx: &mut Context<'_>) -> Option<RedisError> {
-    let mut connection = handle.connection.clone();
-    let ping = redis::cmd("PING");
-    let ping = async { ping.query_async::<()>(&mut connection).await };
-    match pin!(unconstrained(ping)).poll(cx) {
-        Poll::Ready(Err(error)) => Some(error),
-        Poll::Ready(Ok(())) | Poll::Pending => None,
+        batch.deliver(lane.settings.denials.as_deref());
     }
 }

@@ -1,5 +1,6 @@
 //! The store that all replicas of a service share.
 
+mod ask;
 mod backoff;
 mod batch;
 mod builder;
@@ -21,11 +22,11 @@ use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
 
+use self::ask::ask;
 pub use self::builder::RedisStoreBuilder;
 use self::lane::Lane;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use super::denials::{Denials, Ticket};
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Op, validate_group};
 
@@ -77,8 +78,6 @@ use crate::nouns::{Check, ConfigError, Op, validate_group};
 #[derive(Clone)]
 pub struct RedisStore {
     lanes: Lanes,
-    /// None if every check is asked.
-    denials: Option<Arc<Denials>>,
 }
 
 #[derive(Clone)]
@@ -124,10 +123,13 @@ impl Store for RedisStore {
         if let Err(error) = validate_group(batch) {
             return Answer::ready(Err(error));
         }
-        let ask = |ticket: Option<Ticket>| self.lanes.lane(batch).ask(op, batch, ticket);
-        match &self.denials {
-            Some(denials) => denials.around(op, batch, ask),
-            None => ask(None),
+        let lane = self.lanes.lane(batch);
+        match (&lane.settings.denials, op) {
+            (Some(denials), Op::Charge) => denials.around(batch, || ask(lane, op, batch, None)),
+            (Some(denials), Op::Refund | Op::Reset) => {
+                ask(lane, op, batch, Some(denials.change(batch)))
+            }
+            (None, _) | (_, Op::Peek) => ask(lane, op, batch, None),
         }
     }
 }

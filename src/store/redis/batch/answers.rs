@@ -26,17 +26,16 @@ impl Batch {
         let Some((decided_at, (verdicts, mut places))) = answers else {
             return Err(malformed(reply));
         };
-        for check in self.checks.iter_mut().filter(|check| check.sent) {
+        for check in self.waiters.iter_mut().filter(|check| check.sent) {
             let (run, place) = (&self.runs[check.run], &mut places[check.run]);
             let verdicts = &verdicts[place.next..][..run.size];
             // The last answer stands for all that follow: they are answered alike.
             place.next = usize::min(place.next + run.size, place.last);
-            let charges = &self.charges[run.first..][..run.size];
+            let group = &self.checks[run.first..][..run.size];
             let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
-            let mut verdicts = verdicts.iter().zip(charges).map(|(told, charge)| {
-                let charged = if is_charged { charge.cost } else { 0 };
-                let limit = self.limits[usize::from(charge.limit)].clone();
-                Verdict::new(limit, told.outcome(), charged)
+            let mut verdicts = verdicts.iter().zip(group).map(|(told, check)| {
+                let charged = if is_charged { check.units() } else { 0 };
+                Verdict::new(check.limit().clone(), told.outcome(), charged)
             });
             let decision = match run.size {
                 1 => verdicts.next().map(Decision::from),
@@ -63,7 +62,7 @@ impl Batch {
         mut reply: Reply<'_>,
         events: &RedisEvents,
     ) -> Option<(Vec<RawVerdict>, Vec<Place>)> {
-        let mut verdicts = Vec::with_capacity(self.checks.len());
+        let mut verdicts = Vec::with_capacity(self.waiters.len());
         let mut places = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
             let next = verdicts.len();
