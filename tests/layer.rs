@@ -376,7 +376,7 @@ fn a_header_gives_a_key_only_if_it_is_there_once_and_says_something() {
     assert_eq!(with(&[b"\xff{}:"]).unwrap(), "%ff%7b%7d%3a");
     assert_eq!(with(&[]).unwrap_err(), "the header `x-user` is missing");
     assert_eq!(with(&[b""]).unwrap_err(), "the header `x-user` is empty");
-    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is there more than once");
+    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is sent more than once");
     assert!(Header::new("x user").unwrap_err().to_string().contains("is not a header name"));
 }
 
