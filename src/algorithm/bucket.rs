@@ -70,7 +70,8 @@ impl Level {
         self.at + self.until(0)
     }
 
-    /// Whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a division.
+    /// Whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a
+    /// division.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match self.then {
             Some(_) => self.expires_at() <= now,
@@ -236,8 +237,8 @@ impl Bucket {
     ///
     /// Of several charges in a level, none drains faster than if it were alone. So at least the
     /// charge's cost, less the drain since the charge, is still in the level, and at most that much
-    /// is given back. A receipt from before `since` gives nothing back: since that charge, the level
-    /// was empty, or it drained at another rate or by another clock.
+    /// is given back. A receipt from before `since` gives nothing back: since that charge, the
+    /// level was empty, or it drained at another rate or by another clock.
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,

@@ -49,8 +49,8 @@ impl Shape {
     }
 }
 
-/// The window that ends at `end`: `count` units, the last charged at `at`. Charges since `since` can
-/// be refunded.
+/// The window that ends at `end`: `count` units, the last charged at `at`. Charges since `since`
+/// can be refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     shape: Shape,

@@ -2,8 +2,8 @@
 //!
 //! The generic cell rate algorithm keeps a theoretical arrival time (TAT): the time when the budget
 //! is full if no other check comes. A check of cost `c` moves it by `c` emission intervals of
-//! `period / limit`. A check conforms while the TAT stays within `capacity` intervals of now. In any
-//! interval of length `t`, at most `capacity + t * limit / period` units are allowed.
+//! `period / limit`. A check conforms while the TAT stays within `capacity` intervals of now. In
+//! any interval of length `t`, at most `capacity + t * limit / period` units are allowed.
 //!
 //! The distance from now to the TAT is the time in which the token bucket's missing tokens refill.
 //! So the decisions are the same, to the microsecond. A bare TAT would be smaller, but does not

@@ -1,8 +1,8 @@
 //! Leaky bucket: requests leave evenly.
 //!
-//! As a *queue*, an allowed check has a `delay` until its turn. The queue drains `limit` units every
-//! `period`. A queue of `capacity` units is full and denies more. As a *meter*, a check that fits is
-//! allowed without delay. That is the token bucket, with water counted instead of tokens.
+//! As a *queue*, an allowed check has a `delay` until its turn. The queue drains `limit` units
+//! every `period`. A queue of `capacity` units is full and denies more. As a *meter*, a check that
+//! fits is allowed without delay. That is the token bucket, with water counted instead of tokens.
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986 (the meter); A. Tanenbaum, "Computer Networks" (the queue). Twin:

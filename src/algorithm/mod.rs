@@ -12,19 +12,20 @@
 //!
 //! # Rules of all six algorithms
 //!
-//! - **Time that steps back.** If `now` is behind the state's last time by up to one full period, no
-//!   time has passed: nothing refills, and `retry_after` includes the catch-up. If it is further
+//! - **Time that steps back.** If `now` is behind the state's last time by up to one full period,
+//!   no time has passed: nothing refills, and `retry_after` includes the catch-up. If it is further
 //!   behind, the clock was set back. Then the state goes on from the new time with the same units.
 //! - **A changed quota.** Consumed units stay consumed. They count against the new quota from its
-//!   first check: the change takes effect at once and mints nothing. So a state contains the rate or
-//!   the period under which it was written.
-//! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as long
-//!   as checks use the longer period. Each quota limits the units allowed under all quotas. See
-//!   [`rotation`] and [`sliding_log`].
+//!   first check: the change takes effect at once and mints nothing. So a state contains the rate
+//!   or the period under which it was written.
+//! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as
+//!   long as checks use the longer period. Each quota limits the units allowed under all quotas.
+//!   See [`rotation`] and [`sliding_log`].
 //! - **A refund** names its charge. The budget is never fuller than without that charge.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
-//!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes. After
-//!   a clock was set back or a rate was raised, its `retry_after` is that of a charge made now.
+//!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
+//!   After a clock was set back or a rate was raised, its `retry_after` is that of a charge made
+//!   now.
 
 mod bucket;
 mod fixed_window;
@@ -182,8 +183,9 @@ impl Rule {
 
     /// The kind of state, which is part of the stored key.
     ///
-    /// A format that changes gets another letter. Otherwise, two versions of this crate in a rolling
-    /// deployment would read each other's values as corrupt, and count each as a full budget.
+    /// A format that changes gets another letter. Otherwise, two versions of this crate in a
+    /// rolling deployment would read each other's values as corrupt, and count each as a full
+    /// budget.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => "b",

@@ -11,14 +11,14 @@
 //! # Two quotas in turn
 //!
 //! A check counts the entries of its own period. The log keeps entries for the longest period in
-//! use. A period is in use until it had no check for its own length. A denied check is also a use. It
-//! is stored once half of the period has passed since the last store.
+//! use. A period is in use until it had no check for its own length. A denied check is also a use.
+//! It is stored once half of the period has passed since the last store.
 //!
 //! A short period may allow far more units within the long period than any quota needs. So the
 //! oldest entries also leave once the newer ones hold as many units as the largest limit in use,
-//! `keep.limit`. This changes no decision. A check whose period includes units that left also counts
-//! at least `keep.limit` others, and is denied. It is allowed once at most `limit - cost` units are
-//! left, which depends on an entry that is kept.
+//! `keep.limit`. This changes no decision. A check whose period includes units that left also
+//! counts at least `keep.limit` others, and is denied. It is allowed once at most `limit - cost`
+//! units are left, which depends on an entry that is kept.
 //!
 //! # Refunds
 //!
@@ -190,9 +190,10 @@ impl SlidingLog {
 impl SlidingLog {
     /// The most units that a refund may subtract.
     ///
-    /// A log of several quotas removes entries that still count, once newer ones hold as much as the
-    /// largest limit. A refund of those newer units would expose the missing entries. So it leaves as
-    /// many units as the largest limit. A log of a single quota never holds more than its limit.
+    /// A log of several quotas removes entries that still count, once newer ones hold as much as
+    /// the largest limit. A refund of those newer units would expose the missing entries. So it
+    /// leaves as many units as the largest limit. A log of a single quota never holds more than its
+    /// limit.
     fn spare(&self, log: &Log, now: i64) -> u64 {
         if log.keep.period == self.period && log.keep.limit == self.limit {
             return u64::MAX;

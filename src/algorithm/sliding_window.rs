@@ -12,7 +12,8 @@
 //!
 //! The weighted count is rounded up: it never allows more than the exact number.
 //!
-//! A quota with other sub-windows counts in sub-windows of its own: see [`rotation`](super::rotation).
+//! A quota with other sub-windows counts in sub-windows of its own: see
+//! [`rotation`](super::rotation).
 //!
 //! A refund subtracts units from the sub-window of the charge, if that still counts.
 //!
@@ -91,9 +92,9 @@ impl Counter for SubWindows {
         self.at = now;
     }
 
-    /// The same counts in sub-windows of another shape. A count moves to the new sub-window in which
-    /// its old one ended, or that of the last charge if that is earlier. So no count expires early,
-    /// and two quotas in turn do not prolong one.
+    /// The same counts in sub-windows of another shape. A count moves to the new sub-window in
+    /// which its old one ended, or that of the last charge if that is earlier. So no count expires
+    /// early, and two quotas in turn do not prolong one.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
         let mut cut = Self { at: self.at, since: self.at + 1, ..Self::fresh(shape, self.at) };
         // Counts that have left the old window do not return.

@@ -9,8 +9,8 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The response body of [`RateLimit`](crate::layer::RateLimit): the inner service's, or that of a
-    /// rejected request.
+    /// The response body of [`RateLimit`](crate::layer::RateLimit): the inner service's, or that of
+    /// a rejected request.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

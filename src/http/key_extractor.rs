@@ -57,8 +57,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey>;
 
     /// The number of fallbacks in this extractor, for a chain of [`or`](Self::or). Default: 0. An
-    /// extractor that returns the keys of such a chain unchanged, like a wrapper, returns the number
-    /// of that chain.
+    /// extractor that returns the keys of such a chain unchanged, like a wrapper, returns the
+    /// number of that chain.
     fn fallbacks(&self) -> u8 {
         0
     }
@@ -74,8 +74,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Falls back to another extractor if this one finds no key.
     ///
     /// Keys of this extractor do not change. Keys of the other are marked as
-    /// [fallbacks](Key::fallback), once for each `or` before them, so the two never share a budget. A
-    /// client cannot use another client's address budget with a header that looks like an address.
+    /// [fallbacks](Key::fallback), once for each `or` before them, so the two never share a budget.
+    /// A client cannot use another client's address budget with a header that looks like an
+    /// address.
     ///
     /// ```
     /// use tollgate::key::{Extension, KeyExtractor, PeerIp};
@@ -207,8 +208,8 @@ pub struct FromFn<F, K = Key> {
     key: PhantomData<fn() -> K>,
 }
 
-/// Creates a key extractor from a closure. The closure returns anything that converts into a [`Key`],
-/// or `None` if the request has no key.
+/// Creates a key extractor from a closure. The closure returns anything that converts into a
+/// [`Key`], or `None` if the request has no key.
 ///
 /// ```
 /// use http::request::Parts;

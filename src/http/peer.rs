@@ -17,10 +17,10 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 
 /// A key extractor for the address of the peer.
 ///
-/// A client cannot spoof it. **Behind a proxy, it is the proxy's address**, and all clients share one
-/// budget. An IPv4 address counts with all its bits, and is the same in its IPv6 notation, which a
-/// dual-stack listener shows. An IPv6 address counts with its first 64 bits, because a single client
-/// can have all addresses of a /64. For other sizes, use [`PeerNetwork`].
+/// A client cannot spoof it. **Behind a proxy, it is the proxy's address**, and all clients share
+/// one budget. An IPv4 address counts with all its bits, and is the same in its IPv6 notation,
+/// which a dual-stack listener shows. An IPv6 address counts with its first 64 bits, because a
+/// single client can have all addresses of a /64. For other sizes, use [`PeerNetwork`].
 ///
 /// With axum, serve with connect info:
 ///

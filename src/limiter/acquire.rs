@@ -63,18 +63,18 @@ impl RateLimiter {
     /// are already consumed stay consumed.
     ///
     /// `max_wait` bounds the call, including the store's answers. A `max_wait` shorter than the
-    /// store's latency ends in an error. Zero asks once and does not wait for units: only the store's
-    /// own deadline bounds that answer.
+    /// store's latency ends in an error. Zero asks once and does not wait for units: only the
+    /// store's own deadline bounds that answer.
     ///
-    /// `acquire` does not wait for an unavailable store: it returns the error at once. Retry after a
-    /// pause.
+    /// `acquire` does not wait for an unavailable store: it returns the error at once. Retry after
+    /// a pause.
     ///
     /// # Errors
     ///
     /// Returns an error if the store does not decide, as every check does. An error that [is a
-    /// timeout](Error::is_timeout) can also mean that `max_wait` ended before the store answered. If
-    /// the caller was still waiting for its turn, [`may_have_charged`](Error::may_have_charged) is
-    /// false.
+    /// timeout](Error::is_timeout) can also mean that `max_wait` ended before the store answered.
+    /// If the caller was still waiting for its turn, [`may_have_charged`](Error::may_have_charged)
+    /// is false.
     pub async fn acquire(
         &self,
         limit: &Limit,
@@ -134,8 +134,8 @@ impl RateLimiter {
         .await
     }
 
-    /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly before,
-    /// so that the store has time to answer.
+    /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly
+    /// before, so that the store has time to answer.
     async fn deny_at_the_deadline(
         &self,
         group: &[Check],
@@ -200,8 +200,8 @@ impl RateLimiter {
     /// Refunds a charge that the caller cannot use. Returns the store's decision after the refund,
     /// or the decision of the charge if the store does not answer in time.
     ///
-    /// A refund that is not ready at once continues in a task, so that neither the caller's deadline
-    /// nor a dropped future loses it. The store's deadline bounds the task.
+    /// A refund that is not ready at once continues in a task, so that neither the caller's
+    /// deadline nor a dropped future loses it. The store's deadline bounds the task.
     async fn refund_unused(
         &self,
         charged: Decision,

@@ -104,7 +104,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide, as every check does. A denial is not an error.
+    /// Returns an error if the store does not decide, as every check does. A denial is not an
+    /// error.
     pub async fn check(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.check_n(limit, key, 1).await
     }
@@ -119,8 +120,8 @@ impl RateLimiter {
         self.apply(Op::Peek, &[Check::new(limit, key).cost(n)]).await
     }
 
-    /// Gives back `n` units of a charge, for example of work that was not done. Returns the state of
-    /// the budget afterwards.
+    /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
+    /// of a peek of cost 0 afterwards.
     ///
     /// The [receipt](Decision::receipt) comes from the decision that charged the units, under the
     /// same limit and key. A refund never allows more than if its charge had not been made:
@@ -132,9 +133,10 @@ impl RateLimiter {
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
     ///
-    /// It gives nothing back in four cases: the budget was reset, the store lost the budget, the
-    /// clock was set back by more than a period, or the limit's rate or period changed. A receipt is
-    /// valid for one refund. For the next refund of the same charge, use [`Receipt::after`].
+    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock was
+    /// set back by more than a period, and after a change of the limit's rate or period. A refund
+    /// gives nothing back then. A receipt is valid for one refund. For the next refund of the same
+    /// charge, use [`Receipt::after`].
     ///
     /// ```
     /// # use tollgate::{Key, Limit, Quota, RateLimiter};
@@ -163,8 +165,8 @@ impl RateLimiter {
         self.apply(Op::Refund, &[Check::new(limit, key).cost(n).of(receipt)]).await
     }
 
-    /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to full.
-    /// Returns the state of the budget afterwards.
+    /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
+    /// full. Returns the decision of a peek of cost 0 afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.apply(Op::Reset, &[Check::new(limit, key)]).await
     }
@@ -199,8 +201,8 @@ impl RateLimiter {
 
     /// Registers the name of a limit, so that no other quota can use it in this limiter.
     ///
-    /// Layers register their limits when they are built. Register limits without a layer to detect a
-    /// name that is used twice by mistake.
+    /// Layers register their limits when they are built. Register limits without a layer to detect
+    /// a name that is used twice by mistake.
     ///
     /// # Errors
     ///

@@ -98,8 +98,8 @@ impl Verdict {
         &self.outcome
     }
 
-    /// The order in which verdicts decide a group: first a cost above the capacity, then the longest
-    /// wait, then (of limits that allow the check) the fewest units left.
+    /// The order in which verdicts decide a group: first a cost above the capacity, then the
+    /// longest wait, then (of limits that allow the check) the fewest units left.
     fn severity(&self) -> (bool, bool, Micros, Reverse<u64>) {
         let Outcome { allowed, exceeds_capacity, remaining, retry_after, .. } = self.outcome;
         (exceeds_capacity, !allowed, retry_after.unwrap_or(0), Reverse(remaining))
@@ -216,8 +216,8 @@ impl Decision {
         self.deciding.reset_after()
     }
 
-    /// The time that an allowed check has to wait for its turn: the longest of all limits. The tower
-    /// layer and [`acquire`](crate::RateLimiter::acquire) wait it out.
+    /// The time that an allowed check has to wait for its turn: the longest of all limits. The
+    /// tower layer and [`acquire`](crate::RateLimiter::acquire) wait it out.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_micros(self.delay)

@@ -174,8 +174,8 @@ impl Limit {
         Self::sliding_window_with(name, quota, 1)
     }
 
-    /// A sliding window of 1 to 100 sub-windows. More sub-windows follow uneven traffic more closely,
-    /// at 7 bytes of state each.
+    /// A sliding window of 1 to 100 sub-windows. More sub-windows follow uneven traffic more
+    /// closely, at 7 bytes of state each.
     pub fn sliding_window_with(
         name: &str,
         quota: Quota,

@@ -2,8 +2,8 @@
 
 use crate::nouns::Micros;
 
-/// The time and the cost of a charge under one limit. A [refund](crate::RateLimiter::refund) with it
-/// takes back that charge and not a later one.
+/// The time and the cost of a charge under one limit. A [refund](crate::RateLimiter::refund) with
+/// it takes back that charge and not a later one.
 ///
 /// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
 /// store its [time](Self::charged_at) and [cost](Self::cost), and recreate it with

@@ -13,7 +13,7 @@
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
 //! quotas, refunds and groups. It compares every field of each decision with that of
-//! [`decide`](crate::store::decide), and panics with the first difference.
+//! [`decide`], and panics with the first difference.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test suite reports by panicking")]
 

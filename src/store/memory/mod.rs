@@ -97,9 +97,9 @@ impl MemoryStore {
     ///
     /// When the shard of a new key is full, a budget that is not exhausted is evicted: of the next
     /// few, the one that would be full soonest. An exhausted budget is never evicted, so a client
-    /// cannot end a denial by sending other keys. If only exhausted budgets are left, the check of a
-    /// new key fails: the store [is full](crate::Error::is_full). The tower layer answers 503 then,
-    /// even if it fails open, so a flood of keys cannot bypass the limit.
+    /// cannot end a denial by sending other keys. If only exhausted budgets are left, the check of
+    /// a new key fails: the store [is full](crate::Error::is_full). The tower layer answers 503
+    /// then, even if it fails open, so a flood of keys cannot bypass the limit.
     ///
     /// This deletes all budgets. Call it before the first check.
     #[must_use]
@@ -143,8 +143,8 @@ impl MemoryStore {
         }
         let mut states: Vec<_> = budgets.iter_mut().map(|budget| budget.state.take()).collect();
 
-        // Only a budget that will be stored needs room, so a full shard still denies. Meanwhile, all
-        // budgets of the group are out of the table.
+        // Only a budget that will be stored needs room, so a full shard still denies. Meanwhile,
+        // all budgets of the group are out of the table.
         let needs_room: Vec<bool> = group
             .iter()
             .zip(&states)

@@ -93,8 +93,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Removes the entries for which `is_over` holds from the next few places of one segment. At its
-    /// end, moves on to the next segment. Returns whether that was the last segment.
+    /// Removes the entries for which `is_over` holds from the next few places of one segment. At
+    /// its end, moves on to the next segment. Returns whether that was the last segment.
     pub(super) fn sweep(
         &mut self,
         from: &mut Place,
@@ -180,8 +180,8 @@ impl<T> Table<T> {
     }
 }
 
-/// The segment of a hash: by as many bits as number all segments, or by one bit less if that segment
-/// does not exist yet.
+/// The segment of a hash: by as many bits as number all segments, or by one bit less if that
+/// segment does not exist yet.
 fn index(hash: u64, segments: usize) -> usize {
     let mask = segments.next_power_of_two() - 1;
     let index = (hash >> SEGMENT_BITS) as usize & mask;

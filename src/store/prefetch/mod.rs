@@ -27,8 +27,8 @@ const SHARDS: usize = 64;
 /// A store that charges units of a hot key in blocks and spends them in this process. It is for
 /// keys with too many checks for one round trip each.
 ///
-/// The first checks of a key go to the wrapped store. A hot key then gets a *block* of units, charged
-/// in one check: the units that it needs in about 50 ms. This process decides its checks in
+/// The first checks of a key go to the wrapped store. A hot key then gets a *block* of units,
+/// charged in one check: the units that it needs in about 50 ms. This process decides its checks in
 /// nanoseconds, with the [source](Decision::source)
 /// [`Source::Prefetched`](crate::decision::Source::Prefetched). A background task charges the next
 /// block before the last one is spent. All other checks go to the store: those of keys that are not
@@ -38,17 +38,18 @@ const SHARDS: usize = 64;
 /// than it was charged, which weakens the algorithm's guarantee within two bounds:
 ///
 /// - *Stranded*: at any time, each replica has at most one charged block of a key left to spend.
-///   Other checks may be denied meanwhile. The block can be spent until no block has been charged for
-///   [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most half
-///   that time later, or at [`release`](Self::release). If the replica dies, or the key is reset
-///   while a block is being charged, the block is lost: its units refill like spent ones.
+///   Other checks may be denied meanwhile. The block can be spent until no block has been charged
+///   for [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most
+///   half that time later, or at [`release`](Self::release). If the replica dies, or the key is
+///   reset while a block is being charged, the block is lost: its units refill like spent ones.
 /// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
 ///   guarantees: units that were charged before the interval and spent in it.
 ///
-/// A block is at most a tenth of the capacity, unless [set](PrefetchBuilder::limit_up_to) otherwise.
-/// Two algorithms cannot be prefetched, and are an error of the builder: the sliding log, which is
-/// exact, and the leaky bucket as a queue, which lets checks leave one by one. A layer with a
-/// prefetched limit and others is an error, too, because a layer charges all of its limits or none.
+/// A block is at most a tenth of the capacity, unless [set](PrefetchBuilder::limit_up_to)
+/// otherwise. Two algorithms cannot be prefetched, and are an error of the builder: the sliding
+/// log, which is exact, and the leaky bucket as a queue, which lets checks leave one by one. A
+/// layer with a prefetched limit and others is an error, too, because a layer charges all of its
+/// limits or none.
 ///
 /// ```no_run
 /// use tollgate::store::Prefetch;
@@ -206,7 +207,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Adds a charged block to its stock, or notes the denial. Returns the block if the stock is gone.
+    /// Adds a charged block to its stock, or notes the denial. Returns the block if the stock is
+    /// gone.
     fn stock_up(
         self: &Arc<Self>,
         block: &Check,

@@ -148,8 +148,8 @@ impl Stock {
         self.paused_until = later(now, PAUSE);
     }
 
-    /// Removes stale units, to be refunded. While the charge of a block is in flight they stay: they
-    /// are spent along with the block, or removed after its denial.
+    /// Removes stale units, to be refunded. While the charge of a block is in flight they stay:
+    /// they are spent along with the block, or removed after its denial.
     pub(super) fn take_stale(&mut self, now: Instant) -> Vec<Unspent> {
         if now < self.expires || self.refilling { Vec::new() } else { self.take_all() }
     }

@@ -88,8 +88,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the CA and the client certificate for a `rediss://` URL. Default: the operating system's
-    /// CAs and no client certificate.
+    /// Sets the CA and the client certificate for a `rediss://` URL. Default: the operating
+    /// system's CAs and no client certificate.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -97,7 +97,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets a pool of the application, in place of a URL. The store keeps one connection of it for
-    /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of lanes.
+    /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of
+    /// lanes.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.source = Source::Pool(pool);
         self
@@ -110,8 +111,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the deadline of a check, including the time to connect. Range: more than 0, at most 60 s,
-    /// because a request would hang for longer. Default: 250 ms.
+    /// Sets the deadline of a check, including the time to connect. Range: more than 0, at most 60
+    /// s, because a request would hang for longer. Default: 250 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -120,18 +121,19 @@ impl RedisStoreBuilder {
     /// Sets the number of lanes: connections with a queue each. Range: 1 to 16. Default: 1. All
     /// checks of a key use the same lane.
     ///
-    /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make smaller
-    /// batches. On the same machine, they were not measurably faster.
+    /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
+    /// smaller batches. On the same machine, they were not measurably faster.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// Sets the most checks that wait for an answer, queued or in flight. Default: 16,384. Minimum: 1.
+    /// Sets the most checks that wait for an answer, queued or in flight. Default: 16,384. Minimum:
+    /// 1.
     ///
-    /// When the queue is full, a check fails at once: the store
-    /// [is overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends.
-    /// The maximum is divided among the lanes. Past half full, a lane rejects a key with more than 256
+    /// When the queue is full, a check fails at once: the store [is
+    /// overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends. The
+    /// maximum is divided among the lanes. Past half full, a lane rejects a key with more than 256
     /// checks in the newest batch, so that one hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
         self.max_waiting = checks;

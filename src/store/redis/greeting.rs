@@ -1,5 +1,5 @@
-//! The validation of a new connection: the server answers, loads the script, and permits the user all
-//! commands of the script.
+//! The validation of a new connection: the server answers, loads the script, and permits the user
+//! all commands of the script.
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind};

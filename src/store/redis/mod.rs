@@ -29,8 +29,8 @@ use super::denials::{Denials, Ticket};
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Op, validate_group};
 
-/// The store that all replicas of a service share: Redis, or a server with its protocol and scripts,
-/// such as Valkey.
+/// The store that all replicas of a service share: Redis, or a server with its protocol and
+/// scripts, such as Valkey.
 ///
 /// - One script call decides a check, atomically and at the server's time. Neither concurrent
 ///   replicas nor their clocks can allow too much.
@@ -42,14 +42,15 @@ use crate::nouns::{Check, ConfigError, Op, validate_group};
 ///   attempts to connect is at most a second.
 /// - Every new connection is validated. A wrong password, a missing permission, a read-only replica
 ///   or a server in cluster mode is an error that says so. Redis Cluster is not supported.
-/// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full again.
+/// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
+///   again.
 /// - Checks that arrive while a call is in flight are sent together in the next call. Under load, a
 ///   call decides hundreds of checks. A lone check is sent at once.
-/// - An identical check is denied again without asking Redis, for at most
-///   [a second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
+/// - An identical check is denied again without asking Redis, for at most [a
+///   second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
 ///   `retry_after` has passed. See [`DenyCache`](crate::store::DenyCache).
-/// - The store keeps one pooled connection for each [lane](RedisStoreBuilder::lanes), for as long as
-///   it works.
+/// - The store keeps one pooled connection for each [lane](RedisStoreBuilder::lanes), for as long
+///   as it works.
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, its
 ///   queued checks stall until their deadlines.
 ///

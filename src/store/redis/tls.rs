@@ -184,7 +184,8 @@ const fn advice(invalid: &CertificateError) -> &'static str {
     }
 }
 
-/// The rustls error inside an error of the Redis client, which wraps it in an I/O error in an `Arc`.
+/// The rustls error inside an error of the Redis client, which wraps it in an I/O error in an
+/// `Arc`.
 fn tls_error(error: &RedisError) -> Option<&TlsError> {
     let source = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     source.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
