@@ -5,7 +5,7 @@ use std::fmt;
 
 /// An invalid setting of a limit, a layer or a store.
 ///
-/// The message names the invalid part, its value or the accepted range, and what to do.
+/// The message has the invalid part, its value, the accepted range and what to do.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};
@@ -174,8 +174,8 @@ impl Error {
         self.kind == Kind::Full
     }
 
-    /// Whether the call was invalid: a group that is empty, too large or has a budget twice, or a
-    /// call to Redis outside a tokio runtime.
+    /// Whether the call was invalid, such as a group with a budget twice, or a call to Redis outside
+    /// a tokio runtime.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
         self.kind == Kind::Misuse

@@ -16,8 +16,8 @@ use crate::algorithm::{
 
 /// A name, a quota and an algorithm (the quota policy of the IETF draft).
 ///
-/// The name is part of the key in the store and of HTTP headers. It has 1 to 64 printable ASCII
-/// characters without `"` and `\`, and no space at the start or end.
+/// The name is part of the key in the store, and fits into an HTTP header. It has 1 to 64 printable
+/// ASCII characters without `"` and `\`, and no space at the start or end.
 ///
 /// Two limits share the budgets of their keys if they have the same name and the same kind of
 /// state. The token bucket, the leaky bucket and GCRA have one kind of state. The fixed window, the

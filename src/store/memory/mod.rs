@@ -76,7 +76,8 @@ impl MemoryStore {
         Self::build(Clock::Process(ProcessClock::new()), SHARDS, None)
     }
 
-    /// Creates an empty store with a clock that is set by hand. It does not delete full budgets.
+    /// Creates an empty store with a clock that is set by hand. Without a cap, full budgets stay in
+    /// memory.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
         Self::build(Clock::Manual(clock), SHARDS, None)

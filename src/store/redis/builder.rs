@@ -111,8 +111,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the deadline of a check, including the time to connect. Range: more than 0, at most 60
-    /// s, because a request would hang for longer. Default: 250 ms.
+    /// Sets the deadline of a check, including the time to connect. Default: 250 ms. Range: more
+    /// than zero, at most a minute, because a longer deadline hangs requests.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -128,13 +128,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the most checks that wait for an answer, queued or in flight. Default: 16,384. Minimum:
-    /// 1.
+    /// Sets the most checks that are queued or in flight, at least 1. Default: 16,384.
     ///
-    /// When the queue is full, a check fails at once: the store [is
-    /// overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends. The
-    /// maximum is divided among the lanes. Past half full, a lane rejects a key with more than 256
-    /// checks in the newest batch, so that one hot key does not crowd out the others.
+    /// When the queue is full, a check fails at once: the store
+    /// [is overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends.
+    /// The maximum is divided among the lanes. Past half full, a lane rejects a key with more than
+    /// 256 checks in the newest batch. So one hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
         self.max_waiting = checks;
         self
@@ -143,15 +142,16 @@ impl RedisStoreBuilder {
     /// Sets how long an identical check is denied again without asking Redis, at most until its
     /// `retry_after` has passed. Default: 1 second. Zero always asks Redis.
     ///
-    /// A refund or a reset by this store counts at once, by another replica after this time. For
-    /// more settings, set zero and wrap the store in a [`DenyCache`](crate::store::DenyCache).
+    /// A refund or a reset by this store counts at once. One by another replica counts after this
+    /// time. For more settings, set zero and wrap the store in a
+    /// [`DenyCache`](crate::store::DenyCache).
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self
     }
 
-    /// Sets a clock to set by hand, for tests and dry runs. Default: the server's clock. With it,
-    /// [`deny_for`](Self::deny_for) is zero, because that counts in real time.
+    /// Sets a manual clock, for tests and dry runs. Default: the server's clock. With a manual
+    /// clock, [`deny_for`](Self::deny_for) is zero, because it counts in real time.
     pub fn clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
