@@ -478,7 +478,7 @@ fn what_is_wrong_is_told_when_the_layer_is_built() {
     assert!(layer("api", PER_MINUTE).is_ok());
     assert!(layer("api", PER_MINUTE).is_ok(), "the same again is no mistake");
     for (name, quota, why) in [
-        ("api", Quota::per_minute(3), "the name is registered for 2 per 60s"),
+        ("api", Quota::per_minute(3), "the name is registered for 2 per 1m"),
         ("zero", Quota::per_minute(0), "the limit is 0"),
         ("burst", Quota::per_minute(1).burst(2), "has no burst"),
         ("new\nline", PER_MINUTE, "the name does not fit into a header value"),

@@ -107,7 +107,7 @@ impl Counter for Window {
         self.at = self.at.max(now);
     }
 
-    fn refund(&mut self, at: Micros, units: u64) {
+    fn take_back(&mut self, at: Micros, units: u64) {
         if (self.since..=self.at).contains(&at) {
             self.count = self.count.saturating_sub(units);
         }

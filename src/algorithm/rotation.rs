@@ -47,7 +47,7 @@ pub(super) trait Counter: Clone {
     /// Enters a charge under another quota, which may be far above this counter's limit.
     fn enter(&mut self, now: Micros, units: u64);
     /// Subtracts units of the charge at `at`.
-    fn refund(&mut self, at: Micros, units: u64);
+    fn take_back(&mut self, at: Micros, units: u64);
 }
 
 /// The state: the counters. The counter of the last charge is first.
@@ -221,7 +221,7 @@ impl<C: Counter> Counters<C> {
         if !in_force {
             return;
         }
-        own.refund(receipt.at, units);
+        own.take_back(receipt.at, units);
         if known.expires_at() <= now {
             *state = None;
         }

@@ -112,7 +112,7 @@ impl Log {
         }
     }
 
-    fn refund(&mut self, place: usize, units: u64) {
+    fn take_back(&mut self, place: usize, units: u64) {
         if self.entries.len() - place <= MAX_CHANGED {
             self.entries.range_mut(place..).for_each(|entry| entry.sum -= units);
         } else {
@@ -271,7 +271,7 @@ impl SlidingLog {
             let held = entry.sum - log.sum_before(place);
             let units = units.min(held).min(self.spare(log, now as i64));
             if units > 0 {
-                log.refund(place, units);
+                log.take_back(place, units);
             }
         }
         if log.entries.is_empty() {

@@ -119,7 +119,7 @@ impl Counter for SubWindows {
         self.counts[0] += units;
     }
 
-    fn refund(&mut self, at: Micros, units: u64) {
+    fn take_back(&mut self, at: Micros, units: u64) {
         if (self.since..=self.at).contains(&at) {
             let age = usize::try_from(self.newest() - at / self.length).unwrap_or(usize::MAX);
             if let Some(count) = self.counts.get_mut(age) {
