@@ -142,8 +142,7 @@ mod tests {
         for number in 0..600_u64 {
             let (turns, limit) = (Arc::clone(&turns), limit.clone());
             waiters.spawn(async move {
-                let turn =
-                    turns.wait(&[Check::new(&limit, &Key::from(number % 100)).cost(1)]).await;
+                let turn = turns.wait(&[Check::new(&limit, Key::from(number % 100))]).await;
                 tokio::time::sleep(Duration::from_millis(number % 3)).await;
                 drop(turn);
             });

@@ -362,8 +362,7 @@ mod tests {
         let limit = Limit::gcra("api", Quota::per_second(1_000)).unwrap();
         let store = Prefetch::builder(MemoryStore::new()).limit(&limit).build().unwrap();
         for number in 0..1_000_u64 {
-            let decision =
-                store.apply(Op::Charge, &[Check::new(&limit, &Key::from(number)).cost(1)]).await;
+            let decision = store.apply(Op::Charge, &[Check::new(&limit, Key::from(number))]).await;
             assert!(decision.unwrap().allowed());
         }
         let known = || store.shared.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();
