@@ -154,7 +154,7 @@ async fn denial_that_arrives_after_a_reset_is_not_remembered() {
     struct Distant(MemoryStore);
 
     impl Store for Distant {
-        fn apply(&self, op: Op, batch: &[Charge<'_>]) -> Answer {
+        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
             let answer = self.0.apply(op, batch);
             if op != Op::Charge {
                 return answer;
@@ -169,7 +169,7 @@ async fn denial_that_arrives_after_a_reset_is_not_remembered() {
     let limiter = RateLimiter::new(DenyCache::new(Distant::default()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
-    let denied = limiter.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let denied = limiter.apply(Op::Charge, &[Check::new(&limit, &key)]);
     limiter.reset(&limit, &key).await.unwrap();
     assert!(!denied.await.unwrap().allowed(), "it was decided before the reset");
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());

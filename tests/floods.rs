@@ -257,7 +257,7 @@ async fn caller_that_polls_once_and_never_again_does_not_keep_its_place() {
     let deadline = Duration::from_millis(100);
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let check = || store.apply(Op::Charge, &[limit.charge(&key, 1)]);
+    let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     let tasks = tokio::runtime::Handle::current().metrics();
     let before = tasks.num_alive_tasks();
     let mut never_again = Box::pin(check());

@@ -314,7 +314,7 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
     let error = ask(&hot).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the rate limit store is overloaded: 1000 checks wait for an answer already"
+        "the rate limit store is overloaded: the queue of 1000 checks is full"
     );
     assert!(!error.may_have_charged());
     // Those that wait are served.

@@ -376,7 +376,7 @@ fn a_header_gives_a_key_only_if_it_is_there_once_and_says_something() {
     assert_eq!(with(&[b"\xff{}:"]).unwrap(), "%ff%7b%7d%3a");
     assert_eq!(with(&[]).unwrap_err(), "the header `x-user` is missing");
     assert_eq!(with(&[b""]).unwrap_err(), "the header `x-user` is empty");
-    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is there more than once");
+    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is sent more than once");
     assert!(Header::new("x user").unwrap_err().to_string().contains("is not a header name"));
 }
 
@@ -478,10 +478,10 @@ fn what_is_wrong_is_told_when_the_layer_is_built() {
     assert!(layer("api", PER_MINUTE).is_ok());
     assert!(layer("api", PER_MINUTE).is_ok(), "the same again is no mistake");
     for (name, quota, why) in [
-        ("api", Quota::per_minute(3), "this limiter already has the name for 2 per 60s"),
+        ("api", Quota::per_minute(3), "the name is registered for 2 per 1m"),
         ("zero", Quota::per_minute(0), "the limit is 0"),
         ("burst", Quota::per_minute(1).burst(2), "has no burst"),
-        ("new\nline", PER_MINUTE, "the name has to fit into a header value"),
+        ("new\nline", PER_MINUTE, "the name does not fit into a header value"),
     ] {
         let error = layer(name, quota).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

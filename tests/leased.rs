@@ -204,18 +204,18 @@ fn what_a_lease_would_break_is_refused_when_it_is_built() {
         built.unwrap_err().to_string()
     };
     let log = Limit::sliding_log("log", Quota::per_second(1_000)).unwrap();
-    assert!(error(&log).contains("limit `log`: a sliding log promises to be exact"));
+    assert!(error(&log).contains("limit `log`: a sliding log is exact, and prefetching"));
     let queue = Limit::leaky_bucket("queue", Quota::per_second(1_000)).unwrap();
     assert!(error(&queue).contains("limit `queue`: a leaky bucket lets checks leave one by one"));
     let small = Limit::gcra("small", Quota::per_second(50)).unwrap();
-    assert!(error(&small).contains("a block of 5 units is not between 8 and its capacity of 50"));
+    assert!(error(&small).contains("the block is 5 units; use 8 to the capacity of 50"));
     let none = Prefetch::builder(MemoryStore::new()).build().unwrap_err();
-    assert!(none.to_string().contains("nothing is leased"));
+    assert!(none.to_string().contains("no limit is prefetched"));
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
     let twice = Prefetch::builder(MemoryStore::new()).limit(&large).limit(&large).build();
-    assert!(twice.unwrap_err().to_string().contains("limit `large`: it is named twice"));
+    assert!(twice.unwrap_err().to_string().contains("limit `large`: the limit is named twice"));
     let old = Prefetch::builder(MemoryStore::new()).limit(&large).max_age(Duration::from_secs(11));
-    assert!(old.build().unwrap_err().to_string().contains("maximum age of 11s"));
+    assert!(old.build().unwrap_err().to_string().contains("`max_age` is 11s; use 50ms to 10s"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,7 +228,7 @@ async fn several_limits_in_one_check_are_refused_with_a_leased_one_among_them() 
     let group = [Check::new(&large, &key).cost(1), Check::new(&other, &key)];
     let error = limiter.apply(Op::Charge, &group).await.unwrap_err();
     assert!(error.is_misuse());
-    assert!(error.to_string().contains("limit `large`: it is leased"), "{error}");
+    assert!(error.to_string().contains("limit `large`: a prefetched limit"), "{error}");
 }
 
 #[cfg(feature = "http")]
@@ -243,7 +243,7 @@ fn a_layer_of_several_limits_is_not_built_with_a_leased_one() {
     let limiter = RateLimiter::new(leased);
     let two = RateLimitLayer::builder(&limiter).limit(large.clone(), Global).limit(other, Global);
     let error = two.build().unwrap_err().to_string();
-    assert!(error.contains("limit `large`: it is leased"), "{error}");
+    assert!(error.contains("limit `large`: a prefetched limit"), "{error}");
     assert!(RateLimitLayer::builder(&limiter).limit(large, Global).build().is_ok());
 }
 

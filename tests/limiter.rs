@@ -164,8 +164,8 @@ async fn group_that_is_empty_or_names_a_budget_twice_is_an_error_by_name() {
     let error = limiter.acquire_all(&twice, MS).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the check cannot be decided: limit `limit` and key `k` are in the group twice: ask \
-         once, for the sum of the costs"
+        "invalid call of the rate limit store: the group has limit `limit` with key `k` twice; use \
+         one check with the sum of the costs"
     );
 }
 
@@ -177,9 +177,9 @@ async fn one_name_stands_for_one_quota() {
     let error = limiter.register(&ten_a_second(2)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "limit `limit`: this limiter already has the name for 10 per 1s, burst 1 (GCRA), and the new \
-         limit is 10 per 1s, burst 2 (GCRA): limits of one name share their budgets; give this one \
-         another name, or to change a quota at run time, build the layer on a new RateLimiter"
+        "limit `limit`: the name is registered for 10 per 1s, burst 1 (GCRA), and this limit is 10 per \
+         1s, burst 2 (GCRA): limits of one name share budgets; use another name, or a new RateLimiter \
+         to change the quota at run time"
     );
 }
 

@@ -79,15 +79,15 @@ fn numbers_beyond_exact_arithmetic_are_refused_and_rounder_ones_are_not() {
     assert!(message_of.contains("use more sub-windows"), "{message_of}");
     assert!(Limit::sliding_window_with("api", Quota::per_day(1_000_000), 24).is_ok());
     let slow = Quota::new(1, Duration::from_secs(86_400)).burst(5_000);
-    assert!(message(Limit::gcra("api", slow)).contains("more than ten years to come back"));
+    assert!(message(Limit::gcra("api", slow)).contains("more than ten years to refill"));
 }
 
 #[test]
 fn sub_windows_are_one_to_a_hundred_and_last_a_microsecond_at_least() {
     for (sub_windows, period, why) in [
-        (0, 1_000, "0 sub-windows"),
-        (101, 1_000, "101 sub-windows"),
-        (u32::MAX, 1_000, "sub-windows"),
+        (0, 1_000, "`sub_windows` is 0; use 1 to 100"),
+        (101, 1_000, "`sub_windows` is 101; use 1 to 100"),
+        (u32::MAX, 1_000, "use 1 to 100"),
         (7, 6, "a sub-window lasts at least one microsecond"),
     ] {
         let quota = Quota::new(1, Duration::from_micros(period));

@@ -1,20 +1,20 @@
-//! A level that drains evenly: what the token bucket, the leaky bucket and GCRA have in common.
+//! A level that drains evenly: the common part of the token bucket, the leaky bucket and GCRA.
 //!
-//! The three are one equation seen from three sides. Tokens left, water held, and time until
-//! empty are each the capacity, or the rate, away from one number: the units used and not yet
-//! given back. This file keeps that number; the three algorithms say what it means.
+//! All three algorithms derive their numbers from one level: the units that are consumed and not
+//! yet drained. The tokens left are the capacity minus the level. The water is the level. The time
+//! until empty is the level divided by the rate.
 //!
 //! Nothing is rounded. With the rate reduced to `units / micros`, the level is counted in parts
-//! of `1 / micros` of a unit: a charge of one unit adds `micros` parts, and each microsecond
-//! drains `units` parts. 3 a second is 3 a second after an hour, too.
+//! of `1 / micros` of a unit. A charge of one unit adds `micros` parts, and each microsecond
+//! drains `units` parts. 3 a second is exactly 10,800 an hour.
 //!
 //! # A changed quota
 //!
-//! The level stays, and drains at the new rate from the check that brings it. One case needs
-//! care: the level is above the new capacity, and the new rate is slower. At the new rate the
-//! surplus could take many periods to drain, and lock its key out; cut off, it would be minted
-//! when the quota goes back up. So the surplus drains as fast as it was allowed to build up, and
-//! what is below the new capacity at the new rate: the level remembers both.
+//! The level stays. It drains at the new rate from the first check with the new quota. One case is
+//! special: the level is above the new capacity, and the new rate is slower. At the new rate, the
+//! surplus could take many periods to drain and lock its key out. If it were cut off, a quota that
+//! is raised again would mint units. So the level keeps both rates: the surplus drains at the old
+//! rate, and the rest, below the new capacity, at the new rate.
 
 use super::{Effect, First, Followed, MAX_EXACT};
 use crate::nouns::{Micros, Outcome, Receipt};
@@ -35,32 +35,32 @@ impl Rate {
         Self { units: units / a, micros: micros / a }
     }
 
-    /// In floating point because Lua has nothing else: the twins must agree on every bit.
+    /// In floating point, as in Lua: the twins must agree on every bit.
     const fn faster_than(self, other: Self) -> bool {
         self.units as f64 / self.micros as f64 > other.units as f64 / other.micros as f64
     }
 
-    /// How long `parts` take to drain.
+    /// The time in which `parts` drain.
     const fn drains(self, parts: u64) -> Micros {
         parts.div_ceil(self.units)
     }
 }
 
-/// What becomes of a level once it is down to `floor` units: it goes on at `rate`.
+/// The next phase of a level: from `floor` units on, it drains at `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slower {
     floor: u64,
     rate: Rate,
 }
 
-/// The state: at `at`, `used` parts were held, draining at `rate`.
+/// The state: `used` parts at the time `at`, which drain at `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     at: Micros,
     used: u64,
     rate: Rate,
-    /// The time of the first charge that can be taken back: the first into an empty bucket, since
-    /// when the level has drained at one rate, by one clock.
+    /// The time of the first charge that can be refunded. Since then, the level was not empty, and
+    /// drained at one rate by one clock.
     since: Micros,
     then: Option<Slower>,
 }
@@ -70,7 +70,7 @@ impl Level {
         self.at + self.until(0)
     }
 
-    /// Whether nothing is left at `now`: the same as `expires_at() <= now`, most often without a
+    /// Whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a
     /// division.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match self.then {
@@ -82,13 +82,13 @@ impl Level {
         }
     }
 
-    /// Whether `units` or less are left at `at`.
+    /// Whether the level at `at` is at most `units`.
     fn is_down_to(&self, units: u64) -> bool {
         self.used <= units.saturating_mul(self.rate.micros)
             && self.then.is_none_or(|slower| units >= slower.floor)
     }
 
-    /// How long it takes from `at` until `units` or less are left.
+    /// The time from `at` until the level is at most `units`.
     fn until(&self, units: u64) -> Micros {
         let above = |floor: u64| self.used.saturating_sub(floor.saturating_mul(self.rate.micros));
         match self.then {
@@ -100,7 +100,7 @@ impl Level {
         }
     }
 
-    /// The level at `now`, which is not before `at`.
+    /// The level at `now`. Requires `now >= at`.
     fn drained(mut self, now: Micros) -> Self {
         if let Some(slower) = self.then {
             let reached = self.at + self.until(slower.floor);
@@ -113,23 +113,23 @@ impl Level {
         Self { at: now, used: self.used.saturating_sub(drained), ..self }
     }
 
-    /// The same units in the parts of another rate, if they can be counted exactly. A part that
-    /// does not divide is rounded up: at most one, which drains within a microsecond.
+    /// The same units in the parts of another rate, or `None` beyond exact arithmetic. Rounds up by
+    /// at most one part, which drains within a microsecond.
     fn at_rate(self, rate: Rate) -> Option<Self> {
-        let whole = self.used / self.rate.micros;
+        let units = self.used / self.rate.micros;
         let rest = self.used % self.rate.micros;
         let parts = if rest == 0 {
             0
         } else {
-            // Floating point for the same reason as in `faster_than`.
+            // Floating point, as in `faster_than`.
             (rest as f64 / self.rate.micros as f64 * rate.micros as f64).floor() as u64 + 1
         };
-        let used = whole.checked_mul(rate.micros)?.checked_add(parts)?;
+        let used = units.checked_mul(rate.micros)?.checked_add(parts)?;
         let since = self.at;
         (used <= MAX_EXACT).then_some(Self { used, rate, since, then: None, ..self })
     }
 
-    /// The level under a quota that was not yet in force.
+    /// The level under another quota.
     fn under(self, quota: &Bucket) -> Self {
         let slower = Slower { floor: quota.capacity, rate: quota.rate };
         if self.rate == quota.rate {
@@ -158,13 +158,13 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// From empty to full: the time in which the whole capacity drains.
+    /// The time from empty to full, in which the capacity drains.
     const fn full_period(&self) -> Micros {
         self.rate.drains(self.capacity * self.rate.micros)
     }
 
-    /// The level brought forward to `now` and this quota, and whether more than draining happened
-    /// to it, so that it has to be remembered.
+    /// The level at `now` under this quota. Also whether the clock or the quota moved it, so that a
+    /// denied check has to store it.
     fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {
         let fresh = Level { at: now, used: 0, rate: self.rate, since: now, then: None };
         let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
@@ -181,8 +181,8 @@ impl Bucket {
         (changed, set_back || changed != level)
     }
 
-    /// Whether `cost` units fit on top of the level. What fits `queues` until the level before it
-    /// has drained, or is not delayed.
+    /// Decides whether `cost` units fit on top of the level. If it `queues`, an allowed check has a
+    /// delay until the level before it has drained.
     pub(crate) fn decide(
         &self,
         state: &mut Option<Level>,
@@ -195,8 +195,8 @@ impl Bucket {
         let behind = level.at - now;
         let exceeds_capacity = cost > self.capacity;
         let allowed = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
-        let refused = !allowed && !exceeds_capacity;
-        let retry_after = refused.then(|| level.until(self.capacity - cost) + behind);
+        let waits = !allowed && !exceeds_capacity;
+        let retry_after = waits.then(|| level.until(self.capacity - cost) + behind);
         let charges = allowed && cost > 0;
         let delay = if charges && queues { level.until(0) } else { 0 };
         if charges {
@@ -218,27 +218,27 @@ impl Bucket {
         }
     }
 
-    /// What [`Rule::follow`](super::Rule::follow) asks: the level is what drains in `reset_after`,
-    /// less what that was rounded up by, and the delay of what `queues` is for the level before.
-    pub(crate) fn follow(&self, first: First, taken: u64, cost: u64, queues: bool) -> Followed {
+    /// Implements [`Rule::follow`](super::Rule::follow). The level after the first charge is
+    /// `reset_after` in parts, less its rounding (`slack`). The delay is that of the level before
+    /// this charge.
+    pub(crate) fn follow(&self, first: First, charged: u64, cost: u64, queues: bool) -> Followed {
         let Rate { units, micros } = self.rate;
         let level = first
             .reset_after
             .saturating_mul(units)
             .saturating_sub(first.slack)
-            .saturating_add(taken.saturating_mul(micros));
+            .saturating_add(charged.saturating_mul(micros));
         let before = level.saturating_sub(cost.saturating_mul(micros));
         let delay = if queues { self.rate.drains(before) } else { 0 };
         Followed { reset_after: self.rate.drains(level), delay }
     }
 
-    /// Takes back what is left in the level of `units` of a charge.
+    /// Refunds `units` of a charge, as far as they have not drained.
     ///
-    /// Without the charge, whatever came later, the level would be lower by what of the charge has
-    /// not drained. At least the charge's cost, less what the rate drains since, is left of it: of
-    /// several charges in the level, none drains faster than if it were alone. So no more than that
-    /// is given back. A receipt from before `since` gives nothing: the level was empty since then,
-    /// or drained at another rate or by another clock.
+    /// Of several charges in a level, none drains faster than if it were alone. So at least the
+    /// charge's cost, less the drain since the charge, is still in the level, and at most that much
+    /// is given back. A receipt from before `since` gives nothing back: since that charge, the
+    /// level was empty, or it drained at another rate or by another clock.
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,
@@ -259,8 +259,8 @@ impl Bucket {
         let elapsed = level.at.max(now) - receipt.at;
         let left = charged.saturating_sub(elapsed.saturating_mul(drains));
         let back = units.min(self.capacity) * micros;
-        // As of its last charge: what has drained since is no reason to credit it if the clock is
-        // set back.
+        // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
+        // back would credit the drain since then.
         level.used = level.used.saturating_sub(left.min(back));
         *state = (level.used > 0 && !level.is_over(now)).then_some(level);
     }

@@ -1,38 +1,38 @@
 //! Fixed window: at most `limit` units in a window.
 //!
 //! A window is `period` long. It starts with the first request of a key, or is aligned to the
-//! clock (the Unix epoch), the same for every key. Across the border of two windows up to twice
-//! the limit can pass within one period; the sliding algorithms do not allow that.
+//! clock (the Unix epoch), the same for every key. Across the border of two windows, up to twice
+//! the limit is allowed within one period. The sliding algorithms do not allow that.
 //!
 //! A quota with another period or anchor counts in a window of its own: see
-//! [`rotation`](super::rotation). A longer window starts as the window in force did, and goes on
-//! until its own period is over, too. A shorter one starts as if all of it had been used at once,
-//! with the last charge. Aligned to the clock, either ends where a window of the clock does.
+//! [`rotation`](super::rotation). A longer window starts with the window in force and lasts its own
+//! period. A shorter window starts with the last charge, and has the full count. A window aligned
+//! to the clock ends at a multiple of its period.
 //!
-//! A refund takes its units out of the window that holds the charge, if that window is in force.
+//! A refund subtracts units from the window of the charge, if that window is in force.
 //!
 //! Twin: `scripts/fixed_window.lua`.
 
-use super::rotation::{Counter, Counters, Own, carried_out};
+use super::rotation::{Counter, Counters, Own, effect_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{Micros, Outcome, Receipt};
 
-/// Where windows start.
+/// The start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub(crate) enum Anchor {
-    /// With the key's first request.
+    /// The key's first request.
     First,
-    /// At the multiples of the period since the Unix epoch.
+    /// The multiples of the period since the Unix epoch.
     Clock,
 }
 
-/// The most units that are counted of quotas with a higher limit: far above any limit, and so that
-/// one charge more is exact.
+/// The largest count. Charges under a quota with a higher limit stop here: far above any limit, and
+/// low enough that one more charge is exact.
 const MAX_COUNT: u64 = MAX_EXACT - (1 << 32);
 
-/// How long windows are, and where they start.
+/// The length and the start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     period: Micros,
@@ -40,7 +40,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The end of a window that holds `time`.
+    /// The end of a window that contains `time`.
     const fn end_from(self, time: Micros) -> Micros {
         match self.anchor {
             Anchor::First => time + self.period,
@@ -49,7 +49,8 @@ impl Shape {
     }
 }
 
-/// `count` units used since `since`, the last at `at`, in the window that ends at `end`.
+/// The window that ends at `end`: `count` units, the last charged at `at`. Charges since `since`
+/// can be refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     shape: Shape,
@@ -94,7 +95,7 @@ impl Counter for Window {
             Anchor::First => {
                 shape.end_from(self.end.saturating_sub(self.shape.period)).max(self.end)
             }
-            // To the end of an aligned window, or two of the old kind could share it.
+            // To the end of an aligned window. Otherwise two old windows could share it.
             Anchor::Clock if is_shorter => shape.end_from(self.at),
             Anchor::Clock => shape.end_from(self.end - 1),
         };
@@ -149,7 +150,7 @@ impl FixedWindow {
             reset_after: if window.count == 0 { 0 } else { window.end - now },
             delay: 0,
         };
-        if let Some(charges) = carried_out(effect, cost, allowed, exceeds_capacity, moved) {
+        if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
             if charges.is_some() {
                 window.at = window.at.max(now);
             }

@@ -1,14 +1,14 @@
-//! GCRA: the token bucket's promise as a schedule.
+//! GCRA: the guarantee of the token bucket as a schedule.
 //!
-//! The generic cell rate algorithm keeps a theoretical arrival time (TAT): when the budget would
-//! be whole again if nobody came. A check of cost `c` moves it by `c` emission intervals of
-//! `period / limit`, and conforms while it stays within `capacity` intervals of now. In any
-//! interval of length `t` at most `capacity + t * limit / period` units are admitted.
+//! The generic cell rate algorithm keeps a theoretical arrival time (TAT): the time when the budget
+//! is full if no other check comes. A check of cost `c` moves it by `c` emission intervals of
+//! `period / limit`. A check conforms while the TAT stays within `capacity` intervals of now. In
+//! any interval of length `t`, at most `capacity + t * limit / period` units are allowed.
 //!
-//! The distance from now to the TAT is the level that the token bucket misses, so the decisions
-//! are the same, to the microsecond. A bare TAT would be a smaller state, but it cannot say under
-//! which rate it was written, nor when: a changed quota would mint units, and a clock that steps
-//! back would take some away. So the state is the TAT as (time, level, rate).
+//! The distance from now to the TAT is the time in which the token bucket's missing tokens refill.
+//! So the decisions are the same, to the microsecond. A bare TAT would be smaller, but does not
+//! contain its rate and time. Then a changed quota would mint units, and a clock that steps back
+//! would remove some. So the state is the TAT as (time, level, rate).
 //!
 //! Source: ITU-T Recommendation I.371 (2004), annex A; ATM Forum TM 4.1. Twin:
 //! `scripts/bucket.lua`.
@@ -28,7 +28,7 @@ impl Gcra {
         cost: u64,
         effect: Effect,
     ) -> Outcome {
-        // A cell that conforms is not held back.
+        // A conforming cell has no delay.
         self.0.decide(tat, now, cost, effect, false)
     }
 }

@@ -1,9 +1,8 @@
 //! Leaky bucket: requests leave evenly.
 //!
-//! As a *queue*, an admitted check carries a `delay`, its turn in a queue that lets `limit` units
-//! out every `period`; a queue that holds `capacity` units refuses more. As a *meter*, the bucket
-//! only measures: what fits passes at once, which is the token bucket with the water counted
-//! instead of the tokens.
+//! As a *queue*, an allowed check has a `delay` until its turn. The queue drains `limit` units
+//! every `period`. A queue of `capacity` units is full and denies more. As a *meter*, a check that
+//! fits is allowed without delay. That is the token bucket, with water counted instead of tokens.
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986 (the meter); A. Tanenbaum, "Computer Networks" (the queue). Twin:
@@ -13,14 +12,14 @@ use super::Effect;
 use super::bucket::{Bucket, Level};
 use crate::nouns::{Micros, Outcome};
 
-/// What an admitted check has to wait for.
+/// The delay of an allowed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub(crate) enum Mode {
-    /// Until all that came before it has left.
+    /// The time until the units before it have drained.
     Queue,
-    /// Nothing.
+    /// None.
     Meter,
 }
 

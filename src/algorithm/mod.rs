@@ -1,30 +1,31 @@
 //! The arithmetic of the six algorithms: no async, no I/O, no clock.
 //!
-//! Each file is the twin of a Lua script in `scripts/`: the same numbers in, the same numbers
-//! out, to the microsecond. All of it is integer arithmetic below 2^53, the range in which Lua's
-//! numbers are exact; [`Limit`](crate::Limit) refuses a quota that could leave that range.
+//! Each file is the twin of a Lua script in `scripts/`: equal inputs give equal outputs, to the
+//! microsecond. All of it is integer arithmetic below 2^53, the range in which Lua's numbers are
+//! exact. [`Limit`](crate::Limit) rejects a quota that could leave that range.
 //!
-//! An algorithm answers three questions about a state (`None` is a budget nobody has touched):
+//! An algorithm has three operations on a state. `None` is a full budget.
 //!
-//! 1. `decide`: does a cost fit now? With [`Effect::Commit`] the answer is also carried out.
-//! 2. `refund`: take back what of a charge still counts.
-//! 3. `expires_at`: when may the state be forgotten, because it says the same as no state?
+//! 1. `decide`: whether a cost fits now. With [`Effect::Commit`], it is also charged.
+//! 2. `refund`: gives back the units of a charge that still count.
+//! 3. `expires_at`: the time from which the state equals no state, and can be deleted.
 //!
-//! # What holds for all six
+//! # Rules of all six algorithms
 //!
-//! - **Time that steps back.** Behind the state's last time by up to one full period, no time has
-//!   passed: nothing is credited, and `retry_after` counts the catch-up. Behind by more, the
-//!   clock was set back, and the state goes on from the new time with what it held.
-//! - **A changed quota.** What was used stays used, and counts against the new quota from the
-//!   first check that brings it: a change mints nothing, and takes effect at once. So a state
-//!   carries the rate or the period it was written under.
-//! - **Quotas in turn.** What a shorter period lets go of stays known as long as a longer one asks:
-//!   each is held to over all that passed, under whichever. See [`rotation`] and [`sliding_log`].
-//! - **A refund** names its charge, and leaves no more than if the charge had not been made.
-//! - **A denied check consumes nothing.** It writes only where one of the rules above made the
-//!   state last longer, or drain faster, so that the `retry_after` it gave stays true. A peek
-//!   does not write even then: after a clock was set back or a rate was raised, its `retry_after`
-//!   is that of a charge made now.
+//! - **Time that steps back.** If `now` is behind the state's last time by up to one full period,
+//!   no time has passed: nothing refills, and `retry_after` includes the catch-up. If it is further
+//!   behind, the clock was set back. Then the state goes on from the new time with the same units.
+//! - **A changed quota.** Consumed units stay consumed. They count against the new quota from its
+//!   first check: the change takes effect at once and mints nothing. So a state contains the rate
+//!   or the period under which it was written.
+//! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as
+//!   long as checks use the longer period. Each quota limits the units allowed under all quotas.
+//!   See [`rotation`] and [`sliding_log`].
+//! - **A refund** names its charge. The budget is never fuller than without that charge.
+//! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
+//!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
+//!   After a clock was set back or a rate was raised, its `retry_after` is that of a charge made
+//!   now.
 
 mod bucket;
 mod fixed_window;
@@ -45,24 +46,24 @@ pub(crate) use token_bucket::TokenBucket;
 
 use crate::nouns::{Micros, Outcome, Receipt};
 
-/// Integers below this are exact in Lua, as is the sum of two below half of it.
+/// The largest integer of the exact range of Lua's numbers.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
 
-/// What a decision may do to the state.
+/// The effect of a decision on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Only answer.
+    /// No effect.
     Dry,
-    /// Remember that the clock or the quota moved, so that what was answered stays true; and that a
-    /// quota asked whose counts would otherwise be forgotten.
+    /// Stores that the clock or the quota moved, so that `retry_after` stays correct. Also stores
+    /// that a quota is in use, so that its counts are kept.
     Settle,
-    /// Charge the cost if it fits; else settle. A cost of 0, and one that can never pass, have no
+    /// Charges the cost if it fits, else settles. A cost of 0 and a cost above the capacity have no
     /// effect.
     Commit,
 }
 
 impl Effect {
-    /// Whether a check of this cost that does not charge may still move the state.
+    /// Whether a check of this cost may change the state without a charge.
     fn settles(self, cost: u64) -> bool {
         match self {
             Self::Dry => false,
@@ -72,7 +73,7 @@ impl Effect {
     }
 }
 
-/// The numbers of a limit, for its algorithm.
+/// The algorithm of a limit, with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Rule {
     FixedWindow(FixedWindow),
@@ -83,14 +84,14 @@ pub(crate) enum Rule {
     Gcra(Gcra),
 }
 
-/// What a store keeps of one key under one limit.
+/// The state of one key under one limit.
 ///
 /// It is opaque: a store keeps it and passes it to [`decide`](crate::store::decide) again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State(Kind);
 
-/// The token bucket, the leaky bucket and GCRA share a kind of state. A limit can change between
-/// them without a free burst.
+/// The token bucket, the leaky bucket and GCRA share a kind of state, so that a limit can change
+/// between them without a free burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Bucket(bucket::Level),
@@ -99,8 +100,8 @@ enum Kind {
     Log(sliding_log::Log),
 }
 
-/// Lets `act` work on the state in the slot. A state of another kind counts as none: it belongs to
-/// another budget.
+/// Calls `act` with the state in the slot. A state of another kind belongs to another budget and
+/// counts as none.
 macro_rules! with_state {
     ($kind:ident in $slot:expr, $act:expr) => {{
         let mut state = match $slot.take() {
@@ -114,7 +115,7 @@ macro_rules! with_state {
 }
 
 impl Rule {
-    /// Decides whether `cost` fits at `now`, and carries that out as far as `effect` says.
+    /// Decides whether `cost` fits at `now`, and changes the state as `effect` says.
     pub(crate) fn decide(
         &self,
         slot: &mut Option<State>,
@@ -137,8 +138,8 @@ impl Rule {
         }
     }
 
-    /// Takes back `units` of the charge that the receipt names, as far as they still count: never
-    /// more than if the charge had not been made.
+    /// Gives back `units` of the charge that the receipt names, as far as they still count. The
+    /// budget is never fuller than without that charge.
     pub(crate) fn refund(
         &self,
         slot: &mut Option<State>,
@@ -162,28 +163,29 @@ impl Rule {
         }
     }
 
-    /// The verdict of a charge that follows the first of several identical ones, made at the same
-    /// instant: the last of the `taken` units after the first charge are its own.
+    /// The verdict of a charge that follows the first of several identical charges at the same
+    /// instant. `charged` is the sum of all costs after the first, including this one.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
-    pub(crate) fn follow(&self, first: First, taken: u64, cost: u64) -> Followed {
+    pub(crate) fn follow(&self, first: First, charged: u64, cost: u64) -> Followed {
         match self {
             Self::TokenBucket(TokenBucket(bucket)) | Self::Gcra(Gcra(bucket)) => {
-                bucket.follow(first, taken, cost, false)
+                bucket.follow(first, charged, cost, false)
             }
             Self::LeakyBucket(LeakyBucket { bucket, mode }) => {
-                bucket.follow(first, taken, cost, *mode == Mode::Queue)
+                bucket.follow(first, charged, cost, *mode == Mode::Queue)
             }
-            // A window is over at its end, however much is charged.
+            // The end of a window does not depend on its count.
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
                 Followed { reset_after: first.reset_after, delay: 0 }
             }
         }
     }
 
-    /// The kind of state, as it stands in a stored key.
+    /// The kind of state, which is part of the stored key.
     ///
-    /// A format that changes gets another letter. Two versions of this crate in a rolling deployment
-    /// would else read each other's values as corrupt, and count each as a full budget.
+    /// A format that changes gets another letter. Otherwise, two versions of this crate in a
+    /// rolling deployment would read each other's values as corrupt, and count each as a full
+    /// budget.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => "b",
@@ -194,16 +196,16 @@ impl Rule {
     }
 }
 
-/// The answer to the first of several identical charges that were allowed at the same time.
+/// The verdict of the first of several identical charges at the same instant.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
 pub(crate) struct First {
     pub(crate) reset_after: Micros,
-    /// By how much that was rounded up, in parts of the limit's rate.
+    /// The rounding of `reset_after`, in parts of the limit's rate.
     pub(crate) slack: u64,
 }
 
-/// The answer to a charge that follows it.
+/// The verdict of a charge that follows the first.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
 pub(crate) struct Followed {
@@ -212,8 +214,7 @@ pub(crate) struct Followed {
 }
 
 impl State {
-    /// The time, in microseconds since the Unix epoch, from which this state says the same as no
-    /// state at all.
+    /// The time from which this state equals no state, in microseconds since the Unix epoch.
     #[must_use]
     pub fn expires_at(&self) -> u64 {
         match &self.0 {
@@ -224,7 +225,7 @@ impl State {
         }
     }
 
-    /// Whether it has expired at `now`.
+    /// Whether the state has expired at `now`.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),

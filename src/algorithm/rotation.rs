@@ -1,77 +1,78 @@
-//! The counters of one budget of windows: one for each shape of window that asks.
+//! The counters of a window budget: one for each shape of window in use.
 //!
 //! Two quotas of one name can be in use at the same time, as in a rolling deployment. Windows of
-//! different shapes (periods, sub-windows, anchors) cannot be counted with one counter: the longer
-//! period needs what the shorter one forgets. So each shape has a counter of its own.
+//! different shapes (periods, sub-windows, anchors) cannot share a counter: the longer period needs
+//! units that the shorter one no longer counts. So each shape has a counter.
 //!
-//! - A check is decided by the counter of the quota that asks.
+//! - The counter of a check's own quota decides the check.
 //! - An allowed charge is entered in all counters.
-//! - A shape without a counter starts from what the others know: from the shortest window in force
-//!   that is at least as long, else from the longest. A denied check stores that start, so that its
-//!   `retry_after` stays true.
-//! - A counter goes once its quota has not asked for as long as the longest period. Until then an
-//!   empty one is kept, too: without it a short quota would start from the long one's whole count
-//!   again and again. A denied check counts as asking, and is written down once half a period has
-//!   passed since the last time; so a counter is kept for half a period more.
-//! - When the budget is full, all counters go.
+//! - A new shape derives its counter from another: the shortest window in force that is at least as
+//!   long, else the longest. A denied check stores the new counter, so that its `retry_after` stays
+//!   correct.
+//! - A counter is removed when its quota had no check for the longest period. Until then, an empty
+//!   counter is kept, too. Otherwise a short quota would start from the long quota's full count
+//!   again and again. A denied check is also a use of the quota. It is stored once half a period
+//!   has passed since the last store, so a counter is kept for half a period more.
+//! - When the budget is full, all counters are removed.
 //!
-//! Most budgets have one counter, and are as small and as fast as if there were no others.
+//! Most budgets have one counter, which is as small and as fast as without this rule.
 //!
 //! Twin: `scripts/rotation.lua`.
 
 use super::Effect;
 use crate::nouns::{Micros, Receipt};
 
-/// The most counters of a budget. A fifth evicts the one that its quota needs for the shortest time.
+/// The most counters of a budget. A fifth evicts the counter whose quota needs it for the shortest
+/// time.
 const MAX_COUNTERS: usize = 4;
 
-/// A window's count.
+/// The count of a window.
 pub(super) trait Counter: Clone {
-    /// What tells windows apart that cannot share a counter.
+    /// The shape of a window. Windows of different shapes cannot share a counter.
     type Shape: Copy + PartialEq;
 
-    /// A counter of nothing.
+    /// An empty counter.
     fn fresh(shape: Self::Shape, now: Micros) -> Self;
     fn shape(&self) -> Self::Shape;
     fn period(&self) -> Micros;
     /// The time of the last charge.
     fn at(&self) -> Micros;
-    /// From when on it says the same as a fresh one: 0 if it holds nothing.
+    /// The time from which it equals a fresh counter. 0 if it is empty.
     fn expires_at(&self) -> Micros;
-    /// Goes on from `now` with what it holds, after the clock was set back. No earlier receipt
-    /// counts any more.
+    /// Goes on from `now` with the same count, after the clock was set back. Earlier receipts are
+    /// void.
     fn set_back(&mut self, now: Micros);
     /// The units that count at `now`, in a window of another shape.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self;
-    /// Enters a charge that another quota allowed, which may be far above this counter's limit.
+    /// Enters a charge under another quota, which may be far above this counter's limit.
     fn enter(&mut self, now: Micros, units: u64);
-    /// Takes units back out of the charge at `at`.
+    /// Subtracts units of the charge at `at`.
     fn take_back(&mut self, at: Micros, units: u64);
 }
 
-/// The state: the counters, the one of the last charge first.
+/// The state: the counters. The counter of the last charge is first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counters<C> {
     first: C,
     others: Vec<Other<C>>,
 }
 
-/// A counter that the last charge was not decided by.
+/// A counter of another quota than that of the last charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Other<C> {
     counter: C,
-    /// When its own quota last asked.
+    /// The time of the last stored check of its quota.
     asked: Micros,
 }
 
-/// The counter of the quota that asks.
+/// The counter of a check's own quota.
 pub(super) struct Own<C> {
     pub(super) counter: C,
     /// Whether a denied check has to store it.
     pub(super) moved: bool,
 }
 
-/// A counter brought to `now`, and whether the clock was set back.
+/// The counter at `now`, and whether the clock was set back.
 fn resumed<C: Counter>(counter: &C, now: Micros) -> (C, bool) {
     if counter.expires_at() <= now {
         return (C::fresh(counter.shape(), now), false);
@@ -93,7 +94,7 @@ impl<C: Counter> Counters<C> {
         std::iter::once(&self.first).chain(self.others.iter().map(|other| &other.counter))
     }
 
-    /// The counter of a shape, as a check finds it.
+    /// The counter of a shape at `now`.
     pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> Own<C> {
         let Some(state) = state.filter(|state| now < state.expires_at()) else {
             return Own { counter: C::fresh(shape, now), moved: false };
@@ -142,7 +143,8 @@ impl<C: Counter> Counters<C> {
         }
     }
 
-    /// Carries out what was decided by a counter that was `moved`, and `charges` units.
+    /// Stores the counter of a decision. `charges` are the charged units, or `None` for a denied
+    /// check with a `moved` counter.
     pub(super) fn commit(state: &mut Option<Self>, own: C, now: Micros, charges: Option<u64>) {
         let known = state.take().filter(|state| now < state.expires_at());
         let Some(mut known) = known else {
@@ -162,21 +164,22 @@ impl<C: Counter> Counters<C> {
         let others = &mut self.others;
         others.retain(|other| other.counter.shape() != shape);
         if last.shape() != shape {
-            // Its quota may have been denied until now, which was not written down.
+            // Its quota may have been in use until now: denied checks are not always stored.
             others.insert(0, Other { counter: last, asked: now });
         }
         for Other { counter, asked } in others.iter_mut() {
-            // After the clock was set back, it was not later than now.
+            // `asked` can be later than now only if the clock was set back.
             *asked = now.min(*asked);
             (*counter, _) = resumed(counter, now);
             counter.enter(now, units);
         }
-        // Until nothing more goes: several charges at once leave what they leave one by one.
+        // Until a fixed point, so that several charges in one call leave the same state as one by
+        // one.
         loop {
             let before = others.len();
             let periods = others.iter().map(|other| other.counter.period());
             let longest = periods.fold(self.first.period(), Micros::max);
-            // Half a period more: a denied check may not have been written down for that long.
+            // Half a period more: a denied check may not have been stored for that long.
             others.retain(|other| now < other.asked + longest + longest / 2);
             make_room(others, MAX_COUNTERS - 1);
             if others.len() == before {
@@ -201,8 +204,8 @@ impl<C: Counter> Counters<C> {
         }
     }
 
-    /// Takes units of a charge back out of the counter of the quota that gives them back. The other
-    /// counters keep them.
+    /// Subtracts units of a charge from the counter of the refund's own quota. The other counters
+    /// keep them.
     pub(super) fn refund(
         state: &mut Option<Self>,
         shape: C::Shape,
@@ -234,8 +237,8 @@ fn make_room<C: Counter>(others: &mut Vec<Other<C>>, most: usize) {
     }
 }
 
-/// Whether a decision is carried out, and with how many units.
-pub(super) fn carried_out(
+/// Whether a decision changes the state, and the units that it charges.
+pub(super) fn effect_of(
     effect: Effect,
     cost: u64,
     allowed: bool,

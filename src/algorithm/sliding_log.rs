@@ -1,31 +1,30 @@
 //! Sliding log: exact.
 //!
-//! The time of every allowed request is kept, with its cost. No window of `period`, wherever it
-//! starts, holds more than `limit`: a request at `t` counts in every window that starts after
-//! `t - period` and not after `t`, and stops counting at exactly `t + period`.
+//! The log keeps the time and the cost of every allowed request. Any window of `period` holds at
+//! most `limit` units. A request at `t` counts in every window that starts after `t - period` and
+//! not after `t`. It stops counting at exactly `t + period`.
 //!
-//! Entries carry the running sum of all units up to and including them. So the units in the
-//! window are one subtraction, and the entry whose leaving makes room is found by bisection,
-//! whatever the costs. Requests of one microsecond are one entry.
+//! An entry has the running sum of all units up to and including it. So the units in the window are
+//! one subtraction, and a bisection finds the entry that makes room when it leaves, for any costs.
+//! Requests of one microsecond share an entry.
 //!
 //! # Two quotas in turn
 //!
-//! A check counts the entries of its own period. The log keeps them for the longest period that
-//! asks: until that has not asked for as long as it is. A denied check counts as asking; it is
-//! written down once half of the period has passed since the last time.
+//! A check counts the entries of its own period. The log keeps entries for the longest period in
+//! use. A period is in use until it had no check for its own length. A denied check is also a use.
+//! It is stored once half of the period has passed since the last store.
 //!
-//! A short period may allow far more within the long one than any quota has to know. So the oldest
-//! entries also leave once those after them hold as many units as the largest limit that asks,
-//! `keep.limit`. No decision changes: where a check counts units that left, it counts at least
-//! `keep.limit` others, and is denied. It passes once at most `limit - cost` units are left, and
-//! the entry that this depends on is one of those that were kept.
+//! A short period may allow far more units within the long period than any quota needs. So the
+//! oldest entries also leave once the newer ones hold as many units as the largest limit in use,
+//! `keep.limit`. This changes no decision. A check whose period includes units that left also
+//! counts at least `keep.limit` others, and is denied. It is allowed once at most `limit - cost`
+//! units are left, which depends on an entry that is kept.
 //!
 //! # Refunds
 //!
-//! A refund takes its units out of the entry of the charge, which changes the running sums of all
-//! newer entries. Of an entry with many newer ones it takes them out of the oldest entries instead.
-//! That is never too much: the oldest entries leave first, and from then on the charge counts as if
-//! it had not been taken back.
+//! A refund subtracts units from the entry of the charge and from the running sums of all newer
+//! entries. With many newer entries, it subtracts them from the oldest entries instead. That never
+//! allows too much: the oldest entries leave first, and then the charge counts in full again.
 //!
 //! Twin: `scripts/sliding_log.lua`.
 
@@ -34,36 +33,36 @@ use std::collections::VecDeque;
 use super::Effect;
 use crate::nouns::{Micros, Outcome, Receipt};
 
-/// How many newer entries a refund changes at most.
+/// The most entries that a refund changes.
 const MAX_CHANGED: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Signed, because a clock that is set back takes its entries along.
+    /// Signed, because the entries move with a clock that is set back.
     at: i64,
     /// Units allowed up to and including this entry, since the log began.
     sum: u64,
 }
 
-/// What entries are kept for.
+/// The quotas for which entries are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keep {
-    /// The longest period that asks.
+    /// The longest period in use.
     period: Micros,
-    /// The largest limit that asks.
+    /// The largest limit in use.
     limit: u64,
-    /// Until when that period needs them, unless it asks again.
+    /// The time until which that period is in use, unless it has another check.
     until: i64,
 }
 
-/// The state: what was allowed, oldest first.
+/// The state: the allowed requests, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// The sum before the oldest entry.
     before: u64,
     keep: Keep,
-    /// The time of the first charge that can be taken back.
+    /// The time of the first charge that can be refunded.
     since: i64,
 }
 
@@ -98,7 +97,7 @@ impl Log {
         self.entries.drain(..entries);
     }
 
-    /// Carries out what a view found, and forgets what no quota needs.
+    /// Applies a view, and removes the entries that no quota needs.
     fn adopt(&mut self, view: &View) {
         if view.set_back > 0 {
             self.since = self.newest() + 1;
@@ -121,7 +120,7 @@ impl Log {
             let empty = self.entries.partition_point(|entry| entry.sum <= self.before);
             self.entries.drain(..empty);
         }
-        // An entry of nothing must not be the newest: the log would last longer than what it holds.
+        // An empty entry must not be the newest: the log would expire too late.
         while !self.entries.is_empty() && self.sum_before(self.entries.len() - 1) == self.sum() {
             self.entries.pop_back();
         }
@@ -134,19 +133,19 @@ pub(crate) struct SlidingLog {
     pub(crate) period: Micros,
 }
 
-/// A log as a check finds it.
+/// The log at the time of a check.
 struct View {
-    /// The time that counts: the check's, or the newest entry's where that is later.
+    /// The check's time, or the newest entry's if that is later.
     time: i64,
-    /// How far the clock was set back, and so every entry has to be.
+    /// The distance by which the clock was set back, and by which all entries move.
     set_back: i64,
     /// The sum before the oldest entry that counts for this period.
     before: u64,
-    /// Units that count.
+    /// The units that count.
     used: u64,
-    /// What entries are kept for after this check.
+    /// The quotas for which entries are kept after this check.
     keep: Keep,
-    /// Whether a denied check has to store that.
+    /// Whether a denied check has to store `keep` or `set_back`.
     moved: bool,
 }
 
@@ -177,7 +176,7 @@ impl SlidingLog {
                 old.until
             },
         };
-        // Another period has charged since this one, the longest, last asked.
+        // Another period has charged since the last check of this one, the longest.
         let is_shared = old.until < newest - set_back + old.period as i64;
         let is_due = time + old.period as i64 - old.until > (old.period / 2) as i64;
         let moved = set_back > 0
@@ -189,11 +188,12 @@ impl SlidingLog {
 }
 
 impl SlidingLog {
-    /// The units that a refund may take out of the log.
+    /// The most units that a refund may subtract.
     ///
-    /// A log of several quotas forgets entries that still count, once newer ones hold all that any
-    /// quota can need. Without those, a refund would uncover what is forgotten: so it leaves as much
-    /// as the largest limit. A quota that has the log for itself never has more than its limit.
+    /// A log of several quotas removes entries that still count, once newer ones hold as much as
+    /// the largest limit. A refund of those newer units would expose the missing entries. So it
+    /// leaves as many units as the largest limit. A log of a single quota never holds more than its
+    /// limit.
     fn spare(&self, log: &Log, now: i64) -> u64 {
         if log.keep.period == self.period && log.keep.limit == self.limit {
             return u64::MAX;
@@ -222,7 +222,7 @@ impl SlidingLog {
         let allowed = cost == 0 || view.used + cost <= self.limit;
         let charges = allowed && cost > 0;
         let retry_after = (!allowed && !exceeds_capacity).then(|| {
-            // The first entry with whose leaving enough units have left.
+            // The first entry that makes enough room when it leaves.
             let enough = view.before + view.used + cost - self.limit;
             let frees = log.entries.partition_point(|entry| entry.sum < enough);
             log.entries.get(frees).map_or(0, |entry| until_left(entry.at))

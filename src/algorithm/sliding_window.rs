@@ -1,55 +1,56 @@
-//! Sliding window: a window that moves in sub-windows.
+//! Sliding window: a window that moves over sub-windows.
 //!
-//! Time is cut into sub-windows of `period / sub_windows`, aligned to the Unix epoch, and a count is kept for
-//! each. The window is the current sub-window, the `sub_windows - 1` before it, and as much of the one before
-//! those as the window still overlaps, as if that sub-window's requests had been spread evenly. With
-//! one sub-window this is the well-known two-counter approximation: this period's count, plus the
-//! previous period's weighted by the overlap.
+//! Time is divided into sub-windows of `period / sub_windows`, aligned to the Unix epoch, with a
+//! count each. The window consists of the current sub-window, the `sub_windows - 1` before it, and
+//! the overlapping part of the oldest one, as if its requests had been spread evenly. With one
+//! sub-window, this is the two-counter approximation: the count of this period, plus the count of
+//! the previous period weighted by the overlap.
 //!
-//! What is guaranteed, whatever the traffic: no run of `sub_windows` whole sub-windows holds more than
-//! `limit`, so no window of `period`, wherever it starts, holds more than twice the limit. Even
-//! traffic is held to the limit exactly; more sub-windows follow uneven traffic more closely.
+//! Guarantee: any `sub_windows` sub-windows in a row hold at most `limit` units. So any window of
+//! `period` holds at most twice the limit. Even traffic gets exactly the limit. More sub-windows
+//! follow uneven traffic more closely.
 //!
-//! The weight is rounded up: it never admits more than the real number would.
+//! The weighted count is rounded up: it never allows more than the exact number.
 //!
-//! A quota with other sub-windows counts in sub-windows of its own: see [`rotation`](super::rotation).
+//! A quota with other sub-windows counts in sub-windows of its own: see
+//! [`rotation`](super::rotation).
 //!
-//! A refund takes its units out of the sub-window of the charge, if that is still counted.
+//! A refund subtracts units from the sub-window of the charge, if that still counts.
 //!
 //! Twin: `scripts/sliding_window.lua`.
 
-use super::rotation::{Counter, Counters, Own, carried_out};
+use super::rotation::{Counter, Counters, Own, effect_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{Micros, Outcome, Receipt};
 
-/// No limit is greater, so no sub-window's count.
+/// The largest limit, and so the largest count of a sub-window.
 const MAX_COUNT: u64 = MAX_EXACT / 2;
 
-/// The most units of quotas with a higher limit that are counted in one sub-window, and in all: so
-/// that all sums are exact. A sub-window that is full allows nothing under any limit up to this.
+/// The most units that charges under a quota with a higher limit add to one sub-window, and to all,
+/// so that all sums are exact. A full sub-window denies under any limit up to this.
 const MAX_FOREIGN: u64 = 1 << 45;
 const MAX_SUM: u64 = MAX_EXACT - (1 << 32);
 
-/// The counts of the sub-window of the last charge, and of those before it.
+/// The counts of the sub-window of the last charge and of those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubWindows {
     /// The length of a sub-window.
     length: Micros,
     /// The time of the last charge.
     at: Micros,
-    /// The time of the first charge that can be taken back.
+    /// The time of the first charge that can be refunded.
     since: Micros,
-    /// Newest first; as many as the window has sub-windows, and the one it is leaving.
+    /// Newest first: the sub-windows of the window, and the oldest one, which it overlaps in part.
     counts: Vec<u64>,
 }
 
 impl SubWindows {
-    /// The number of the newest sub-window, which starts at its multiple of the length.
+    /// The number of the newest sub-window. It starts at this multiple of the length.
     const fn newest(&self) -> u64 {
         self.at / self.length
     }
 
-    /// Goes on to a time that is not before `at`.
+    /// Moves on to `time`. Requires `time >= at`.
     fn advance_to(&mut self, time: Micros) {
         let len = self.counts.len();
         let sub_windows = time / self.length - self.newest();
@@ -61,7 +62,7 @@ impl SubWindows {
 }
 
 impl Counter for SubWindows {
-    /// The length of a sub-window, and how many are counted.
+    /// The length of a sub-window, and the number of counts.
     type Shape = (Micros, usize);
 
     fn fresh((length, len): Self::Shape, now: Micros) -> Self {
@@ -91,16 +92,16 @@ impl Counter for SubWindows {
         self.at = now;
     }
 
-    /// The same counts in other sub-windows. A count goes where its sub-window ended, or where the last
-    /// charge was: nothing is forgotten early, and nothing is moved behind its last charge, so
-    /// that two quotas in turn do not keep it alive.
+    /// The same counts in sub-windows of another shape. A count moves to the new sub-window in
+    /// which its old one ended, or that of the last charge if that is earlier. So no count expires
+    /// early, and two quotas in turn do not prolong one.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
         let mut cut = Self { at: self.at, since: self.at + 1, ..Self::fresh(shape, self.at) };
-        // What has left the old window stays out, whether a charge has noticed it or not.
+        // Counts that have left the old window do not return.
         let mut old = self.clone();
         old.advance_to(self.at.max(now));
         for (age, &count) in old.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
-            // Ages start from the newest sub-window, so they may reach back beyond time zero.
+            // Signed: old sub-windows may start before time zero.
             let end = (old.newest() as i64 - age as i64 + 1) * self.length as i64;
             let sub_window = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
             let age = usize::try_from(cut.newest() as i64 - sub_window).unwrap_or(0);
@@ -141,23 +142,23 @@ impl SlidingWindow {
         (self.length, self.sub_windows as usize + 1)
     }
 
-    /// Units that count at the time of the newest sub-window, rounded up.
+    /// The units that count at `sub_windows.at`, rounded up.
     fn used(&self, sub_windows: &SubWindows) -> u64 {
         let (oldest, window) = sub_windows.counts.split_last().unwrap_or((&0, &[]));
         let overlap = self.length - sub_windows.at % self.length;
-        // In floating point, as in Lua: exact below the limit, and rounded alike above it.
+        // In floating point, as in Lua: exact up to the limit, and rounded the same above it.
         let fading = (*oldest as f64 * overlap as f64 / self.length as f64).ceil() as u64;
         window.iter().sum::<u64>() + fading
     }
 
-    /// The first time at which no more than `room` units count.
+    /// The first time at which at most `room` units count.
     fn time_until(&self, sub_windows: &SubWindows, room: u64) -> Micros {
         let mut full: u64 = sub_windows.counts.iter().sum();
-        // With each step the window leaves one more sub-window behind.
+        // With each step, the window leaves one more sub-window.
         for (step, &leaving) in sub_windows.counts.iter().rev().enumerate() {
             full -= leaving;
             if let Some(free) = room.checked_sub(full) {
-                // Of the sub-window being left, `free` units may still overlap.
+                // Of the leaving sub-window, `free` units may still overlap.
                 let left = (free * self.length).checked_div(leaving).unwrap_or(0);
                 let start = (sub_windows.newest() + step as u64) * self.length;
                 return start + self.length.saturating_sub(left);
@@ -189,7 +190,7 @@ impl SlidingWindow {
             sub_windows.counts[0] += cost;
         }
         let reset_after = sub_windows.expires_at().saturating_sub(now);
-        if let Some(charges) = carried_out(effect, cost, allowed, exceeds_capacity, moved) {
+        if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
             let own = if charges.is_some() { Some(sub_windows) } else { settled };
             if let Some(own) = own {
                 Counters::commit(state, own, now, charges);

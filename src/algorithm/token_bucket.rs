@@ -1,11 +1,11 @@
 //! Token bucket: a burst at once, then the rate.
 //!
-//! A bucket holds up to `capacity` tokens and gains `limit` every `period`, evenly and without
-//! rounding. A check takes as many tokens as it costs. In any interval of length `t` at most
-//! `capacity + t * limit / period` units are admitted.
+//! A bucket holds up to `capacity` tokens and refills `limit` tokens every `period`, evenly and
+//! without rounding. A check consumes its cost in tokens. In any interval of length `t`, at most
+//! `capacity + t * limit / period` units are allowed.
 //!
-//! The state counts the tokens that are missing, not those that are there: nobody's bucket and a
-//! full one are then the same thing, under any quota.
+//! The state counts the missing tokens, not the tokens left. So no state and a full bucket are the
+//! same, under any quota.
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986. Twin: `scripts/bucket.lua`.
@@ -25,7 +25,7 @@ impl TokenBucket {
         cost: u64,
         effect: Effect,
     ) -> Outcome {
-        // Tokens that are there can be taken at once.
+        // Available tokens have no delay.
         self.0.decide(missing, now, cost, effect, false)
     }
 }

@@ -1,4 +1,4 @@
-//! The body of a response: the inner service's, or the layer's own.
+//! The response body of the rate limit service.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,8 +9,8 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of a response from [`RateLimit`](crate::layer::RateLimit): the inner service's, or a
-    /// refusal's.
+    /// The response body of [`RateLimit`](crate::layer::RateLimit): the inner service's, or that of
+    /// a rejected request.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -37,7 +37,7 @@ impl<B> ResponseBody<B> {
     }
 }
 
-/// An empty response of the inner kind: what layers around this one may answer with.
+/// The inner service's default body, for layers outside that answer with a default body.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::inner(B::default())

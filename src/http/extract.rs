@@ -1,4 +1,4 @@
-//! The key extractors that come with the crate.
+//! The key extractors of the crate.
 
 use std::any::type_name;
 use std::fmt;
@@ -10,24 +10,26 @@ use http::request::Parts;
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{ConfigError, Key};
 
-/// The value of a header, byte by byte.
+/// A key extractor for the value of a header, byte by byte.
 ///
-/// **A client chooses what it sends.** Use this for a header that something in front of the
-/// service sets, and strips from what clients send, or that authentication has checked before:
-/// otherwise every new value is a fresh budget. A header that is missing, empty or there more
-/// than once gives no key.
+/// **Clients choose their headers.** Use a header that a gateway sets, and strips from what clients
+/// send, or that authentication has verified. Otherwise every new value is a fresh budget. A header
+/// that is missing, empty or sent more than once gives no key.
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
 impl Header {
-    /// The header of this name.
+    /// Creates an extractor for the header `name`.
     ///
     /// # Errors
     ///
-    /// If it is not a header's name.
+    /// Returns an error if `name` is not a valid header name.
     pub fn new(name: &str) -> Result<Self, ConfigError> {
         name.parse().map(Self).map_err(|error| {
-            ConfigError::new(format!("`{}` is not a header name: {error}", name.escape_debug()))
+            ConfigError::new(format!(
+                "`{}` is not a header name ({error}); use a name such as `x-api-key`",
+                name.escape_debug()
+            ))
         })
     }
 }
@@ -46,22 +48,22 @@ impl KeyExtractor for Header {
             (Some(value), None) if !value.is_empty() => Ok(Key::new(value.as_bytes())),
             (Some(_), None) => Err(MissingKey::new(format!("the header `{name}` is empty"))),
             (Some(_), Some(_)) => {
-                Err(MissingKey::new(format!("the header `{name}` is there more than once")))
+                Err(MissingKey::new(format!("the header `{name}` is sent more than once")))
             }
             (None, _) => Err(MissingKey::new(format!("the header `{name}` is missing"))),
         }
     }
 }
 
-/// The route that matched: method and path template, as `GET /users/{id}`.
+/// A key extractor for the matched route: method and path template, such as `GET /users/{id}`.
 ///
-/// The template is the router's, so no spelling of a path is a budget of its own. `HEAD` counts
-/// as `GET`, which answers it; methods that HTTP does not define count as one, `OTHER`. The key is
-/// `Key::from_parts(["GET", "/users/{id}"])`.
+/// The key is `Key::from_parts(["GET", "/users/{id}"])`. The template comes from the router, so
+/// different spellings of a path share a budget. `HEAD` counts as `GET`, because the `GET` handler
+/// answers it. Methods that HTTP does not define count together, as `OTHER`.
 ///
-/// Put the layer on with `route_layer`, so that it sees matched requests only. There is no key
-/// where no route matched: outside the router, for a 404 behind `Router::layer`, and inside a
-/// `nest_service`; `Route.or(Global)` counts all of those as one.
+/// Add the layer with `route_layer`, so that it only sees matched requests. A request without a
+/// matched route has no key: outside the router, for a 404 behind `Router::layer`, and inside a
+/// `nest_service`. `Route.or(Global)` counts all of those together.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
@@ -71,13 +73,11 @@ impl KeyExtractor for Route {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         use http::Method;
 
-        let path =
-            parts
-                .extensions
-                .get::<axum::extract::MatchedPath>()
-                .ok_or(MissingKey::new("no route matched").detail(
-                "no route matched: put the layer on with `route_layer`, or use `Route.or(Global)`",
-            ))?;
+        let path = parts.extensions.get::<axum::extract::MatchedPath>().ok_or(
+            MissingKey::new("no route matched").detail(
+                "no route matched: add the layer with `route_layer`, or use `Route.or(Global)`",
+            ),
+        )?;
         let method = match parts.method {
             Method::HEAD => "GET",
             Method::GET
@@ -94,9 +94,9 @@ impl KeyExtractor for Route {
     }
 }
 
-/// A value in the request's extensions, such as the user that authentication found.
+/// A key extractor for a value in the request's extensions, such as the authenticated user.
 ///
-/// The closure returns anything that a [`Key`] is made of: a number, a `String`, an address, a key.
+/// The closure returns anything that converts into a [`Key`]: a number, a `String`, an address.
 ///
 /// ```
 /// use tollgate::key::{Extension, Key};
@@ -112,7 +112,7 @@ impl KeyExtractor for Route {
 /// # let _ = (by_user, by_tenant);
 /// ```
 ///
-/// Put the rate limit layer inside the layer of authentication. Otherwise a request has no user yet.
+/// Put the rate limit layer inside the authentication layer. Otherwise a request has no user yet.
 pub struct Extension<T, F, K = Key> {
     key: F,
     of: PhantomData<fn(&T) -> K>,
@@ -123,13 +123,13 @@ where
     F: Fn(&T) -> K,
     K: Into<Key>,
 {
-    /// The key of a `T` in the request's extensions.
+    /// Creates an extractor that calls `key` with the `T` in the request's extensions.
     pub const fn new(key: F) -> Self {
         Self { key, of: PhantomData }
     }
 }
 
-// Derived implementations would ask the same of `T` and `K`, of which an extractor holds nothing.
+// Not derived: a derived implementation would require `T: Clone` and `K: Clone`, too.
 impl<T, F: Clone, K> Clone for Extension<T, F, K> {
     fn clone(&self) -> Self {
         Self { key: self.key.clone(), of: PhantomData }
@@ -160,7 +160,7 @@ impl<T, F, K> fmt::Debug for Extension<T, F, K> {
     }
 }
 
-/// One key for everyone: a budget for the whole service.
+/// A key extractor with one key for all requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Global;
 

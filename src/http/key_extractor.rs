@@ -1,4 +1,4 @@
-//! From a request to a key.
+//! The trait of key extractors, and its combinators.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,24 +9,24 @@ use http::request::Parts;
 
 use crate::nouns::Key;
 
-/// Takes a key from a request's head.
+/// Extracts a key from a request's head.
 ///
-/// An extractor sees the head only, so that a request is decided before its body arrives. It is
+/// An extractor only sees the head, so a request is decided before its body arrives. The trait is
 /// object-safe: `Arc<dyn KeyExtractor>` is an extractor, too.
 ///
-/// What a client can choose freely must not be a key by itself: whoever sends another value with
-/// each request has a fresh budget each time. Take what authentication left, or the peer's
-/// address; and put the matched path (`Route`), never the request's path, into a key.
+/// Do not use a value that clients choose freely as a key: a client that changes it with each
+/// request gets a fresh budget each time. Use the authenticated user or the peer's address. For
+/// paths, use the matched route (`Route`) and never the request's path.
 ///
-/// Two extractors under one limit share a budget where their values read alike: user `42` and a
-/// header that says `42` have one key. [`or`](Self::or) keeps its two apart.
+/// Two extractors under one limit share the budget of equal values: user `42` and a header of `42`
+/// have one key. [`or`](Self::or) keeps the keys of its two extractors apart.
 ///
 /// ```
 /// use http::request::Parts;
 /// use tollgate::key::{KeyExtractor, MissingKey, PeerIp};
 /// use tollgate::Key;
 ///
-/// /// The tenant, from a header that the gateway sets, and strips from what clients send.
+/// /// The tenant, from a header that the gateway sets and strips from what clients send.
 /// struct Tenant;
 ///
 /// impl KeyExtractor for Tenant {
@@ -36,34 +36,34 @@ use crate::nouns::Key;
 ///     }
 /// }
 ///
-/// // Each tenant's clients one by one; who has no tenant, by address alone.
+/// // A budget for each client of a tenant. Without a tenant, a budget for each address.
 /// let key = Tenant.and(PeerIp).or(PeerIp);
 /// # fn takes(_: impl KeyExtractor) {}
 /// # takes(key);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not take a key from a request",
+    message = "`{Self}` does not extract a key from a request",
     label = "not a key extractor",
     note = "for a header use `Header::new(\"x-name\")?`, for a closure `from_fn(|parts| ...)`, for \
-            everyone together `Global`"
+            all requests together `Global`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// The key of a request, or why it has none.
+    /// Returns the key of a request.
     ///
     /// # Errors
     ///
-    /// What becomes of the request then is the layer's
-    /// [choice](crate::RateLimitLayer::on_missing_key).
+    /// Returns an error if the request has no key. The layer's
+    /// [`on_missing_key`](crate::RateLimitLayer::on_missing_key) sets the outcome of the request.
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey>;
 
-    /// The number of fallbacks in this extractor, for a chain of [`or`](Self::or): 0, unless the
-    /// extractor returns keys of such a chain as they are. A wrapper returns the number of the
-    /// extractor that it wraps.
+    /// The number of fallbacks in this extractor, for a chain of [`or`](Self::or). Default: 0. An
+    /// extractor that returns the keys of such a chain unchanged, like a wrapper, returns the
+    /// number of that chain.
     fn fallbacks(&self) -> u8 {
         0
     }
 
-    /// This key and another's as one, by [`Key::join`]. It is missing if one of them is.
+    /// Combines the keys of two extractors with [`Key::join`]. It is missing if either is missing.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
@@ -71,11 +71,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         And(self, other)
     }
 
-    /// This key, or another's where this one is missing.
+    /// Falls back to another extractor if this one finds no key.
     ///
-    /// Keys of this extractor stay as they are. Keys of the other are marked as
-    /// [fallbacks](Key::fallback), once for each `or` before them, so keys of the two never meet: a
-    /// client cannot reach another's address budget with a header that looks like an address.
+    /// Keys of this extractor do not change. Keys of the other are marked as
+    /// [fallbacks](Key::fallback), once for each `or` before them, so the two never share a budget.
+    /// A client cannot use another client's address budget with a header that looks like an
+    /// address.
     ///
     /// ```
     /// use tollgate::key::{Extension, KeyExtractor, PeerIp};
@@ -112,12 +113,14 @@ pub struct MissingKey {
 }
 
 impl MissingKey {
-    /// The reason is logged, and told to the client if the request is refused.
+    /// Creates an error with a reason. It is logged, and sent to the client if the request is
+    /// rejected.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: reason.into(), detail: None }
     }
 
-    /// Adds what only the log gets: names of the application's inside, advice to its developers.
+    /// Sets the text for the log, in place of the reason. It can name internals of the application.
+    /// Clients do not see it.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
@@ -157,7 +160,7 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
     }
 }
 
-/// Two keys as one: see [`KeyExtractor::and`].
+/// A key extractor that combines two keys. See [`KeyExtractor::and`].
 #[derive(Clone, Copy, Debug)]
 pub struct And<A, B>(A, B);
 
@@ -167,12 +170,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     }
 }
 
-/// A key or another: see [`KeyExtractor::or`].
+/// A key extractor with a fallback. See [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B>(A, B);
 
 impl<A: KeyExtractor, B: KeyExtractor> Or<A, B> {
-    /// Marks a key of the second branch once for each extractor of the chain before its own.
+    /// Marks a key of the fallback once for each extractor before it in the chain.
     fn marked(&self, key: Key) -> Key {
         (0..=self.0.fallbacks()).fold(key, |key, _| key.fallback())
     }
@@ -199,13 +202,14 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// A closure as an extractor: see [`from_fn`].
+/// A key extractor that calls a closure. See [`from_fn`].
 pub struct FromFn<F, K = Key> {
     extract: F,
     key: PhantomData<fn() -> K>,
 }
 
-/// Makes an extractor of a closure that returns anything that a [`Key`] is made of.
+/// Creates a key extractor from a closure. The closure returns anything that converts into a
+/// [`Key`], or `None` if the request has no key.
 ///
 /// ```
 /// use http::request::Parts;
@@ -241,7 +245,7 @@ where
     }
 }
 
-// Derived implementations would ask the same of `K`, of which an extractor holds nothing.
+// Not derived: a derived implementation would require `K: Clone`, too.
 impl<F: Clone, K> Clone for FromFn<F, K> {
     fn clone(&self) -> Self {
         Self { extract: self.extract.clone(), key: PhantomData }

@@ -1,4 +1,4 @@
-//! The peer's address as a key.
+//! Key extractors for the peer's address.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -7,20 +7,20 @@ use http::request::Parts;
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{ConfigError, Key};
 
-/// How much of an IPv6 address is one client: what a provider gives to one customer.
+/// The bits of an IPv6 address that identify a client: providers give a /64 to one customer.
 const IPV6_PREFIX: u8 = 64;
 
-/// What to do about an unknown address. Clients are not told how the service is built.
+/// For the log only: clients should not see how the service is built.
 const ADVICE: &str = "the peer's address is unknown: with axum, serve the router with \
     `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the feature `tonic`; \
     elsewhere, put the peer's `SocketAddr` into the request's extensions";
 
-/// The address of the peer.
+/// A key extractor for the address of the peer.
 ///
-/// A client cannot spoof it, and behind a proxy it is the proxy's: everyone shares one budget then.
-/// An IPv4 address counts as a whole, in whichever form a dual-stack listener shows it; of an
-/// IPv6 address the first 64 bits, because a single client can have all addresses below them.
-/// [`PeerNetwork`] has other sizes.
+/// A client cannot spoof it. **Behind a proxy, it is the proxy's address**, and all clients share
+/// one budget. An IPv4 address counts with all its bits, and is the same in its IPv6 notation,
+/// which a dual-stack listener shows. An IPv6 address counts with its first 64 bits, because a
+/// single client can have all addresses of a /64. For other sizes, use [`PeerNetwork`].
 ///
 /// With axum, serve with connect info:
 ///
@@ -32,15 +32,15 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 /// # }
 /// ```
 ///
-/// With tonic 0.14, the feature `tonic` reads the address that tonic's server leaves, with TLS or
-/// without. Elsewhere, put the peer's [`SocketAddr`] into the request's extensions.
+/// With tonic 0.14 and the feature `tonic`, the address comes from tonic's server, with or without
+/// TLS. With other servers, put the peer's [`SocketAddr`] into the request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp;
 
 impl PeerIp {
     const NETWORK: PeerNetwork = PeerNetwork { ipv6_prefix: IPV6_PREFIX };
 
-    /// The key of an address: for a reset or a refund of its budget.
+    /// Returns the key of an address, for a reset or a refund of its budget.
     #[must_use]
     pub fn key_of(address: IpAddr) -> Key {
         Self::NETWORK.key_of(address)
@@ -53,28 +53,26 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// The network of the peer: [`PeerIp`] with another size for IPv6.
+/// A key extractor for the network of the peer: [`PeerIp`] with another prefix for IPv6.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerNetwork {
     ipv6_prefix: u8,
 }
 
 impl PeerNetwork {
-    /// Counts the first `bits` of an IPv6 address, 32 to 128.
+    /// Creates an extractor that counts the first `bits` of an IPv6 address. Range: 32 to 128.
     ///
     /// # Errors
     ///
-    /// If there are more or fewer.
+    /// Returns an error if `bits` is out of range.
     pub fn ipv6_prefix(bits: u8) -> Result<Self, ConfigError> {
         if !(32..=128).contains(&bits) {
-            return Err(ConfigError::new(format!(
-                "an IPv6 prefix of {bits} bits: 32 to 128 tell clients apart"
-            )));
+            return Err(ConfigError::new(format!("`ipv6_prefix` is {bits}; use 32 to 128")));
         }
         Ok(Self { ipv6_prefix: bits })
     }
 
-    /// The key of an address, however it was found: for a server that keeps the peer elsewhere,
+    /// Returns the key of an address. For a server that keeps the peer's address elsewhere, use it
     /// with [`from_fn`](crate::key::from_fn).
     #[must_use]
     pub fn key_of(&self, address: IpAddr) -> Key {
@@ -83,7 +81,7 @@ impl PeerNetwork {
             IpAddr::V6(address) => {
                 let mask = u128::MAX << (128 - u32::from(self.ipv6_prefix));
                 let network = Ipv6Addr::from_bits(address.to_bits() & mask).to_string();
-                // A colon would have to be escaped.
+                // A key escapes colons.
                 Key::new(format!("{}/{}", network.replace(':', "-"), self.ipv6_prefix))
             }
         }

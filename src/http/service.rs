@@ -1,4 +1,4 @@
-//! The service that limits another.
+//! The rate limit service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::future::ResponseFuture;
 use super::settings::{Asked, Outcome, Settings};
 use super::waiting::Waiting;
 
-/// A service that checks each request before it calls the inner one. Made by
+/// A service that checks each request before it calls the inner service. Created by
 /// [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone)]
 pub struct RateLimit<S> {
@@ -81,8 +81,8 @@ where
 }
 
 impl<S: Clone> RateLimit<S> {
-    /// Drops the inner service that is ready: what it reserved is for other requests while this one
-    /// waits or is rejected. Returns a clone that is not ready.
+    /// Drops the ready inner service, so that other requests can use its reservation while this one
+    /// waits or after it is rejected. Returns a clone that is not ready.
     fn release_inner(&mut self) -> S {
         self.inner = self.inner.clone();
         self.inner.clone()

@@ -1,4 +1,4 @@
-//! The core, without HTTP.
+//! The rate limiter: the core of the crate, without HTTP.
 
 mod acquire;
 mod turns;
@@ -11,11 +11,10 @@ use self::turns::Turns;
 use crate::nouns::{Check, ConfigError, Decision, Error, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
 
-/// Asks a [`Store`] whether a check fits; the core of the crate, without HTTP.
+/// A rate limiter on a [`Store`]: the core of the crate, without HTTP.
 ///
-/// A limiter is a handle: cheap to clone, and to share between layers, tasks and queues. It does
-/// not own limits: each call names the [`Limit`] and the [`Key`], so a quota can change from one
-/// call to the next.
+/// A limiter is a handle: cheap to clone and to share between layers, tasks and queues. It does not
+/// own limits. Each call takes the [`Limit`] and the [`Key`], so a quota can change between calls.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,18 +30,18 @@ use crate::store::{Answer, MemoryStore, Store};
 /// assert!(decision.allowed());
 /// assert_eq!(decision.remaining(), 1);
 ///
-/// // As much as is needed, at once or not at all.
+/// // Two units, all or none.
 /// let decision = limiter.check_n(&mails, &alice, 2).await?;
 /// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
 ///
-/// // Or waiting for it.
+/// // The same, with a wait of at most one second.
 /// let decision = limiter.acquire(&mails, &alice, 2, Duration::from_secs(1)).await?;
 /// assert!(decision.allowed());
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Several limits are decided as one: all are charged, or none is.
+/// Several checks can be decided as one group: all are charged, or none.
 ///
 /// ```
 /// # use tollgate::{Check, Key, Limit, Quota, RateLimiter};
@@ -73,68 +72,71 @@ struct Shared {
 }
 
 impl RateLimiter {
-    /// A limiter on a store of your choice.
+    /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
         let (limits, turns) = (Mutex::default(), Turns::default());
         Self { shared: Arc::new(Shared { store: Box::new(store), limits, turns }) }
     }
 
-    /// A limiter on the embedded store: for one process, for development and for tests.
+    /// Creates a limiter on the embedded store: for one process, for development and for tests. In
+    /// tests, tokio's paused time controls it: see [`MemoryStore`].
     #[must_use]
     pub fn in_memory() -> Self {
         Self::new(MemoryStore::new())
     }
 
-    /// A limiter on the Redis at `url`, shared by all replicas that name it:
-    /// `redis://[user:password@]host[:port][/database]`.
+    /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
+    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`.
     ///
-    /// This connects, so that a wrong address or password is known at once. Use
+    /// A wrong address or password is an error at once. Use
     /// [`RedisStore::builder`](crate::RedisStore::builder) to start without Redis, to set
     /// deadlines and the key prefix, or to bring a pool.
     ///
     /// # Errors
     ///
-    /// If the URL is not one, or the Redis behind it cannot be reached.
+    /// Returns an error if the URL is invalid or the server cannot be used.
     #[cfg(feature = "redis")]
     pub async fn redis(url: &str) -> Result<Self, ConfigError> {
         Ok(Self::new(crate::RedisStore::connect(url).await?))
     }
 
-    /// Whether one unit fits, taking it if it does.
+    /// Consumes one unit if the budget has it.
     ///
     /// # Errors
     ///
-    /// If the store could not decide; so for all checks. A refusal is not an error.
+    /// Returns an error if the store does not decide, as every check does. A denial is not an
+    /// error.
     pub async fn check(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.check_n(limit, key, 1).await
     }
 
-    /// Whether `n` units fit, taking all of them or none. Zero takes nothing and always fits.
+    /// Consumes `n` units, all or none. Zero units are always allowed.
     pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
         self.apply(Op::Charge, &[Check::new(limit, key).cost(n)]).await
     }
 
-    /// What [`check_n`](Self::check_n) would answer. Nothing is changed.
+    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing.
     pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
         self.apply(Op::Peek, &[Check::new(limit, key).cost(n)]).await
     }
 
-    /// Gives `n` units of a charge back, as after work that was charged and not done. Answers what
-    /// is there afterwards.
+    /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
+    /// of a peek of cost 0 afterwards.
     ///
-    /// The [receipt](Decision::receipt) is that of the decision that charged them, under the same
-    /// limit and key. A refund never lets more pass than if its charge had not been made:
+    /// The [receipt](Decision::receipt) comes from the decision that charged the units, under the
+    /// same limit and key. A refund never allows more than if its charge had not been made:
     ///
-    /// | algorithm | it gives back |
+    /// | algorithm | units given back |
     /// |---|---|
-    /// | token bucket, leaky bucket, GCRA | `n`, but no more than the cost of the charge less what the rate gave back since |
+    /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then |
     /// | fixed window | `n`, if the window of the charge is in force |
     /// | sliding window | `n`, if the sub-window of the charge still counts |
-    /// | sliding log | `n`, if the charge still counts; if more than 1,024 entries are newer, out of the oldest entries |
+    /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
     ///
-    /// It gives nothing back if the budget was reset since, if the store lost it, if the clock was
-    /// set back by more than a period, or if the rate or the period of the limit changed. A
-    /// receipt is good for one refund: [`Receipt::after`] is for the next one of the same charge.
+    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock was
+    /// set back by more than a period, and after a change of the limit's rate or period. A refund
+    /// gives nothing back then. A receipt is valid for one refund. For the next refund of the same
+    /// charge, use [`Receipt::after`].
     ///
     /// ```
     /// # use tollgate::{Key, Limit, Quota, RateLimiter};
@@ -145,7 +147,7 @@ impl RateLimiter {
     /// let alice = Key::new("alice");
     ///
     /// let decision = limiter.check_n(&tokens, &alice, 800).await?;
-    /// // The work took 300 of them.
+    /// // The work used only 300 of them.
     /// if let Some(receipt) = decision.receipt() {
     ///     let left = limiter.refund(&tokens, &alice, 500, receipt).await?;
     ///     assert_eq!(left.remaining(), 700);
@@ -163,8 +165,8 @@ impl RateLimiter {
         self.apply(Op::Refund, &[Check::new(limit, key).cost(n).of(receipt)]).await
     }
 
-    /// Forgets what `key` has used under `limit`, and under other limits that
-    /// [share its budget](Limit). Answers what is there afterwards.
+    /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
+    /// full. Returns the decision of a peek of cost 0 afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.apply(Op::Reset, &[Check::new(limit, key)]).await
     }
@@ -173,12 +175,13 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), and if the group [is invalid](crate::store::validate_group).
+    /// Returns an error if the store does not decide, or if the group
+    /// [is invalid](crate::store::validate_group).
     pub async fn check_all(&self, group: &[Check]) -> Result<Decision, Error> {
         self.apply(Op::Charge, group).await
     }
 
-    /// Applies any operation to a group of checks, in one call to the store.
+    /// Applies an operation to a group of checks, in one call to the store.
     ///
     /// The answer is an error that [is misuse](Error::is_misuse) if the group
     /// [is invalid](crate::store::validate_group).
@@ -189,35 +192,35 @@ impl RateLimiter {
         {
             return Answer::later(async move {
                 let decision = answer.await;
-                awaited.came_back();
+                awaited.replenished();
                 decision
             });
         }
         answer
     }
 
-    /// Makes sure that a name stands for one quota in this limiter.
+    /// Registers the name of a limit, so that no other quota can use it in this limiter.
     ///
-    /// Layers call this when they are built. Call it for limits that are used without a layer, to
-    /// be told of a name that is used twice by mistake.
+    /// Layers register their limits when they are built. Register limits without a layer to detect
+    /// a name that is used twice by mistake.
     ///
     /// # Errors
     ///
-    /// If another limit of the same name has another quota or algorithm.
+    /// Returns an error if the name is registered with another quota or algorithm.
     pub fn register(&self, limit: &Limit) -> Result<(), ConfigError> {
         self.register_all(&[limit])
     }
 
-    /// All of them, or none.
+    /// Registers all limits, or none.
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.shared.store.check_limits(new)?;
         let mut limits = self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner);
         for limit in new {
             if let Some(known) = limits.get(limit.name()).filter(|known| !known.decides_as(limit)) {
                 return Err(ConfigError::new(format!(
-                    "this limiter already has the name for {known}, and the new limit is {limit}: \
-                     limits of one name share their budgets; give this one another name, or to \
-                     change a quota at run time, build the layer on a new RateLimiter",
+                    "the name is registered for {known}, and this limit is {limit}: limits of one \
+                     name share budgets; use another name, or a new RateLimiter to change the quota \
+                     at run time",
                 ))
                 .of_limit(limit.name()));
             }

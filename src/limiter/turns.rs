@@ -1,4 +1,4 @@
-//! First come, first served, among those of one process who wait for one budget.
+//! Fair queues: the waiters of one process for one budget are served first come, first served.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -22,14 +22,14 @@ fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Those who wait for one budget. tokio's mutex is a fair queue.
+/// The waiters for one budget. tokio's mutex is a fair queue.
 #[derive(Default)]
 struct Queue {
     front: Arc<FairMutex<()>>,
-    came_back: Notify,
+    replenished: Notify,
 }
 
-/// A queue for each budget that somebody waits for.
+/// A queue for each budget that has waiters.
 #[derive(Default)]
 pub(super) struct Turns {
     queues: Queues,
@@ -40,7 +40,7 @@ pub(super) struct Turn {
     places: Vec<Place>,
 }
 
-/// A place in one queue, in front or not.
+/// A place in one queue: at the front if `front` is set.
 struct Place {
     budget: Budget,
     queue: Option<Arc<Queue>>,
@@ -48,35 +48,35 @@ struct Place {
     queues: Queues,
 }
 
-/// Budgets that somebody waits for.
+/// Budgets that have waiters.
 pub(super) struct Awaited {
     budgets: Vec<Budget>,
     queues: Queues,
 }
 
 impl Turns {
-    /// Waits until nobody is in front, for any budget of the group.
+    /// Waits for the front of the queue of every budget of the group.
     pub(super) async fn wait(&self, group: &[Check]) -> Turn {
         let mut budgets: Vec<Budget> = group.iter().map(budget).collect();
-        // Always in the same order: two batches cannot wait for each other.
+        // Always in the same order, so that two groups cannot deadlock.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
         for budget in budgets {
-            let (mut place, front) = self.line_up(budget);
+            let (mut place, front) = self.enqueue(budget);
             place.front = Some(front.lock_owned().await);
             places.push(place);
         }
         Turn { places }
     }
 
-    fn line_up(&self, budget: Budget) -> (Place, Arc<FairMutex<()>>) {
+    fn enqueue(&self, budget: Budget) -> (Place, Arc<FairMutex<()>>) {
         let queue = Arc::clone(lock(&self.queues).entry(budget.clone()).or_default());
         let front = Arc::clone(&queue.front);
         let queues = Arc::clone(&self.queues);
         (Place { budget, queue: Some(queue), front: None, queues }, front)
     }
 
-    /// The budgets of a group, if somebody waits for one of them.
+    /// The budgets of a group that have waiters. `None` if there are no such budgets.
     pub(super) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
         let budgets: Vec<Budget> = {
             let queues = lock(&self.queues);
@@ -90,26 +90,26 @@ impl Turns {
 }
 
 impl Awaited {
-    /// Tells those in front that units may have come back before their time.
-    pub(super) fn came_back(&self) {
+    /// Wakes the waiters at the front: units may be available earlier than they expect.
+    pub(super) fn replenished(&self) {
         let queues = lock(&self.queues);
         for queue in self.budgets.iter().filter_map(|budget| queues.get(budget)) {
-            queue.came_back.notify_waiters();
+            queue.replenished.notify_waiters();
         }
     }
 }
 
 impl Turn {
-    /// Completes when units of one of the budgets may have come back, from now on.
-    pub(super) fn came_back(&self) -> impl Future<Output = ()> {
+    /// Completes when one of the budgets is refunded or reset after this call.
+    pub(super) fn replenished(&self) -> impl Future<Output = ()> {
         let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
-        let mut news: Vec<Pin<Box<Notified<'_>>>> =
-            queues.map(|queue| Box::pin(queue.came_back.notified())).collect();
-        for notified in &mut news {
+        let mut all: Vec<Pin<Box<Notified<'_>>>> =
+            queues.map(|queue| Box::pin(queue.replenished.notified())).collect();
+        for notified in &mut all {
             notified.as_mut().enable();
         }
         poll_fn(move |cx| {
-            let any = news.iter_mut().any(|notified| notified.as_mut().poll(cx).is_ready());
+            let any = all.iter_mut().any(|notified| notified.as_mut().poll(cx).is_ready());
             if any { Poll::Ready(()) } else { Poll::Pending }
         })
     }
@@ -118,7 +118,7 @@ impl Turn {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues);
-        // Let go under the lock, so that of those who leave together the last one sees it.
+        // Released under the lock, so that the last of several concurrent drops removes the queue.
         self.front = None;
         self.queue = None;
         if queues.get(&self.budget).is_some_and(|queue| Arc::strong_count(queue) == 1) {
@@ -135,15 +135,14 @@ mod tests {
     use crate::nouns::{Key, Limit, Quota};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn queues_are_forgotten_when_nobody_is_in_line_however_they_left() {
+    async fn queues_without_waiters_are_removed_after_turns_and_after_cancellations() {
         let turns = Arc::new(Turns::default());
         let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
         let mut waiters = tokio::task::JoinSet::new();
         for number in 0..600_u64 {
             let (turns, limit) = (Arc::clone(&turns), limit.clone());
             waiters.spawn(async move {
-                let turn =
-                    turns.wait(&[Check::new(&limit, &Key::from(number % 100)).cost(1)]).await;
+                let turn = turns.wait(&[Check::new(&limit, Key::from(number % 100))]).await;
                 tokio::time::sleep(Duration::from_millis(number % 3)).await;
                 drop(turn);
             });

@@ -1,4 +1,4 @@
-//! A check: what is asked of a store.
+//! Checks, and the operations that a store applies to them.
 
 use super::{Error, Key, Limit, Receipt};
 
@@ -11,22 +11,22 @@ const MAX_GROUP: usize = 255;
 pub enum Op {
     /// Charges the cost of every check of the group, or of none.
     Charge,
-    /// Answers as a charge would, and changes nothing.
+    /// Returns the decision that a charge would return. Changes nothing.
     Peek,
-    /// Gives the cost of every check back, as far as the charge of its
-    /// [receipt](Check::receipt) still counts. The answer is that of a peek of cost 0 afterwards.
+    /// Gives back the cost of every check, as far as the charge of its
+    /// [receipt](Check::receipt) still counts. The decision is that of a peek of cost 0 afterwards.
     Refund,
-    /// Forgets every budget. The answer is that of a peek of cost 0 afterwards.
+    /// Deletes the state of every budget. The decision is that of a peek of cost 0 afterwards.
     Reset,
 }
 
-/// One thing to ask: does a cost fit into the budget of a key under a limit?
+/// A limit, a key and a cost: the input of a decision.
 ///
-/// Several checks that are asked together are a group: all are charged, or none. See
+/// Several checks in one call are a group: all are charged, or none. See
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
 ///
-/// A check owns what it names and is cheap to clone. A wrapper of a store, a task that gives units
-/// back later, or a metric can keep it.
+/// A check owns its parts and is cheap to clone. A wrapper of a store, a task that refunds later,
+/// or a metric can keep it.
 ///
 /// ```
 /// use tollgate::{Check, Key, Limit, Quota};
@@ -49,7 +49,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check of one unit.
+    /// Creates a check of one unit.
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
         Self { limit: limit.clone(), key: key.into(), units: 1, receipt: None }
@@ -63,7 +63,7 @@ impl Check {
         self
     }
 
-    /// Sets the receipt of the charge that a [refund](Op::Refund) takes back. Without a receipt, a
+    /// Sets the receipt of the charge to [refund](Op::Refund). Default: none. Without a receipt, a
     /// refund gives nothing back.
     #[must_use]
     pub fn of(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
@@ -89,7 +89,7 @@ impl Check {
         self.units
     }
 
-    /// The receipt of the charge that a refund takes back.
+    /// The receipt of the charge to refund.
     #[must_use]
     pub const fn receipt(&self) -> Option<Receipt> {
         self.receipt
@@ -101,26 +101,27 @@ impl Check {
     }
 }
 
-/// Checks that a group can be decided: it has 1 to 255 checks, and no budget twice, which would
-/// make "all or none" ambiguous.
+/// Validates a group: it has 1 to 255 checks, and each budget at most once. A budget that appears
+/// twice would make "all or none" ambiguous.
 ///
 /// # Errors
 ///
-/// Returns an error that [is misuse](Error::is_misuse).
+/// Returns an error that [is misuse](Error::is_misuse) if the group is invalid.
 pub fn validate_group(group: &[Check]) -> Result<(), Error> {
     if group.is_empty() {
-        return Err(Error::misuse("the group is empty: name at least one limit and key"));
+        return Err(Error::misuse(format!("the group is empty; use 1 to {MAX_GROUP} checks")));
     }
     if group.len() > MAX_GROUP {
         return Err(Error::misuse(format!(
-            "the group has {} checks; use at most {MAX_GROUP}",
+            "the group has {} checks; use 1 to {MAX_GROUP}",
             group.len()
         )));
     }
     for (i, check) in group.iter().enumerate() {
         if group[..i].iter().any(|other| other.shares_budget_with(check)) {
             return Err(Error::misuse(format!(
-                "limit `{}` and key `{}` are in the group twice: ask once, for the sum of the costs",
+                "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
+                 costs",
                 check.limit.name(),
                 check.key
             )));

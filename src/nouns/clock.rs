@@ -1,4 +1,4 @@
-//! The time by which a store decides.
+//! The clocks of the stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Microseconds: a point in time since the Unix epoch, or a span.
 pub(crate) type Micros = u64;
 
-/// The latest time that a store decides by: beyond this, the arithmetic would not be exact.
+/// The latest time of a clock: later times would leave the range of exact arithmetic.
 const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
 
 /// Longer than any process runs.
@@ -20,17 +20,19 @@ pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
     instant.checked_add(by.min(FOREVER)).unwrap_or(instant)
 }
 
-/// Microseconds since the epoch, and not more than can be decided by.
+/// Microseconds since the epoch, capped at [`LATEST`].
 fn micros(since_epoch: Duration) -> Micros {
     Micros::try_from(since_epoch.as_micros()).unwrap_or(LATEST).min(LATEST)
 }
 
-/// A clock that stands still until it is told otherwise, in either direction.
+/// A clock that is set by hand, forwards and backwards, for tests and dry runs.
 ///
-/// For tests and dry runs: the same sequence of times, keys and costs gives the same decisions on
-/// every store that was [built](crate::MemoryStore::with_clock) with such a clock. While the time
-/// is set by hand nothing is forgotten because of its age: each state says for itself when it
-/// ends.
+/// The same sequence of times, keys and costs gives the same decisions on every store
+/// [built](crate::MemoryStore::with_clock) with such a clock. The store does not delete expired
+/// states then. A state that has expired still counts as none.
+///
+/// A test that only moves forwards needs no manual clock. In `#[tokio::test(start_paused = true)]`,
+/// tokio's paused time controls the embedded store: `tokio::time::advance` refills its budgets.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,18 +59,18 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows the Unix epoch.
+    /// Creates a clock at the Unix epoch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Shows `since_epoch` from now on, to the microsecond, at most 200 years after the epoch.
+    /// Sets the time since the Unix epoch. Resolution: 1 microsecond. Maximum: 200 years.
     pub fn set(&self, since_epoch: Duration) {
         self.now_us.store(micros(since_epoch), Ordering::SeqCst);
     }
 
-    /// Shows a time `by` later, at most the same 200 years.
+    /// Moves the time forwards, up to the same maximum of 200 years.
     pub fn advance(&self, by: Duration) {
         self.set(Duration::from_micros(self.now()).saturating_add(by));
     }
@@ -78,9 +80,9 @@ impl ManualClock {
     }
 }
 
-/// The time of this process: it starts as the system's, and never steps back.
+/// The time of this process. It starts at the system's time and never steps back.
 ///
-/// It reads tokio's clock, so that in a test with paused time the limiter's time is paused, too.
+/// It reads tokio's clock, so paused time in a test pauses the store, too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessClock {
     started: Instant,

@@ -1,11 +1,11 @@
-//! The answer to a check.
+//! Decisions and verdicts: the answers to checks.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::{Limit, Micros, Receipt};
 
-/// What an algorithm answers to one check. It is the arithmetic's part of a [`Verdict`].
+/// The result of an algorithm for one check: the computed part of a [`Verdict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) allowed: bool,
@@ -23,11 +23,11 @@ pub(crate) struct Outcome {
 /// | [`limit`](Self::limit) | the limit that answers: its name, quota and algorithm |
 /// | [`allowed`](Self::allowed) | whether this limit allows the check |
 /// | [`capacity`](Self::capacity) | the most units that the budget holds: the burst where the algorithm has one, else the quota's limit |
-/// | [`remaining`](Self::remaining) | whole units left after this check, rounded down, at most the capacity |
+/// | [`remaining`](Self::remaining) | units left after this check, rounded down, at most the capacity |
 /// | [`retry_after`](Self::retry_after) | the time until the same check is allowed, if no other check comes; `None` for an allowed check and for one that exceeds the capacity |
 /// | [`reset_after`](Self::reset_after) | the time until the budget is full again |
 /// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) |
-/// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity, so that no wait helps |
+/// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
 ///
 /// Durations are exact to the microsecond.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Verdict {
         self.limit.quota().capacity()
     }
 
-    /// Whole units left after this check.
+    /// Units left after this check, rounded down. At most the [capacity](Self::capacity).
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.outcome.remaining
@@ -98,33 +98,34 @@ impl Verdict {
         &self.outcome
     }
 
-    /// How strongly this verdict speaks against the check: first a cost above the capacity, then
-    /// the longest wait, then (of limits that allow it) the fewest units left.
+    /// The order in which verdicts decide a group: first a cost above the capacity, then the
+    /// longest wait, then (of limits that allow the check) the fewest units left.
     fn severity(&self) -> (bool, bool, Micros, Reverse<u64>) {
         let Outcome { allowed, exceeds_capacity, remaining, retry_after, .. } = self.outcome;
         (exceeds_capacity, !allowed, retry_after.unwrap_or(0), Reverse(remaining))
     }
 }
 
-/// The answer to a check, or to a group of checks that are decided together: one verdict for each.
+/// The answer to a check or to a group of checks, with one verdict for each check.
 ///
-/// A denial is a decision, not an error; an [`Error`](crate::Error) means "could not decide".
+/// A denial is a decision, not an error. An [`Error`](crate::Error) means that the store did not
+/// decide.
 ///
-/// A group is allowed if every limit allows it. The accessors speak for the *deciding* limit: of a
-/// denied group the limit with the longest wait, of an allowed group the limit with the fewest
-/// units left. [`delay`](Self::delay) is the longest of all, and [`verdicts`](Self::verdicts) has
-/// each verdict, in the order of the group. In a denied group, the verdict of a limit that would
-/// have allowed its check says what that limit has left: nothing was consumed.
+/// A group is allowed if every limit allows its check. The accessors return the values of the
+/// *deciding* limit. In a denied group, that is the limit with the longest wait. In an allowed
+/// group, it is the limit with the fewest units left. [`delay`](Self::delay) is the longest of all.
+/// [`verdicts`](Self::verdicts) returns each verdict, in the order of the group. In a denied group,
+/// a verdict that allows its check reports the budget without a charge: nothing was consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     deciding: Verdict,
     delay: Micros,
     source: Source,
-    /// By the store's clock.
+    /// The time of the decision, by the store's clock.
     decided_at: Micros,
-    /// When the units were charged: earlier, if they were prefetched.
+    /// The time of the charge, which is earlier for prefetched units.
     charged_at: Micros,
-    /// Empty when there is one limit: the deciding verdict is the only one.
+    /// Empty for a single limit: the deciding verdict is the only one.
     group: Vec<Verdict>,
 }
 
@@ -154,12 +155,11 @@ impl From<Verdict> for Decision {
 }
 
 impl Decision {
-    /// The decision of a group; `None` if there are no verdicts.
-    ///
-    /// This is for authors of a [`Store`](crate::store::Store).
+    /// Creates the decision of a group, for authors of a [`Store`](crate::store::Store). `None` if
+    /// there are no verdicts.
     #[must_use]
     pub fn of_group(verdicts: Vec<Verdict>) -> Option<Self> {
-        // `max_by_key` keeps the last of equals; reversed, the first limit named wins.
+        // `max_by_key` keeps the last of equals. Reversed, the first limit of the group wins.
         let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
         let delay = verdicts.iter().map(|verdict| verdict.outcome.delay).max().unwrap_or(0);
         let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
@@ -172,7 +172,7 @@ impl Decision {
         self
     }
 
-    /// The deciding limit: of a denial, the limit that denied it.
+    /// The deciding limit: for a denial, the limit that denied.
     #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.deciding.limit
@@ -197,7 +197,7 @@ impl Decision {
         self.deciding.capacity()
     }
 
-    /// Whole units that the deciding limit has left after this check.
+    /// Units that the deciding limit has left after this check, rounded down.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.deciding.remaining()
@@ -216,14 +216,14 @@ impl Decision {
         self.deciding.reset_after()
     }
 
-    /// The time that the caller of an allowed check has to wait for its turn: the longest of all
-    /// limits. The tower layer and [`acquire`](crate::RateLimiter::acquire) wait it out.
+    /// The time that an allowed check has to wait for its turn: the longest of all limits. The
+    /// tower layer and [`acquire`](crate::RateLimiter::acquire) wait it out.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_micros(self.delay)
     }
 
-    /// The verdict that the accessors above speak of.
+    /// The verdict of the deciding limit.
     #[must_use]
     pub const fn deciding(&self) -> &Verdict {
         &self.deciding
@@ -247,10 +247,10 @@ impl Decision {
         self.decided_at
     }
 
-    /// The receipt of the charge: what a [refund](crate::RateLimiter::refund) needs.
+    /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
+    /// charged.
     ///
-    /// `None` if nothing was charged. Of a group it is the receipt of the first check: see
-    /// [`receipts`](Self::receipts).
+    /// For a group, this is the receipt of the first check. See [`receipts`](Self::receipts).
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.receipts().next().flatten()
@@ -266,12 +266,12 @@ impl Decision {
 
     /// The same decision, from another source.
     #[cfg(feature = "redis")]
-    pub(crate) const fn from_source(mut self, source: Source) -> Self {
+    pub(crate) const fn with_source(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
-    /// The same decision, of units that were charged before.
+    /// The same decision, for units that were charged earlier.
     #[cfg(feature = "redis")]
     pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
         self.deciding.charged = units;
@@ -279,7 +279,7 @@ impl Decision {
         self
     }
 
-    /// The same decision, repeated after some time.
+    /// The same decision, `elapsed` later.
     #[cfg(feature = "redis")]
     pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
         let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
@@ -292,7 +292,7 @@ impl Decision {
         self
     }
 
-    /// The same decision as a denial for want of time: it would be allowed after `retry_after`.
+    /// The same decision as a denial, because the wait of `retry_after` is too long for the caller.
     pub(crate) fn denied_until(mut self, retry_after: Duration) -> Self {
         let place = self.group.iter().position(|verdict| *verdict == self.deciding);
         self.deciding.outcome.allowed = false;
@@ -343,13 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn fewest_units_left_decide_among_allowed_and_the_first_of_equals() {
+    fn fewest_units_left_decide_among_allowed_limits_and_ties_go_to_the_first() {
         let group = ["wide", "tight", "equal"];
         let remaining = [7, 2, 2];
         let verdicts = group.iter().zip(remaining);
         let verdicts = verdicts.map(|(name, left)| verdict(name, true, left, None)).collect();
         assert_eq!(Decision::of_group(verdicts).unwrap().limit().name(), "tight");
     }
+
     #[test]
     fn delay_is_the_longest_of_all_limits() {
         let mut slow = verdict("slow", true, 9, None);

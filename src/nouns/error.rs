@@ -1,11 +1,11 @@
-//! What can go wrong: when something is built, and when something is decided.
+//! Errors of building (`ConfigError`) and of deciding (`Error`).
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// A limit, a layer or a store that cannot be built, and why.
+/// An invalid setting of a limit, a layer or a store.
 ///
-/// The message names the part that is wrong, says why it is, and what to do.
+/// The message has the invalid part, its value, the accepted range and what to do.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};
@@ -13,8 +13,8 @@ use std::fmt;
 /// let error = Limit::fixed_window("api", Quota::per_second(10).burst(20)).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "limit `api`: a fixed window has no burst: it holds exactly the quota's limit; \
-///      leave the burst out, or use a token bucket or GCRA"
+///     "limit `api`: a fixed window has no burst, and the quota sets a burst of 20; remove it, or \
+///      use a token bucket or GCRA"
 /// );
 /// ```
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The message as it is: this is what a `main` that returns it prints.
+/// The message without quotes: a `main` that returns this error prints it.
 impl fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -48,10 +48,10 @@ impl fmt::Debug for ConfigError {
 
 impl StdError for ConfigError {}
 
-/// A check that could not be decided.
+/// A failed check: the store did not decide.
 ///
-/// This is never a refusal: a refusal is a [`Decision`](crate::Decision). What to do about it is
-/// the caller's choice; the tower layer's is `RateLimitLayer::on_store_failure`.
+/// A denial is never an error: it is a [`Decision`](crate::Decision). The caller chooses whether to
+/// fail open or closed. For the tower layer, `RateLimitLayer::on_store_failure` sets that.
 pub struct Error {
     kind: Kind,
     may_have_charged: bool,
@@ -64,15 +64,15 @@ enum Kind {
     Timeout,
     /// No connection to the store.
     Unreachable,
-    /// An answer that is no decision, or a lost one.
+    /// The answer was invalid or lost.
     Store,
-    /// The store answered that it does not decide at the moment.
+    /// The store answered that it cannot decide for now.
     Declined,
-    /// More checks at once than can wait.
+    /// The maximum of queued and in-flight checks is reached.
     Overloaded,
     /// No room for one more budget.
     Full,
-    /// A batch that no store can decide.
+    /// A group that no store can decide, or a call outside a tokio runtime.
     Misuse,
 }
 
@@ -86,59 +86,59 @@ impl Error {
         self
     }
 
-    /// The store did not answer within its deadline. The charge may have happened.
+    /// Creates an error: the store did not answer within its deadline. Units may have been charged.
     #[must_use]
     pub const fn timeout() -> Self {
         Self::new(Kind::Timeout, true)
     }
 
-    /// The deadline, or the caller's time, was over before the check was sent. Nothing was charged.
+    /// Creates an error: the store's deadline, or the caller's, expired before the check was sent.
+    /// Nothing was charged.
     pub(crate) const fn timeout_unsent() -> Self {
         Self::new(Kind::Timeout, false)
     }
 
-    /// The same timeout, of a server that it names.
+    /// The same error, with the server's address.
     #[cfg(feature = "redis")]
     pub(crate) fn of(self, server: &str) -> Self {
         self.because(format!("Redis at {server}"))
     }
 
-    /// The store could not be reached. Nothing was charged.
+    /// Creates an error: the store is unreachable. Nothing was charged.
     pub fn unreachable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(Kind::Unreachable, false).because(source)
     }
 
-    /// The store answered with something that is no decision, or its answer was lost. The charge
-    /// may have happened.
+    /// Creates an error: the store's answer was invalid or lost. Units may have been charged.
     pub fn store(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(Kind::Store, true).because(source)
     }
 
-    /// The store answered that it does not decide at the moment, as a Redis that is out of memory
-    /// or still loading. Nothing was charged.
+    /// Creates an error: the store answered that it cannot decide for now. A Redis that is out of
+    /// memory or still loading does so. Nothing was charged.
     pub fn declined(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(Kind::Declined, false).because(source)
     }
 
-    /// As many checks as may wait for an answer, `max_waiting`, wait already. Nothing was charged.
+    /// Creates an error: the queue of `max_waiting` checks is full. Nothing was charged.
     #[must_use]
     pub fn overloaded(max_waiting: usize) -> Self {
         Self::new(Kind::Overloaded, false)
-            .because(format!("{max_waiting} checks wait for an answer already"))
+            .because(format!("the queue of {max_waiting} checks is full"))
     }
 
-    /// The store has no room to remember one more budget. Nothing was charged.
+    /// Creates an error: the store has no room for one more budget. Nothing was charged.
     pub fn full(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(Kind::Full, false).because(source)
     }
 
-    /// The batch cannot be decided by any store. Nothing was charged.
+    /// Creates an error: the call is invalid, such as one with an empty group. Nothing was charged.
     pub fn misuse(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(Kind::Misuse, false).because(source)
     }
 
-    /// Whether the store is unavailable: it timed out, could not be reached, declined, or answered
-    /// with something that is no decision.
+    /// Whether the store is unavailable: it timed out, was unreachable, declined, or its answer was
+    /// invalid or lost.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
         matches!(self.kind, Kind::Timeout | Kind::Unreachable | Kind::Store | Kind::Declined)
@@ -150,38 +150,39 @@ impl Error {
         self.kind == Kind::Timeout
     }
 
-    /// Whether the store could not be reached.
+    /// Whether the store was unreachable.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.kind == Kind::Unreachable
     }
 
-    /// Whether the store answered that it does not decide at the moment.
+    /// Whether the store answered that it cannot decide for now.
     #[must_use]
     pub fn is_declined(&self) -> bool {
         self.kind == Kind::Declined
     }
 
-    /// Whether too many checks waited for the store.
+    /// Whether the maximum of checks was queued or in flight.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
         self.kind == Kind::Overloaded
     }
 
-    /// Whether the store had no room to remember one more budget.
+    /// Whether the store had no room for one more budget.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.kind == Kind::Full
     }
 
-    /// Whether the check itself was wrong, as one that names the same budget twice.
+    /// Whether the call was invalid, such as a group with a budget twice, or a call to Redis outside
+    /// a tokio runtime.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
         self.kind == Kind::Misuse
     }
 
-    /// Whether the units may have been charged although no decision came back. A charge whose
-    /// answer was lost is never sent again.
+    /// Whether units may have been charged although there is no decision. A charge with a lost
+    /// answer is never sent again.
     #[must_use]
     pub const fn may_have_charged(&self) -> bool {
         self.may_have_charged
@@ -194,13 +195,13 @@ impl fmt::Display for Error {
             Kind::Timeout if self.may_have_charged => {
                 "the rate limit store did not answer within its deadline"
             }
-            Kind::Timeout => "the deadline was over before the check was sent",
-            Kind::Unreachable => "the rate limit store could not be reached",
-            Kind::Store => "the rate limit store did not answer with a decision",
-            Kind::Declined => "the rate limit store does not decide at the moment",
+            Kind::Timeout => "the deadline expired before the check was sent",
+            Kind::Unreachable => "the rate limit store is unreachable",
+            Kind::Store => "the rate limit store's answer was invalid or lost",
+            Kind::Declined => "the rate limit store declined the check",
             Kind::Overloaded => "the rate limit store is overloaded",
-            Kind::Full => "the rate limit store has no room for another budget",
-            Kind::Misuse => "the check cannot be decided",
+            Kind::Full => "the rate limit store is full",
+            Kind::Misuse => "invalid call of the rate limit store",
         })?;
         match &self.source {
             Some(source) => write!(f, ": {source}"),
@@ -209,7 +210,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The message as it is: this is what a `main` that returns it prints.
+/// The message without quotes: a `main` that returns this error prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -218,7 +219,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // The source's message is part of this one's, so its own source comes next in the chain.
+        // This message contains the source's, so the chain goes on with the source's own source.
         self.source.as_deref().and_then(StdError::source)
     }
 }

@@ -1,4 +1,4 @@
-//! A named quota under one algorithm.
+//! Limits: a name, a quota and an algorithm.
 
 #[cfg(feature = "serde")]
 mod config;
@@ -14,35 +14,33 @@ use crate::algorithm::{
     Anchor, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow, TokenBucket,
 };
 
-/// A named quota under one algorithm (the IETF draft's quota policy).
+/// A name, a quota and an algorithm (the quota policy of the IETF draft).
 ///
-/// The name is part of the key in the store, and can stand in a header: 1 to 64 printable ASCII
-/// characters, without `"` and `\`, not starting or ending with a space.
+/// The name is part of the key in the store, and fits into an HTTP header. It has 1 to 64 printable
+/// ASCII characters without `"` and `\`, and no space at the start or end.
 ///
-/// Two limits share a budget if they have the same name and the same kind of state, and are asked
-/// about the same key. The token bucket, the leaky bucket and GCRA have one kind of state; the fixed
-/// window, the sliding window and the sliding log have one each. A change of the algorithm within a
-/// kind keeps what was used. While two algorithms of different kinds are in use under one name, as in
-/// a rolling deployment, each counts its own checks: together they allow at most the sum of both
-/// limits.
+/// Two limits share the budgets of their keys if they have the same name and the same kind of
+/// state. The token bucket, the leaky bucket and GCRA have one kind of state. The fixed window, the
+/// sliding window and the sliding log have one each. A change of the algorithm within a kind keeps
+/// the consumed units. Two algorithms of different kinds can be in use under one name, as in a
+/// rolling deployment. Then each counts its own checks, and together they allow at most the sum of
+/// both limits.
 ///
-/// Which to choose:
-///
-/// | algorithm | use it for | it promises | state in Redis |
+/// | algorithm | use it for | guarantee | state in Redis |
 /// |---|---|---|---|
 /// | [`token_bucket`](Self::token_bucket) | APIs: a burst, then a rate | at most `burst + rate * t` in any time `t` | one small string |
-/// | [`gcra`](Self::gcra) | the same, thought of as a schedule | the same | one small string |
-/// | [`leaky_bucket`](Self::leaky_bucket) | smoothing calls to something slow | requests leave evenly, each after its `delay` | one small string |
-/// | [`sliding_window`](Self::sliding_window) | "n per period" without the jump at the border | even traffic exactly, any traffic at most twice | one small string |
-/// | [`sliding_log`](Self::sliding_log) | contracts: exactly n in any period | never more than `limit` in any window | 2 to 13 bytes a request |
+/// | [`gcra`](Self::gcra) | the same, as a schedule | the same | one small string |
+/// | [`leaky_bucket`](Self::leaky_bucket) | smoothing calls to a slow service | requests leave evenly, each after its `delay` | one small string |
+/// | [`sliding_window`](Self::sliding_window) | "n per period" without the jump at the border | even traffic: at most n; any traffic: at most 2 n | one small string |
+/// | [`sliding_log`](Self::sliding_log) | contracts: exactly n in any period | at most `limit` in any window | 2 to 13 bytes a request |
 /// | [`fixed_window`](Self::fixed_window) | quotas a day or a month, billing | at most `limit` in each window | one small string |
 ///
-/// The constructors check the numbers: a `Limit` that exists can be decided, exactly.
+/// The constructors check all numbers, so every store decides every `Limit` exactly.
 ///
 /// # Configuration
 ///
-/// A limit is also its own configuration format, through serde. A period has a unit: a bare number
-/// is an error. Unknown fields and fields of another algorithm are errors, too.
+/// With serde, a limit is its own configuration format. A period has a unit: a bare number is an
+/// error. Unknown fields and fields of another algorithm are errors, too.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};
@@ -120,22 +118,22 @@ impl Algorithm {
 }
 
 impl Limit {
-    /// A bucket that holds `burst` tokens and gains `limit` every `period`, evenly.
+    /// A bucket that holds `burst` tokens and refills `limit` tokens every `period`, evenly.
     ///
     /// # Errors
     ///
-    /// If the name or the numbers are out of range; so for all constructors.
+    /// Returns an error if the name or a number is out of range, like all constructors.
     pub fn token_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| Ok(Rule::TokenBucket(TokenBucket(bucket(quota)?))))
     }
 
-    /// A queue that lets `limit` units out every `period`, evenly, and holds `burst` units: an
-    /// admitted check carries a [`delay`](crate::Decision::delay) to be waited out.
+    /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
+    /// check has a [`delay`](crate::Decision::delay), which the caller waits out.
     pub fn leaky_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::leaky(name, quota, Mode::Queue)
     }
 
-    /// A leaky bucket that only measures: what fits passes without delay.
+    /// A leaky bucket without delays: a check that fits is allowed at once.
     pub fn leaky_bucket_meter(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::leaky(name, quota, Mode::Meter)
     }
@@ -157,8 +155,8 @@ impl Limit {
         Self::fixed(name, quota, Anchor::First)
     }
 
-    /// At most `limit` units in each window aligned to the clock: `per_day` starts at midnight
-    /// UTC.
+    /// At most `limit` units in each window aligned to the clock: a `per_day` window starts at
+    /// midnight UTC.
     pub fn fixed_window_aligned(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::fixed(name, quota, Anchor::Clock)
     }
@@ -170,13 +168,13 @@ impl Limit {
         })
     }
 
-    /// The two-counter sliding window: this period's count, plus the previous one's weighted by
-    /// how much of it the window still overlaps.
+    /// The two-counter sliding window: the count of this period, plus the count of the previous
+    /// period weighted by its overlap with the window.
     pub fn sliding_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::sliding_window_with(name, quota, 1)
     }
 
-    /// A sliding window that moves in `sub_windows` sub-windows, 1 to 100: more follow uneven traffic more
+    /// A sliding window of 1 to 100 sub-windows. More sub-windows follow uneven traffic more
     /// closely, at 7 bytes of state each.
     pub fn sliding_window_with(
         name: &str,
@@ -235,9 +233,8 @@ impl Limit {
         }
     }
 
-    /// The kind of state that the limit's algorithm keeps: `"b"` for the token bucket, the leaky
-    /// bucket and GCRA, `"w"` for the fixed window, `"s"` for the sliding window, `"l"` for the
-    /// sliding log.
+    /// The limit's kind of state: `"b"` for the token bucket, the leaky bucket and GCRA, `"w"` for
+    /// the fixed window, `"s"` for the sliding window, `"l"` for the sliding log.
     ///
     /// A store keeps a budget for each name, key and kind.
     #[must_use]
@@ -247,12 +244,12 @@ impl Limit {
 
     /// Whether checks of one key under both limits charge the same budget.
     pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
-        // Most often it is the same limit.
+        // The fast path: most often it is the same limit.
         Arc::ptr_eq(&self.shared, &other.shared)
             || (self.name() == other.name() && self.kind() == other.kind())
     }
 
-    /// Whether two limits decide alike, however their quotas were written.
+    /// Whether two limits make the same decisions, even if their quotas are written differently.
     pub(crate) fn decides_as(&self, other: &Self) -> bool {
         self.rule() == other.rule()
     }

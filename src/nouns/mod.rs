@@ -1,4 +1,4 @@
-//! What a check is made of, and what it is answered with.
+//! The data types of the crate: checks, limits, keys, decisions, receipts and errors.
 
 mod check;
 pub(crate) mod clock;

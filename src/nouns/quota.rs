@@ -1,4 +1,4 @@
-//! How much is allowed.
+//! Quotas: a limit per period, and a burst.
 
 pub(crate) mod period;
 
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::nouns::ConfigError;
 
-/// How much: `limit` units per `period`, with a `burst`.
+/// A limit of units per period, with an optional burst.
 ///
-/// A unit is whatever a check costs: by default one unit is one request. A quota is plain data;
-/// it is checked when a [`Limit`](crate::Limit) is made of it, where the algorithm is known.
+/// By default, a request costs one unit. A quota is plain data. A [`Limit`](crate::Limit)
+/// validates it for its algorithm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,29 +21,29 @@ use crate::nouns::ConfigError;
 /// assert_eq!(quota.period(), Duration::from_secs(1));
 /// assert_eq!(quota.capacity(), 20);
 ///
-/// // Without a burst, one period's worth may come at once.
+/// // Without a burst, the capacity is the limit.
 /// assert_eq!(Quota::per_minute(30).capacity(), 30);
 /// assert_eq!(Quota::new(500, Duration::from_secs(15 * 60)).limit(), 500);
 /// ```
 ///
-/// # Which algorithms take a burst
+/// # Algorithms with a burst
 ///
-/// The token bucket, the leaky bucket and GCRA refill all the time at `limit / period`, and hold
-/// at most `burst` units. The windows and the log hold exactly `limit` units a `period`; a burst
-/// given to one of them is a [`ConfigError`](crate::ConfigError).
+/// The token bucket, the leaky bucket and GCRA refill continuously at `limit / period`, up to
+/// `burst` units. The windows and the log hold exactly `limit` units a `period`. A burst for one of
+/// them is a [`ConfigError`](crate::ConfigError).
 ///
 /// # As text
 ///
-/// A quota is also parsed from text: a limit, a slash, and a period.
+/// A quota can be parsed from text: a limit, a slash, and a period.
 ///
 /// | text | quota |
 /// |---|---|
 /// | `5/15m` | 5 per 15 minutes |
-/// | `100/1h30m` | 100 per hour and a half |
+/// | `100/1h30m` | 100 per 90 minutes |
 /// | `10/s` | 10 per second: a unit alone means one |
 ///
-/// A period is made of whole numbers with units, from the longest unit to the shortest. It lasts
-/// from `1us` to `366d`. There is no period without a unit.
+/// A period consists of integers with units, from the longest unit to the shortest. It lasts
+/// `1us` to `366d`. A period without a unit is an error.
 ///
 /// | unit | means |
 /// |---|---|
@@ -73,12 +73,12 @@ pub struct Quota {
 impl Quota {
     /// `limit` units per `period`.
     ///
-    /// The period is counted in whole microseconds, from one microsecond to 366 days.
+    /// The period is an integer number of microseconds, from 1 microsecond to 366 days.
     pub const fn new(limit: u64, period: Duration) -> Self {
         Self { limit, period, burst: None }
     }
 
-    /// `limit` units per second. `per_second(n)` is n per second, whatever the burst.
+    /// `limit` units per second. The burst does not change that rate.
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
@@ -98,9 +98,9 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// The same rate, with at most `burst` units at once.
+    /// Sets the burst: the most units at once, at the same rate. Default: `limit`.
     ///
-    /// A burst below `limit` smooths; a burst above it lets an idle client catch up.
+    /// A burst below `limit` smooths traffic. A burst above it lets an idle client catch up.
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self
@@ -112,13 +112,13 @@ impl Quota {
         self.limit
     }
 
-    /// The time in which `limit` units are allowed.
+    /// The time in which [`limit`](Self::limit) units are allowed.
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// The most units that can be had at once: the burst, or `limit` where none was given.
+    /// The most units available at once: the burst, or `limit` without one.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.burst {
@@ -127,7 +127,7 @@ impl Quota {
         }
     }
 
-    /// The burst, if one was given.
+    /// The burst, if one is set.
     pub(crate) const fn explicit_burst(&self) -> Option<u64> {
         self.burst
     }

@@ -1,19 +1,19 @@
-//! What a charge is taken back with.
+//! Receipts: the proof of a charge, for refunds.
 
 use crate::nouns::Micros;
 
-/// Names a charge, so that a [refund](crate::RateLimiter::refund) takes back that charge and not a
-/// later one: the time of the charge and its cost, under one limit.
+/// The time and the cost of a charge under one limit. A [refund](crate::RateLimiter::refund) with
+/// it takes back that charge and not a later one.
 ///
-/// An allowed [`Decision`](crate::Decision::receipt) has one. It is plain data: store its
-/// [time](Self::charged_at) and [cost](Self::cost), and make it again with [`new`](Self::new), in any
-/// process.
+/// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
+/// store its [time](Self::charged_at) and [cost](Self::cost), and recreate it with
+/// [`new`](Self::new) in any process.
 ///
-/// A receipt does not name its limit and key. Used under others, it gives back units that were not
-/// charged there, and the store cannot tell.
+/// A receipt does not contain its limit and key. With another limit or key, a refund gives back
+/// units that were not charged there, and the store cannot detect it.
 ///
-/// A receipt is good for one refund. For another one of the same charge, take what
-/// [`after`](Self::after) leaves: a receipt that is used twice takes back what others used.
+/// A receipt is valid for one refund. For the next refund of the same charge, use the receipt that
+/// [`after`](Self::after) returns. A receipt used twice gives back units of other charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     pub(crate) at: Micros,
@@ -21,14 +21,14 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The receipt of a charge of `cost` units that the store made at `charged_at`, in microseconds
-    /// since the Unix epoch.
+    /// Creates the receipt of a charge of `cost` units at `charged_at`: the store's time, in
+    /// microseconds since the Unix epoch.
     #[must_use]
     pub const fn new(charged_at: u64, cost: u32) -> Self {
         Self { at: charged_at, cost }
     }
 
-    /// The receipt of the rest of the charge, after a refund of `units`.
+    /// Returns the receipt of the rest of the charge, after a refund of `units`.
     #[must_use]
     pub const fn after(self, units: u32) -> Self {
         Self { cost: self.cost.saturating_sub(units), ..self }
@@ -40,7 +40,7 @@ impl Receipt {
         self.at
     }
 
-    /// The units that were charged.
+    /// The charged units.
     #[must_use]
     pub const fn cost(&self) -> u32 {
         self.cost

@@ -1,4 +1,4 @@
-//! What every store has to hold to, as a suite to run on yours (feature `test-util`).
+//! The conformance suite for stores of your own (feature `test-util`).
 //!
 //! ```
 //! use tollgate::store::conformance;
@@ -6,43 +6,40 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! // A store that starts empty and decides by the clock it is given.
+//! // Creates an empty store that decides by the given clock.
 //! conformance::check(MemoryStore::with_clock).await;
 //! # }
 //! ```
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
-//! quotas, refunds and groups, and compares each decision, field by field, with that of
-//! [`decide`](fn@crate::decide). It panics at the first difference, saying which.
+//! quotas, refunds and groups. It compares every field of each decision with that of
+//! [`decide`], and panics with the first difference.
 
-#![allow(clippy::panic, clippy::expect_used, reason = "a suite speaks by panicking")]
+#![allow(clippy::panic, clippy::expect_used, reason = "a test suite reports by panicking")]
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::algorithm::State;
-
 use crate::limiter::RateLimiter;
-
 use crate::nouns::{Check, Decision, Key, Limit, ManualClock, Op, Quota, Receipt};
-
 use crate::store::{Store, decide};
 
-/// How many checks each sequence has.
+/// The number of checks in a sequence.
 const STEPS: usize = 400;
 
-/// Where sequences start: an hour that is not a round number, in microseconds.
+/// The start of sequences: a time that is not a round number, in microseconds.
 const START: u64 = 1_790_000_123_456_789;
 
-/// Runs the suite on a store. `store` makes an empty one that decides by the clock it is given.
+/// Runs the suite. `store` creates an empty store that decides by the given clock.
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
     let clock = ManualClock::new();
     misuse_is_an_error(RateLimiter::new(store(clock.clone()))).await;
-    groups_are_charged_whole_or_not_at_all(&clock, RateLimiter::new(store(clock.clone()))).await;
+    group_is_charged_all_or_none(&clock, RateLimiter::new(store(clock.clone()))).await;
     for (seed, limits) in (1..).zip(pairs()) {
         let store = RateLimiter::new(store(clock.clone()));
         sequences_are_decided_as_by_the_algorithm(&clock, store, seed, limits).await;
@@ -54,12 +51,12 @@ async fn misuse_is_an_error(limiter: RateLimiter) {
     let key = Key::new("k");
     for group in [&[][..], &[Check::new(&limit, &key).cost(1), Check::new(&limit, &key).cost(2)]] {
         let answer = limiter.apply(Op::Charge, group).await;
-        let error = answer.expect_err("a group that is empty or names a budget twice is an error");
-        assert!(error.is_misuse(), "such a group is misuse, not: {error}");
+        let error = answer.expect_err("a group that is empty or has a budget twice is an error");
+        assert!(error.is_misuse(), "an invalid group is misuse, not: {error}");
     }
 }
 
-async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: RateLimiter) {
+async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter) {
     clock.set(Duration::from_micros(START));
     let wide = Limit::token_bucket("wide", Quota::per_second(100)).expect("it is in range");
     let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
@@ -67,15 +64,15 @@ async fn groups_are_charged_whole_or_not_at_all(clock: &ManualClock, limiter: Ra
     let group = [Check::new(&wide, &alice).cost(10), Check::new(&tight, &acme).cost(1)];
     let charge = async || limiter.apply(Op::Charge, &group).await.expect("it decides");
 
-    assert!(charge().await.allowed(), "a group that fits is admitted");
-    let refused = charge().await;
-    assert!(!refused.allowed(), "a group of which one does not fit is refused");
-    assert_eq!(refused.verdicts()[0].remaining(), 90, "and nothing is taken from the other");
+    assert!(charge().await.allowed(), "a group that fits is allowed");
+    let denied = charge().await;
+    assert!(!denied.allowed(), "a group is denied if one check does not fit");
+    assert_eq!(denied.verdicts()[0].remaining(), 90, "a denied group reports no charge");
     let left = limiter.peek(&wide, &alice, 0).await.expect("it decides");
-    assert_eq!(left.remaining(), 90, "nor is it later");
+    assert_eq!(left.remaining(), 90, "a denied group charges nothing");
 }
 
-/// The reference: states in a map, and the algorithms themselves.
+/// The reference store: states in a map, decided by `decide`.
 struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {
@@ -85,7 +82,7 @@ impl Reference {
             (limit.name().to_owned(), limit.kind(), key.to_owned())
         };
         let mut states: Vec<_> = group.iter().map(|check| self.0.remove(&budget(check))).collect();
-        let decision = decide(op, group, &mut states, now_us).expect("the group is one");
+        let decision = decide(op, group, &mut states, now_us).expect("the group is valid");
         let kept = group.iter().zip(states);
         self.0.extend(kept.filter_map(|(check, state)| Some((budget(check), state?))));
         decision
@@ -142,7 +139,7 @@ async fn sequences_are_decided_as_by_the_algorithm(
     }
 }
 
-/// Each algorithm with two quotas that take turns.
+/// Each algorithm with two quotas in turn.
 fn pairs() -> impl Iterator<Item = [Limit; 2]> {
     let small = Quota::new(5, Duration::from_secs(1));
     let large = Quota::new(7, Duration::from_millis(1_500));
@@ -164,7 +161,7 @@ fn pairs() -> impl Iterator<Item = [Limit; 2]> {
     limits.into_iter().map(|pair| pair.map(|limit| limit.expect("it is in range")))
 }
 
-/// A small generator, so that the suite needs no other crate: splitmix64.
+/// A random number generator (splitmix64), so that the suite needs no other crate.
 struct Random(u64);
 
 impl Random {

@@ -289,7 +289,7 @@ impl Denial {
 
     fn again_at(&self, now: Instant) -> Decision {
         let elapsed = now.saturating_duration_since(self.decided);
-        self.decision.clone().repeated_after(elapsed).from_source(Source::DenyCache)
+        self.decision.clone().repeated_after(elapsed).with_source(Source::DenyCache)
     }
 }
 

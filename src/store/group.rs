@@ -1,19 +1,18 @@
-//! All or none: a group of checks against the states of its budgets.
+//! The decision of a group of checks: all are charged, or none.
 
 use crate::algorithm::{Effect, State};
 use crate::nouns::{Check, Decision, Error, Micros, Op, Verdict, validate_group};
 
-/// Applies `op` to a group of checks, given the state of each of its budgets, in the order of the
-/// group.
+/// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
 ///
-/// This is the whole decision of a [`Store`](crate::store::Store). The store only has to lock the
-/// states meanwhile. `now_us` is the store's time, in microseconds since the Unix epoch. Afterwards,
-/// a state that is `None` need not be kept, and any other until [`State::expires_at`].
+/// This makes the decision of a [`Store`](crate::store::Store), which only has to lock the states
+/// meanwhile. `now_us` is the store's time, in microseconds since the Unix epoch. Afterwards, a
+/// state of `None` need not be kept. Keep any other until [`State::expires_at`].
 ///
 /// # Errors
 ///
-/// Returns an error if the group [is invalid](validate_group), or there is not one state for each
-/// check. No state is changed then.
+/// Returns an error if the group [is invalid](validate_group), or if the numbers of checks and
+/// states differ. Then it changes no state.
 ///
 /// ```
 /// use tollgate::store::{Op, decide};
@@ -27,7 +26,7 @@ use crate::nouns::{Check, Decision, Error, Micros, Op, Verdict, validate_group};
 ///
 /// let mut states = [None, None];
 /// assert!(decide(Op::Charge, &group, &mut states, 0)?.allowed());
-/// // The day's budget is empty. So the second's is not charged either.
+/// // The day's budget is empty, so the second's is not charged either.
 /// let decision = decide(Op::Charge, &group, &mut states, 1_000_000)?;
 /// assert_eq!(decision.limit().name(), "day");
 /// assert_eq!(decision.verdicts()[0].remaining(), 5);
@@ -42,7 +41,11 @@ pub fn decide(
 ) -> Result<Decision, Error> {
     validate_group(group)?;
     if states.len() != group.len() {
-        return Err(Error::misuse("pass one state for each check of the group"));
+        return Err(Error::misuse(format!(
+            "the group has {} checks and {} states; pass one state for each check",
+            group.len(),
+            states.len()
+        )));
     }
     if let ([check], [state]) = (group, &mut *states) {
         return Ok(Decision::from(decide_one(op, check, state, now_us)).made_at(now_us));
@@ -52,7 +55,7 @@ pub fn decide(
     decision.map(|decision| decision.made_at(now_us))
 }
 
-/// The same for one check, without a collection.
+/// Applies `op` to one check, without an allocation.
 pub(super) fn decide_one(op: Op, check: &Check, state: &mut Option<State>, now: Micros) -> Verdict {
     match op {
         Op::Charge => verdict(check, state, now, check.units(), Effect::Commit),
@@ -99,12 +102,12 @@ fn decide_group(
     if verdicts.iter().all(Verdict::allowed) {
         return if op == Op::Charge { each(op) } else { verdicts };
     }
-    for ((told, check), state) in verdicts.iter_mut().zip(group).zip(states) {
+    for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
         let settles = op == Op::Charge && check.units() > 0;
         let effect = if settles { Effect::Settle } else { Effect::Dry };
         // A limit that allows its check is not charged if another limit denies.
-        let cost = if told.allowed() { 0 } else { check.units() };
-        *told = verdict(check, state, now, cost, effect);
+        let cost = if answer.allowed() { 0 } else { check.units() };
+        *answer = verdict(check, state, now, cost, effect);
     }
     verdicts
 }

@@ -1,4 +1,4 @@
-//! Writes the encoded form of a key: bounded in memory, whatever a client sends.
+//! The encoder of keys, with bounded memory for input of any length.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use sha2::{Digest, Sha256};
 
 use super::text::{self, Text};
 
-/// Stands for an empty part.
+/// The encoding of an empty part.
 const EMPTY_PART: &[u8] = b"~";
 
-/// Starts the SHA-256 of an encoded form that is too long.
+/// The first byte of a hashed key: the SHA-256 of an encoded form of more than 128 bytes.
 const HASHED: u8 = b'#';
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// Whether a byte stands for itself in a part.
+/// Whether a byte of a part needs no escape.
 const IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;
@@ -34,7 +34,7 @@ pub(super) fn is_plain(part: &[u8]) -> bool {
     (1..=text::MAX).contains(&part.len()) && part.iter().all(|byte| IS_PLAIN[usize::from(*byte)])
 }
 
-/// An encoded form in the making: its bytes as long as they fit, and their hash from then on.
+/// A partial encoded form: its bytes while they fit, then their running hash.
 pub(super) struct Encoder {
     bytes: [u8; text::MAX],
     len: usize,
@@ -69,8 +69,7 @@ impl Encoder {
         }
     }
 
-    /// Appends a part. Bytes that mean something in the grammar are escaped, and so are all that
-    /// are not printable.
+    /// Appends a part. Bytes of the grammar and bytes that are not printable are escaped.
     pub(super) fn push_part(&mut self, part: &[u8]) {
         if part.is_empty() {
             self.push(EMPTY_PART);
@@ -98,7 +97,7 @@ impl Encoder {
     }
 }
 
-/// Writes text into a part.
+/// Appends text to a part.
 impl fmt::Write for Encoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if !text.is_empty() {

@@ -1,8 +1,7 @@
 //! Keys: the owners of budgets.
 //!
 //! A key is a tree: its leaves are lists of parts, and joins and fallbacks are its nodes. The
-//! encoding is a grammar in which every byte says what comes next, so two trees never have one
-//! encoding:
+//! encoding is an unambiguous grammar, so different trees have different encodings:
 //!
 //! ```text
 //! key  = list | "*" | "(" key "&" key ")" | "|" key | "#" 64 hex digits
@@ -10,8 +9,8 @@
 //! part = "~" | one or more of the plain bytes and "%" 2 hex digits
 //! ```
 //!
-//! A node that is longer than the bound is replaced by its hash before it becomes a part of
-//! another. No part contains one of the other marks, so no part is equal to a hashed key.
+//! A node of more than 128 bytes is replaced by its hash before it becomes a part of another. Parts
+//! contain no unescaped marks, so no part equals a hashed key.
 
 mod encoder;
 mod text;
@@ -24,21 +23,21 @@ use std::net::IpAddr;
 use self::encoder::Encoder;
 use self::text::Text;
 
-/// The owner of a budget: a user, a client address, a route, or a mix.
+/// The owner of a budget: a user, a client address, a route, or a combination.
 ///
-/// A key is a tree: [`from_parts`](Self::from_parts) makes a list of parts,
-/// [`join`](Self::join) makes one key of two, and [`fallback`](Self::fallback) marks one. Two keys
-/// are equal only if their trees are, whatever the parts contain:
+/// A key is a tree. [`from_parts`](Self::from_parts) creates a list of parts,
+/// [`join`](Self::join) combines two keys, and [`fallback`](Self::fallback) marks a key. Two keys
+/// are equal only if their trees are equal, whatever the parts contain:
 ///
 /// - A list of one part is that part: `from_parts(["a"])` is `new("a")`.
 /// - A list of no parts is [`global`](Self::global).
 /// - A number or an address is its text: `from(42)` is `new("42")`.
-/// - Nothing else is equal. `["a:b", "c"]` is not `["a", "b:c"]`. A join is not a list, and
+/// - All other trees differ. `["a:b", "c"]` is not `["a", "b:c"]`. A join is not a list, and
 ///   `a.join(b).join(c)` is not `a.join(b.join(c))`.
 ///
 /// User data is safe in a key. Bytes other than ASCII letters, digits and `-_.@/+=,` are escaped.
-/// A key of more than 128 bytes is replaced by its SHA-256, so a client cannot make keys large. No
-/// part that a client sends is equal to a hash, a join or a fallback key.
+/// A key of more than 128 bytes is replaced by its SHA-256, so a client cannot make keys large. A
+/// part that a client sends never equals a hash, a join or a fallback key.
 ///
 /// ```
 /// use tollgate::Key;
@@ -53,16 +52,14 @@ use self::text::Text;
 pub struct Key(Text);
 
 impl Key {
-    /// A key of one part.
+    /// Creates a key of one part.
     pub fn new(part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
-        // Most keys are such a part.
+        // The fast path: most keys are one plain part.
         if encoder::is_plain(part) { Self(Text::new(part)) } else { Self::from_parts([part]) }
     }
 
-    /// A key of several parts.
-    ///
-    /// No parts at all make the key of [`global`](Self::global).
+    /// Creates a key of several parts. Without parts, it is the [global](Self::global) key.
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut encoder = Encoder::new();
         for part in parts {
@@ -77,28 +74,28 @@ impl Key {
         Self(encoder.finish())
     }
 
-    /// The key that all requests share.
+    /// Returns the key that all requests share.
     #[must_use]
     pub fn global() -> Self {
         Self::of(&["*"])
     }
 
-    /// One key of this key and another.
+    /// Combines this key and another into one.
     #[must_use]
     pub fn join(&self, other: &Self) -> Self {
         // Parentheses keep nested joins apart, and no list contains the `&`.
         Self::of(&["(", self.as_str(), "&", other.as_str(), ")"])
     }
 
-    /// This key as a fallback: a key of its own, which no key without the mark is equal to.
+    /// Marks this key as a fallback. It differs from every key without the mark.
     ///
-    /// The extractor `a.or(b)` marks the keys of `b` this way, and leaves those of `a` as they are.
-    /// A reset or a refund of a fallback's budget needs the marked key.
+    /// The extractor `a.or(b)` marks the keys of `b` this way, and does not change those of `a`. A
+    /// reset or a refund of a fallback's budget needs the marked key.
     ///
     /// ```
     /// use tollgate::Key;
     ///
-    /// // What `user.or(Global)` extracts from a request of user 42, and from one without a user.
+    /// // The keys that `user.or(Global)` extracts: for user 42, and without a user.
     /// let user = Key::from(42);
     /// let anonymous = Key::global().fallback();
     /// assert_ne!(Key::from(42).fallback(), user);
@@ -112,19 +109,19 @@ impl Key {
     /// The encoded form: printable ASCII without braces, at most 128 bytes.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // It is ASCII, so it always is text.
+        // The encoding is ASCII, so this cannot fail.
         str::from_utf8(self.0.as_bytes()).unwrap_or_default()
     }
 
-    /// A key of one part that is not empty, without an allocation for its text.
+    /// Creates a key of one part that is not empty, without an allocation for its text.
     pub(crate) fn from_text(text: fmt::Arguments<'_>) -> Self {
         let mut encoder = Encoder::new();
-        // The encoder takes any text.
+        // The encoder accepts any text.
         let _ = encoder.write_fmt(text);
         Self(encoder.finish())
     }
 
-    /// A key of text that is encoded already.
+    /// Creates a key of encoded text.
     fn of(encoded: &[&str]) -> Self {
         let mut encoder = Encoder::new();
         encoded.iter().for_each(|text| encoder.push(text.as_bytes()));
@@ -189,8 +186,8 @@ macro_rules! from_numbers {
 from_numbers!(u16, u32, u64, u128, i16, i32, i64, i128);
 
 impl From<IpAddr> for Key {
-    /// The whole address: for the network that a client has, use `PeerIp::key_of`. An IPv4 address
-    /// is the same in IPv6 notation.
+    /// Creates a key of all bits of the address. For the network of a client, use `PeerIp::key_of`.
+    /// An IPv4 address and its IPv6 notation (`::ffff:192.0.2.1`) have the same key.
     fn from(address: IpAddr) -> Self {
         Self::from_text(format_args!("{}", address.to_canonical()))
     }

@@ -1,11 +1,11 @@
-//! The text of a key: short ones in place, longer ones shared. Cloning never copies more than that.
+//! The text of a key: short texts in place, longer ones behind an `Arc`, so that clones are cheap.
 
 use std::sync::Arc;
 
 /// The longest text, in bytes.
 pub(super) const MAX: usize = 128;
 
-/// The most bytes that are kept in place: an address, a number or a UUID.
+/// The most bytes in place: enough for an address, a number or a UUID.
 const SHORT: usize = 38;
 
 #[derive(Clone)]
@@ -14,8 +14,8 @@ pub(super) enum Text {
         len: u8,
         bytes: [u8; SHORT],
     },
-    /// All of one size. glibc keeps freed allocations of up to 120 bytes apart, millions of them,
-    /// until a large one makes it join them all at once.
+    /// One size for all lengths. glibc does not merge freed allocations of up to 120 bytes, until a
+    /// large allocation or free makes it merge millions of them at once.
     Long {
         len: u8,
         bytes: Arc<[u8; MAX]>,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_any_length_is_kept_up_to_the_longest() {
+    fn text_is_kept_up_to_the_longest_length_and_cut_beyond_it() {
         for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, MAX] {
             let text = vec![b'x'; len];
             assert_eq!(Text::new(&text).as_bytes(), text);

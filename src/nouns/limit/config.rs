@@ -1,4 +1,4 @@
-//! The form of a limit in a configuration file.
+//! The configuration format of a limit.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub(super) struct Config {
     anchor: Option<Anchor>,
 }
 
-/// A text where a number would have no unit.
+/// A string with a unit. A number, which has none, is an error.
 #[derive(Serialize)]
 struct Written(String);
 
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Written {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a text with a unit, such as \"15m\" for `period` or \"5/15m\" for `quota`",
+                    "a string with a unit, such as \"15m\" for `period` or \"5/15m\" for `quota`",
                 )
             }
 
@@ -64,7 +64,7 @@ impl Config {
             (None, Some(limit), Some(period)) => Quota::new(limit, period::parse(&period.0)?),
             (Some(_), ..) => {
                 return Err(ConfigError::new(
-                    "`quota` stands for `limit` and `period`: remove it, or remove those two",
+                    "`quota` stands for `limit` and `period`; remove it, or `limit` and `period`",
                 ));
             }
             (None, limit, _) => {
@@ -84,7 +84,7 @@ impl TryFrom<Config> for Limit {
 
     fn try_from(config: Config) -> Result<Self, ConfigError> {
         let foreign = |field: &str, owner: &str| {
-            ConfigError::new(format!("`{field}` is a field of {owner} only: remove it"))
+            ConfigError::new(format!("`{field}` is a field of {owner} only; remove it"))
                 .of_limit(&config.name)
         };
         if config.sub_windows.is_some() && config.algorithm != Algorithm::SlidingWindow {

@@ -1,4 +1,4 @@
-//! The range of a limit's numbers and names: inside it, every store decides exactly.
+//! The ranges of names and numbers in which every store decides exactly.
 
 use std::time::Duration;
 
@@ -8,15 +8,17 @@ use crate::nouns::{ConfigError, Micros, Quota};
 /// The longest period: a leap year.
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// The longest time from empty to full.
+/// The longest time from empty to full: ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
 
-/// Room for the sum of two, below [`MAX_EXACT`].
+/// The largest product of two numbers: the sum of two such products stays below [`MAX_EXACT`].
 const MAX_PRODUCT: u64 = MAX_EXACT / 2;
 
+/// The largest limit of a sliding log, which sums all units that it ever allowed. The rest of the
+/// exact range is room for that sum before it restarts.
 const MAX_LOGGED: u64 = (1 << 47) - 1;
 
-/// More would cost more than it tells.
+/// More sub-windows would cost more than the precision that they add.
 const MAX_SUB_WINDOWS: u32 = 100;
 
 const MAX_NAME: usize = 64;
@@ -25,12 +27,12 @@ pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
     let printable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(printable) {
         return Err(ConfigError::new(format!(
-            "the name has to fit into a header value and a key: it has 1 to {MAX_NAME} printable \
-             ASCII characters, without `\"` and `\\`"
+            "the name does not fit into a header value and a key; use 1 to {MAX_NAME} printable \
+             ASCII characters without `\"` and `\\`"
         )));
     }
     if name.trim() != name {
-        return Err(ConfigError::new("the name starts or ends with a space: remove it"));
+        return Err(ConfigError::new("the name starts or ends with a space; remove it"));
     }
     Ok(())
 }
@@ -38,30 +40,32 @@ pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
 pub(super) fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
     if quota.limit() == 0 {
         return Err(ConfigError::new(
-            "the limit is 0: nothing could ever pass; allow at least 1, or take the route away",
+            "the limit is 0, so no check is ever allowed; use at least 1, or remove the route",
         ));
     }
     if quota.explicit_burst() == Some(0) {
-        return Err(ConfigError::new("the burst is 0: nothing could ever pass; allow at least 1"));
+        return Err(ConfigError::new(
+            "the burst is 0, so no check is ever allowed; use at least 1",
+        ));
     }
     if quota.period().is_zero() {
-        return Err(ConfigError::new("the period is 0: give it at least one microsecond"));
+        return Err(ConfigError::new("the period is 0; use 1 us to 366 days"));
     }
     if !quota.period().subsec_nanos().is_multiple_of(1_000) {
         return Err(ConfigError::new(format!(
-            "the period {:?} is not a whole number of microseconds",
+            "the period is {:?}, not a whole number of microseconds; use 1 us to 366 days",
             quota.period()
         )));
     }
     if quota.period() > MAX_PERIOD {
         return Err(ConfigError::new(format!(
-            "the period {:?} is longer than 366 days",
+            "the period is {:?}, longer than 366 days; use 1 us to 366 days",
             quota.period()
         )));
     }
     if quota.limit() > MAX_PRODUCT {
         return Err(ConfigError::new(format!(
-            "the limit {} is beyond exact arithmetic: at most {MAX_PRODUCT}",
+            "the limit is {}, beyond exact arithmetic; use 1 to {MAX_PRODUCT}",
             quota.limit()
         )));
     }
@@ -80,7 +84,7 @@ pub(super) fn bucket(quota: &Quota) -> Result<Bucket, ConfigError> {
         })?;
     if parts.div_ceil(rate.units) > MAX_REFILL {
         return Err(ConfigError::new(format!(
-            "a burst of {capacity} at {} per {:?} takes more than ten years to come back; use a \
+            "a burst of {capacity} at {} per {:?} takes more than ten years to refill; use a \
              smaller burst or a higher rate",
             quota.limit(),
             quota.period()
@@ -91,20 +95,19 @@ pub(super) fn bucket(quota: &Quota) -> Result<Bucket, ConfigError> {
 
 /// The numbers of an algorithm that counts.
 pub(super) fn window(quota: &Quota, what: &str) -> Result<(u64, Micros), ConfigError> {
-    if quota.explicit_burst().is_some() {
+    if let Some(burst) = quota.explicit_burst() {
         return Err(ConfigError::new(format!(
-            "{what} has no burst: it holds exactly the quota's limit; leave the burst out, or use \
-             a token bucket or GCRA"
+            "{what} has no burst, and the quota sets a burst of {burst}; remove it, or use a token \
+             bucket or GCRA"
         )));
     }
     Ok((quota.limit(), micros(quota.period())))
 }
 
-/// A log sums up all that it ever admitted, and needs room to start over.
 pub(super) fn check_log(limit: u64) -> Result<(), ConfigError> {
     if limit > MAX_LOGGED {
         return Err(ConfigError::new(format!(
-            "the limit {limit} is beyond exact arithmetic: at most {MAX_LOGGED} in a sliding log"
+            "the limit is {limit}, beyond exact arithmetic; use 1 to {MAX_LOGGED} in a sliding log"
         )));
     }
     Ok(())
@@ -118,20 +121,21 @@ pub(super) fn sub_window_length(
 ) -> Result<Micros, ConfigError> {
     if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
         return Err(ConfigError::new(format!(
-            "{sub_windows} sub-windows: use 1 to {MAX_SUB_WINDOWS}"
+            "`sub_windows` is {sub_windows}; use 1 to {MAX_SUB_WINDOWS}"
         )));
     }
     if u64::from(sub_windows) > period {
         return Err(ConfigError::new(format!(
-            "{sub_windows} sub-windows in {period} us: a sub-window lasts at least one microsecond; use fewer sub-windows \
-             or a longer period"
+            "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts at \
+             least one microsecond; use fewer sub-windows or a longer period"
         )));
     }
     let length = period.div_ceil(u64::from(sub_windows));
     if length * u64::from(sub_windows) - period > period / 100 {
         return Err(ConfigError::new(format!(
-            "{sub_windows} sub-windows in {period} us: sub-windows last whole microseconds, and would make the \
-             window more than 1 % longer; use a number of sub-windows that divides the period"
+            "`sub_windows` is {sub_windows} in a period of {period} us: rounded up to whole \
+             microseconds, they make the window more than 1 % longer; use a number that divides \
+             the period"
         )));
     }
     exact(limit, length, "limit * period / sub_windows").map_err(|error| {
@@ -140,7 +144,7 @@ pub(super) fn sub_window_length(
     Ok(length)
 }
 
-/// A product that every store can compute exactly.
+/// The product, if every store can compute it exactly.
 fn exact(a: u64, b: u64, what: &str) -> Result<u64, ConfigError> {
     a.checked_mul(b).filter(|&product| product <= MAX_PRODUCT).ok_or_else(|| {
         ConfigError::new(format!(
@@ -151,6 +155,6 @@ fn exact(a: u64, b: u64, what: &str) -> Result<u64, ConfigError> {
 }
 
 fn micros(period: Duration) -> Micros {
-    // At most a year, as checked before.
+    // `check_quota` has bounded the period.
     Micros::try_from(period.as_micros()).unwrap_or(Micros::MAX)
 }

@@ -1,4 +1,4 @@
-//! Periods as people write them: whole numbers with units.
+//! The text format of periods: integers with units.
 
 use std::time::Duration;
 
@@ -46,18 +46,18 @@ fn micros(text: &str) -> Result<u64, String> {
         total = total.zip(part).and_then(|(total, part)| total.checked_add(part));
         rest = after;
         if rest.is_empty() {
-            return total.ok_or_else(|| "is too long: at most 366d are accepted".to_owned());
+            return total.ok_or_else(|| "is longer than 366d".to_owned());
         }
     }
 }
 
-/// The longest start of such bytes, and the rest.
+/// The longest prefix of bytes that belong, and the rest.
 fn split(text: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
     let end = text.bytes().position(|byte| !belongs(byte)).unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// Writes whole microseconds so that [`parse`] returns the same.
+/// Writes a period so that [`parse`] returns it again.
 pub(crate) fn write(period: Duration) -> String {
     let mut rest = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
     let mut text = String::new();

@@ -18,20 +18,23 @@ use super::{Answer, Store};
 use crate::nouns::clock::ProcessClock;
 use crate::nouns::{Check, Decision, Error, ManualClock, Micros, Op, validate_group};
 
-/// A power of two. More than there are cores, so that two threads rarely meet in one.
+/// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;
 
-/// A capped store has fewer shards, so that each has room for at least this many.
+/// The smallest cap of a shard: a store with a small cap has fewer shards.
 const MIN_PER_SHARD: usize = 64;
 
 /// The embedded store: one process, no network, the same decisions as Redis.
 ///
-/// - Exact under concurrency: each check is decided under the lock of its keys' shards.
-/// - The time is the process's own and never steps back. In a test with tokio's paused time it
-///   is paused, too.
-/// - A budget that is whole again is forgotten, a few with each operation, so memory is bounded
-///   by the keys in use: no task has to be spawned.
-/// - With a [cap](Self::max_keys), memory is bounded whatever clients do.
+/// - Decisions are exact under concurrency: each check holds the locks of its keys' shards.
+/// - The time is the process's own and never steps back.
+/// - Each operation deletes a few full budgets, so memory is bounded by the keys in use. The store
+///   spawns no task.
+/// - With a [cap](Self::max_keys), memory is bounded for any number of keys.
+///
+/// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,
+/// `tokio::time::advance` or `sleep` refills budgets at once. To set the time by hand, also
+/// backwards, use [`with_clock`](Self::with_clock).
 ///
 /// ```
 /// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
@@ -48,9 +51,9 @@ pub struct MemoryStore {
     hasher: DefaultHashBuilder,
     shards: Box<[Mutex<Shard>]>,
     clock: Clock,
-    /// Whether there is a cap on what is remembered.
+    /// Whether there is a cap on the budgets.
     capped: bool,
-    /// The shard that is next to be swept on behalf of another.
+    /// The next shard to be swept by an operation on another shard.
     idle: AtomicUsize,
 }
 
@@ -67,14 +70,14 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store without a cap.
+    /// Creates an empty store without a cap.
     #[must_use]
     pub fn new() -> Self {
         Self::build(Clock::Process(ProcessClock::new()), SHARDS, None)
     }
 
-    /// An empty store that decides by a clock set by hand, and forgets nothing because of its
-    /// age.
+    /// Creates an empty store with a clock that is set by hand. Without a cap, full budgets stay in
+    /// memory.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
         Self::build(Clock::Manual(clock), SHARDS, None)
@@ -91,16 +94,15 @@ impl MemoryStore {
         }
     }
 
-    /// Remembers at most `max_keys` budgets (a key under a limit), 1 at the least.
+    /// Sets the maximum of budgets (a key under a limit), at least 1. Default: no maximum.
     ///
-    /// When a new key finds its part of the store full, a budget that is not exhausted is
-    /// forgotten: of the next few, the one that would be whole again soonest. A key that is
-    /// refused is never forgotten in favour of a fresh one, so nobody gets rid of a refusal by
-    /// sending other keys. If all that are remembered are exhausted, a fresh key's check fails because the store
-    /// [is full](crate::Error::is_full); the tower layer answers 503 then, whatever it does when
-    /// a store fails, so that a flood of keys is no way around the limit.
+    /// When the shard of a new key is full, a budget that is not exhausted is evicted: of the next
+    /// few, the one that would be full soonest. An exhausted budget is never evicted, so a client
+    /// cannot end a denial by sending other keys. If only exhausted budgets are left, the check of
+    /// a new key fails: the store [is full](crate::Error::is_full). The tower layer answers 503
+    /// then, even if it fails open, so a flood of keys cannot bypass the limit.
     ///
-    /// Whatever the store remembers is forgotten: this is for building one.
+    /// This deletes all budgets. Call it before the first check.
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
         let mut shards = SHARDS;
@@ -110,13 +112,13 @@ impl MemoryStore {
         Self::build(self.clock, shards, Some((max_keys / shards).max(1)))
     }
 
-    /// How many budgets are remembered at the moment.
+    /// The number of budgets in the store.
     #[must_use]
     pub fn len(&self) -> usize {
         (0..self.shards.len()).map(|index| self.lock(index).len()).sum()
     }
 
-    /// Whether no budget is remembered.
+    /// Whether the store has no budgets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -142,8 +144,8 @@ impl MemoryStore {
         }
         let mut states: Vec<_> = budgets.iter_mut().map(|budget| budget.state.take()).collect();
 
-        // Whoever is refused is refused, whether there is room or not: only what will be
-        // remembered needs some. All budgets of the group are out of the table meanwhile.
+        // Only a budget that will be stored needs room, so a full shard still denies. Meanwhile,
+        // all budgets of the group are out of the table.
         let needs_room: Vec<bool> = group
             .iter()
             .zip(&states)
@@ -164,8 +166,8 @@ impl MemoryStore {
             op => decide(op),
         };
 
-        let taken = budgets.into_iter().zip(states).zip(places).zip(group);
-        for (i, (((mut budget, state), (hash, index)), check)) in taken.enumerate() {
+        let all = budgets.into_iter().zip(states).zip(places).zip(group);
+        for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
                 budget.note(op, check, verdict, now);
@@ -180,7 +182,7 @@ impl MemoryStore {
         decision
     }
 
-    /// Locks several shards, always in the same order: two groups cannot wait for each other.
+    /// Locks several shards, always in the same order, so that two groups cannot deadlock.
     fn lock_all(
         &self,
         indices: impl Iterator<Item = usize>,
@@ -189,14 +191,14 @@ impl MemoryStore {
         order.into_iter().map(|index| (index, self.lock(index))).collect()
     }
 
-    /// Forgets what has ended, a few with each operation. A shard that is through goes on with a
-    /// step for another, so that one busy key is enough to clean up after all others.
+    /// Deletes a few expired budgets. At the end of a round, also sweeps another shard, so that the
+    /// traffic of one key is enough to sweep all shards.
     fn sweep(&self, shard: &mut Shard, now: Micros) {
         if matches!(self.clock, Clock::Manual(_)) || !shard.sweep(now) {
             return;
         }
         let idle = self.idle.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
-        // Never waited for: it may be this very shard, or another thread's.
+        // Not a blocking lock: it may be this shard, or in use by another thread.
         if let Ok(mut idle) = self.shards[idle].try_lock() {
             idle.sweep_round(now);
         }
@@ -205,7 +207,7 @@ impl MemoryStore {
     /// The hash of a check's budget, and its shard.
     fn place(&self, check: &Check) -> (u64, usize) {
         let hash = shard::hash(&self.hasher, check.limit().name(), check.key().as_str());
-        // The table inside goes by the lowest and the highest bits.
+        // The table uses the lowest and the highest bits.
         (hash, (hash >> 32) as usize & (self.shards.len() - 1))
     }
 
@@ -223,8 +225,8 @@ impl MemoryStore {
 
 fn full(_: Full) -> Error {
     Error::full(
-        "the budgets it remembers are exhausted, and none of those is forgotten for a fresh key; \
-         raise MemoryStore::max_keys",
+        "its budgets are exhausted, and an exhausted budget is never evicted; raise \
+         `MemoryStore::max_keys`",
     )
 }
 

@@ -1,4 +1,4 @@
-//! The table and the shard against plain maps, over operations that grow and shrink them.
+//! Model tests: the table and the shard against plain maps, while they grow and shrink.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -13,14 +13,14 @@ use crate::algorithm::State;
 use crate::nouns::{Check, Key, Limit, Micros, Op, Quota};
 use crate::store::group::decide_one;
 
-/// A run of operations over a range of keys, so that the table grows and shrinks by hundreds.
+/// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
 #[derive(Clone, Debug)]
 enum Run {
     Add(u16, u16),
     Remove(u16, u16),
-    /// Walks over so many places, and removes what it meets at every n-th.
+    /// Walks over a number of places, and removes the entry at every n-th.
     Walk(u16, u8),
-    /// Sweeps so many times, and removes all multiples of a number.
+    /// Sweeps a number of times, and removes all multiples of a number.
     Sweep(u16, u16),
 }
 
@@ -118,7 +118,7 @@ proptest! {
             }
             now += wait;
         }
-        // All budgets are over in the end, and a few sweeps forget them.
+        // Now all budgets have expired, and sweeps delete them.
         now += 10_000_000;
         for _ in 0..40_000 {
             shard.sweep(now);

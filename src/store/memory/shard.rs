@@ -1,4 +1,4 @@
-//! One part of the embedded store: a table that forgets as it goes.
+//! One shard of the embedded store: a table of budgets that sweeps expired ones as it is used.
 
 use std::hash::BuildHasher;
 
@@ -9,25 +9,25 @@ use crate::algorithm::{Effect, State};
 use crate::nouns::{Check, Key, Limit, Micros, Op, Verdict};
 use crate::store::group::decide_one;
 
-/// How many places of the table are looked at with each operation.
+/// Places of the table that each operation sweeps.
 const SWEEP_STEP: usize = 2;
 
-/// A round of sweeping looks at this many places at least, however small the table is.
+/// The fewest places of a sweep round, even if the table is smaller.
 const MIN_ROUND: usize = 64;
 
-/// How many budgets are compared when one has to make room.
+/// Budgets that an eviction compares.
 const CANDIDATES: usize = 16;
 
-/// How many places are looked at for them: a full table must not make a check slow.
+/// The most places that an eviction looks at, so that a full table does not make a check slow.
 const MAX_LOOKS: usize = 256;
 
-/// What is remembered of one key under one limit.
+/// The entry of one key under one limit.
 pub(super) struct Budget {
     limit: Limit,
     key: Key,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
-    /// Until when a check of one unit is known to be refused.
+    /// The time until which a check of one unit is known to be denied.
     exhausted_until: Micros,
 }
 
@@ -49,8 +49,8 @@ impl Budget {
         self.state.as_ref().is_none_or(|state| state.is_over(now))
     }
 
-    /// Notes until when somebody is known to be refused: who was, and who would ask for one unit.
-    /// Only a refund or a reset takes a refusal back.
+    /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
+    /// reset ends a denial earlier.
     pub(super) fn note(&mut self, op: Op, check: &Check, verdict: &Verdict, now: Micros) {
         let known = match op {
             Op::Peek => return,
@@ -67,24 +67,23 @@ impl Budget {
     }
 }
 
-/// By which hash a budget is found.
 pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &str) -> u64 {
     hasher.hash_one((limit, key))
 }
 
-/// Nothing that is remembered may be forgotten to make room.
+/// The shard is full, and no budget may be evicted.
 #[derive(Debug)]
 pub(super) struct Full;
 
 pub(super) struct Shard {
     table: Table<Budget>,
-    /// The most budgets it may remember.
+    /// The most budgets in the table.
     cap: Option<usize>,
-    /// The next place to be swept.
+    /// The next place to sweep.
     cursor: Place,
-    /// How many places this round has looked at.
+    /// Places swept in this round.
     swept: usize,
-    /// The next place to be looked at for a budget that can make room.
+    /// The next place of an eviction.
     hand: Place,
 }
 
@@ -129,30 +128,30 @@ impl Shard {
         Ok(verdict)
     }
 
-    /// Takes the budget of a check out of the table, or a new one.
+    /// Removes the budget of a check from the table, or creates one.
     pub(super) fn take(&mut self, hash: u64, check: &Check) -> Budget {
         let found = self.table.remove(hash, |budget| budget.is_of(check));
         found.unwrap_or_else(|| Budget::new(check, None))
     }
 
-    /// Remembers a budget that is not in the table, if it has a state.
+    /// Adds a budget that is not in the table, if it has a state.
     pub(super) fn put(&mut self, hash: u64, budget: Budget) {
         if budget.state.is_some() {
             self.table.insert(hash, budget);
         }
     }
 
-    /// Makes room for `wanted` more budgets: those that have ended go first, then, of the next
-    /// few that are not exhausted, the one that ends soonest.
+    /// Makes room for `wanted` budgets. Evicts an expired budget if it finds one. Otherwise, evicts
+    /// the one that expires soonest, among a few that are not exhausted.
     pub(super) fn make_room(&mut self, wanted: usize, now: Micros) -> Result<(), Full> {
         while self.cap.is_some_and(|cap| self.table.len() + wanted > cap) {
-            let place = self.least_needed(now).ok_or(Full)?;
+            let place = self.victim(now).ok_or(Full)?;
             self.table.remove_at(place);
         }
         Ok(())
     }
 
-    fn least_needed(&mut self, now: Micros) -> Option<Place> {
+    fn victim(&mut self, now: Micros) -> Option<Place> {
         let mut least: Option<(Micros, Place)> = None;
         let mut candidates = 0;
         let start = self.hand;
@@ -162,15 +161,15 @@ impl Shard {
             }
             (self.hand, _) = self.table.next(self.hand);
             let Some(budget) = self.table.get(self.hand) else { continue };
-            let ends_at = budget.expires_at();
-            if ends_at <= now {
+            let expires_at = budget.expires_at();
+            if expires_at <= now {
                 return Some(self.hand);
             }
             if budget.exhausted_until > now {
                 continue;
             }
-            if least.is_none_or(|(soonest, _)| ends_at < soonest) {
-                least = Some((ends_at, self.hand));
+            if least.is_none_or(|(soonest, _)| expires_at < soonest) {
+                least = Some((expires_at, self.hand));
             }
             candidates += 1;
             if candidates == CANDIDATES {
@@ -180,8 +179,7 @@ impl Shard {
         least.map(|(_, place)| place)
     }
 
-    /// Looks at the next few places for budgets that have ended. Answers whether that was the
-    /// last step of a round.
+    /// Sweeps the next few places. Returns whether this was the last step of a round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
         let through = self.sweep_step(now);
         self.swept += SWEEP_STEP;
@@ -192,7 +190,7 @@ impl Shard {
         true
     }
 
-    /// As many steps as a small table needs.
+    /// Sweeps up to [`MIN_ROUND`] places, which is a full round of a small table.
     pub(super) fn sweep_round(&mut self, now: Micros) {
         for _ in 0..MIN_ROUND / SWEEP_STEP {
             if self.sweep_step(now) {

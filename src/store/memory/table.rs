@@ -1,22 +1,21 @@
-//! A hash table that grows and shrinks a little at a time.
+//! A hash table that grows and shrinks in small steps (linear hashing).
 //!
-//! One table that doubles moves all its entries at once, and frees their old place at once: with
-//! some 100,000 entries that stalled a check for 14 ms. After millions of small allocations had
-//! been freed one by one, the free of a large one made glibc's allocator join them all, for a
-//! second. So this is a row of small tables (linear hashing): the row grows and shrinks by one
-//! segment, whose entries all go to, or come from, a single other segment.
+//! A table that doubles moves all entries at once, and frees the old memory at once. With 100,000
+//! entries, that stalled a check for 14 ms. After millions of small frees, the free of a large
+//! allocation made glibc merge them all, which took a second. So this table is a row of small
+//! segments. It grows and shrinks by one segment, which exchanges entries with one other segment.
 
 use hashbrown::HashTable;
 
-/// How many entries there are for each segment before the row grows. A segment has half as many
-/// to twice as many. With 48 for each, checks of 100,000 keys in turn took a sixth longer.
+/// The average number of entries in a segment above which the row grows. A segment has half to
+/// twice as many. With 48, checks of 100,000 keys in turn took a sixth longer.
 const PER_SEGMENT: usize = 384;
 
-/// The row shrinks when its segments are this much emptier.
+/// The row shrinks when its segments have this many times fewer entries.
 const SHRINK: usize = 2;
 
-/// The lowest bits place an entry in its segment, the highest ones tell entries apart there, and
-/// those from 32 on choose the shard.
+/// The segment index starts at this bit of the hash. Inside a segment, hashbrown uses the lowest
+/// and the highest bits. The bits from 32 on choose the shard.
 const SEGMENT_BITS: u32 = 10;
 
 struct Entry<T> {
@@ -24,7 +23,7 @@ struct Entry<T> {
     value: T,
 }
 
-/// A place in the table, where an entry may be. It stays one while the table changes.
+/// A place in the table, with or without an entry. It stays valid while the table changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     segment: usize,
@@ -82,7 +81,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The place after this one, and whether it is the first one again.
+    /// The place after this one, and whether it wraps around to the first.
     pub(super) fn next(&self, place: Place) -> (Place, bool) {
         let Place { segment, bucket } = place;
         if self.segments.get(segment).is_some_and(|table| bucket + 1 < table.num_buckets()) {
@@ -94,8 +93,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Looks at the next few places of one segment, and removes the entries there that are over.
-    /// Moves on to the next segment at the end of one. Returns whether that was the last.
+    /// Removes the entries for which `is_over` holds from the next few places of one segment. At
+    /// its end, moves on to the next segment. Returns whether that was the last segment.
     pub(super) fn sweep(
         &mut self,
         from: &mut Place,
@@ -120,7 +119,7 @@ impl<T> Table<T> {
         }
         let through = end >= segment.num_buckets();
         if through {
-            // What is nearly empty gives its memory back.
+            // A nearly empty segment frees memory.
             if segment.len() < segment.capacity() / 8 {
                 segment.shrink_to(segment.len() * 2, |entry| entry.hash);
             }
@@ -135,7 +134,7 @@ impl<T> Table<T> {
         through && from.segment == 0
     }
 
-    /// How many entries the largest segment has: no operation moves more.
+    /// The size of the largest segment: no operation moves more entries.
     #[cfg(test)]
     pub(super) fn longest_move(&self) -> usize {
         self.segments.iter().map(HashTable::len).max().unwrap_or_default()
@@ -154,7 +153,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// One segment more: it takes its entries from its buddy.
+    /// Adds a segment, with entries of its buddy.
     fn split(&mut self) {
         let new = self.segments.len();
         let Some(buddy) = self.segments.get_mut(buddy(new)) else { return };
@@ -165,7 +164,7 @@ impl<T> Table<T> {
         self.segments.push(segment);
     }
 
-    /// One segment less: its buddy takes its entries.
+    /// Removes the last segment. Its entries move to its buddy.
     fn merge(&mut self) {
         let Some(last) = self.segments.pop() else { return };
         let buddy = buddy(self.segments.len());
@@ -181,15 +180,15 @@ impl<T> Table<T> {
     }
 }
 
-/// The segment of a hash among so many: by as many bits as number them all, or, where there is no
-/// such segment yet, by one less.
+/// The segment of a hash: by as many bits as number all segments, or by one bit less if that
+/// segment does not exist yet.
 fn index(hash: u64, segments: usize) -> usize {
     let mask = segments.next_power_of_two() - 1;
     let index = (hash >> SEGMENT_BITS) as usize & mask;
     if index < segments { index } else { index & (mask >> 1) }
 }
 
-/// The segment that had the entries of a new one: the same number without its highest bit.
+/// The segment that a new one splits: its number without the highest bit.
 fn buddy(new: usize) -> usize {
     new ^ (1 << new.ilog2())
 }

@@ -1,7 +1,7 @@
-//! What runs in the background of leases: charging blocks, and giving back what is not spent.
+//! Background tasks: charging blocks, and refunding units that are not spent.
 //!
-//! Each of these ends with its runtime, wherever it is then. So each leaves its lease usable when
-//! it is dropped.
+//! A task ends with its runtime, at any await. So each guard leaves its stock usable when it is
+//! dropped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use super::stock::{Stock, Unspent};
 use crate::nouns::{Check, Error, Key, Limit, Op};
 use crate::store::Store;
 
-/// A block that is requested.
+/// Guards a charge of a block that is in flight.
 pub(super) struct Refilling<S: Store> {
     shared: Weak<Shared<S>>,
     pub(super) block: Check,
@@ -25,7 +25,7 @@ impl<S: Store> Refilling<S> {
         Self { shared: Arc::downgrade(shared), block }
     }
 
-    /// The store answered, and the stock knows.
+    /// Disarms the guard: the store answered, and the stock is up to date.
     pub(super) fn end(mut self) {
         self.shared = Weak::new();
     }
@@ -39,29 +39,29 @@ impl<S: Store> Drop for Refilling<S> {
     }
 }
 
-/// A block that is being given back. Its stock gets no other block meanwhile.
-pub(super) struct GivenBack<S: Store> {
+/// Guards a refund of a block. Its stock charges no other block until then.
+pub(super) struct Refunding<S: Store> {
     shared: Weak<Shared<S>>,
     refund: Check,
 }
 
-impl<S: Store> GivenBack<S> {
+impl<S: Store> Refunding<S> {
     pub(super) fn new(shared: Weak<Shared<S>>, limit: &Limit, key: &Key, unspent: Unspent) -> Self {
         let Unspent { units, receipt } = unspent;
         Self { shared, refund: Check::new(limit, key).cost(units).of(receipt) }
     }
 }
 
-impl<S: Store> Drop for GivenBack<S> {
+impl<S: Store> Drop for Refunding<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.with_known(&self.refund, Stock::returned);
+            shared.with_known(&self.refund, Stock::refunded);
         }
     }
 }
 
-/// Gives blocks back, one after another. Returns the first error.
-pub(super) async fn give_back<S: Store>(store: &S, blocks: Vec<GivenBack<S>>) -> Result<(), Error> {
+/// Refunds blocks, one after another. Returns the first error.
+pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Result<(), Error> {
     let mut result = Ok(());
     for block in blocks {
         let answer = store.apply(Op::Refund, std::slice::from_ref(&block.refund)).await;
@@ -70,7 +70,7 @@ pub(super) async fn give_back<S: Store>(store: &S, blocks: Vec<GivenBack<S>>) ->
     result
 }
 
-/// Gives back stale units, until there are no leases, or its runtime ends.
+/// The reaper task: refunds stale units until there are no stocks, or its runtime ends.
 pub(super) struct Reaping<S: Store>(Weak<Shared<S>>);
 
 impl<S: Store> Reaping<S> {
@@ -84,7 +84,7 @@ impl<S: Store> Reaping<S> {
             let Some(shared) = self.0.upgrade() else { return };
             let now = Instant::now();
             let unspent = shared.take(&self.0, |stock| stock.take_stale(now));
-            drop(give_back(&*shared.store, unspent).await);
+            drop(refund(&*shared.store, unspent).await);
             if shared.is_empty() {
                 return;
             }
@@ -95,7 +95,7 @@ impl<S: Store> Reaping<S> {
 impl<S: Store> Drop for Reaping<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
-            shared.is_reaped.store(false, Ordering::Release);
+            shared.has_reaper.store(false, Ordering::Release);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of leases.
+//! The settings of `Prefetch`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,21 +14,21 @@ use crate::algorithm::{LeakyBucket, Mode, Rule};
 use crate::nouns::{ConfigError, Limit};
 use crate::store::Store;
 
-/// Young enough that a key that has gone cold has its units back soon.
+/// Short, so that the units of a key that is no longer hot are soon given back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);
 
 const MIN_MAX_AGE: Duration = Duration::from_millis(50);
 
 const MAX_MAX_AGE: Duration = Duration::from_secs(10);
 
-/// What part of a limit's capacity one block is at most.
+/// The default block is at most the capacity divided by this.
 const DEFAULT_PART: u64 = 10;
 
 /// The settings of [`Prefetch`].
 #[must_use = "a builder does nothing until the store is built"]
 pub struct PrefetchBuilder<S> {
     store: S,
-    /// Each with its largest block, if that is set.
+    /// Each limit with its largest block, if that is set.
     limits: Vec<(Limit, Option<u64>)>,
     max_age: Duration,
 }
@@ -38,38 +38,39 @@ impl<S: Store> PrefetchBuilder<S> {
         Self { store, limits: Vec::new(), max_age: DEFAULT_MAX_AGE }
     }
 
-    /// Leases hot keys under this limit, in blocks of at most a tenth of its capacity.
+    /// Prefetches units of hot keys under this limit, in blocks of at most a tenth of its capacity.
     pub fn limit(mut self, limit: &Limit) -> Self {
         self.limits.push((limit.clone(), None));
         self
     }
 
-    /// Leases hot keys under this limit, in blocks of at most so many units: 8 to the limit's
-    /// capacity.
+    /// Prefetches units of hot keys under this limit, in blocks of at most `block` units: 8 to the
+    /// limit's capacity.
     pub fn limit_up_to(mut self, limit: &Limit, block: u32) -> Self {
         self.limits.push((limit.clone(), Some(block.into())));
         self
     }
 
-    /// How old a block may become before what is left of it is given back: 50 ms to 10 s, 250 ms
-    /// if this is not set.
+    /// Sets how long a block may be spent. Then the rest of it is given back. Range: 50 ms to 10 s.
+    /// Default: 250 ms.
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
         self
     }
 
-    /// The store.
+    /// Builds the store.
     ///
     /// # Errors
     ///
-    /// If there is no limit, one cannot be leased, or a number is out of range.
+    /// Returns an error if there is no limit, a limit cannot be prefetched, or a number is out of
+    /// range.
     pub fn build(self) -> Result<Prefetch<S>, ConfigError> {
         if self.limits.is_empty() {
-            return Err(ConfigError::new("nothing is leased: name a limit with `.limit(...)`"));
+            return Err(ConfigError::new("no limit is prefetched; name one with `.limit(...)`"));
         }
         if !(MIN_MAX_AGE..=MAX_MAX_AGE).contains(&self.max_age) {
             return Err(ConfigError::new(format!(
-                "the leases' maximum age of {:?} is not between {MIN_MAX_AGE:?} and {MAX_MAX_AGE:?}",
+                "`max_age` is {:?}; use {MIN_MAX_AGE:?} to {MAX_MAX_AGE:?}",
                 self.max_age
             )));
         }
@@ -78,7 +79,8 @@ impl<S: Store> PrefetchBuilder<S> {
             let max = largest_block(&limit, block).map_err(|error| error.of_limit(limit.name()))?;
             let name = limit.name().to_owned();
             if limits.insert(name, (limit.clone(), max)).is_some() {
-                return Err(ConfigError::new("it is named twice").of_limit(limit.name()));
+                return Err(ConfigError::new("the limit is named twice; name it once")
+                    .of_limit(limit.name()));
             }
         }
         Ok(Prefetch {
@@ -87,7 +89,7 @@ impl<S: Store> PrefetchBuilder<S> {
                 settings: Settings { limits, max_age: self.max_age },
                 hasher: DefaultHashBuilder::default(),
                 shards: (0..SHARDS).map(|_| Default::default()).collect(),
-                is_reaped: AtomicBool::new(false),
+                has_reaper: AtomicBool::new(false),
             }),
         })
     }
@@ -97,14 +99,14 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
     match limit.rule() {
         Rule::SlidingLog(_) => {
             return Err(ConfigError::new(
-                "a sliding log promises to be exact, and a lease would break that: use another \
-                 algorithm, or do not lease it",
+                "a sliding log is exact, and prefetching would break that; use another algorithm, \
+                 or do not prefetch it",
             ));
         }
         Rule::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => {
             return Err(ConfigError::new(
-                "a leaky bucket lets checks leave one by one, and a lease would let a block go at \
-                 once: use `leaky_bucket_meter`, or do not lease it",
+                "a leaky bucket lets checks leave one by one, and prefetching would let a block \
+                 leave at once; use `leaky_bucket_meter`, or do not prefetch it",
             ));
         }
         _ => {}
@@ -113,8 +115,8 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
     let max = block.unwrap_or(capacity / DEFAULT_PART);
     if max < MIN_BLOCK || max > capacity {
         return Err(ConfigError::new(format!(
-            "a block of {max} units is not between {MIN_BLOCK} and its capacity of {capacity}: a \
-             limit as small as that is not worth a lease, or set the block with `limit_up_to`"
+            "the block is {max} units; use {MIN_BLOCK} to the capacity of {capacity} with \
+             `limit_up_to`, or do not prefetch a limit as small as this"
         )));
     }
     Ok(max)

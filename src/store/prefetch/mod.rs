@@ -1,4 +1,4 @@
-//! Units of a hot key, charged in blocks and spent in this process.
+//! Prefetching: units of a hot key are charged in blocks and spent in this process.
 
 mod background;
 mod builder;
@@ -15,40 +15,41 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
-use self::background::{GivenBack, Reaping, Refilling, give_back};
+use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Stock, Unspent};
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Key, Limit, Op, validate_group};
 
-/// A power of two: two threads rarely meet in one.
+/// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
 
-/// A store that charges units of a hot key in blocks, and spends them in this process: for one key
-/// with more checks than a round trip each is worth.
+/// A store that charges units of a hot key in blocks and spends them in this process. It is for
+/// keys with too many checks for one round trip each.
 ///
-/// A key that is asked for often gets a *lease*: a block of units, charged from the store behind
-/// in one check, as many as the key needs in about 50 ms. Its checks are then decided here, in
-/// nanoseconds, and say so: their [source](Decision::source) is
-/// [`Source::Prefetched`](crate::decision::Source::Prefetched). The next block is charged in the background before the
-/// last one is spent. Keys that are not hot are asked as ever, and so is whatever does not fit into
-/// what is left of a block.
+/// The first checks of a key go to the wrapped store. A hot key then gets a *block* of units,
+/// charged in one check: the units that it needs in about 50 ms. This process decides its checks in
+/// nanoseconds, with the [source](Decision::source)
+/// [`Source::Prefetched`](crate::decision::Source::Prefetched). A background task charges the next
+/// block before the last one is spent. All other checks go to the store: those of keys that are not
+/// hot, and those that cost more than the block has left.
 ///
-/// **What it costs.** Never more is admitted than was charged. But a unit can be spent later than it
-/// was charged, and that bends the algorithm's promise within two bounds:
+/// **Guarantee.** The allowed units never exceed the charged units. But a unit can be spent later
+/// than it was charged, which weakens the algorithm's guarantee within two bounds:
 ///
-/// - *Stranded*: at any time each replica can spend at most one block of a key, charged and not
-///   spent. Others may be refused meanwhile. What is left of it may be spent until no block was
-///   charged for [`max_age`](PrefetchBuilder::max_age) (250 ms if this is not set), is given back
-///   within half of that time more, and at [`release`](Self::release). If a replica dies, or the key
-///   is reset while a block is being charged, the block is lost, and comes back as spent units do.
-/// - *Exceeded*: in any interval, at most one block for each replica more is admitted than the
-///   algorithm promises: what was charged before the interval, and spent in it.
+/// - *Stranded*: at any time, each replica has at most one charged block of a key left to spend.
+///   Other checks may be denied meanwhile. The block can be spent until no block has been charged
+///   for [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most
+///   half that time later, or at [`release`](Self::release). If the replica dies, or the key is
+///   reset while a block is being charged, the block is lost: its units refill like spent ones.
+/// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
+///   guarantees: units that were charged before the interval and spent in it.
 ///
-/// A block is a tenth of the capacity at most, or [what is set](PrefetchBuilder::limit_up_to). Where
-/// the promise itself would be broken, a limit is refused when the store is built: the sliding
-/// log, whose promise is exactness, and the leaky bucket as a queue, whose checks leave one by one.
-/// So is a layer that has a leased limit beside others, because those are charged all or none.
+/// A block is at most a tenth of the capacity, unless [set](PrefetchBuilder::limit_up_to)
+/// otherwise. Two algorithms cannot be prefetched, and are an error of the builder: the sliding
+/// log, which is exact, and the leaky bucket as a queue, which lets checks leave one by one. A
+/// layer with a prefetched limit and others is an error, too, because a layer charges all of its
+/// limits or none.
 ///
 /// ```no_run
 /// use tollgate::store::Prefetch;
@@ -56,11 +57,11 @@ const SHARDS: usize = 64;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let everybody = Limit::token_bucket("everybody", Quota::per_second(50_000))?;
+/// let public = Limit::token_bucket("public", Quota::per_second(50_000))?;
 /// let redis = RedisStore::connect("redis://127.0.0.1/").await?;
-/// let store = Prefetch::builder(redis).limit(&everybody).build()?;
+/// let store = Prefetch::builder(redis).limit(&public).build()?;
 /// let limiter = RateLimiter::new(store.clone());
-/// // ... and after the last request:
+/// // After the last request:
 /// store.release().await?;
 /// # Ok(())
 /// # }
@@ -74,8 +75,8 @@ struct Shared<S: Store> {
     settings: Settings,
     hasher: DefaultHashBuilder,
     shards: Box<[Mutex<HashTable<Entry>>]>,
-    /// Whether somebody takes back what nobody spends.
-    is_reaped: AtomicBool,
+    /// Whether a task refunds stale units.
+    has_reaper: AtomicBool,
 }
 
 struct Settings {
@@ -91,22 +92,22 @@ struct Entry {
 }
 
 impl<S: Store> Prefetch<S> {
-    /// Leases of what `store` has.
+    /// Returns a builder that wraps `store`.
     pub fn builder(store: S) -> PrefetchBuilder<S> {
         PrefetchBuilder::new(store)
     }
 
-    /// Gives all units back that were charged and not spent: for the end of a service, after its
-    /// last request.
+    /// Gives back all prefetched units that are not spent. Call it at shutdown, after the last
+    /// request.
     ///
-    /// The last handle that is dropped does so too, as far as the runtime lets it.
+    /// Dropping the last handle does the same in a background task, if the runtime still runs it.
     ///
     /// # Errors
     ///
-    /// The first error of the store behind. The other units are given back all the same.
+    /// Returns the first error of the wrapped store. The other units are given back all the same.
     pub async fn release(&self) -> Result<(), Error> {
         let unspent = self.shared.take(&Arc::downgrade(&self.shared), Stock::take_all);
-        give_back(&*self.shared.store, unspent).await
+        refund(&*self.shared.store, unspent).await
     }
 }
 
@@ -126,20 +127,20 @@ impl<S: Store> Store for Prefetch<S> {
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
-        let leased = limits.iter().find(|limit| self.shared.settings.prefetches(limit));
-        if let (Some(leased), 2..) = (leased, limits.len()) {
-            return Err(ConfigError::new(ALONE).of_limit(leased.name()));
+        let prefetched = limits.iter().find(|limit| self.shared.settings.prefetches(limit));
+        if let (Some(prefetched), 2..) = (prefetched, limits.len()) {
+            return Err(ConfigError::new(ALONE).of_limit(prefetched.name()));
         }
         self.shared.store.check_limits(limits)
     }
 }
 
-const ALONE: &str = "it is leased, and a lease cannot be charged together with other limits, all or \
-                     none: give it a layer of its own, or do not lease it";
+const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it a \
+                     layer of its own, or do not prefetch it";
 
 impl Settings {
     fn prefetches(&self, limit: &Limit) -> bool {
-        self.limits.get(limit.name()).is_some_and(|(leased, _)| leased.decides_as(limit))
+        self.limits.get(limit.name()).is_some_and(|(known, _)| known.decides_as(limit))
     }
 
     fn check_group(&self, group: &[Check]) -> Result<(), Error> {
@@ -153,8 +154,8 @@ impl Settings {
 }
 
 impl<S: Store> Shared<S> {
-    /// The largest block of a charge's limit, if it is leased. A limit of the same name with another
-    /// quota is not.
+    /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
+    /// another quota is not prefetched.
     fn max_block(&self, check: &Check) -> Option<u64> {
         let (limit, max) = self.settings.limits.get(check.limit().name())?;
         limit.decides_as(check.limit()).then_some(*max)
@@ -163,8 +164,8 @@ impl<S: Store> Shared<S> {
     fn apply_prefetching(self: &Arc<Self>, op: Op, check: &Check, max: u64) -> Answer {
         let now = Instant::now();
         match op {
-            // Leases are only for where somebody can see to them.
-            Op::Charge if check.units() > 0 && self.is_seen_to() => {
+            // Without a reaper, unspent units would be stranded.
+            Op::Charge if check.units() > 0 && self.ensure_reaper() => {
                 let (decision, wanted) = self.with_stock(check, now, |stock| {
                     let decision = stock.spend(check.units(), max, now);
                     (decision, stock.wants(max, now))
@@ -181,7 +182,7 @@ impl<S: Store> Shared<S> {
                     return Answer::ready(Ok(decision));
                 }
             }
-            // What was charged in advance is forgotten with the rest.
+            // A reset voids the prefetched units, too.
             Op::Reset => self.forget(check),
             Op::Charge | Op::Refund => {}
         }
@@ -196,23 +197,24 @@ impl<S: Store> Shared<S> {
             let asked = Instant::now();
             let block = std::slice::from_ref(&refilling.block);
             let answer = shared.store.apply(Op::Charge, block).await;
-            let lost = shared.granted(&refilling.block, answer, asked);
+            let lost = shared.stock_up(&refilling.block, answer, asked);
             refilling.end();
-            // Units that cannot be given back are spent: fewer are allowed, not more.
-            drop(give_back(&*shared.store, lost.into_iter().collect()).await);
+            // If the refund fails, fewer units are allowed, not more.
+            drop(refund(&*shared.store, lost.into_iter().collect()).await);
         };
         if let Ok(runtime) = Runtime::try_current() {
             runtime.spawn(refill);
         }
     }
 
-    /// Enters what the store said to a block. Returns the block if its lease is gone.
-    fn granted(
+    /// Adds a charged block to its stock, or notes the denial. Returns the block if the stock is
+    /// gone.
+    fn stock_up(
         self: &Arc<Self>,
         block: &Check,
         answer: Result<Decision, Error>,
         asked: Instant,
-    ) -> Option<GivenBack<S>> {
+    ) -> Option<Refunding<S>> {
         let units = block.units();
         let granted = answer.ok().filter(Decision::allowed);
         let (hash, mut entries) = self.shard(block);
@@ -226,17 +228,17 @@ impl<S: Store> Shared<S> {
                 entry.stock.deny(Instant::now());
                 None
             }
-            // It was reset meanwhile. If the block was charged before that, its receipt is void.
+            // The key was reset meanwhile. If that was after the charge, the receipt is void.
             (_, Some(decision)) => {
                 let receipt = decision.receipt()?;
                 let unspent = Unspent { units, receipt };
-                Some(GivenBack::new(Weak::new(), block.limit(), block.key(), unspent))
+                Some(Refunding::new(Weak::new(), block.limit(), block.key(), unspent))
             }
             (None, None) => None,
         }
     }
 
-    /// Does something to a key's lease, if it has one.
+    /// Calls `act` with a key's stock, if it has one.
     fn with_known(&self, check: &Check, act: impl FnOnce(&mut Stock)) {
         let (hash, mut entries) = self.shard(check);
         if let Some(entry) = entries.find_mut(hash, |entry| entry.is_of(check)) {
@@ -268,7 +270,7 @@ impl<S: Store> Shared<S> {
 
     fn shard(&self, check: &Check) -> (u64, MutexGuard<'_, HashTable<Entry>>) {
         let hash = self.hash(check.limit(), check.key());
-        // The table inside goes by the lowest and the highest bits.
+        // The table uses the lowest and the highest bits.
         (hash, lock(&self.shards[(hash >> 32) as usize & (SHARDS - 1)]))
     }
 
@@ -276,18 +278,18 @@ impl<S: Store> Shared<S> {
         self.hasher.hash_one((limit.name(), key))
     }
 
-    /// What `take` takes out of all leases. Those that are idle are forgotten.
+    /// Collects the units that `take` removes from all stocks. Removes idle stocks.
     fn take(
         &self,
         this: &Weak<Self>,
         mut take: impl FnMut(&mut Stock) -> Vec<Unspent>,
-    ) -> Vec<GivenBack<S>> {
+    ) -> Vec<Refunding<S>> {
         let now = Instant::now();
         let mut unspent = Vec::new();
         for shard in &self.shards {
             lock(shard).retain(|Entry { limit, key, stock }| {
                 let blocks = take(stock).into_iter();
-                unspent.extend(blocks.map(|it| GivenBack::new(Weak::clone(this), limit, key, it)));
+                unspent.extend(blocks.map(|it| Refunding::new(Weak::clone(this), limit, key, it)));
                 !stock.is_idle(now, self.settings.max_age)
             });
         }
@@ -298,14 +300,13 @@ impl<S: Store> Shared<S> {
         self.shards.iter().all(|shard| lock(shard).is_empty())
     }
 
-    /// Whether what nobody asks for any more is forgotten, and what nobody spends is given back:
-    /// by a task, as long as there is anything.
-    fn is_seen_to(self: &Arc<Self>) -> bool {
-        if self.is_reaped.load(Ordering::Acquire) {
+    /// Spawns the reaper if there is none. Returns false outside a runtime.
+    fn ensure_reaper(self: &Arc<Self>) -> bool {
+        if self.has_reaper.load(Ordering::Acquire) {
             return true;
         }
         let Ok(runtime) = Runtime::try_current() else { return false };
-        if !self.is_reaped.swap(true, Ordering::AcqRel) {
+        if !self.has_reaper.swap(true, Ordering::AcqRel) {
             let reaping = Reaping::new(self);
             runtime.spawn(reaping.run(self.settings.max_age.checked_div(2).unwrap_or_default()));
         }
@@ -318,7 +319,7 @@ impl<S: Store> Drop for Shared<S> {
         let unspent = self.take(&Weak::new(), Stock::take_all);
         if let (Ok(runtime), false) = (Runtime::try_current(), unspent.is_empty()) {
             let store = Arc::clone(&self.store);
-            runtime.spawn(async move { drop(give_back(&*store, unspent).await) });
+            runtime.spawn(async move { drop(refund(&*store, unspent).await) });
         }
     }
 }
@@ -334,7 +335,7 @@ impl Entry {
 }
 
 impl<S: Store> Clone for Prefetch<S> {
-    /// A handle on the same leases.
+    /// Returns a handle on the same prefetched units.
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
@@ -357,12 +358,11 @@ mod tests {
     use crate::store::MemoryStore;
 
     #[tokio::test(start_paused = true)]
-    async fn keys_that_were_never_hot_are_forgotten() {
+    async fn cold_keys_are_removed() {
         let limit = Limit::gcra("api", Quota::per_second(1_000)).unwrap();
         let store = Prefetch::builder(MemoryStore::new()).limit(&limit).build().unwrap();
         for number in 0..1_000_u64 {
-            let decision =
-                store.apply(Op::Charge, &[Check::new(&limit, &Key::from(number)).cost(1)]).await;
+            let decision = store.apply(Op::Charge, &[Check::new(&limit, Key::from(number))]).await;
             assert!(decision.unwrap().allowed());
         }
         let known = || store.shared.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();

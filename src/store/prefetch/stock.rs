@@ -1,4 +1,4 @@
-//! One lease: units that were charged in advance, and how many it should be. No clock, no I/O.
+//! The stock of one key: its prefetched units, and the size of its next block. No clock, no I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,44 +7,44 @@ use tokio::time::Instant;
 
 use crate::nouns::{Decision, Outcome, Receipt, Source, Verdict, later};
 
-/// How much of a key's traffic a block is to cover: so long, about, until the store is asked again.
+/// The time that one block should last.
 const COVERED: Duration = Duration::from_millis(50);
 
-/// Over how long a key's rate is measured, at least.
+/// The shortest time over which a key's rate is measured.
 const MEASURED: Duration = Duration::from_millis(10);
 
-/// A key that would get less is not worth a lease.
+/// The smallest block: below it, a key is not hot enough for prefetching.
 pub(super) const MIN_BLOCK: u64 = 8;
 
-/// How long the store is not asked for a block after it had none.
+/// The pause after the store denied a block.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Units to be given back, of one block.
+/// The unspent units of one block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unspent {
     pub(super) units: u32,
     pub(super) receipt: Receipt,
 }
 
-/// What is known of one key under a leased limit.
+/// The state of one key under a prefetched limit.
 #[derive(Debug)]
 pub(super) struct Stock {
-    /// What was charged and not spent, the oldest first: that is spent first.
+    /// Charged and unspent units. The oldest block is first and is spent first.
     blocks: VecDeque<Unspent>,
-    /// When those have to be given back.
+    /// The time from which the units may not be spent any more.
     expires: Instant,
-    /// What the store said when it granted the last block, and when that was.
+    /// The decision that charged the last block, and the time of its request.
     granted: Option<(Decision, Instant)>,
-    /// Units that were asked for since `since`.
+    /// Units that checks asked for since `since`.
     demand: u64,
     since: Instant,
-    /// The last block that was asked for.
+    /// The size of the last requested block.
     block: u64,
-    /// Whether one is being asked for.
+    /// Whether the charge of a block is in flight.
     refilling: bool,
-    /// Blocks that are being given back.
-    returning: usize,
-    /// One that was refused is not asked for again before.
+    /// The number of blocks whose refund is in flight.
+    refunding: usize,
+    /// The earliest time of the next request, after a denial.
     paused_until: Instant,
 }
 
@@ -58,20 +58,20 @@ impl Stock {
             since: now,
             block: 0,
             refilling: false,
-            returning: 0,
+            refunding: 0,
             paused_until: now,
         }
     }
 
-    /// Spends `cost` units, if they are there. A cost that no block of `max` units can serve is no
-    /// demand for one.
+    /// Spends `cost` units if the stock has them. A cost above `max`, the largest block, does not
+    /// count as demand.
     pub(super) fn spend(&mut self, cost: u32, max: u64, now: Instant) -> Option<Decision> {
         let decision = self.peek(cost, now);
         if u64::from(cost) <= max {
             self.demand = self.demand.saturating_add(cost.into());
         }
         let decision = decision?;
-        // As if these units alone had been charged, when the oldest of their blocks was.
+        // The receipt has the time of the oldest block that these units come from.
         let oldest = self.blocks.front()?.receipt;
         let mut wanted = cost;
         while let Some(block) = self.blocks.front_mut() {
@@ -86,7 +86,7 @@ impl Stock {
         Some(decision.charged(cost, oldest.charged_at()))
     }
 
-    /// What [`spend`](Self::spend) would answer.
+    /// Returns the decision that [`spend`](Self::spend) would return. Changes nothing.
     pub(super) fn peek(&self, cost: u32, now: Instant) -> Option<Decision> {
         let left = self.units().checked_sub(cost.into()).filter(|_| now < self.expires)?;
         let (decision, granted) = self.granted.as_ref()?;
@@ -96,18 +96,17 @@ impl Stock {
         let verdict = Verdict::new(verdict.limit().clone(), outcome, 0);
         let decision = Decision::from(verdict).made_at(decision.decided_at());
         let elapsed = now.saturating_duration_since(*granted);
-        Some(decision.repeated_after(elapsed).from_source(Source::Prefetched))
+        Some(decision.repeated_after(elapsed).with_source(Source::Prefetched))
     }
 
-    /// The block that is to be charged now, so that there are `max` units at most: none if there
-    /// is enough, the key is not asked for often enough, one is in flight, or what is left of the
-    /// last ones goes back.
+    /// The units to charge now, so that the stock has at most `max`. `None` if the stock suffices,
+    /// the key is not hot, a charge or a refund is in flight, or the units are stale.
     pub(super) fn wants(&mut self, max: u64, now: Instant) -> Option<u32> {
         let left = self.units();
         let is_stale = left > 0 && now >= self.expires;
         let measured = now.saturating_duration_since(self.since);
         let enough = left > self.block / 2;
-        let is_busy = self.refilling || self.returning > 0 || is_stale;
+        let is_busy = self.refilling || self.refunding > 0 || is_stale;
         if is_busy || enough || measured < MEASURED || now < self.paused_until {
             return None;
         }
@@ -123,13 +122,13 @@ impl Stock {
         Some(missing)
     }
 
-    /// Whether a block is being asked for.
+    /// Whether the charge of a block is in flight.
     pub(super) const fn is_refilling(&self) -> bool {
         self.refilling
     }
 
-    /// The store granted a block that was asked for at `asked`. What is left of the last ones is
-    /// spent along with it: all together are one block at most.
+    /// Adds a block that was requested at `asked`. Units of earlier blocks are spent along with it:
+    /// together they are at most one block.
     pub(super) fn grant(
         &mut self,
         units: u32,
@@ -143,38 +142,38 @@ impl Stock {
         self.granted = Some((decision.clone(), asked));
     }
 
-    /// The store did not grant a block.
+    /// Notes that the store did not charge a block.
     pub(super) fn deny(&mut self, now: Instant) {
         self.refilling = false;
         self.paused_until = later(now, PAUSE);
     }
 
-    /// Takes out the units that may not be spent any more, to be given back. While a block is being
-    /// asked for they stay: they are spent along with it, or go when it is refused.
+    /// Removes stale units, to be refunded. While the charge of a block is in flight they stay:
+    /// they are spent along with the block, or removed after its denial.
     pub(super) fn take_stale(&mut self, now: Instant) -> Vec<Unspent> {
         if now < self.expires || self.refilling { Vec::new() } else { self.take_all() }
     }
 
-    /// Takes out all units, to be given back.
+    /// Removes all units, to be refunded.
     pub(super) fn take_all(&mut self) -> Vec<Unspent> {
-        self.returning += self.blocks.len();
+        self.refunding += self.blocks.len();
         self.blocks.drain(..).collect()
     }
 
-    /// A block was given back, or could not be.
-    pub(super) fn returned(&mut self) {
-        self.returning = self.returning.saturating_sub(1);
+    /// Notes the end of a refund, successful or not.
+    pub(super) fn refunded(&mut self) {
+        self.refunding = self.refunding.saturating_sub(1);
     }
 
     fn units(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.units)).sum()
     }
 
-    /// Whether nobody has asked for a while, so that it can be forgotten.
+    /// Whether the key had no checks for longer than `max_age`, so that the stock can be removed.
     pub(super) fn is_idle(&self, now: Instant, max_age: Duration) -> bool {
         self.blocks.is_empty()
             && !self.refilling
-            && self.returning == 0
+            && self.refunding == 0
             && now.saturating_duration_since(self.since.max(self.expires)) > max_age
     }
 }

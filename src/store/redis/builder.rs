@@ -1,4 +1,4 @@
-//! The settings of a Redis store.
+//! The settings of `RedisStore`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
 use crate::telemetry::RedisEvents;
 
-/// Where a URL is not given.
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
 const DEFAULT_PREFIX: &str = "tollgate";
 
-/// Long against a round trip in a data centre, short against a user's patience.
+/// Much longer than a round trip in a data centre, and short enough for a user.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(250);
 
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
@@ -33,10 +32,10 @@ const DEFAULT_LANES: usize = 1;
 
 const MAX_LANES: usize = 16;
 
-/// How long another replica's refund may go unseen.
+/// The longest time for which this store misses another replica's refund.
 const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
 
-/// More requests than a replica serves at a time, and a few megabytes.
+/// More requests than a replica serves at once. The checks need a few megabytes.
 const DEFAULT_MAX_WAITING: usize = 16_384;
 
 /// The settings of a [`RedisStore`].
@@ -82,91 +81,92 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// The Redis to use: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS,
-    /// which needs the feature `tls`.
+    /// Sets the URL of Redis: `redis://[user:password@]host[:port][/database]`, or `rediss://` for
+    /// TLS, which needs the feature `tls`. Default: `redis://127.0.0.1/`.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = Source::Url(url.into());
         self
     }
 
-    /// The CA and the client certificate of a `rediss://` URL, in place of the operating system's
-    /// CAs and no certificate.
+    /// Sets the CA and the client certificate for a `rediss://` URL. Default: the operating
+    /// system's CAs and no client certificate.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// A pool that the application already has, instead of a URL. One connection of it is kept
-    /// checked out for each [lane](Self::lanes), so it has to hold at least one more.
+    /// Sets a pool of the application, in place of a URL. The store keeps one connection of it for
+    /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of
+    /// lanes.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.source = Source::Pool(pool);
         self
     }
 
-    /// What every key starts with: 1 to 64 printable ASCII characters without spaces and braces.
-    /// Two stores share their budgets if they use the same prefix.
+    /// Sets the prefix of every key: 1 to 64 printable ASCII characters without spaces and braces.
+    /// Default: `tollgate`. Stores with the same prefix share their budgets.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a check may take, connecting included, before it fails: more than nothing, and at
-    /// most a minute.
+    /// Sets the deadline of a check, including the time to connect. Default: 250 ms. Range: more
+    /// than zero, at most a minute, because a longer deadline hangs requests.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// On how many connections checks leave, 1 to 16. A key always leaves on the same.
+    /// Sets the number of lanes: connections with a queue each. Range: 1 to 16. Default: 1. All
+    /// checks of a key use the same lane.
     ///
-    /// One, the default, keeps a Redis nearby busy, since checks leave together: on the same
-    /// machine, more were not measurably faster. They make batches smaller.
+    /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
+    /// smaller batches. On the same machine, they were not measurably faster.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// Sets how many checks may wait for an answer, queued or in flight. Default: 16,384. Beyond
-    /// that a check fails at once: the store [is overloaded](crate::Error::is_overloaded). A check
-    /// whose caller gave it up counts until its batch is over. The bound is divided among the lanes,
-    /// and the second half of that is not for a key that more than 256 of the checks in the newest
-    /// batch are of, so that a single hot key does not crowd out the others.
+    /// Sets the most checks that are queued or in flight, at least 1. Default: 16,384.
+    ///
+    /// When the queue is full, a check fails at once: the store
+    /// [is overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends.
+    /// The maximum is divided among the lanes. Past half full, a lane rejects a key with more than
+    /// 256 checks in the newest batch. So one hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
         self.max_waiting = checks;
         self
     }
 
-    /// How long a check that was refused is refused without asking Redis, where its `retry_after`
-    /// is not over before. A refund or a reset by this store counts at once, one by another replica
-    /// only after this time. Zero asks Redis each time. For more settings, set this to zero and put
-    /// a [`DenyCache`](crate::store::DenyCache) around the store.
+    /// Sets how long an identical check is denied again without asking Redis, at most until its
+    /// `retry_after` has passed. Default: 1 second. Zero always asks Redis.
+    ///
+    /// A refund or a reset by this store counts at once. One by another replica counts after this
+    /// time. For more settings, set zero and wrap the store in a
+    /// [`DenyCache`](crate::store::DenyCache).
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self
     }
 
-    /// Decides by a clock set by hand instead of the server's, for tests and dry runs. Every check
-    /// is asked then: the time of [`deny_for`](Self::deny_for) is the real one.
+    /// Sets a manual clock, for tests and dry runs. Default: the server's clock. With a manual
+    /// clock, [`deny_for`](Self::deny_for) is zero, because it counts in real time.
     pub fn clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The store, without connecting: the first check does. A service that is built this way
-    /// starts without Redis.
+    /// Builds the store without connecting, so that a service starts without Redis. The first check
+    /// connects.
     ///
     /// # Errors
     ///
-    /// If the URL, the prefix, the deadline, the number of lanes or the room for those who wait is
-    /// not one, or the pool is too small for the lanes.
+    /// Returns an error if a setting is invalid, or the pool is too small for the lanes.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
-        if self.deadline.is_zero() {
-            return Err(ConfigError::new("the deadline is 0: no check could be answered in time"));
-        }
-        if self.deadline > MAX_DEADLINE {
+        if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return Err(ConfigError::new(format!(
-                "the deadline {:?} is longer than {MAX_DEADLINE:?}: a request would hang",
+                "`deadline` is {:?}; use more than 0 and at most {MAX_DEADLINE:?}",
                 self.deadline
             )));
         }
@@ -176,25 +176,25 @@ impl RedisStoreBuilder {
             || !self.prefix.bytes().all(printable)
         {
             return Err(ConfigError::new(format!(
-                "the key prefix `{}` is not 1 to {MAX_PREFIX} printable ASCII characters without \
+                "the key prefix is `{}`; use 1 to {MAX_PREFIX} printable ASCII characters without \
                  spaces and braces",
                 self.prefix.escape_debug()
             )));
         }
         if !(1..=MAX_LANES).contains(&self.lanes) {
             return Err(ConfigError::new(format!(
-                "{} lanes: 1 to {MAX_LANES} are possible, and more than a few gain nothing",
+                "`lanes` is {}; use 1 to {MAX_LANES}",
                 self.lanes
             )));
         }
         if self.max_waiting == 0 {
-            return Err(ConfigError::new("no check may wait: not even one could be sent"));
+            return Err(ConfigError::new("`max_waiting` is 0; use at least 1"));
         }
         let (pool, server) = match self.source {
             Source::Pool(pool) if pool.status().max_size <= self.lanes => {
                 return Err(ConfigError::new(format!(
-                    "the pool holds {} connections, and the store would keep {} for itself: give \
-                     the pool a max_size of at least {}, or the store a URL",
+                    "the pool's max_size is {}, and the store keeps {} of its connections; use a \
+                     max_size of at least {}, or a URL",
                     pool.status().max_size,
                     self.lanes,
                     self.lanes + 1
@@ -202,7 +202,7 @@ impl RedisStoreBuilder {
             }
             Source::Pool(_) if self.tls.is_some() => {
                 return Err(ConfigError::new(
-                    "`tls` is for a URL: a pool has certificates of its own; remove one of the two",
+                    "`tls` needs a URL, and a pool has certificates of its own; remove one of the two",
                 ));
             }
             Source::Pool(pool) => (pool, "the pool's server".to_owned()),
@@ -230,26 +230,26 @@ impl RedisStoreBuilder {
         Ok(RedisStore { lanes })
     }
 
-    /// The store, connected: a wrong address or password is known at once.
+    /// Builds the store and connects, so that a wrong address or password is an error at once.
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build), and if Redis cannot be reached.
+    /// Returns an error like [`build`](Self::build), or if the server cannot be used.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
         for lane in &*store.lanes.lanes {
             lane.connections
                 .get()
                 .await
-                .map_err(|reason| ConfigError::new(format!("cannot use the Redis at {reason}")))?;
+                .map_err(|reason| ConfigError::new(format!("cannot use Redis at {reason}")))?;
         }
         Ok(store)
     }
 }
 
-/// A pool of the connections that a store keeps, and the server's address.
+/// A pool with a connection for each lane, and the server's address.
 fn pool(client: Client, lanes: usize) -> Result<(Pool, String), ConfigError> {
-    // The store has a deadline of its own; the connection's would only cut it short.
+    // The store's own deadline applies. A timeout of the connection could only shorten it.
     let connection = AsyncConnectionConfig::new().set_response_timeout(None);
     let info = client.get_connection_info().clone();
     let server = info.addr().to_string();
@@ -264,16 +264,16 @@ fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError> {
     match redis::parse_redis_url(url) {
         Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => tls::client(url, tls),
         Some(_) if tls.is_some() => Err(ConfigError::new(
-            "`tls` is given, and the Redis URL is not one of TLS: write `rediss://`, or remove `tls`",
+            "`tls` is set, and the Redis URL is not a TLS URL; write `rediss://`, or remove `tls`",
         )),
         _ => Client::open(url).map_err(|error| unusable_url(&error)),
     }
 }
 
-/// An error without the URL in its message: it has a password.
+/// An error without the URL in its message, because a URL can contain a password.
 pub(super) fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
     ConfigError::new(format!(
-        "the Redis URL cannot be used: {error}; it reads \
+        "the Redis URL cannot be used: {error}; write \
          redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     ))
 }

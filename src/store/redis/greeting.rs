@@ -1,20 +1,20 @@
-//! What a new connection is asked before checks leave on it: does the server talk to us, know the
-//! script, and let this user run what the script needs?
+//! The validation of a new connection: the server answers, loads the script, and permits the user
+//! all commands of the script.
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::{call, script, tls};
 
-/// Errors of a write that pass by themselves. A service may start meanwhile.
+/// Temporary errors of a write. They do not keep a service from starting.
 const PASSING: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 
-/// Asks, or says what is wrong and what to do.
+/// Validates a connection. The error says what is wrong and what to do.
 pub(super) async fn greet(
     connection: &mut MultiplexedConnection,
     prefix: &str,
 ) -> Result<(), String> {
-    // By itself, and first: without a password a server closes the connection on a large command.
+    // First and alone: a server that requires a password closes the connection on a large command.
     redis::cmd("PING").query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
     let mut probe = redis::cmd("EVAL");
     probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
@@ -29,12 +29,12 @@ pub(super) async fn greet(
     match failed.next() {
         None => {}
         Some((_, error)) if error.contains("READONLY") => {
-            return Err("this server is a read-only replica: name the primary".to_owned());
+            return Err("this server is a read-only replica; use the primary".to_owned());
         }
         Some((command, error)) => {
             return Err(format!(
                 "this Redis user may not run `{command}` on keys that start with `{prefix}:` \
-                 ({error}); RedisStore's documentation lists the rights that it needs"
+                 ({error}); grant the commands that RedisStore's documentation lists"
             ));
         }
     }
@@ -42,7 +42,7 @@ pub(super) async fn greet(
     call::dry_run(connection, prefix).await.map_err(|error| in_words(&error))
 }
 
-/// Why there is no connection to work with, on one line.
+/// The reason and the advice for a failed connection, on one line.
 pub(super) fn in_words(error: &RedisError) -> String {
     use ServerErrorKind::{Ask, ClusterDown, CrossSlot, Moved, NoPerm};
 
@@ -50,10 +50,12 @@ pub(super) fn in_words(error: &RedisError) -> String {
         return failure;
     }
     match error.kind() {
-        ErrorKind::Parse => "what answers there does not speak Redis's protocol".to_owned(),
+        ErrorKind::Parse => {
+            "the server does not speak the Redis protocol; check the URL's host and port".to_owned()
+        }
         ErrorKind::Server(CrossSlot | ClusterDown | Moved | Ask) => format!(
-            "this server is in cluster mode, and Redis Cluster is not supported: name a server \
-             that is not part of a cluster ({})",
+            "this server is in cluster mode, and Redis Cluster is not supported; use a server that \
+             is not part of a cluster ({})",
             call::brief(error)
         ),
         _ => {
@@ -67,7 +69,7 @@ pub(super) fn in_words(error: &RedisError) -> String {
                      redis://:password@host"
                 }
                 ErrorKind::Server(NoPerm) => {
-                    "; RedisStore's documentation lists the rights that its user needs"
+                    "; grant the commands that RedisStore's documentation lists"
                 }
                 _ if error.code() == Some("NOAUTH") => {
                     "; the URL has no password: write redis://:password@host, or \

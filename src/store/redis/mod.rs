@@ -30,34 +30,34 @@ pub use self::tls::Tls;
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Op, validate_group};
 
-/// The store that all replicas of a service share: Redis, or a server that speaks its protocol
-/// and runs its scripts, such as Valkey.
+/// The store that all replicas of a service share: Redis, or a server with its protocol and
+/// scripts, such as Valkey.
 ///
-/// - A check is decided within one script call, atomic on the server, at the server's time: neither
-///   racing replicas nor their clocks can admit too much.
-/// - Every check has a [deadline](RedisStoreBuilder::deadline), which its caller's own future
-///   enforces. A check that finds Redis gone fails at once.
+/// - One script call decides a check, atomically and at the server's time. Neither concurrent
+///   replicas nor their clocks can allow too much.
+/// - Every check has a [deadline](RedisStoreBuilder::deadline), which the caller's own future
+///   enforces. A Redis that refuses connections fails a check at once.
 /// - A charge is sent once. An error says whether units [may have been
 ///   charged](crate::Error::may_have_charged).
-/// - A restart, a failover and `SCRIPT FLUSH` heal by themselves. The pause between
-///   attempts to connect is a second at most.
-/// - A new connection is greeted: a wrong password, a missing right, a read-only replica or a server
-///   in cluster mode is an error by name. Redis Cluster is not supported.
-/// - Budgets are kept under `prefix:{key}:kind:limit`, each with a time to live that ends in the second
-///   after it is whole again.
-/// - Checks that come while others are on their way leave together in the next call: under load a
-///   call decides hundreds, and a check that comes alone leaves at once.
-/// - A check that was denied is denied again without asking Redis, for at most
-///   [a second](RedisStoreBuilder::deny_for) at a time. While Redis does not answer, a denial stands
-///   until its `retry_after` is over. See [`DenyCache`](crate::store::DenyCache).
-/// - A connection is checked out of the pool once for each [lane](RedisStoreBuilder::lanes), and
-///   kept for as long as it works.
-/// - Checks are sent by tasks of the tokio runtime that asks. If that runtime stops being polled, its
+/// - The store recovers from a restart, a failover and `SCRIPT FLUSH` by itself. The pause between
+///   attempts to connect is at most a second.
+/// - Every new connection is validated. A wrong password, a missing permission, a read-only replica
+///   or a server in cluster mode is an error that says so. Redis Cluster is not supported.
+/// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
+///   again.
+/// - Checks that arrive while a call is in flight are sent together in the next call. Under load, a
+///   call decides hundreds of checks. A lone check is sent at once.
+/// - An identical check is denied again without asking Redis, for at most [a
+///   second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
+///   `retry_after` has passed. See [`DenyCache`](crate::store::DenyCache).
+/// - The store keeps one pooled connection for each [lane](RedisStoreBuilder::lanes), for as long
+///   as it works.
+/// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, its
 ///   queued checks stall until their deadlines.
 ///
-/// A Redis user for it needs no more than `~tollgate:*` (or another prefix) and `+evalsha
-/// +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen
-/// +pexpire +ping +unwatch`.
+/// The store's Redis user needs `~tollgate:*` (or another prefix) and `+evalsha +eval +script|load
+/// +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
+/// and nothing else.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -84,31 +84,31 @@ pub struct RedisStore {
 struct Lanes {
     /// At least one.
     lanes: Arc<[Arc<Lane>]>,
-    /// By which a key finds its lane.
+    /// The hash of a key chooses its lane.
     hasher: DefaultHashBuilder,
 }
 
 impl RedisStore {
-    /// Connects to `redis://[user:password@]host[:port][/database]`, or to `rediss://` with the
-    /// feature `tls`, with the defaults of the [builder](Self::builder).
+    /// Connects with the defaults of the [builder](Self::builder). The URL is
+    /// `redis://[user:password@]host[:port][/database]`, or `rediss://` with the feature `tls`.
     ///
     /// # Errors
     ///
-    /// If the URL is not one, or the Redis behind it cannot be reached.
+    /// Returns an error if the URL is invalid or the server cannot be used.
     pub async fn connect(url: &str) -> Result<Self, ConfigError> {
         Self::builder().url(url).connect().await
     }
 
-    /// A store from a URL or a pool, with settings.
+    /// Returns a builder for a store on a URL or a pool.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::new()
     }
 }
 
 impl Lanes {
-    /// The lane of a batch. That of one key is always the same, so that its checks stay in order.
-    fn lane(&self, batch: &[Check]) -> &Arc<Lane> {
-        let index = match batch {
+    /// The lane of a group. A key always has the same lane, so that its checks stay in order.
+    fn lane(&self, group: &[Check]) -> &Arc<Lane> {
+        let index = match group {
             [first, ..] if self.lanes.len() > 1 => {
                 self.hasher.hash_one(first.key().as_str()) as usize % self.lanes.len()
             }
@@ -119,24 +119,24 @@ impl Lanes {
 }
 
 impl Store for RedisStore {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        if let Err(error) = validate_group(batch) {
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        if let Err(error) = validate_group(group) {
             return Answer::ready(Err(error));
         }
-        let lane = self.lanes.lane(batch);
+        let lane = self.lanes.lane(group);
         match (&lane.settings.denials, op) {
-            (Some(denials), Op::Charge) => denials.around(batch, || ask(lane, op, batch, None)),
+            (Some(denials), Op::Charge) => denials.around(group, || ask(lane, op, group, None)),
             (Some(denials), Op::Refund | Op::Reset) => {
-                ask(lane, op, batch, Some(denials.change(batch)))
+                ask(lane, op, group, Some(denials.change(group)))
             }
-            (None, _) | (_, Op::Peek) => ask(lane, op, batch, None),
+            (None, _) | (_, Op::Peek) => ask(lane, op, group, None),
         }
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the address: a URL has a password.
+        // Without the address, because a URL can contain a password.
         f.debug_struct("RedisStore").field("lanes", &self.lanes.lanes).finish_non_exhaustive()
     }
 }

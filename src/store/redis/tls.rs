@@ -1,4 +1,4 @@
-//! TLS connections to Redis, by rustls.
+//! TLS connections to Redis, with rustls.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::nouns::ConfigError;
 
 /// Certificates for TLS connections to Redis: a private CA, a client certificate, or both.
 ///
-/// A store with a `rediss://` URL needs this only for those: by default it trusts the CAs of the
-/// operating system, and sends no certificate. All certificates and keys are PEM.
+/// By default, a store with a `rediss://` URL trusts the CAs of the operating system and sends no
+/// client certificate. All certificates and keys are PEM.
 ///
 /// ```no_run
 /// use tollgate::store::Tls;
@@ -33,9 +33,9 @@ use crate::nouns::ConfigError;
 ///
 /// # The process's crypto provider
 ///
-/// rustls takes its cryptography from the process's default `CryptoProvider`. Building a store with a
-/// `rediss://` URL installs the one of `ring` if there is none. An application that installs
-/// another one does so before it builds the store. A store with a pool installs none.
+/// rustls uses the process's default `CryptoProvider`. Building a store with a `rediss://` URL
+/// installs the provider of `ring` if there is none. To use another provider, install it before you
+/// build the store. A store with a pool installs none.
 #[derive(Clone, Default)]
 #[must_use = "certificates do nothing until a store is built with them"]
 pub struct Tls {
@@ -44,7 +44,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// The CAs of the operating system, and no client certificate.
+    /// Trusts the CAs of the operating system, and sends no client certificate.
     pub fn new() -> Self {
         Self::default()
     }
@@ -55,14 +55,14 @@ impl Tls {
         self
     }
 
-    /// Sends a client certificate: the PEM of the certificate, with those between it and its CA, and
-    /// the PEM of its private key, not encrypted.
+    /// Sends a client certificate. `cert` is the PEM of the certificate and its intermediate CAs.
+    /// `key` is the PEM of its unencrypted private key.
     pub fn client_cert(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.client = Some(ClientTlsConfig { client_cert: cert.into(), client_key: key.into() });
         self
     }
 
-    /// Whether rustls can use the certificates. Otherwise only the first connection would tell.
+    /// Checks that rustls can use the certificates. Otherwise the first connection would fail.
     fn check(&self) -> Result<(), ConfigError> {
         let mut roots = RootCertStore::empty();
         if let Some(pem) = &self.ca {
@@ -94,7 +94,7 @@ impl Tls {
 }
 
 impl fmt::Debug for Tls {
-    /// Without the key.
+    /// Omits certificates and keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("ca", &self.ca.is_some())
@@ -110,19 +110,19 @@ fn certificates(pem: &[u8], of: &str) -> Result<Vec<CertificateDer<'static>>, Co
         .map_err(|error| ConfigError::new(format!("the PEM of `{of}` is malformed: {error}")))?;
     if certs.is_empty() {
         return Err(ConfigError::new(format!(
-            "the PEM of `{of}` holds no certificate; it needs a `-----BEGIN CERTIFICATE-----` section"
+            "the PEM of `{of}` holds no certificate; add a `-----BEGIN CERTIFICATE-----` section"
         )));
     }
     Ok(certs)
 }
 
-/// The provider that all TLS connections of the process use, installed if there is none.
+/// The process's default provider. Installs one if there is none.
 ///
-/// The Redis client asks rustls for the process's default. Without one, rustls panics where two
-/// dependencies enable different providers.
+/// The Redis client uses the default. Without one, rustls panics if dependencies enable different
+/// providers.
 fn provider() -> Arc<CryptoProvider> {
     if CryptoProvider::get_default().is_none() {
-        // If another thread was faster, its provider is as good.
+        // An error means that another thread has installed a provider.
         drop(ring::default_provider().install_default());
     }
     CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()))
@@ -138,23 +138,23 @@ pub(super) fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError>
     if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { insecure: true, .. })
     {
         return Err(ConfigError::new(
-            "the Redis URL ends with `#insecure`, and certificates are always verified: remove it, \
-             and give the server's CA to `Tls::ca`",
+            "the Redis URL ends with `#insecure`, and certificates are always verified; remove it, \
+             and pass the server's CA to `Tls::ca`",
         ));
     }
     Ok(client)
 }
 
-/// Why a TLS connection failed and what to do, if TLS is the reason.
+/// The reason and the advice for a failed connection, if TLS is the reason.
 pub(super) fn failure(error: &RedisError) -> Option<String> {
     let error = tls_error(error)?;
     let advice = match error {
         TlsError::InvalidCertificate(invalid) => advice(invalid),
         TlsError::InvalidMessage(_) => {
-            "the server does not speak TLS on this port: use its TLS port, or `redis://`"
+            "the server does not speak TLS on this port; use its TLS port, or `redis://`"
         }
         TlsError::AlertReceived(_) => {
-            "the server ended the TLS handshake: if it requires a client certificate, give one of \
+            "the server ended the TLS handshake; if it requires a client certificate, pass one of \
              its CA to `Tls::client_cert`"
         }
         _ => "the TLS handshake failed",
@@ -166,23 +166,26 @@ const fn advice(invalid: &CertificateError) -> &'static str {
     use CertificateError as Cert;
 
     match invalid {
-        // The signature is what differs where another CA has the same name.
+        // A bad signature: the server's CA has the name of a trusted CA, and another key.
         Cert::UnknownIssuer | Cert::BadSignature => {
-            "the server's certificate is signed by a CA that is not trusted: give the CA to \
+            "the server's certificate is signed by a CA that is not trusted; pass the CA to \
              `Tls::ca`"
         }
-        Cert::Expired | Cert::ExpiredContext { .. } => "the server's certificate has expired",
+        Cert::Expired | Cert::ExpiredContext { .. } => {
+            "the server's certificate has expired; renew it"
+        }
         Cert::NotValidYet | Cert::NotValidYetContext { .. } => {
-            "the server's certificate is not valid yet"
+            "the server's certificate is not valid yet; check the clocks"
         }
         Cert::NotValidForName | Cert::NotValidForNameContext { .. } => {
-            "the server's certificate is not for the host in the URL"
+            "the server's certificate is not for the host in the URL; use a host that it names"
         }
         _ => "the server's certificate is rejected",
     }
 }
 
-/// The error of rustls inside one of the Redis client: in an I/O error, in an `Arc`.
+/// The rustls error inside an error of the Redis client, which wraps it in an I/O error in an
+/// `Arc`.
 fn tls_error(error: &RedisError) -> Option<&TlsError> {
     let source = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     source.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
