@@ -114,7 +114,7 @@ async fn a_connection_is_kept_over_a_denial() {
         let denied = connection.get("alice").await.unwrap();
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(denied.headers()["retry-after"], "10");
-        assert_eq!(body(denied).await, "too many requests: try again in 10 s\n");
+        assert_eq!(body(denied).await, "rate limit `api` exceeded: try again in 10 s\n");
 
         clock.advance(Duration::from_secs(10));
         let allowed = connection.get("alice").await.unwrap();

@@ -71,7 +71,7 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
                 for tick in 0..600 {
                     clock.set(Duration::from_micros(START + tick * SECOND));
                     let limit = [&one, &other][tick as usize % 2];
-                    let decision = store.apply(Op::Charge, &[Check::new(&limit, &key)]).await;
+                    let decision = store.apply(Op::Charge, &[Check::new(limit, &key)]).await;
                     passed += u32::from(decision.unwrap().allowed());
                 }
                 // In ten minutes each allows 110 at most: ten at once, and ten a minute.
@@ -91,7 +91,7 @@ async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
         for &(second, limit, cost) in steps {
             clock.set(Duration::from_micros(START + second * SECOND));
             let decision =
-                store.apply(Op::Charge, &[Check::new(&limit, &key).cost(cost)]).await.unwrap();
+                store.apply(Op::Charge, &[Check::new(limit, &key).cost(cost)]).await.unwrap();
             allowed.push(decision.allowed());
         }
         answers.push(allowed);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
-use super::number::number;
+use super::number::{number, time};
 use crate::nouns::Decision;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -42,13 +42,9 @@ enum Reset {
 impl BudgetHeaders {
     /// The headers of a decision that was made just now, by a limit of that capacity.
     pub(super) fn new(decision: &Decision, capacity: HeaderValue, format: ResetFormat) -> Self {
-        let reset_after = decision.reset_after();
         let reset = match format {
-            ResetFormat::DeltaSeconds => Reset::After(reset_after, Instant::now()),
-            ResetFormat::EpochSeconds => {
-                let decided_at = Duration::from_micros(decision.decided_at());
-                Reset::At(seconds(decided_at.saturating_add(reset_after)))
-            }
+            ResetFormat::DeltaSeconds => Reset::After(decision.reset_after(), Instant::now()),
+            ResetFormat::EpochSeconds => Reset::At(decision.resets_at().div_ceil(1_000_000)),
         };
         Self { capacity, remaining: decision.remaining(), reset }
     }
@@ -61,7 +57,7 @@ impl BudgetHeaders {
         };
         set(headers, LIMIT, self.capacity);
         set(headers, REMAINING, number(self.remaining));
-        set(headers, RESET, number(reset));
+        set(headers, RESET, time(reset));
     }
 
     /// Writes the headers, unless they report a tighter budget already: that of a layer closer to

@@ -9,8 +9,10 @@ use tower_service::Service;
 
 use super::ResponseBody;
 use super::future::ResponseFuture;
-use super::settings::{Asked, Outcome, Settings};
+use super::policy::Question;
+use super::settings::{Outcome, Settings};
 use super::waiting::Waiting;
+use crate::nouns::Op;
 
 /// A service that checks each request before it calls the inner service. Created by
 /// [`RateLimitLayer`](crate::RateLimitLayer).
@@ -40,16 +42,18 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let mut answer = match self.settings.ask(&parts) {
-            Asked::Forward => {
+        let mut answer = match self.settings.policy.question(&parts) {
+            Question::Unlimited => {
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
             }
-            Asked::Reject(response) => {
+            Question::MissingKey { limit, missing, status } => {
                 self.release_inner();
+                let responder = &self.settings.responder;
+                let response = responder.missing_key(&limit, &missing, status, &parts);
                 return ResponseFuture::answered(response);
             }
-            Asked::Wait(answer) => answer,
+            Question::Checks(checks) => self.settings.limiter.apply(Op::Charge, &checks),
         };
         let Some(decided) = answer.now() else {
             let (request, settings) =

@@ -7,12 +7,11 @@ use http::{Extensions, Response};
 
 use super::headers::{self, BudgetHeaders};
 use super::number::number;
-use super::policy::{Policy, Question};
+use super::policy::Policy;
 use super::responder::Responder;
 use super::{Reason, ResetFormat, ResponseBody};
 use crate::limiter::RateLimiter;
-use crate::nouns::{Decision, Error, Op, Source};
-use crate::store::Answer;
+use crate::nouns::{Decision, Error, Source};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request when the store does not decide.
@@ -39,16 +38,6 @@ pub(super) struct Settings {
     pub(super) reset_format: ResetFormat,
     pub(super) inserts_decision: bool,
     events: Arc<Throttle>,
-}
-
-/// What follows for a request from its head alone.
-pub(super) enum Asked<B> {
-    /// It is not limited.
-    Forward,
-    /// It is rejected.
-    Reject(Response<ResponseBody<B>>),
-    /// It waits for a decision.
-    Wait(Answer),
 }
 
 /// What follows for a request from the store's answer.
@@ -89,17 +78,6 @@ impl Settings {
             reset_format: ResetFormat::EpochSeconds,
             inserts_decision: false,
             events: Arc::default(),
-        }
-    }
-
-    /// Asks the limiter what the policy says.
-    pub(super) fn ask<B>(&self, request: &Parts) -> Asked<B> {
-        match self.policy.question(request) {
-            Question::Unlimited => Asked::Forward,
-            Question::Checks(checks) => Asked::Wait(self.limiter.apply(Op::Charge, &checks)),
-            Question::MissingKey { limit, missing, status } => {
-                Asked::Reject(self.responder.missing_key(&limit, &missing, status, request))
-            }
         }
     }
 

@@ -32,6 +32,12 @@ enum Stage {
     Preparing,
 }
 
+/// What follows, or the inner service's error.
+type NextOf<S, ReqBody, ResBody> = Result<
+    Next<<S as Service<Request<ReqBody>>>::Future, ResBody>,
+    <S as Service<Request<ReqBody>>>::Error,
+>;
+
 /// What follows.
 pub(super) enum Next<F, ResBody> {
     Calling { response: F, report: Option<Report> },
@@ -69,7 +75,7 @@ where
     pub(super) fn poll<ResBody>(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Next<S::Future, ResBody>, S::Error>> {
+    ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
                 Stage::Checking { answer, settings } => {

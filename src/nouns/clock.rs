@@ -22,7 +22,9 @@ pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
 
 /// Microseconds since the epoch, capped at [`LATEST`].
 fn micros(since_epoch: Duration) -> Micros {
-    Micros::try_from(since_epoch.as_micros()).unwrap_or(LATEST).min(LATEST)
+    // Cheaper than `as_micros`, which has 128 bits.
+    let micros = since_epoch.as_secs().saturating_mul(1_000_000);
+    micros.saturating_add(since_epoch.subsec_micros().into()).min(LATEST)
 }
 
 /// A clock that is set by hand, forwards and backwards, for tests and dry runs.

@@ -35,7 +35,9 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// [`RedisStore`](crate::RedisStore) has one built in.
 ///
 /// ```
-/// use tollgate::{DenyCache, Key, Limit, MemoryStore, Quota, RateLimiter, Source};
+/// use tollgate::decision::Source;
+/// use tollgate::store::DenyCache;
+/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

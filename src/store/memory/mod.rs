@@ -206,7 +206,7 @@ impl MemoryStore {
 
     /// The hash of a check's budget, and its shard.
     fn place(&self, check: &Check) -> (u64, usize) {
-        let hash = shard::hash(&self.hasher, check.limit().name(), check.key().as_str());
+        let hash = shard::hash(&self.hasher, check.limit().name(), check.key());
         // The table uses the lowest and the highest bits.
         (hash, (hash >> 32) as usize & (self.shards.len() - 1))
     }

@@ -106,7 +106,7 @@ proptest! {
                 let key = Key::from(number);
                 let check = Check::new(&limit, &key);
                 let op = if number % 7 == 0 { Op::Reset } else { Op::Charge };
-                let hash = super::shard::hash(&hasher, limit.name(), key.as_str());
+                let hash = super::shard::hash(&hasher, limit.name(), &key);
                 let verdict = shard.apply(hash, op, &check, now);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());

@@ -67,7 +67,7 @@ impl Budget {
     }
 }
 
-pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &str) -> u64 {
+pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &Key) -> u64 {
     hasher.hash_one((limit, key))
 }
 
