@@ -1,4 +1,4 @@
-//! What a store answers with.
+//! The answer of a store.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::promise::Promised;
 use crate::nouns::{Decision, Error};
 
-/// A decision, now or later: the future that a [`Store`](crate::store::Store) answers with.
+/// The future of a decision, which a [`Store`](crate::store::Store) returns.
 #[must_use = "a decision does nothing until it is awaited"]
 pub struct Answer(Inner);
 
@@ -21,12 +21,12 @@ enum Inner {
 }
 
 impl Answer {
-    /// An answer that is there already; it costs no allocation.
+    /// An answer that is ready. It needs no allocation.
     pub const fn ready(answer: Result<Decision, Error>) -> Self {
         Self(Inner::Ready(Some(answer)))
     }
 
-    /// An answer that has to be waited for.
+    /// An answer that has to be awaited.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
         Self(Inner::Later(Box::pin(answer)))
     }
@@ -36,7 +36,7 @@ impl Answer {
         Self(Inner::Promised(promised))
     }
 
-    /// The answer, if it is there already.
+    /// The answer, if it is ready.
     #[cfg(any(feature = "http", feature = "redis"))]
     pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
         match &mut self.0 {
@@ -51,7 +51,7 @@ impl Future for Answer {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            // Polled again after completion, it stays pending: there is no second answer.
+            // Polled again after completion, it stays pending.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
             Inner::Later(answer) => answer.as_mut().poll(cx),
             #[cfg(feature = "redis")]

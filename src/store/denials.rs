@@ -1,23 +1,24 @@
-//! Denials that this process remembers, and when each expires.
+//! The denials that this process remembers, and when each expires.
 //!
-//! Units come back with time, with a refund, a reset or another quota; until then a check that was
-//! denied is denied. A denial is kept with the whole check (limits with their numbers, keys,
-//! costs), so that it is exactly what the store would answer.
+//! A denied check stays denied until its `retry_after` is over, unless a refund, a reset or another
+//! quota replenishes its budgets. A denial is remembered for the identical check: same limits with
+//! the same numbers, same keys and costs. So it is exactly the store's answer.
 //!
 //! # Which denials count
 //!
-//! Changes (refunds, resets) are numbered, in one sequence for all budgets: one number when a change
-//! begins, and one when it is over. A counter of each budget has the number of its last change. A
-//! check notes the last number given out when it is asked. A denial of that check counts while no
-//! counter of its budgets has a later number:
+//! Changes (refunds, resets) are numbered, in one sequence for all budgets: a change gets a number
+//! when it starts, and another one when it is over. Each budget has a counter with the number of its
+//! last change. A check notes the last number of all when it is asked. A denial of that check counts
+//! while no counter of its budgets has a later number:
 //!
 //! - A denial that the store decided before a change was asked before the change was over. The
-//!   number of its end is later, and is set before the caller of the change is answered. So whoever
-//!   knows of the change is not answered with that denial.
-//! - A denial that was asked after the change was over has a number that is not earlier, and counts.
+//!   number of the change's end is later. It is set before the caller of the change gets its answer.
+//!   So a caller that knows of the change never gets that denial.
+//! - A check that is asked after the change is over notes that number or a later one. Its denial
+//!   counts.
 //!
-//! So a check needs no look-up of its budgets when it is asked, and nothing is hashed while no
-//! denial is remembered. A check that just misses a denial is asked, which is never wrong.
+//! So nothing is hashed while no denial is remembered. A check that just misses a denial is asked,
+//! which is never wrong.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -32,48 +33,47 @@ use tokio::time::Instant;
 use super::Answer;
 use crate::nouns::{Check, Decision, Error, Source};
 
-/// Counters of what was taken back. A change of one budget also voids what is known of those that
-/// share its counter: one in so many.
+/// The number of counters. A change of one budget also voids the denials of budgets that share its
+/// counter: one in 4096.
 const COUNTERS: usize = 4096;
 
-/// A denial of more limits weighs more: about as many bytes as a denial of one limit for each
-/// four.
+/// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
 
-/// No denial lasts longer; it also keeps the arithmetic of times in range.
+/// The longest time for which a denial is remembered.
 const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// For how long a refund or a reset may still run after its caller gave it up, or its answer was
+/// The longest time that a refund or a reset can take after its caller was dropped or its answer was
 /// lost: the longest deadline of a store.
 const UNSETTLED_FOR: Duration = Duration::from_secs(60);
 
 pub(super) struct Denials {
     cache: Cache<u128, Denial, ByVerdicts>,
     max_age: Duration,
-    /// Two, each with a seed of its own: a check is known by 128 bits that no client can foresee.
+    /// Two, each with its own seed: a check is identified by 128 bits that no client can foresee.
     hashers: [DefaultHashBuilder; 2],
     /// The last number that was given to a change.
     changes: AtomicU64,
     counters: Box<[Counter]>,
     started: Instant,
-    /// When the last denial expires, in microseconds since the start.
+    /// The time when the last denial expires, in microseconds since the start.
     last_expires: AtomicU64,
 }
 
 #[derive(Clone)]
 struct Denial {
     asked: Asked,
-    /// Of its limits.
+    /// The hash of its limits' numbers.
     quota: u64,
     decision: Decision,
     decided: Instant,
-    /// Until when it is answered without asking the store.
+    /// Until then it is the answer without asking the store.
     until: Instant,
-    /// Until when it stands in for a store that does not answer: its `retry_after`.
+    /// Until then it stands in for a store that is unavailable: the end of its `retry_after`.
     stands_until: Instant,
 }
 
-/// When a check was asked.
+/// The time of a check.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     at: Instant,
@@ -81,23 +81,23 @@ pub(super) struct Asked {
     changes: u64,
 }
 
-/// What a check is known by.
+/// What identifies a check.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
-    /// Its budgets and costs.
+    /// The hash of its budgets and costs.
     id: u128,
-    /// Its limits' numbers.
+    /// The hash of its limits' numbers.
     quota: u64,
 }
 
-/// What is known of the changes of a budget. Each number is that of the last one.
+/// The last changes of a budget.
 #[derive(Default)]
 struct Counter {
-    /// Of those that began, or ended in whatever way.
+    /// The number of the last start or end of any change.
     changed: AtomicU64,
-    /// Of those that the store confirmed.
+    /// The number of the last change that the store confirmed.
     confirmed: AtomicU64,
-    /// Until when a change may still happen, in microseconds since the start.
+    /// Until then a change may still happen, in microseconds since the start.
     unsettled_until: AtomicU64,
 }
 
@@ -124,8 +124,8 @@ impl Denials {
         }
     }
 
-    /// Answers a charge with the denial that is remembered of it, or asks the store. If the store
-    /// does not decide, the denial is the answer until its `retry_after` is over.
+    /// Answers a charge with its remembered denial, or asks the store. If the store does not decide,
+    /// the denial is the answer until its `retry_after` is over.
     pub(super) fn around(
         self: &Arc<Self>,
         group: &[Check],
@@ -148,8 +148,8 @@ impl Denials {
         Answer::later(async move { denials.stand_in(known, &denial, answer.await) })
     }
 
-    /// The answer of a charge that waits for others to be decided before. A denial of the same check
-    /// that is recorded meanwhile stands in for a store that does not answer.
+    /// The answer of a charge that is queued behind others. A denial of the same check that is recorded
+    /// meanwhile stands in for a store that is unavailable.
     pub(super) fn behind(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
         let (known, asked) = (self.known(group), self.asked(Instant::now()));
         let denials = Arc::clone(self);
@@ -158,7 +158,7 @@ impl Denials {
             if !is_undecided(&answer) {
                 return answer;
             }
-            // If it was asked before a change, it may have been decided before this check was asked.
+            // A denial from before a change may be older than this check.
             let denial = denials.cache.get(&known.id);
             let denial = denial.filter(|denial| {
                 denial.quota == known.quota && denial.asked.changes >= asked.changes
@@ -178,18 +178,18 @@ impl Denials {
             return denial.standing_at(Instant::now()).map_or(answer, Ok);
         }
         if answer.as_ref().is_ok_and(Decision::allowed) {
-            // It was taken back meanwhile.
+            // The budget was replenished meanwhile.
             self.cache.remove(&known.id);
         }
         answer
     }
 
-    /// The denial of a check that stands in for a store that does not answer. A refund or a reset
-    /// that the store did not confirm takes none back.
+    /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
+    /// not void it.
     fn standing(&self, known: Known, group: &[Check], now: Instant) -> Option<Denial> {
         let denial = self.cache.get(&known.id)?;
         if denial.quota != known.quota {
-            // Under another quota the budgets change in another way.
+            // Under another quota the budgets are replenished in another way.
             self.cache.remove(&known.id);
             let number = self.next_number();
             for counter in self.counters_of(group) {
@@ -204,7 +204,7 @@ impl Denials {
         stands.then_some(denial)
     }
 
-    /// Whether a denial that stands is answered without asking the store.
+    /// Whether a denial is the answer without asking the store.
     fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
         let Asked { at, changes } = denial.asked;
         now < denial.until
@@ -214,12 +214,12 @@ impl Denials {
             })
     }
 
-    /// To be noted when a check is asked, before it is sent.
+    /// The time of a check, to be taken before it is sent.
     pub(super) fn asked(&self, at: Instant) -> Asked {
         Asked { at, changes: self.changes.load(Ordering::Acquire) }
     }
 
-    /// What a group is known by.
+    /// What identifies a group.
     pub(super) fn known(&self, group: &[Check]) -> Known {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
@@ -235,9 +235,9 @@ impl Denials {
 
     /// Remembers a denial.
     pub(super) fn record(&self, known: Known, asked: Asked, denial: &Decision) {
-        // What exceeds the capacity now exceeds it later, too.
+        // A cost that exceeds the capacity now exceeds it later, too.
         let wait = denial.retry_after().unwrap_or(self.max_age);
-        // From when it was asked: the store decided later than that, so this is never too long.
+        // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
         let (decided, stands_until) = (Instant::now(), after(wait));
         if decided < stands_until {
@@ -249,8 +249,7 @@ impl Denials {
         }
     }
 
-    /// Notes that a refund or a reset begins. Denials that were asked before it is over do not
-    /// count.
+    /// Notes that a refund or a reset starts. Denials of checks from before its end do not count.
     pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> Change {
         let counters = group.iter().map(|check| self.counter(check)).collect();
         let change = Change { denials: Arc::clone(self), counters, is_settled: false };
@@ -293,12 +292,12 @@ impl Denial {
     }
 }
 
-/// A refund or a reset that was asked. It is over when this is dropped.
+/// A refund or a reset under way. It is over when this is dropped.
 pub(super) struct Change {
     denials: Arc<Denials>,
-    /// The numbers of its budgets' counters.
+    /// The indices of its budgets' counters.
     counters: Vec<usize>,
-    /// Whether it is known to have happened, or to never happen.
+    /// Whether it is known that it happened, or never will.
     is_settled: bool,
 }
 
@@ -314,7 +313,7 @@ impl Change {
         };
     }
 
-    /// Gives the change the next number, in one of the numbers of each counter.
+    /// Enters the next number into the counters of the change.
     fn count(&self, of: impl Fn(&Counter) -> &AtomicU64) {
         let number = self.denials.next_number();
         for &counter in &self.counters {

@@ -1,4 +1,4 @@
-//! A store that denies by itself what the store behind it has denied.
+//! A wrapper of a store that answers repeated denials.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,27 +10,26 @@ use super::denials::{Change, Denials};
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Limit, Op};
 
-/// How long a denial may be wrong after another replica took it back.
+/// The longest time for which another replica's refund or reset is not seen.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// About 20 MB, if all are in use.
 pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
-/// A store that denies by itself what the store behind it has denied, until the units are back.
+/// A wrapper of a store that answers repeated denials in this process.
 ///
-/// A client that keeps sending while it is over its limit is most of what a limiter sees on a bad
-/// day. Such checks are answered here, without a question to the store behind. Their
-/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::Source::DenyCache).
+/// A client that keeps sending while it is over its limit causes most of the checks in an attack.
+/// Such checks are answered here, without asking the store behind. Their
+/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::decision::Source::DenyCache).
 ///
-/// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks are
-///   always asked.
-/// - `retry_after` and `reset_after` go down as time passes. `remaining` is what it was.
+/// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks always ask
+///   the store.
+/// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
 /// - A refund, a reset or another quota that goes through this store (and its clones) counts at
 ///   once. A change by another replica counts after at most [`max_age`](Self::max_age). Default:
-///   1 second. So does a store that lost its memory.
-/// - While the store behind fails, a denial stands until its `retry_after` is over: an error is
-///   answered with the denial that is still in force.
-/// - At most [`capacity`](Self::capacity) denials are remembered.
+///   1 second. So does a loss of the store's data.
+/// - While the store behind is unavailable, a denial stands until its `retry_after` is over.
+/// - At most [`capacity`](Self::capacity) denials are remembered. Default: 100,000.
 ///
 /// [`RedisStore`](crate::RedisStore) has one built in.
 ///
@@ -61,21 +60,21 @@ pub struct DenyCache<S> {
 }
 
 impl<S: Store> DenyCache<S> {
-    /// Remembers what `store` denies.
+    /// Wraps a store.
     pub fn new(store: S) -> Self {
         Self { store, denials: None, max_age: DEFAULT_MAX_AGE, capacity: DEFAULT_CAPACITY }
             .rebuilt()
     }
 
-    /// Sets for how long a denial is answered without asking, at most. A denial can be wrong for
-    /// that long after another replica took it back. Zero turns the cache off.
+    /// Sets the longest time for which a denial is answered without asking the store. Default: 1
+    /// second. For that time another replica's refund or reset is not seen. Zero turns the cache off.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
         self.rebuilt()
     }
 
-    /// Sets how many denials are remembered at most. Default: 100,000, about 20 MB. A denial of
+    /// Sets the number of denials that are remembered at most. Default: 100,000, about 20 MB. A denial of
     /// several limits counts as one more for each four of them. Zero turns the cache off.
     #[must_use]
     pub fn capacity(mut self, denials: usize) -> Self {
@@ -147,7 +146,7 @@ impl<S: Store> Store for DenyCache<S> {
 }
 
 impl<S: Clone> Clone for DenyCache<S> {
-    /// A handle on the same denials, if the store's clone is one on the same store.
+    /// Shares the denials. The store's clone has to be a handle on the same store.
     fn clone(&self) -> Self {
         Self { store: self.store.clone(), denials: self.denials.clone(), ..*self }
     }

@@ -1,9 +1,8 @@
-//! An answer that another task gives, and that its caller does not wait for too long.
+//! An answer from another task, with a deadline.
 //!
-//! The caller's own future enforces the deadline: whatever holds up the task that sends, a blocked
-//! worker thread or a server that hangs, the caller goes on. A caller that returned leaves its
-//! check behind. The sender drops a check that is not sent yet; one that is in flight counts until
-//! its batch is over.
+//! The caller's own future enforces the deadline. So a blocked worker thread or a server that hangs
+//! may hold up the sending task, but not the caller. A caller that returns leaves its check behind:
+//! the sender drops it if it is not sent yet. A check in flight counts until its call is over.
 
 use std::fmt;
 use std::future::Future;
@@ -17,29 +16,29 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::nouns::{Decision, Error};
 
-/// The sender's end. Dropped, it is answered with an error.
+/// The sender's end. Dropping it answers with an error.
 pub(crate) struct Promise(Arc<Slot>);
 
 /// The caller's end.
 pub(crate) struct Promised {
     slot: Arc<Slot>,
     deadline: Instant,
-    /// Named in errors.
+    /// For errors.
     server: Arc<str>,
-    /// Made when the answer is first waited for, inside a runtime.
+    /// Started at the first poll inside a runtime.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 struct Slot(Mutex<State>);
 
 enum State {
-    /// The caller waits. `sent` is whether the server may have the check.
+    /// The caller waits. `sent`: whether the server may have the check.
     Waiting { sent: bool, waker: Option<Waker> },
-    /// The answer is there.
+    /// The answer is here.
     Kept(Result<Decision, Error>),
-    /// The caller waited until the deadline, and is gone.
+    /// The caller timed out.
     TimedOut,
-    /// The caller is gone, or has its answer.
+    /// The caller was dropped, or has its answer.
     Over,
 }
 
@@ -70,7 +69,7 @@ impl Promise {
         (Self(slot), promised)
     }
 
-    /// Notes that the check is about to be sent, unless its caller is gone.
+    /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
     pub(crate) fn send(&self) -> Departure {
         match &mut *self.0.lock() {
             State::Waiting { sent, .. } => {
@@ -98,23 +97,23 @@ impl Drop for Promise {
     }
 }
 
-/// What becomes of a check when it is its turn to be sent.
+/// Whether a check is sent when it is its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Departure {
     Sent,
-    /// Its caller waited until the deadline.
+    /// Its caller timed out.
     TimedOut,
-    /// Its caller went away.
+    /// Its caller was dropped.
     Cancelled,
 }
 
 impl Promised {
-    /// Whether it is the answer that was promised there.
+    /// Whether this is the answer to that promise.
     pub(crate) fn is_of(&self, promise: &Promise) -> bool {
         Arc::ptr_eq(&self.slot, &promise.0)
     }
 
-    /// The answer, if it is there. Does not wait, not even for the deadline.
+    /// The answer, if it is here. Does not enforce the deadline.
     pub(crate) fn kept(&mut self) -> Option<Result<Decision, Error>> {
         let mut state = self.slot.lock();
         match mem::replace(&mut *state, State::Over) {
@@ -126,8 +125,8 @@ impl Promised {
         }
     }
 
-    /// Whether the deadline is over. Outside of a runtime there are no timers, and the sender
-    /// alone enforces the deadline.
+    /// Whether the deadline is over. Outside of a runtime there are no timers: the sender alone
+    /// enforces the deadline then.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         if self.timer.is_none() && Runtime::try_current().is_ok() {
             self.timer = Some(Box::pin(sleep_until(self.deadline)));
@@ -175,7 +174,7 @@ impl Drop for Promised {
             return;
         }
         let left = mem::replace(&mut *state, State::Over);
-        // The waker and the answer are dropped outside of the lock.
+        // Drop the waker and the answer outside of the lock.
         drop(state);
         drop(left);
     }

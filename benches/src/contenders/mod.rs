@@ -175,8 +175,9 @@ pub fn three_limits_on_redis() -> Vec<Contender> {
 
 /// tollgate in memory, under each algorithm, and its peers.
 pub fn in_memory() -> Vec<Contender> {
-    [vec![bare_service()], ALGORITHMS.map(tollgate::in_memory).into(), peers_in_memory()]
-        .concat_all()
+    let mut tollgate: Vec<_> = ALGORITHMS.map(tollgate::in_memory).into();
+    tollgate.push(tollgate::in_memory_with_extensions());
+    [vec![bare_service()], tollgate, peers_in_memory()].concat_all()
 }
 
 fn peers_in_memory() -> Vec<Contender> {

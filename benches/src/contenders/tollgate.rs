@@ -118,6 +118,16 @@ pub(super) fn in_memory(algorithm: Algorithm) -> Contender {
     .in_memory()
 }
 
+/// The token bucket, with the decision in the extensions of request and response.
+pub(super) fn in_memory_with_extensions() -> Contender {
+    let name = "tollgate, token bucket, in memory, decision in extensions";
+    Contender::new(Side::Tollgate, name, move |setup: Setup| async move {
+        let limit = TOKEN_BUCKET.limit("user", setup.allowance);
+        layer(&RateLimiter::in_memory(), limit).insert_decision().layer(handler())
+    })
+    .in_memory()
+}
+
 fn on_redis_as<F: Future<Output = RateLimitLayer>>(
     name: String,
     layer: impl Fn(Setup) -> F + Copy + 'static,

@@ -1,7 +1,7 @@
-//! From a check that is asked to its answer.
+//! The path of a check: queued, sent, answered.
 //!
-//! Every check is queued. One that finds its lane idle is sent by its caller as soon as the answer
-//! is first polled: no other task has to wake up for it. All others are sent by tasks.
+//! Every check is queued. A check that finds its lane idle is sent by its caller, at the first poll
+//! of its answer: no other task has to wake up for it. Tasks send all others.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::store::promise::Promised;
 
 pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Change>) -> Answer {
     let Some(Queued { promised, entry, leaves_next }) = lane.enter(op, group, change) else {
-        // Checks that were given up before a task sent them must not take up the room for good.
-        // Outside of a runtime no task can begin to; the next check inside one will.
+        // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
+        // task can start; the next check inside one starts it.
         drop(sender::start(lane));
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
@@ -28,7 +28,7 @@ pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Chan
         Entry::Alone => Answer::later(send_alone(Arc::clone(lane), promised)),
         Entry::Sent => Answer::promised(promised),
         Entry::Unsent if sender::start(lane).is_ok() => Answer::promised(promised),
-        // Asked outside of the runtime, it is sent once its answer is awaited inside.
+        // A check from outside of a runtime is sent when its answer is awaited inside.
         Entry::Unsent => Answer::later(send_later(Arc::clone(lane), promised)),
     };
     match &lane.settings.denials {
@@ -42,8 +42,8 @@ async fn send_later(lane: Arc<Lane>, promised: Promised) -> Result<Decision, Err
     promised.await
 }
 
-/// Sends a check that is alone in an idle lane. A task sends it if another check came before it was
-/// first polled, or if there is no connection yet.
+/// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
+/// the first poll, or if there is no connection yet.
 async fn send_alone(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
     let runtime = Runtime::try_current().map_err(Error::misuse)?;
     let Some(flight) = flight::of_lone(&lane, &promised).await else {
@@ -52,15 +52,15 @@ async fn send_alone(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision,
     let mut call = Alone { flight: Some(flight), runtime };
     poll_fn(|cx| {
         call.poll(cx);
-        // The call keeps the promise, with an error when the deadline is over.
+        // The call answers in any case, with an error at the deadline.
         promised.kept().map_or(Poll::Pending, Poll::Ready)
     })
     .await
 }
 
-/// The call of a check that its caller sends. If the caller goes away, or is answered before the
-/// server did, the call goes on as a task of its own: a connection that hangs has to be noticed,
-/// and a late denial counts.
+/// The call of a check that its caller sends. If the caller is dropped, or its deadline is over, the
+/// call becomes a task of its own: a connection that hangs has to be noticed, and a late denial
+/// counts.
 struct Alone {
     flight: Option<Flight>,
     runtime: Runtime,
@@ -71,7 +71,7 @@ impl Alone {
         let Some(flight) = &mut self.flight else { return };
         if let Poll::Ready(place) = flight.as_mut().poll(cx) {
             self.flight = None;
-            // Other checks may have been queued meanwhile.
+            // Send the checks that were queued meanwhile.
             if let Some(place) = place.unless_idle() {
                 self.runtime.spawn(sender::send(place));
             }

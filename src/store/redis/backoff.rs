@@ -1,4 +1,4 @@
-//! When to connect again: after a failure, later and later, and never all replicas at once.
+//! When to reconnect: with growing pauses, and with jitter, so that replicas do not reconnect at once.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::nouns::later;
 
-/// After the first failure. It doubles with each further one.
+/// The pause after the first failure. It doubles with each further one.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// A server that is back is asked within this time.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// A connection that was lost sooner counts as a failed attempt: a server that accepts connections
-/// and then refuses to work must not be asked for one after another.
+/// and then fails them must not be flooded with attempts.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]

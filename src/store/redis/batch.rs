@@ -1,8 +1,8 @@
-//! The checks that leave together in one script call.
+//! A batch: the groups of checks that one call carries.
 //!
-//! Checks that are alike, and wait for the same budgets one right after the other, are one *run*:
-//! the script gets it once, with the number of times. So a hot key costs one key, one charge and
-//! one number, however many checks hit it.
+//! Identical groups that follow one another, with no other check of their budgets between them, are
+//! one *run*: the script gets it once, with a count. So a hot key costs one key, one charge and one
+//! number, however many checks charge it.
 
 mod answers;
 
@@ -18,15 +18,15 @@ use crate::nouns::{Check, Decision, Error, Limit, Op};
 use crate::store::denials::{Asked, Change, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
 
-/// The most charges in one call: Redis serves nobody else while it decides, so this bounds how
-/// long. That many buckets take 3 to 4 ms, windows of ten sub-windows and logs 8, windows of a hundred
-/// sub-windows about 20. A run of single charges, which is decided at once, is one.
+/// The most charges in one call. It bounds for how long Redis serves no other client: 3 to 4 ms for
+/// buckets, 8 ms for windows of ten sub-windows and logs, 20 ms for windows of a hundred. A run of
+/// single charges counts as one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
 /// The most bytes of keys in one call.
 const MAX_KEY_BYTES: usize = 128 * 1024;
 
-/// How many limits are compared with a new one: quotas that are made for each request are not
+/// The most limits that are compared with a new one. Limits that are made for each request are not
 /// worth a longer search.
 const LIMITS_COMPARED: usize = 16;
 
@@ -35,53 +35,53 @@ pub(super) struct Batch {
     keys: Keys,
     limits: Vec<Limit>,
     charges: Vec<wire::Charge>,
-    /// Charges that are decided one by one.
+    /// The number of charges that the script decides one by one.
     work: usize,
     runs: Vec<Run>,
     /// The checks of the charges, in the same order.
     checks: Vec<Check>,
-    /// In the order in which they came.
+    /// In the order of arrival.
     waiters: Vec<Waiter>,
-    /// How many of those, from the first, have expired.
+    /// The number of waiters, from the first, whose deadline is over.
     expired: usize,
-    /// Why the server does not write, if only what does not write is asked.
+    /// The reason why the server does not write at the moment. Only peeks are sent then.
     read_only: Option<Arc<str>>,
 }
 
-/// Checks that are alike.
+/// Identical groups.
 struct Run {
     op: Op,
-    /// The first of its charges, and how many there are.
+    /// The index of its first charge, and the number of its charges.
     first: usize,
     size: usize,
-    /// How many of its checks are sent.
+    /// The number of its groups that are sent.
     times: u16,
-    /// Whether it is asked as a peek in place of the charge that it is.
+    /// Whether a charge is sent as a peek.
     is_peeked: bool,
 }
 
-/// A check, and the caller that waits for it.
+/// The caller of one group, and its answer.
 struct Waiter {
     run: usize,
     caller: Caller,
-    /// Whether the script is asked about it.
+    /// Whether its group is sent.
     sent: bool,
-    /// What is to be delivered.
+    /// The answer to be delivered.
     answer: Option<Result<Decision, Error>>,
 }
 
 pub(super) struct Caller {
     pub(super) deadline: Instant,
-    /// None once it is answered.
+    /// `None` after the answer.
     pub(super) promise: Option<Promise>,
-    /// When it asked, if denials are remembered.
+    /// The time of the check, if denials are remembered.
     pub(super) asked: Option<Asked>,
-    /// The refund or reset that it asked for, if denials are remembered.
+    /// The refund or reset, if denials are remembered.
     pub(super) change: Option<Change>,
 }
 
 impl Batch {
-    /// Whether one more group still fits.
+    /// Whether one more group fits.
     pub(super) fn has_room_for(&self, group: &[Check]) -> bool {
         self.waiters.is_empty()
             || (self.waiters.len() < MAX_CHARGES
@@ -97,7 +97,7 @@ impl Batch {
         self.waiters[self.expired..].first().map(|check| check.caller.deadline)
     }
 
-    /// One more group.
+    /// Adds a group.
     pub(super) fn push(&mut self, prefix: &str, op: Op, group: &[Check], caller: Caller) {
         let first = self.charges.len();
         for check in group {
@@ -128,8 +128,8 @@ impl Batch {
         self.waiters.push(Waiter { run, caller, sent: false, answer: None });
     }
 
-    /// The run that the charges from `first` on belong to: one that is alike, and that nothing
-    /// came after for any of its budgets.
+    /// The run that the charges from `first` on continue: an identical one, with no later check of
+    /// any of its budgets.
     fn same_run(&self, op: Op, first: usize) -> Option<usize> {
         let new = &self.charges[first..];
         let last_run = |charge: &wire::Charge| self.keys.all[usize::from(charge.key)].last_run;
@@ -163,9 +163,9 @@ impl Batch {
         late
     }
 
-    /// Asks once more, now that the server said that it does not write at the moment: all charges
-    /// as peeks, because a denial needs no write. What gives units back fails. A server that `deletes`
-    /// may have done so for one of those.
+    /// Prepares to ask again a server that does not write at the moment: charges become peeks,
+    /// because a denial needs no write, and refunds and resets fail. A server that `deletes` may
+    /// have carried one of those out. Returns how many failed.
     pub(super) fn make_read_only(&mut self, reason: Arc<str>, deletes: bool) -> usize {
         let mut failed = 0;
         for run in &mut self.runs {
@@ -195,7 +195,7 @@ impl Batch {
         self.read_only.is_some()
     }
 
-    /// Whether nothing is left to be sent.
+    /// Whether no group is left to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.runs.iter().all(|run| run.times == 0)
     }
@@ -213,7 +213,7 @@ impl Batch {
         self.expired - before
     }
 
-    /// Fails all checks that are left. Returns how many.
+    /// Fails all checks without an answer. Returns how many.
     pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
         for check in &mut self.waiters {
@@ -223,7 +223,7 @@ impl Batch {
         failed
     }
 
-    /// How many checks of a check's budget there are.
+    /// The number of checks of the same budget.
     pub(super) fn checks_of(&self, prefix: &str, check: &Check) -> usize {
         self.keys.checks_of(prefix, check)
     }
@@ -264,20 +264,20 @@ impl Batch {
         body.into_bytes()
     }
 
-    /// Whether the run is one charge, once, of a budget that nothing else here touches.
+    /// Whether the run is one charge, once, of a budget that no other run touches.
     fn is_alone(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
         let key = &self.keys.all[usize::from(charge.key)];
         run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
     }
 
-    /// Whether it has one check, the one whose answer is awaited there.
+    /// Whether its only group is the one with this answer.
     pub(super) fn is_only(&self, answer: &Promised) -> bool {
         let [check] = &*self.waiters else { return false };
         check.caller.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
     }
 
-    /// Whether some of its checks can still be answered in time.
+    /// Whether the deadline of some check is not over.
     pub(super) const fn is_in_time(&self) -> bool {
         self.expired < self.waiters.len()
     }
@@ -298,7 +298,7 @@ impl Batch {
         }
     }
 
-    /// Remembers that a check was denied, whether its caller still waits or not.
+    /// Remembers a denial, whether its caller still waits or not.
     fn remember(&self, waiter: &Waiter, denials: &Denials) {
         let run = &self.runs[waiter.run];
         let is_charge = run.op == Op::Charge || run.is_peeked;
@@ -313,9 +313,9 @@ impl Batch {
         }
     }
 
-    /// Empty again, with its room kept for others.
+    /// Empties the batch. Its memory is kept for the next checks.
     pub(super) fn clear(&mut self) {
-        // What was not sent did not happen.
+        // A change that was not sent did not happen.
         for check in self.waiters.iter_mut().filter(|check| !check.sent) {
             if let Some(mut change) = check.caller.change.take() {
                 change.answered(&Err(Error::timeout_unsent()));
@@ -334,7 +334,7 @@ impl Batch {
 }
 
 impl Waiter {
-    /// Notes its answer, to be delivered.
+    /// Sets the answer to be delivered.
     fn answer(&mut self, answer: Result<Decision, Error>) {
         self.answer = Some(answer);
     }

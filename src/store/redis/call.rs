@@ -11,7 +11,7 @@ use crate::nouns::Micros;
 /// Bytes of the other arguments: the script's hash, a number, a time.
 const OTHER_BYTES: usize = 96;
 
-/// The command for a batch. `time` is the time to decide by, if it is not the server's own.
+/// The command for a batch. `time` is the time to decide by. Default: the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
     match batch.lone() {
         Some((key, limit, cost)) => lone(key, limit, cost, time),
@@ -39,14 +39,14 @@ fn by_hash<'a>(
     call
 }
 
-/// Runs it. A server that does not know the script learns it.
+/// Runs a command. Loads the script if the server does not know it.
 pub(super) async fn run(
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
 ) -> RedisResult<Vec<i64>> {
     match ask(&by_hash, &mut connection).await {
-        // The script was not there, so nothing was charged. It is loaded rather than sent with
-        // EVAL: newer servers forget scripts that came with EVAL.
+        // Nothing was charged. The script is loaded rather than sent with EVAL, because newer
+        // servers forget scripts of EVAL.
         Err(error) if is_no_script(&error) => {
             load(&mut connection).await?;
         }
@@ -59,8 +59,8 @@ pub(super) async fn run(
     }
 }
 
-/// The numbers that the script answers, as a list or packed. An answer of another type is not
-/// described: it may be as long as the server likes.
+/// The numbers of the reply, as a list or packed. A reply of another type is not described: it may
+/// have any length.
 async fn ask(call: &Cmd, connection: &mut MultiplexedConnection) -> RedisResult<Vec<i64>> {
     let values = match call.query_async::<Value>(connection).await? {
         Value::Array(values) => values,
@@ -78,13 +78,13 @@ fn wrong_type() -> RedisError {
     (ErrorKind::UnexpectedReturnType, "the script answered something else than numbers").into()
 }
 
-/// Whether an answer belongs to another question, as far as can be seen.
+/// Whether a reply seems to belong to another call.
 pub(super) fn is_out_of_step(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedReturnType | ErrorKind::Parse)
 }
 
-/// Runs the script with two keys and without a check. The keys are in two slots, so that a server
-/// in cluster mode refuses them.
+/// Runs the script with two keys and without a check. The keys are in two slots, so a server in
+/// cluster mode answers with an error.
 pub(super) async fn dry_run(
     connection: &mut MultiplexedConnection,
     prefix: &str,
@@ -116,7 +116,7 @@ fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// An error's text, cut: a server may say as much as it likes, and each check repeats it.
+/// The start of an error's text: a server may send any length, and each check repeats it.
 pub(super) fn brief(error: &RedisError) -> String {
     const LONGEST: usize = 300;
     let text = script::with_files(&error.to_string());
@@ -126,19 +126,19 @@ pub(super) fn brief(error: &RedisError) -> String {
     }
 }
 
-/// What an error says of the call that it answers.
+/// The effect of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// It may have been executed, in part or as a whole.
     Unknown,
     /// The server did not begin to execute it.
     NotExecuted,
-    /// It was executed up to its first write, and the server does not write at the moment: nothing
-    /// was charged, and what does not write can be decided.
+    /// It was executed up to its first write, because the server does not write at the moment.
+    /// Nothing was charged, and peeks can be decided.
     NotWritten,
 }
 
-/// Codes of a server that refuses a call before it begins.
+/// Codes of a server that declines a call before it begins.
 const NOT_EXECUTED: [&str; 10] = [
     "BUSY",
     "LOADING",
@@ -152,7 +152,7 @@ const NOT_EXECUTED: [&str; 10] = [
     "TRYAGAIN",
 ];
 
-/// Codes of a server that reads and does not write. They hold for a call as a whole.
+/// Codes of a server that reads and does not write, for a call as a whole.
 const NOT_WRITTEN: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 
 impl Failure {
@@ -164,7 +164,7 @@ impl Failure {
             return Self::NotWritten;
         }
         let code = error.code().unwrap_or_default();
-        // Some of these can also come from a command within the script, after it has written.
+        // A command within the script can fail with some of these after a write.
         if NOT_EXECUTED.contains(&code) && !is_of_script(error) {
             return Self::NotExecuted;
         }
@@ -184,8 +184,8 @@ fn is_of_script(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))
 }
 
-/// Whether another connection may do better: this one is broken, or leads to a server that is no
-/// longer the one to ask.
+/// Whether to reconnect: this connection is broken, or leads to a server that is no longer the
+/// primary.
 pub(super) fn ends_connection(error: &RedisError) -> bool {
     let elsewhere = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "MOVED", "CLUSTERDOWN"];
     error.is_io_error()

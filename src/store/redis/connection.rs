@@ -1,10 +1,9 @@
-//! One connection, kept for long.
+//! The pooled connection that a lane keeps.
 //!
-//! deadpool-redis pings a connection whenever it hands it out. So it is asked once, the connection
-//! is kept for as long as it works, and all checks are multiplexed on it. A connection that failed
-//! goes, and the next check makes another: one at a time, with a growing pause between attempts,
-//! in a task of its own. So a connection that takes longer than one check's deadline is still
-//! there for the next.
+//! deadpool-redis pings a connection each time it is checked out. So a lane checks one out, keeps it
+//! for as long as it works, and multiplexes all checks on it. After a failure, the next check
+//! reconnects. A task of its own connects, one at a time, with a growing pause between attempts. So
+//! a connection that takes longer than one check's deadline is there for the next check.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +18,10 @@ use super::backoff::Backoff;
 use super::greeting::{self, in_words};
 use crate::telemetry::{Outage, RedisEvents};
 
-/// How long one attempt to connect may take.
+/// The most time that one attempt to connect takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that was silent for longer may have been closed meanwhile.
+/// A connection that was silent for longer may be closed.
 const SILENT: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
@@ -32,7 +31,7 @@ pub(super) struct Connections {
 
 struct Shared {
     pool: Pool,
-    /// What every key starts with: a user may have rights to no other.
+    /// The start of every key: a Redis user may have rights to no other.
     prefix: Arc<str>,
     state: Mutex<State>,
     /// Held by the task that connects.
@@ -43,25 +42,25 @@ struct Shared {
 #[derive(Default)]
 struct State {
     current: Option<Current>,
-    /// Counts the connections there were, so that a late failure does not end a later one.
+    /// Counts connections, so that a late failure does not close a later connection.
     generation: u64,
     backoff: Backoff,
     /// Why there is no connection.
     failure: String,
-    /// Since the first check that was not decided.
+    /// The outage, from its first check without a decision.
     outage: Option<Outage>,
 }
 
 struct Current {
     /// Checked out of the pool for as long as it works.
-    lease: Connection,
+    pooled: Connection,
     since: Instant,
     /// When the server last answered.
     heard: Instant,
     trusted: Arc<AtomicBool>,
 }
 
-/// A handle on the connection, and which of them it is.
+/// A handle on one connection.
 pub(super) struct Handle {
     pub(super) connection: MultiplexedConnection,
     generation: u64,
@@ -71,8 +70,8 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Whether answers on this connection belong to their questions. One malformed answer and
-    /// they may be out of step.
+    /// Whether replies on this connection belong to their calls. After one malformed reply they may
+    /// be out of step.
     pub(super) fn is_trusted(&self) -> bool {
         self.trusted.load(Ordering::Acquire)
     }
@@ -95,17 +94,17 @@ impl Connections {
         }
     }
 
-    /// The connection there is.
+    /// The current connection, if there is one.
     pub(super) fn current(&self) -> Option<Handle> {
         self.shared.lock().handle()
     }
 
-    /// The connection there is, or a new one, or why there is none.
+    /// The current connection, or a new one, or the reason why there is none.
     pub(super) async fn get(&self) -> Result<Handle, String> {
         if let Some(known) = self.shared.known() {
             return known;
         }
-        // A caller that waits here can go away. Only the attempt itself is a task, one at a time.
+        // A caller that waits here can be dropped. Only the attempt itself is a task.
         let only_one = Arc::clone(&self.shared.connecting).lock_owned().await;
         if let Some(known) = self.shared.known() {
             return known;
@@ -118,12 +117,12 @@ impl Connections {
         connecting.await.map_err(|error| error.to_string())?
     }
 
-    /// Gives up a connection that failed.
+    /// Closes a connection that failed.
     pub(super) fn discard(&self, handle: &Handle, error: &dyn Display) {
         self.close(handle, error, true);
     }
 
-    /// Gives up a connection that was closed in silence, which is no failure of the server.
+    /// Drops a connection that the server closed while it was idle, which is no failure.
     pub(super) fn replace(&self, handle: &Handle, error: &dyn Display) {
         self.close(handle, error, false);
     }
@@ -133,9 +132,9 @@ impl Connections {
         if state.generation != handle.generation {
             return;
         }
-        let Some(Current { lease, since, .. }) = state.current.take() else { return };
-        // Not back into the pool: it would be handed out again, to be found broken.
-        drop(Connection::take(lease));
+        let Some(Current { pooled, since, .. }) = state.current.take() else { return };
+        // The pool would hand the broken connection out again.
+        drop(Connection::take(pooled));
         if is_failure {
             state.backoff.lost(since, Instant::now());
         }
@@ -148,7 +147,7 @@ impl Connections {
         }
     }
 
-    /// The server decided on this connection. If it did `in_time`, an outage is over.
+    /// Notes that the server decided. An outage is over if it decided `in_time`.
     pub(super) fn heard(&self, handle: &Handle, in_time: bool) {
         self.shared.events.decided();
         let mut state = self.shared.lock();
@@ -167,7 +166,7 @@ impl Connections {
         &self.shared.events
     }
 
-    /// So many checks were not decided.
+    /// Counts checks without a decision.
     pub(super) fn undecided(&self, checks: usize) {
         if checks > 0 {
             self.shared.lock().outage.get_or_insert_with(Outage::begin).add(checks);
@@ -179,7 +178,7 @@ impl State {
     fn handle(&self) -> Option<Handle> {
         let current = self.current.as_ref()?;
         Some(Handle {
-            connection: MultiplexedConnection::clone(&current.lease),
+            connection: MultiplexedConnection::clone(&current.pooled),
             generation: self.generation,
             was_silent: current.heard.elapsed() > SILENT,
             trusted: Arc::clone(&current.trusted),
@@ -192,7 +191,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection there is, or why no attempt is due.
+    /// The current connection, or the reason why no attempt is due.
     fn known(&self) -> Option<Result<Handle, String>> {
         let state = self.lock();
         if let Some(handle) = state.handle() {
@@ -201,7 +200,7 @@ impl Shared {
         state.backoff.is_waiting(Instant::now()).then(|| Err(state.failure.clone()))
     }
 
-    /// Makes a connection.
+    /// Connects.
     async fn connect(&self) -> Result<Handle, String> {
         let attempt = match timeout(CONNECT_TIMEOUT, self.attempt()).await {
             Ok(attempt) => attempt,
@@ -211,11 +210,11 @@ impl Shared {
             )),
         };
         match attempt {
-            Ok(lease) => {
+            Ok(pooled) => {
                 let now = Instant::now();
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
-                state.current = Some(Current { lease, since: now, heard: now, trusted });
+                state.current = Some(Current { pooled, since: now, heard: now, trusted });
                 state.generation += 1;
                 let handle = state.handle();
                 drop(state);
@@ -235,15 +234,15 @@ impl Shared {
     }
 
     async fn attempt(&self) -> Result<Connection, String> {
-        let mut lease = match self.pool.get().await {
-            Ok(lease) => lease,
+        let mut pooled = match self.pool.get().await {
+            Ok(pooled) => pooled,
             Err(PoolError::Backend(error)) => return Err(in_words(&error)),
             Err(error) => return Err(error.to_string()),
         };
-        match greeting::greet(&mut lease, &self.prefix).await {
-            Ok(()) => Ok(lease),
+        match greeting::greet(&mut pooled, &self.prefix).await {
+            Ok(()) => Ok(pooled),
             Err(reason) => {
-                drop(Connection::take(lease));
+                drop(Connection::take(pooled));
                 Err(reason)
             }
         }

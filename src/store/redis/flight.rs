@@ -1,4 +1,4 @@
-//! A call in flight: from the connection it is handed to, to the answers of all its checks.
+//! A call in flight: from the connection to the answers of all its checks.
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -15,8 +15,7 @@ use super::lane::{Lane, Place};
 use crate::nouns::{Error, ManualClock};
 use crate::store::promise::Promised;
 
-/// A call that was handed to its connection, until all its checks are answered. It returns the
-/// place that it was sent from.
+/// A call that the connection has, until all its checks are answered. It returns its place.
 pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
 
 /// Sends the lane's first batch, once there is a connection.
@@ -49,9 +48,9 @@ pub(super) async fn of_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flight
     in_order(lane, |cx| Some(hand_over(lane.place_alone(check)?, handle, cx))).await
 }
 
-/// Whether a connection is not known to be closed; if it is, it is given up. A connection that was
-/// closed in silence fails the ping, before any charge is handed over. A charge that was handed
-/// over is never sent again: it may have left. Does not wait for the ping's answer.
+/// Whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
+/// one fails the ping before any charge is handed over, and is replaced. A charge that was handed
+/// over is never sent again: it may have left. Does not wait for the ping's reply.
 async fn is_open(lane: &Lane, handle: &Handle) -> bool {
     if !handle.was_silent {
         return true;
@@ -72,7 +71,7 @@ fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
     pin!(unconstrained(ping)).poll(cx)
 }
 
-/// Begins a call while no other begins one: batches leave in the order in which they were begun.
+/// Starts a call while no other starts one, so that batches are sent in the order of the queue.
 async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut begin = Some(begin);
     poll_fn(|cx| {
@@ -83,8 +82,8 @@ async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> 
     .await
 }
 
-/// Hands a call to the connection, which is done when it is first polled. Whatever else its task
-/// has done in this turn, that has to happen now.
+/// Hands a call to the connection. The first poll does that, and it has to happen now, whatever the
+/// task's budget for this turn.
 fn hand_over(place: Place, handle: Handle, cx: &mut Context<'_>) -> Flight {
     let mut flight: Flight = Box::pin(fly(place, handle));
     match pin!(unconstrained(flight.as_mut())).poll(cx) {
@@ -93,7 +92,7 @@ fn hand_over(place: Place, handle: Handle, cx: &mut Context<'_>) -> Flight {
     }
 }
 
-/// Sends the checks of a place, and sees to their answers.
+/// Sends the checks of a place, and answers them.
 async fn fly(place: Place, handle: Handle) -> Place {
     let mut call = Call { place, handle };
     if call.place.is_worth_sending() {
@@ -116,8 +115,8 @@ struct Call {
 }
 
 impl Call {
-    /// The answer, unless it is too late even for a late one: each check's own deadline holds, and
-    /// what the server says after that still counts, as a denial that stands.
+    /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited for
+    /// one more deadline: a late denial still stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let Self { place, handle } = self;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
@@ -132,9 +131,9 @@ impl Call {
         timeout(place.lane().settings.deadline, reply).await.ok()
     }
 
-    /// Prepares to ask once more, for what needs no write. Returns whether anything is left to ask.
+    /// Prepares to ask again, for peeks alone. Returns whether there are any.
     fn make_read_only(&mut self, error: &RedisError) -> bool {
-        // Redis deletes keys also when it is out of memory.
+        // Redis still deletes keys when it is out of memory.
         let deletes = call::is_said(error, "OOM");
         let failed = self.place.batch.make_read_only(call::brief(error).into(), deletes);
         self.place.lane().connections.undecided(failed);
@@ -153,7 +152,7 @@ impl Call {
                         declined
                     }
                     Err(reason) => {
-                        // What follows may be the answers to other questions.
+                        // Later replies may belong to other calls.
                         handle.distrust();
                         connections.discard(handle, &reason);
                         batch.fail(|| Error::store(reason.clone()))

@@ -1,4 +1,4 @@
-//! The keys of a batch: each once, however many checks touch it.
+//! The keys of a batch, each once.
 
 use std::hash::BuildHasher;
 
@@ -6,10 +6,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::nouns::Check;
 
-/// The different keys, each with the number it is sent under, from 0.
+/// The distinct keys, numbered from 0.
 #[derive(Default)]
 pub(super) struct Keys {
-    /// One after another.
+    /// All keys, joined.
     text: String,
     pub(super) all: Vec<Key>,
     numbers: HashTable<u16>,
@@ -17,11 +17,11 @@ pub(super) struct Keys {
 }
 
 pub(super) struct Key {
-    /// Where it ends in the text; it starts where the one before ends.
+    /// Its end in the text. It starts at the end of the one before.
     end: usize,
-    /// The run that touches it last.
+    /// The last run that touches it.
     pub(super) last_run: usize,
-    /// How many checks do, and in how many runs.
+    /// The number of its checks, and of their runs.
     pub(super) checks: usize,
     pub(super) runs: usize,
 }
@@ -45,7 +45,7 @@ impl Keys {
         number
     }
 
-    /// How many checks of a check's budget there are.
+    /// The number of checks of the same budget.
     pub(super) fn checks_of(&self, prefix: &str, check: &Check) -> usize {
         self.find(prefix, check).map_or(0, |key| key.checks)
     }
@@ -81,9 +81,9 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
     &text[start..all[number].end]
 }
 
-/// `prefix:{key}:kind:name`, under which a budget is kept. Encoded keys have no braces, so the
-/// braces are the key's own, and Redis Cluster keeps all limits of one key in one slot. A kind is
-/// one letter; the name comes last, so it may hold anything.
+/// The key of a budget in Redis: `prefix:{key}:kind:name`. Encoded keys have no braces, so the
+/// braces are a hash tag: Redis Cluster keeps all limits of one key in one slot. A kind is one
+/// letter. The name comes last, so it may contain colons.
 fn parts<'a>(prefix: &'a str, check: &'a Check) -> [&'a str; 7] {
     [prefix, ":{", check.key().as_str(), "}:", check.limit().kind(), ":", check.limit().name()]
 }

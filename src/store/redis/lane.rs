@@ -1,11 +1,11 @@
-//! What the calls of one connection share: the queue, and the places for calls in flight.
+//! A lane: one connection, the queue of checks for it, and places for its calls in flight.
 //!
 //! Up to [`IN_FLIGHT`] calls are in flight at a time, so that the server has the next one at hand
-//! when it is done with one. Checks that come meanwhile are queued, and leave together. There is
-//! no timer: batches grow with the load, and no check waits for another to come.
+//! when it finishes one. Checks that arrive meanwhile are queued, and are sent together. There is
+//! no timer: batches grow with the load, and no check waits for a later one.
 //!
-//! Every check counts from the moment it is asked until its call is answered or given up, whether
-//! its caller still waits or not. So a server that hangs cannot pile up checks without bound.
+//! Every check counts from its arrival until its call is answered or given up, whether its caller
+//! still waits or not. So a server that hangs cannot pile up checks without bound.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,45 +21,45 @@ use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{Change, Denials};
 use crate::store::promise::{Promise, Promised};
 
-/// Calls in flight at a time.
+/// The most calls in flight.
 const IN_FLIGHT: usize = 2;
 
-/// What all lanes of a store have in common.
+/// The settings of all lanes of a store.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) prefix: Arc<str>,
     pub(super) deadline: Duration,
     pub(super) max_waiting: usize,
     pub(super) clock: Option<ManualClock>,
-    /// None if every check is asked.
+    /// `None` if Redis decides every check.
     pub(super) denials: Option<Arc<Denials>>,
 }
 
-/// A queue of checks, and the connection they leave on.
 pub(super) struct Lane {
     pub(super) connections: Connections,
     pub(super) settings: Settings,
     queue: Mutex<Queue>,
-    /// Held from taking a batch until it is handed to the connection: none overtakes another.
+    /// Held from taking a batch until it is handed to the connection, so that batches keep their
+    /// order.
     pub(super) leaving: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Queue {
     batches: VecDeque<Batch>,
-    /// Checks that are queued or in flight.
+    /// The number of checks that are queued or in flight.
     waiting: usize,
-    /// Places that are taken.
+    /// The number of places in use.
     in_flight: usize,
-    /// When a place was last taken, or a call begun or over.
+    /// The last time when a place was taken, or a call started or ended.
     moved: Option<Instant>,
-    /// Counts how often all places were given up as lost.
+    /// Counts how often the places were given up as lost.
     round: u64,
-    /// Batches that are done, to be filled again.
+    /// Empty batches, whose memory is used again.
     spare: Vec<Batch>,
 }
 
-/// A check that was queued.
+/// A queued check.
 pub(super) struct Queued {
     pub(super) promised: Promised,
     pub(super) entry: Entry,
@@ -67,13 +67,13 @@ pub(super) struct Queued {
     pub(super) leaves_next: bool,
 }
 
-/// Who sends a check that was queued.
+/// Which task sends a queued check.
 pub(super) enum Entry {
-    /// Its caller, unless another check comes before: the lane was idle.
+    /// Its caller, unless another check arrives before: the lane was idle.
     Alone,
-    /// A task that holds a place.
+    /// A task that has a place.
     Sent,
-    /// Nobody yet: a place is free.
+    /// None yet: a place is free.
     Unsent,
 }
 
@@ -111,14 +111,14 @@ impl Lane {
         Some(Queued { promised, entry, leaves_next: queue.batches.len() == 1 })
     }
 
-    /// A place to send the first batch from, if there is one and a place is free.
+    /// Takes a place for the first batch, if there is one and a place is free.
     pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
         let mut queue = self.queue();
         let is_wanted = queue.in_flight < IN_FLIGHT && !queue.batches.is_empty();
         is_wanted.then(|| queue.take_place(self))
     }
 
-    /// A place with a check that is still alone in an idle lane.
+    /// Takes a place for a check that is still alone in an idle lane.
     pub(super) fn place_alone(self: &Arc<Self>, check: &Promised) -> Option<Place> {
         let mut queue = self.queue();
         let is_idle = queue.in_flight == 0 && queue.batches.len() == 1;
@@ -127,7 +127,7 @@ impl Lane {
         Some(queue.take_place(self).with(batch))
     }
 
-    /// Fails the queued checks that could not leave in time, or all of the first batch.
+    /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
     pub(super) fn fail_first(&self, until: Option<Instant>, reason: &str) {
         let Some(mut batch) = self.queue().batches.pop_front() else { return };
         let error = || Error::unreachable(reason.to_owned());
@@ -146,7 +146,7 @@ impl Lane {
         }
     }
 
-    /// The last time at which the next check can be answered, if one is queued.
+    /// The deadline of the first queued check.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.queue().batches.front().and_then(Batch::first_deadline)
     }
@@ -157,8 +157,8 @@ impl Lane {
 }
 
 impl Queue {
-    /// Whether it has no room for one more check, or not for this one: the second half of the
-    /// room is not for a key that alone takes up a quarter of the newest batch.
+    /// Whether the queue is full for this group. Past half full, a key with more than a quarter of the
+    /// newest batch is rejected, so that a hot key does not crowd out the others.
     fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {
@@ -168,9 +168,9 @@ impl Queue {
         self.waiting >= max_waiting || (self.waiting >= max_waiting / 2 && crowded())
     }
 
-    /// Frees the places if none of them has moved for longer than a server that hangs can hold one:
-    /// until the deadline, and as long again for a late answer. The tasks that hold them stand
-    /// still, and others must not wait for those.
+    /// Frees the places if none has moved for three deadlines. A server that hangs holds a place for
+    /// two: until the deadline, and as long again for a late answer. So the tasks that hold the
+    /// places stand still, and other tasks must not wait for them.
     fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
         let is_still =
             |moved: Instant| now.saturating_duration_since(moved) > deadline.saturating_mul(3);
@@ -186,12 +186,12 @@ impl Queue {
         Place { lane: Arc::clone(lane), round: Some(self.round), batch: Batch::default() }
     }
 
-    /// Gives a place back, if it is still counted.
+    /// Frees a place, if it is still counted.
     fn free(&mut self, round: Option<u64>) {
         self.in_flight -= usize::from(round == Some(self.round));
     }
 
-    /// The batch that the next check goes into.
+    /// The batch for the next group.
     fn batch_for(&mut self, group: &[Check]) -> &mut Batch {
         if !self.batches.back().is_some_and(|batch| batch.has_room_for(group)) {
             self.batches.push_back(self.spare.pop().unwrap_or_default());
@@ -200,7 +200,7 @@ impl Queue {
         &mut self.batches[last]
     }
 
-    /// Lets go of a batch of so many checks that is over. It is empty again.
+    /// Takes back a batch, emptied, that had so many checks.
     fn finish(&mut self, checks: usize, batch: Batch) {
         self.waiting -= checks;
         self.moved = Some(Instant::now());
@@ -213,8 +213,8 @@ impl Queue {
 /// A place for a call in flight, and the checks of that call.
 pub(super) struct Place {
     lane: Arc<Lane>,
-    /// The round in which it was taken: a place of an earlier round is no longer counted. None
-    /// once it is given back.
+    /// The round in which it was taken. A place of an earlier round is no longer counted. `None` once
+    /// it is freed.
     round: Option<u64>,
     pub(super) batch: Batch,
 }
@@ -251,7 +251,7 @@ impl Place {
         connections.undecided(expired);
     }
 
-    /// Lets go of its checks: they are answered or given up.
+    /// Drops its checks, which are answered or given up.
     pub(super) fn unload(&mut self) {
         let mut batch = mem::take(&mut self.batch);
         let checks = batch.len();
@@ -259,7 +259,7 @@ impl Place {
         self.lane.queue().finish(checks, batch);
     }
 
-    /// Gives the place back, unless more is queued by now.
+    /// Frees the place, unless checks are queued.
     pub(super) fn unless_idle(mut self) -> Option<Self> {
         let lane = Arc::clone(&self.lane);
         let mut queue = lane.queue();
@@ -272,8 +272,8 @@ impl Place {
 }
 
 impl Drop for Place {
-    /// A place that was not given back goes down with its runtime. Checks that no other task sends
-    /// are dropped then: that is an answer, too.
+    /// A place that was not freed is dropped with its runtime. If no other place is in use, its queued
+    /// checks are dropped too, which answers them with an error.
     fn drop(&mut self) {
         let Some(round) = self.round else { return };
         self.unload();

@@ -1,4 +1,4 @@
-//! The tasks that send what is queued.
+//! The tasks that send queued checks.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::flight;
 use super::lane::{Lane, Place};
 use crate::nouns::Error;
 
-/// Sends what is queued, if a place is free.
+/// Starts to send queued checks, if a place is free.
 pub(super) fn start(lane: &Arc<Lane>) -> Result<(), Error> {
     let runtime = Runtime::try_current().map_err(Error::misuse)?;
     if let Some(place) = lane.place() {
@@ -27,11 +27,11 @@ pub(super) async fn send(mut place: Place) {
     }
 }
 
-/// Lets callers that were answered go first: their next checks leave together.
+/// Lets answered callers run first: their next checks are sent together.
 ///
 /// A task that wakes itself goes to the end of its worker's queue, from which idle workers steal.
-/// `tokio::task::yield_now` keeps it out of that queue until the worker is done with all other
-/// tasks: one that blocks its thread would hold up the lane.
+/// `tokio::task::yield_now` keeps it out of that queue until the worker has run all other tasks. A
+/// task that blocks its thread would hold up the lane.
 async fn let_others_run() {
     let mut has_yielded = false;
     poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! What is sent to the script, and what comes back: the other side of `scripts/main.lua` and
+//! The format of requests and replies: the other side of `scripts/main.lua` and
 //! `scripts/batch.lua`.
 
 use crate::algorithm::{Anchor, Bucket, First, Followed, MAX_EXACT, Mode, Rule};
@@ -9,20 +9,20 @@ const ALLOWED: i64 = 1;
 const EXCEEDS_CAPACITY: i64 = 2;
 const UNREADABLE: i64 = 4;
 
-/// The op of a run that is one charge of each of several keys.
+/// The op of a run that charges each of several keys once.
 const EACH: u64 = 4;
 
-/// A charge as it is sent: its key and its limit by their number, from 0.
+/// A charge of a batch. Key and limit are numbers, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Charge {
     pub(super) key: u16,
     pub(super) limit: u16,
     pub(super) cost: u32,
-    /// Of a refund.
+    /// For a refund.
     pub(super) receipt: Option<Receipt>,
 }
 
-/// In place of the receipt of a refund that has none: no charge was made that late.
+/// Stands for a missing receipt: no charge was made that late.
 const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 
 /// `ARGV[1]` of a batch: the limits, then the runs.
@@ -45,7 +45,7 @@ impl Body {
         body
     }
 
-    /// The same check, `times` times in a row.
+    /// Adds a run: the same group, `times` times in a row.
     pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[Charge]) {
         self.push_head(number_of(op), charges.len(), times);
         for charge in charges {
@@ -58,8 +58,8 @@ impl Body {
         }
     }
 
-    /// The same charge of each of `keys` keys, from that of `first` on. Nothing else may touch
-    /// them, and the cost must not be 0.
+    /// Adds the same charge for `keys` keys, from that of `first` on. No other run may touch them,
+    /// and the cost must be above 0.
     pub(super) fn push_each(&mut self, keys: u16, first: &Charge) {
         self.push_head(EACH, 1, keys);
         self.push_charge(first);
@@ -107,7 +107,7 @@ impl Body {
         self.0.push(0);
     }
 
-    /// The lowest `bytes` bytes of a number, the highest first.
+    /// Adds the lowest `bytes` bytes of a number, in big-endian order.
     fn push(&mut self, number: u64, bytes: usize) {
         self.0.extend_from_slice(&number.to_be_bytes()[8 - bytes..]);
     }
@@ -117,7 +117,7 @@ impl Body {
     }
 }
 
-/// Stands where a run's answers are counted, if they are told in short.
+/// In place of the count of a run's answers: the short form follows.
 pub(super) const IN_SHORT: u16 = 0;
 
 /// The numbers of a packed reply, eight bytes each.
@@ -126,10 +126,10 @@ pub(super) fn unpack(packed: &[u8]) -> Option<Vec<i64>> {
     Some(numbers.iter().map(|number| i64::from_be_bytes(*number)).collect())
 }
 
-/// What the script has answered, to be read from the start.
+/// The script's reply, read from the start.
 pub(super) struct Reply<'a>(&'a [i64]);
 
-/// A verdict as the script gives it: without the limit's capacity.
+/// A verdict in the reply: without its limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawVerdict {
     status: i64,
@@ -154,7 +154,7 @@ impl<'a> Reply<'a> {
         number.try_into().ok()
     }
 
-    /// The first of several charges that were admitted at once, which tells the others.
+    /// The first of several charges that were allowed at once. The others follow from it.
     pub(super) fn first_of_several(&mut self) -> Option<FirstVerdict> {
         let (remaining, reset_after, slack) = (self.number()?, self.number()?, self.number()?);
         Some(FirstVerdict { remaining, first: First { reset_after, slack } })
@@ -175,7 +175,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// The first of several charges that were admitted at once.
+/// The first of several charges that were allowed at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstVerdict {
     remaining: u64,
@@ -183,7 +183,7 @@ pub(super) struct FirstVerdict {
 }
 
 impl FirstVerdict {
-    /// What is told of the charge that `before` others of the same cost came before.
+    /// The verdict of the charge that follows `before` others of the same cost.
     pub(super) fn later(self, before: u16, cost: u32, limit: &Rule) -> Option<RawVerdict> {
         let taken = u64::from(before) * u64::from(cost);
         let Followed { reset_after, delay } = limit.follow(self.first, taken, cost.into());
@@ -193,7 +193,7 @@ impl FirstVerdict {
 }
 
 impl RawVerdict {
-    /// None if that is not what the numbers are.
+    /// `None` if a number is out of range.
     fn new(
         status: i64,
         remaining: i64,
@@ -210,7 +210,7 @@ impl RawVerdict {
         })
     }
 
-    /// Whether the budget held a value that could not be read.
+    /// Whether the stored value was unreadable.
     pub(super) const fn is_unreadable(&self) -> bool {
         self.status & UNREADABLE != 0
     }

@@ -5,15 +5,15 @@ use crate::nouns::{Decision, Error, Op, Verdict};
 use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 
-/// Where a run's verdicts are: those of its next check, and of its last.
+/// The indices of a run's verdicts: for its next group, and for its last.
 struct Place {
     next: usize,
     last: usize,
 }
 
 impl Batch {
-    /// Answers every check with its part of the script's reply, and returns how many were declined.
-    /// Of a malformed reply it returns what is wrong; the checks without an answer are left to fail.
+    /// Answers every group with its part of the script's reply. Returns how many were declined, or
+    /// what is wrong with a malformed reply. It leaves groups without an answer then.
     pub(in super::super) fn conclude(
         &mut self,
         reply: &[i64],
@@ -29,7 +29,7 @@ impl Batch {
         for check in self.waiters.iter_mut().filter(|check| check.sent) {
             let (run, place) = (&self.runs[check.run], &mut places[check.run]);
             let verdicts = &verdicts[place.next..][..run.size];
-            // The last answer stands for all that follow: they are answered alike.
+            // The last verdicts are the answer for all groups that follow.
             place.next = usize::min(place.next + run.size, place.last);
             let group = &self.checks[run.first..][..run.size];
             let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
@@ -55,8 +55,7 @@ impl Batch {
         Ok(declined)
     }
 
-    /// All verdicts of a reply, with the places of each run's; and an event for each value that was
-    /// unreadable.
+    /// All verdicts of a reply, with the indices for each run. Reports each unreadable value.
     fn read(
         &self,
         mut reply: Reply<'_>,
@@ -78,13 +77,13 @@ impl Batch {
                 }
             }
             let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
-            // Nothing is asked for the places of a run that was not sent.
+            // The indices of a run that was not sent are never used.
             places.push(Place { next, last: last.or((run.times == 0).then_some(next))? });
         }
         reply.is_empty().then_some((verdicts, places))
     }
 
-    /// The verdicts of a run's charges, once.
+    /// Reads the verdicts of one group of a run.
     fn read_answer(
         &self,
         run: &Run,
@@ -102,7 +101,7 @@ impl Batch {
         Some(())
     }
 
-    /// The verdicts of a run of one charge each. Those of allowed charges follow from the first.
+    /// Reads the verdicts of a run of single charges. Those of allowed charges follow from the first.
     fn read_in_short(
         &self,
         run: &Run,
