@@ -102,7 +102,7 @@ async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
         // A refund under another quota is no more than a peek.
         let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
         let mut batch =
-            quotas[round % 4].each_ref().map(|limit| Check::new(&limit, &key).cost(100));
+            quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).cost(100));
         batch
             .iter_mut()
             .zip(receipts)
@@ -188,7 +188,7 @@ async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
     let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
     for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
         let (before, start) = (written(), Instant::now());
-        let charges: Vec<_> = group.iter().map(|limit| Check::new(&limit, &key).cost(1)).collect();
+        let charges: Vec<_> = group.iter().map(|limit| Check::new(limit, &key).cost(1)).collect();
         for _ in 0..100 {
             assert!(limiter.apply(Op::Charge, &charges).await.unwrap().allowed());
         }

@@ -4,9 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{Method, StatusCode, header};
 
-use super::number::number;
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 use crate::telemetry::{self, Throttle};
@@ -31,14 +30,11 @@ pub(super) struct KeyedLimit {
     pub(super) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
     pub(super) cost: Option<Cost>,
-    /// The limit's capacity, as a header.
-    pub(super) capacity: HeaderValue,
 }
 
 impl KeyedLimit {
     pub(super) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
-        let capacity = number(limit.quota().capacity());
-        Self { limit, key: Arc::new(key), cost, capacity }
+        Self { limit, key: Arc::new(key), cost }
     }
 }
 

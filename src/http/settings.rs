@@ -6,7 +6,6 @@ use http::request::Parts;
 use http::{Extensions, Response};
 
 use super::headers::{self, BudgetHeaders};
-use super::number::number;
 use super::policy::Policy;
 use super::responder::Responder;
 use super::{Reason, ResetFormat, ResponseBody};
@@ -123,7 +122,7 @@ impl Settings {
             Rejected::Denied(decision) => decision,
             Rejected::Undecided(reason) => return self.responder.undecided(reason, request),
         };
-        let budget = self.budget(decision);
+        let budget = BudgetHeaders::new(decision, self.reset_format);
         self.responder.denied(
             decision,
             |decision, map| {
@@ -134,18 +133,10 @@ impl Settings {
         )
     }
 
-    fn budget(&self, decision: &Decision) -> BudgetHeaders {
-        let limit = decision.limit();
-        let keyed = self.policy.limits.iter().find(|keyed| keyed.limit == *limit);
-        let capacity =
-            keyed.map_or_else(|| number(decision.capacity()), |keyed| keyed.capacity.clone());
-        BudgetHeaders::new(decision, capacity, self.reset_format)
-    }
-
     /// What the response to an allowed request is to report. The decision goes into the request's
     /// extensions, if the layer is configured so.
     pub(super) fn report(&self, decision: &Decision, request: &mut Extensions) -> Report {
-        let headers = self.budget(decision);
+        let headers = BudgetHeaders::new(decision, self.reset_format);
         let decision = self.inserts_decision.then(|| {
             insert_if_tighter(request, decision);
             Box::new(decision.clone())
