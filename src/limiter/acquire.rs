@@ -148,7 +148,11 @@ impl RateLimiter {
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
         let retry_after = decision.retry_after().unwrap_or_default();
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
-        Ok(if decision.exceeds_capacity() { decision } else { decision.denied_until(retry_after) })
+        Ok(if decision.exceeds_capacity() {
+            decision
+        } else {
+            decision.denied_until(retry_after, None)
+        })
     }
 
     /// Charges as soon as the units are available. No other waiter is in front.
@@ -188,8 +192,9 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let late = decision.delay().saturating_sub(bounds.left());
         if !late.is_zero() {
+            let slowest = decision.slowest();
             let refunded = self.refund_unused(decision, group, bounds).await?;
-            return Ok(refunded.denied_until(late));
+            return Ok(refunded.denied_until(late, slowest));
         }
         if !decision.delay().is_zero() {
             sleep(decision.delay()).await;
