@@ -10,7 +10,7 @@ use super::policy::{KeyedLimit, Policy};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit};
+use crate::nouns::{ConfigError, Limit, MAX_GROUP};
 
 /// A layer that has no key yet. Finish it with [`key`](Self::key).
 ///
@@ -81,8 +81,8 @@ impl RateLimitLayerBuilder {
         Self { limiter, limits: Vec::new() }
     }
 
-    /// Adds a limit, under a key of its own. A request costs 1 unit, or what
-    /// [`RateLimitLayer::cost`] says.
+    /// Adds a limit, under a key of its own. A request costs 1 unit, or the cost set by
+    /// [`RateLimitLayer::cost`].
     pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Self {
         self.add(KeyedLimit::new(limit, key, None))
     }
@@ -130,11 +130,17 @@ impl RateLimitLayerBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no limit, if two limits have one name, or if this limiter has
+    /// Returns an error if there are no limits or more than 255, if two limits have one name, or if this limiter has
     /// another quota of that name.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         if self.limits.is_empty() {
             return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));
+        }
+        if self.limits.len() > MAX_GROUP {
+            return Err(ConfigError::new(format!(
+                "the layer has {} limits; use at most {MAX_GROUP}",
+                self.limits.len()
+            )));
         }
         for (i, keyed) in self.limits.iter().enumerate() {
             if self.limits[..i].iter().any(|other| other.limit.name() == keyed.limit.name()) {

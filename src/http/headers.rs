@@ -12,7 +12,7 @@ const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// The format of `X-RateLimit-Reset`, the time when the budget is full again. Either is rounded up.
+/// The format of `X-RateLimit-Reset`, the time when the budget is full again. Both are rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetFormat {
@@ -35,7 +35,7 @@ pub(super) struct BudgetHeaders {
 enum Reset {
     /// In seconds since the Unix epoch, by the store's clock.
     At(u64),
-    /// So long after that moment.
+    /// This duration after this instant.
     After(Duration, Instant),
 }
 

@@ -16,7 +16,8 @@ use crate::telemetry::{self, Throttle};
 pub enum OnMissingKey {
     /// The request is rejected with this status.
     Reject(StatusCode),
-    /// The limit whose key is missing is skipped. The layer's other limits decide.
+    /// The limit whose key is missing is skipped. The layer's other limits decide. If none is left,
+    /// the request is not limited.
     SkipLimit,
 }
 
@@ -58,7 +59,7 @@ pub(super) enum Question {
     Unlimited,
     /// Whether these checks are allowed, as one group.
     Checks(Checks),
-    /// Nothing: the request has no key under this limit, and is to be rejected.
+    /// Nothing: the request has no key for this limit and is rejected.
     MissingKey { limit: Limit, missing: MissingKey, status: StatusCode },
 }
 
@@ -95,12 +96,9 @@ impl Policy {
                     checks.push(check, self.limits.len());
                 }
                 Err(missing) => {
-                    telemetry::missing_key(
-                        &self.events,
-                        &keyed.limit,
-                        &missing,
-                        self.on_missing_key,
-                    );
+                    let rejected = matches!(self.on_missing_key, OnMissingKey::Reject(_));
+                    let (limit, reason) = (&keyed.limit, missing.logged());
+                    telemetry::missing_key(&self.events, limit, reason, rejected);
                     if let OnMissingKey::Reject(status) = self.on_missing_key {
                         return Question::MissingKey {
                             limit: keyed.limit.clone(),

@@ -72,7 +72,7 @@ impl<'a> Rejection<'a> {
         self.decision
     }
 
-    /// What the key extractor said, if there is no key.
+    /// The key extractor's error, if there is no key.
     #[must_use]
     pub fn missing_key(&self) -> Option<&'a MissingKey> {
         self.missing_key.map(|(_, missing)| missing)

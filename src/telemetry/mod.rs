@@ -14,8 +14,6 @@ pub(crate) use self::redis::{Outage, RedisEvents};
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::throttle::Throttle;
 #[cfg(feature = "http")]
-use crate::http::{MissingKey, OnMissingKey, OnStoreFailure, Reason};
-#[cfg(feature = "http")]
 use crate::nouns::{Decision, Error, Limit};
 
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -35,34 +33,37 @@ pub(crate) fn denied(decision: &Decision) {
     );
 }
 
-/// A request was not decided, and failed open or closed.
+/// The store is unavailable, and a request failed open or closed, as `outcome` says.
 #[cfg(feature = "http")]
-pub(crate) fn undecided(
-    at_most: &Throttle,
-    limits: &str,
-    reason: Reason,
-    error: &Error,
-    policy: OnStoreFailure,
-) {
-    let Some(unreported) = at_most.report() else { return };
-    let outcome = match policy {
-        OnStoreFailure::FailOpen => "fail_open",
-        OnStoreFailure::FailClosed => "fail_closed",
-    };
-    match reason {
-        Reason::StoreFull => tracing::error!(
-            target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
-        ),
-        Reason::Overloaded => tracing::error!(
-            target: TARGET, limits, %error, outcome, unreported, "rate limit store overloaded"
-        ),
-        _ => tracing::error!(
+pub(crate) fn unavailable(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
-        ),
+        );
     }
 }
 
-/// Requests are decided again. Reports failures of before that were left out.
+/// The store is overloaded, and a request failed open or closed.
+#[cfg(feature = "http")]
+pub(crate) fn overloaded(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store overloaded"
+        );
+    }
+}
+
+/// The store is full, and a request failed closed.
+#[cfg(feature = "http")]
+pub(crate) fn full(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
+        );
+    }
+}
+
+/// Requests are decided again. Reports earlier failures that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn decided(undecided: &Throttle, limits: &str) {
     if let Some(unreported) = undecided.overdue() {
@@ -74,25 +75,20 @@ pub(crate) fn decided(undecided: &Throttle, limits: &str) {
 
 /// A request had no key.
 #[cfg(feature = "http")]
-pub(crate) fn missing_key(
-    at_most: &Throttle,
-    limit: &Limit,
-    missing: &MissingKey,
-    outcome: OnMissingKey,
-) {
+pub(crate) fn missing_key(at_most: &Throttle, limit: &Limit, reason: &str, rejected: bool) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
             limit = limit.name(),
-            reason = missing.logged(),
-            rejected = outcome != OnMissingKey::SkipLimit,
+            reason,
+            rejected,
             unreported,
             "request without a rate limit key"
         );
     }
 }
 
-/// A request had a key. Reports those of before that had none and were left out.
+/// A request had a key. Reports earlier requests without a key that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn keyed(missing: &Throttle, limit: &Limit) {
     if let Some(unreported) = missing.overdue() {
