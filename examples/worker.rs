@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 if !decision.as_ref().is_ok_and(Decision::allowed) {
                     queue.lock().await.push_back(mail);
                     println!("mail {mail:2} is back in the queue");
-                    // Without a store nobody knows the rate: the worker stops.
+                    // Without a store the rate is unknown, so the worker stops.
                     decision?;
                     continue;
                 }

@@ -101,8 +101,7 @@ async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
         let together = if round % 2 == 0 { 1 } else { 6 };
         // A refund under another quota is no more than a peek.
         let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
-        let mut batch =
-            quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).cost(100));
+        let mut batch = quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).cost(100));
         batch
             .iter_mut()
             .zip(receipts)

@@ -59,7 +59,7 @@ use crate::nouns::{ConfigError, Limit};
 /// 6. A corrupt state counts as none. It never fails the check.
 /// 7. A state is kept until [`State::expires_at`], and not for ever.
 /// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
-///    elsewhere has a deadline. An [`Error`](crate::Error) means "could not decide".
+///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
 ///
 /// # Example: a wrapper with a key that is never charged
 ///
@@ -95,13 +95,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// unknown.
     fn apply(&self, op: Op, group: &[Check]) -> Answer;
 
-    /// Whether these limits can be decided together, in one check. Layers ask when they are built.
+    /// Checks that these limits can be decided in one group. Layers call this when they are built.
     ///
-    /// Most stores can decide all limits. A wrapper should pass the question on.
+    /// Most stores can decide all limits. A wrapper passes the call on.
     ///
     /// # Errors
     ///
-    /// What is wrong with which of them.
+    /// Returns an error that names the limit and the conflict.
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         let _ = limits;
         Ok(())
@@ -109,8 +109,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        (**self).apply(op, batch)
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        (**self).apply(op, group)
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
