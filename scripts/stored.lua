@@ -19,8 +19,8 @@ local function read(key, head_size)
 end
 
 -- Stores a value that expires at `ends_at`. false: deletes the key. nil: changes nothing.
--- `old_end`: when the stored value expires, if it is as long as the new one. `is_head`: the value is
--- only the head of the stored one. `grace`: the key lives so many ms longer.
+-- `old_end`: when the stored value expires, if it is as long as the new one. `is_head`: the value
+-- is only the head of the stored one. `grace`: the key lives so many ms longer.
 local function write(key, value, ends_at, old_end, is_head, now, grace)
   if not value then
     if value == false then redis.call('DEL', key) end
