@@ -65,7 +65,7 @@ pub mod key {
 
 /// The tower layer, its settings, and its responses.
 ///
-/// Start with [`RateLimitLayer`](layer::RateLimitLayer). Of the others, its methods need
+/// Start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](layer::OnStoreFailure),
 /// [`ResetFormat`](layer::ResetFormat), and [`Rejection`](layer::Rejection) with its
 /// [`Reason`](layer::Reason).

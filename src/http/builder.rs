@@ -12,7 +12,8 @@ use super::{KeyExtractor, RateLimit, RateLimitLayer};
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Limit, MAX_GROUP};
 
-/// A layer that has no key yet. Finish it with [`key`](Self::key).
+/// A layer that has no key yet. Finish it with [`key`](Self::key); settings such as the cost come
+/// after that.
 ///
 /// It does not limit anything. The compiler says so where it is used as a layer:
 ///
@@ -89,6 +90,9 @@ impl RateLimitLayerBuilder {
 
     /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
     /// tokens under another, in one check.
+    ///
+    /// The headers report the limit with the fewest units left, whatever its unit is. The
+    /// [verdicts](crate::Decision::verdicts) have every limit.
     ///
     /// ```
     /// use http::request::Parts;

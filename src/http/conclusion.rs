@@ -50,7 +50,11 @@ impl Settings {
             Err(error) => error,
         };
         let (events, names) = (&self.events, &self.names);
-        let (reason, outcome) = if error.is_full() {
+        let (reason, outcome) = if error.is_misuse() {
+            // No outage: the limit would stay off for ever.
+            telemetry::misconfigured(events, names, error);
+            (Reason::Misconfigured, OnStoreFailure::FailClosed)
+        } else if error.is_full() {
             // Clients send more keys than the store may keep. To fail open would open the limit to
             // them.
             let outcome = OnStoreFailure::FailClosed;

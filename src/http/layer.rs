@@ -65,8 +65,8 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
 /// the limits into [one layer](Self::builder). Of stacked layers, the headers report the tightest
 /// budget. The decision in the extensions is the tightest of the layers with
-/// [`insert_decision`](Self::insert_decision). Its receipt is that layer's: to refund a request, put
-/// all limits into one layer.
+/// [`insert_decision`](Self::insert_decision). With stacked layers it has the receipt of that one
+/// layer only. To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
 /// layer expose `Retry-After` and `X-RateLimit-*`. Put it inside authentication if the key is a

@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle as Runtime;
 use tokio::task::spawn;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
@@ -98,6 +99,8 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         validate_group(group)?;
+        // Without a runtime there are no timers.
+        Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait);
         let consumes_nothing = group.iter().all(|check| check.units() == 0);
         let exceeds_capacity =

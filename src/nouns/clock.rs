@@ -33,6 +33,8 @@ fn micros(since_epoch: Duration) -> Micros {
 /// [built](crate::MemoryStore::with_clock) with such a clock. The store does not delete expired
 /// states then. A state that has expired still counts as none.
 ///
+/// `acquire` and the delays of a leaky bucket wait by tokio's clock, which this one does not move.
+///
 /// A test that only moves forwards needs no manual clock. In `#[tokio::test(start_paused = true)]`,
 /// tokio's paused time controls the embedded store: `tokio::time::advance` refills its budgets.
 ///

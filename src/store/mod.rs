@@ -65,7 +65,7 @@ use crate::nouns::{ConfigError, Limit};
 ///
 /// ```
 /// use tollgate::store::{Answer, MemoryStore, Op, Store};
-/// use tollgate::{Check, Key, Limit, Quota, RateLimiter};
+/// use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
 /// struct Free<S>(S, Key);
@@ -74,6 +74,10 @@ use crate::nouns::{ConfigError, Limit};
 ///     fn apply(&self, op: Op, group: &[Check]) -> Answer {
 ///         let is_free = group.iter().all(|check| *check.key() == self.1);
 ///         self.0.apply(if is_free && op == Op::Charge { Op::Peek } else { op }, group)
+///     }
+///
+///     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+///         self.0.check_limits(limits)
 ///     }
 /// }
 ///
@@ -97,7 +101,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Checks that these limits can be decided in one group. Layers call this when they are built.
     ///
-    /// Most stores can decide all limits. A wrapper passes the call on.
+    /// Most stores can decide all limits. A wrapper passes the call on:
+    /// otherwise layers are built whose limits can never be decided.
     ///
     /// # Errors
     ///

@@ -19,6 +19,11 @@ use crate::nouns::{Decision, Error, Limit};
 #[cfg(any(feature = "http", feature = "redis"))]
 const TARGET: &str = "tollgate";
 
+#[cfg(feature = "http")]
+fn milliseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A request was denied.
 #[cfg(feature = "http")]
 pub(crate) fn denied(decision: &Decision) {
@@ -27,7 +32,7 @@ pub(crate) fn denied(decision: &Decision) {
         limit = decision.limit().name(),
         capacity = decision.capacity(),
         remaining = decision.remaining(),
-        retry_after = ?decision.retry_after(),
+        retry_after_ms = decision.retry_after().map(milliseconds),
         source = ?decision.source(),
         "request denied"
     );
@@ -60,6 +65,14 @@ pub(crate) fn full(at_most: &Throttle, limits: &str, error: &Error, outcome: &st
         tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
         );
+    }
+}
+
+/// The store can never decide a layer's limits. The request is rejected.
+#[cfg(feature = "http")]
+pub(crate) fn misconfigured(at_most: &Throttle, limits: &str, error: &Error) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(target: TARGET, limits, %error, unreported, "rate limit misconfigured");
     }
 }
 
