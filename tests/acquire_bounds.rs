@@ -102,7 +102,7 @@ async fn acquire_on_a_hung_store_returns_when_max_wait_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_waiters_of_one_key_on_a_hung_store_all_return_when_max_wait_is_over() {
+async fn waiters_on_a_hung_store_return_when_max_wait_is_over() {
     for slow in [|_| Some(Duration::MAX), |_| Some(STORE_DEADLINE)] {
         let (limiter, store) = Late::limiter(slow);
         let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
@@ -118,7 +118,7 @@ async fn ten_waiters_of_one_key_on_a_hung_store_all_return_when_max_wait_is_over
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_asks_nothing_of_the_store_after_its_max_wait() {
+async fn waiter_does_not_call_the_store_after_its_max_wait() {
     // Each in turn waits for the deadline of the store, until there is no time for one more.
     let (limiter, store) = Late::limiter(|_| Some(STORE_DEADLINE));
     let ended = acquire_at_once(&limiter, 10, 300 * MS).await;
@@ -131,7 +131,7 @@ async fn waiter_asks_nothing_of_the_store_after_its_max_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_behind_others_is_denied_in_time_by_a_store_that_answers_late() {
+async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
     let (limiter, _) = Late::limiter(|_| Some(5 * MS));
     let (limit, key) = (one_a_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
@@ -165,7 +165,7 @@ async fn wait_that_leaves_no_time_for_the_answer_is_denied_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_that_need_not_wait_are_bounded_too() {
+async fn max_wait_bounds_checks_that_need_not_wait() {
     let (limiter, _) = Late::limiter(|_| Some(STORE_DEADLINE));
     for cost in [0, 2] {
         let started = Instant::now();
@@ -181,7 +181,7 @@ fn queue() -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_of_a_delay_that_is_too_long_is_not_lost_when_max_wait_is_over() {
+async fn slow_refund_of_a_delay_is_sent_before_max_wait_ends() {
     let (limiter, store) = Late::limiter(|op| (op == Op::Refund).then_some(200 * MS));
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
@@ -213,7 +213,7 @@ impl Store for FarRefunds {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_goes_on_when_max_wait_is_over_or_the_caller_is_gone() {
+async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
     for patience in [10 * MS, Duration::MAX] {
         let memory = Arc::new(MemoryStore::new());
         let limiter = RateLimiter::new(FarRefunds { memory: Arc::clone(&memory) });
@@ -232,7 +232,7 @@ async fn refund_goes_on_when_max_wait_is_over_or_the_caller_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
+async fn failed_refund_reports_that_units_may_be_charged() {
     #[derive(Debug)]
     struct NoRefunds(MemoryStore);
 
@@ -253,7 +253,7 @@ async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_of_zero_waits_for_one_answer_and_not_for_units() {
+async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
     let (limiter, store) = Late::limiter(|op| (op == Op::Charge).then_some(30 * MS));
     let key = Key::new("k");
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();

@@ -105,7 +105,7 @@ async fn blocked_workers() {
 /// Callers that poll once and go away, while Redis hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "an attack, to be run by hand"]
-async fn callers_that_go_away() {
+async fn cancelled_callers() {
     let server = RedisServer::start();
     let builder = tollgate::RedisStore::builder().url(server.url()).max_waiting(100);
     let store =

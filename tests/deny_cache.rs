@@ -26,7 +26,7 @@ fn one_in_ten_seconds() -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_check_is_refused_without_asking_again_and_says_so() {
+async fn repeated_denied_check_is_answered_from_the_cache() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
@@ -48,7 +48,7 @@ async fn a_refused_check_is_refused_without_asking_again_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_passes_in_the_microsecond_in_which_the_store_lets_it() {
+async fn cached_denial_ends_in_the_microsecond_of_its_retry_after() {
     let (_, limiter, _) = replicas();
     let limit = Limit::gcra("api", Quota::new(1, Duration::from_millis(700))).unwrap();
     let key = Key::new("alice");
@@ -62,7 +62,7 @@ async fn a_check_passes_in_the_microsecond_in_which_the_store_lets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_replica_takes_back_counts_after_a_second_at_the_latest() {
+async fn reset_by_another_replica_takes_effect_within_a_second() {
     let (_, here, there) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     here.check_n(&limit, &key, 3).await.unwrap();
@@ -75,7 +75,7 @@ async fn what_another_replica_takes_back_counts_after_a_second_at_the_latest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_or_a_reset_by_the_same_store_counts_at_once() {
+async fn refund_or_reset_by_the_same_store_takes_effect_at_once() {
     let (_, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     let receipt = limiter.check_n(&limit, &key, 3).await.unwrap().receipt().unwrap();
@@ -88,7 +88,7 @@ async fn a_refund_or_a_reset_by_the_same_store_counts_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_cost_another_limit_and_another_key_are_asked() {
+async fn denial_is_cached_for_its_own_cost_limit_and_key_only() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 2).await.unwrap();
@@ -103,7 +103,7 @@ async fn another_cost_another_limit_and_another_key_are_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_does_not_outlive_the_quota_that_it_was_made_under() {
+async fn cached_denial_does_not_outlive_its_quota() {
     let (_, limiter, _) = replicas();
     let key = Key::new("alice");
     let slow = Limit::gcra("api", Quota::new(1, Duration::from_secs(10))).unwrap();
@@ -117,7 +117,7 @@ async fn denial_does_not_outlive_the_quota_that_it_was_made_under() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
+async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     /// A store that takes units back a while after it was asked to, like one on several connections.
     #[derive(Debug, Default)]
     struct Slow(Arc<MemoryStore>);
@@ -148,7 +148,7 @@ async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_that_arrives_after_a_reset_is_not_remembered() {
+async fn denial_that_arrives_after_a_reset_is_not_cached() {
     /// A store that decides at once, and answers a charge a while later.
     #[derive(Debug, Default)]
     struct Distant(MemoryStore);
@@ -212,7 +212,7 @@ async fn longest_settings_do_not_overflow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over() {
+async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
@@ -235,7 +235,7 @@ async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over()
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_that_the_store_does_not_confirm_takes_no_standing_denial_back() {
+async fn failed_reset_keeps_the_cached_denial() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
@@ -250,7 +250,7 @@ async fn change_that_the_store_does_not_confirm_takes_no_standing_denial_back() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_is_remembered_as_a_whole() {
+async fn denial_of_a_group_is_cached_as_a_whole() {
     let (store, limiter, _) = replicas();
     let (tight, wide) =
         (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
@@ -269,7 +269,7 @@ async fn a_group_is_remembered_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_never_pass_is_refused_without_asking_for_a_while() {
+async fn cost_that_exceeds_the_capacity_is_cached() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..5 {
@@ -284,7 +284,7 @@ async fn what_can_never_pass_is_refused_without_asking_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_can_be_turned_off_and_its_size_is_bounded() {
+async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     let store = Counting::default();
     let limit = one_in_ten_seconds();
     let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));

@@ -43,7 +43,7 @@ async fn denial_is_a_debug_event() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_is_a_warning() {
+async fn request_without_a_key_is_a_warning() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1));
     let layer = layer.key(Header::new("x-user").unwrap()).unwrap();
@@ -75,7 +75,7 @@ async fn unavailable_store_is_an_error_event_with_its_outcome() {
 }
 
 #[tokio::test]
-async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
+async fn unreadable_value_is_a_warning_that_names_its_key() {
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
     let limits = [
@@ -114,7 +114,7 @@ impl Store for Switched {
 }
 
 #[tokio::test(start_paused = true)]
-async fn count_of_one_outage_is_reported_at_its_end_and_not_with_the_next() {
+async fn unreported_failures_are_counted_at_the_end_of_their_outage() {
     let (log, _guard) = Log::start();
     let store = Switched::default();
     let limiter = RateLimiter::new(store.clone());
@@ -139,7 +139,7 @@ async fn count_of_one_outage_is_reported_at_its_end_and_not_with_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn count_of_requests_without_a_key_is_reported_in_time() {
+async fn unreported_requests_without_a_key_are_counted_after_a_second() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_second(100));
     let layer = layer.key(Header::new("x-user").unwrap()).unwrap();

@@ -43,7 +43,7 @@ fn server_time(connection: &mut redis::Connection) -> Duration {
 }
 
 #[tokio::test]
-async fn every_key_lives_as_long_as_its_state_matters_and_at_most_a_second_more() {
+async fn key_expires_within_a_second_of_full_replenishment() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -66,7 +66,7 @@ fn whole_second(time: Duration) -> Duration {
 }
 
 #[tokio::test]
-async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
+async fn no_key_expires_before_its_budget_is_full() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let clock = ManualClock::new();
@@ -129,7 +129,7 @@ async fn no_key_expires_before_its_budget_is_whole_whatever_it_held() {
 }
 
 #[tokio::test]
-async fn a_log_that_starts_anew_gives_the_memory_of_the_old_one_back() {
+async fn restarted_log_frees_the_memory_of_the_old_one() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let clock = ManualClock::new();
@@ -155,7 +155,7 @@ async fn a_log_that_starts_anew_gives_the_memory_of_the_old_one_back() {
 }
 
 #[tokio::test]
-async fn a_log_that_grows_takes_no_more_than_it_holds_and_keeps_its_expiry() {
+async fn growing_log_wastes_no_memory_and_keeps_its_expiry() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -175,7 +175,7 @@ async fn a_log_that_grows_takes_no_more_than_it_holds_and_keeps_its_expiry() {
 }
 
 #[tokio::test]
-async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
+async fn expiry_is_written_at_most_once_a_second() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     // 1,000 units a second, or 1,000 in a window that ends in an hour.
@@ -202,7 +202,7 @@ async fn an_expiry_is_written_once_a_second_and_not_with_each_charge() {
 }
 
 #[tokio::test]
-async fn under_a_clock_that_is_set_by_hand_each_charge_keeps_its_key_for_an_hour_more() {
+async fn manual_clock_extends_each_expiry_by_an_hour() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_000_000));
@@ -223,7 +223,7 @@ async fn under_a_clock_that_is_set_by_hand_each_charge_keeps_its_key_for_an_hour
 }
 
 #[tokio::test]
-async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
+async fn first_charge_in_a_sub_window_extends_the_expiry() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -250,7 +250,7 @@ async fn the_first_charge_in_a_cell_makes_its_key_live_longer() {
 }
 
 #[tokio::test]
-async fn a_key_that_lost_its_time_to_live_has_one_again_when_another_is_due() {
+async fn lost_ttl_is_restored_by_the_next_expiry() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let clock = ManualClock::new();
@@ -268,7 +268,7 @@ async fn a_key_that_lost_its_time_to_live_has_one_again_when_another_is_due() {
 }
 
 #[tokio::test]
-async fn a_key_that_lost_its_time_to_live_does_not_lock_anyone_out() {
+async fn lost_ttl_does_not_lock_out_callers() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));

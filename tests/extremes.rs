@@ -151,7 +151,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_as_long_as_can_be_said_ends_with_the_units() {
+async fn longest_max_wait_ends_when_units_are_available() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::fixed_window("limit", Quota::new(1, YEAR)).unwrap();
     let key = Key::new("k");
@@ -162,7 +162,7 @@ async fn wait_as_long_as_can_be_said_ends_with_the_units() {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn store_with_the_longest_and_the_shortest_settings_decides() {
+async fn store_with_extreme_settings_decides() {
     use tollgate::RedisStore;
 
     let redis = support::RedisServer::start();

@@ -36,7 +36,7 @@ fn header(name: &str) -> Header {
 }
 
 #[tokio::test]
-async fn resets_by_plain_key_and_by_fallback_key_reach_the_budgets_of_a_layer() {
+async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
     let limiter = RateLimiter::new(MemoryStore::new());
     let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
     let user = Extension::new(|user: &UserId| Key::from(user.0));
@@ -63,14 +63,14 @@ async fn resets_by_plain_key_and_by_fallback_key_reach_the_budgets_of_a_layer() 
 }
 
 #[test]
-fn first_branches_keys_stay_as_they_are() {
+fn keys_of_the_first_branch_are_unmarked() {
     let mix = header("x-a").or(header("x-b"));
     assert_eq!(key_of(&mix, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
     assert_eq!(key_of(&mix, &[("x-b", "2")]), Key::new("2").fallback());
 }
 
 #[test]
-fn users_named_like_the_mark_do_not_meet_a_fallback() {
+fn keys_that_imitate_the_fallback_mark_are_distinct() {
     let either = header("x-a").or(header("x-b"));
     let fallback = key_of(&either, &[("x-b", "7")]);
     for number in ["1", "2", "|", "|7", "%7c7", fallback.as_str()] {
@@ -99,7 +99,7 @@ fn chains() -> Vec<Arc<dyn KeyExtractor>> {
 }
 
 #[test]
-fn each_branch_of_a_chain_has_keys_of_its_own_however_it_is_nested() {
+fn branches_of_a_chain_have_distinct_keys_in_any_nesting() {
     for chain in chains() {
         let mut expected = Key::new("7");
         for name in ["x-a", "x-b", "x-c", "x-d"] {
@@ -110,7 +110,7 @@ fn each_branch_of_a_chain_has_keys_of_its_own_however_it_is_nested() {
 }
 
 #[test]
-fn fallback_keys_do_not_depend_on_which_part_of_a_mix_is_missing() {
+fn fallback_key_is_independent_of_the_missing_part() {
     let chain = header("x-a").or(header("x-b")).and(header("x-c")).or(header("x-d"));
     let expected = Key::new("7").fallback();
     for others in [&[][..], &[("x-a", "1")], &[("x-b", "1")], &[("x-c", "1")]] {

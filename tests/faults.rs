@@ -32,7 +32,7 @@ fn run(server: &RedisServer, command: &[&str]) {
 }
 
 #[tokio::test]
-async fn missing_right_is_reported_by_name_when_the_store_connects() {
+async fn missing_permission_is_named_when_the_store_connects() {
     let server = RedisServer::start();
     for right in
         ["get", "mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
@@ -54,7 +54,7 @@ async fn missing_right_is_reported_by_name_when_the_store_connects() {
 }
 
 #[tokio::test]
-async fn right_to_read_that_is_lost_later_is_an_error_and_no_fresh_budget() {
+async fn revoked_read_permission_is_an_error_and_not_a_full_budget() {
     let server = RedisServer::start();
     run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
@@ -71,7 +71,7 @@ async fn right_to_read_that_is_lost_later_is_an_error_and_no_fresh_budget() {
 }
 
 #[tokio::test]
-async fn server_in_cluster_mode_is_refused_by_name() {
+async fn redis_cluster_is_reported_as_unsupported() {
     let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.to_str().unwrap();
@@ -100,7 +100,7 @@ async fn server_in_cluster_mode_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
+async fn out_of_memory_fails_only_checks_that_write() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     for _ in 0..5 {
@@ -131,7 +131,7 @@ async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
 }
 
 #[tokio::test]
-async fn refund_that_cannot_be_written_fails_alone() {
+async fn failed_refund_keeps_its_connection() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
@@ -153,7 +153,7 @@ async fn refund_that_cannot_be_written_fails_alone() {
 }
 
 #[tokio::test]
-async fn reply_of_another_type_is_not_described_and_ends_its_connection() {
+async fn reply_of_another_type_closes_its_connection() {
     let server = FakeRedis::start(|command, arguments| {
         let mut reply = b"$1000000\r\n".to_vec();
         reply.extend(b"x".repeat(1_000_000));
@@ -169,7 +169,7 @@ async fn reply_of_another_type_is_not_described_and_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn server_that_answers_late_has_not_recovered() {
+async fn late_answer_does_not_end_an_outage() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(300);
     let store = store_of(&server.url()).deadline(deadline).connect().await.unwrap();
@@ -227,7 +227,7 @@ fn futures_pending(answer: &mut std::pin::Pin<Box<tollgate::store::Answer>>) -> 
 }
 
 #[tokio::test]
-async fn blackholed_server_does_not_pile_up_attempts() {
+async fn unresponsive_server_does_not_accumulate_connection_attempts() {
     // Accepts connections in its backlog, and never answers.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}/", listener.local_addr().unwrap());
@@ -240,7 +240,7 @@ async fn blackholed_server_does_not_pile_up_attempts() {
 }
 
 #[tokio::test]
-async fn errors_of_a_server_that_charged_nothing_say_so() {
+async fn declined_checks_are_reported_as_not_charged() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     check(&store, "k").await.unwrap();
@@ -256,7 +256,7 @@ async fn errors_of_a_server_that_charged_nothing_say_so() {
 }
 
 #[tokio::test]
-async fn malformed_reply_is_described_once_and_ends_its_connection() {
+async fn malformed_reply_closes_its_connection() {
     let nonsense = Arc::new(AtomicBool::new(true));
     let talks = Arc::clone(&nonsense);
     let server = FakeRedis::start(move |command, arguments| {
@@ -285,7 +285,7 @@ async fn malformed_reply_is_described_once_and_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn connection_that_fails_at_once_is_not_made_again_and_again() {
+async fn attempts_to_replace_a_failing_connection_are_spaced_out() {
     let server = FakeRedis::start(|command, arguments| {
         // Connects well, and then refuses, as a server that became a replica does.
         let refused = || b"-READONLY You can't write against a read only replica.\r\n".to_vec();
@@ -310,7 +310,7 @@ async fn connection_that_fails_at_once_is_not_made_again_and_again() {
 }
 
 #[tokio::test]
-async fn end_of_an_outage_is_one_event_with_its_length_and_what_was_not_decided() {
+async fn end_of_an_outage_is_one_event_with_duration_and_count() {
     let mut server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     check(&store, "k").await.unwrap();
@@ -350,7 +350,7 @@ async fn timeout_names_the_server() {
 }
 
 #[tokio::test]
-async fn every_failure_to_reach_the_server_has_a_reason() {
+async fn every_connection_failure_has_a_reason() {
     // Talks for as long as it takes to greet, and hangs up on every other connection.
     let turns = AtomicU64::new(0);
     let server = FakeRedis::start(move |command, arguments| {

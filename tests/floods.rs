@@ -85,7 +85,7 @@ fn layer(limiter: &RateLimiter, limit: &str) -> RateLimitLayer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flood_does_not_open_the_limit() {
+async fn flood_allows_no_more_than_the_limit() {
     let server = RedisServer::start();
     for (deny_for, clients) in [(Duration::ZERO, 1), (Duration::from_secs(1), 200)] {
         let store = server.store().deny_for(deny_for).connect().await.unwrap();
@@ -99,7 +99,7 @@ async fn flood_does_not_open_the_limit() {
 }
 
 #[tokio::test]
-async fn overload_is_answered_with_503_unless_chosen_otherwise() {
+async fn overload_is_answered_with_503_by_default() {
     let server = RedisServer::start();
     let store = server.store().deny_for(Duration::ZERO).max_waiting(10).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
@@ -114,7 +114,7 @@ async fn overload_is_answered_with_503_unless_chosen_otherwise() {
 }
 
 #[tokio::test]
-async fn denial_stands_while_the_store_does_not_answer() {
+async fn cached_denial_holds_while_the_store_hangs() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(50);
     let store = server.store().deadline(deadline).deny_for(Duration::from_millis(1));
@@ -138,7 +138,7 @@ fn daily() -> Limit {
 }
 
 #[tokio::test]
-async fn late_denial_is_remembered() {
+async fn late_denial_is_cached() {
     let server = RedisServer::start();
     // Long enough for the connection to be kept: a late answer has as long again.
     let deadline = Duration::from_millis(1_500);
@@ -159,7 +159,7 @@ async fn late_denial_is_remembered() {
 }
 
 #[test]
-fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
+fn check_times_out_while_the_sending_runtime_is_stalled() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (stalled, other) = (runtime(), runtime());
@@ -179,7 +179,7 @@ fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
 }
 
 #[test]
-fn runtime_that_stands_still_does_not_stop_other_runtimes() {
+fn stalled_runtime_does_not_block_other_runtimes() {
     // With little room, too: the queue is full of checks behind the lost places then.
     for max_waiting in [1_000, 22] {
         let server = RedisServer::start();
@@ -216,7 +216,7 @@ fn runtime_that_stands_still_does_not_stop_other_runtimes() {
 }
 
 #[tokio::test]
-async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound() {
+async fn cancelled_checks_count_towards_the_queue_bound() {
     let server = RedisServer::start();
     let deadline = Duration::from_secs(10);
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).max_waiting(100);
@@ -252,7 +252,7 @@ async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound()
 }
 
 #[tokio::test]
-async fn caller_that_polls_once_and_never_again_does_not_keep_its_place() {
+async fn answer_polled_only_once_does_not_keep_its_place() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(100);
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).connect().await.unwrap();

@@ -97,7 +97,7 @@ async fn body(response: Response<Incoming>) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_over_a_denial() {
+async fn denial_keeps_the_connection_open() {
     for version in VERSIONS {
         let clock = ManualClock::new();
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
@@ -179,7 +179,7 @@ where
 }
 
 #[tokio::test]
-async fn client_that_disconnects_while_it_waits_never_reaches_the_service() {
+async fn disconnected_waiting_client_never_reaches_the_service() {
     for version in VERSIONS {
         let called = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&called);

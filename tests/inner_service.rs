@@ -81,7 +81,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn check_that_waits_for_the_store_holds_no_permit_of_the_inner_service() {
+async fn pending_check_holds_no_permit_of_the_inner_service() {
     for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
         let service = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
@@ -93,7 +93,7 @@ async fn check_that_waits_for_the_store_holds_no_permit_of_the_inner_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_wait_for_the_inner_service_once_they_are_decided() {
+async fn allowed_requests_wait_for_the_inner_service() {
     let busy = |request| async {
         sleep(10 * MS).await;
         hello(request).await
@@ -106,7 +106,7 @@ async fn requests_wait_for_the_inner_service_once_they_are_decided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_that_is_cancelled_while_it_waits_for_the_inner_service_frees_its_place() {
+async fn cancelled_request_frees_its_place_at_the_inner_service() {
     let calls = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&calls);
     let busy = move |request| {
@@ -168,7 +168,7 @@ impl Service<Request<Body>> for Counting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_that_is_ready_at_once_costs_no_clone_and_one_that_is_not_two() {
+async fn immediate_answer_makes_no_clone_and_a_later_one_makes_two() {
     for (layer, clones) in [(layer(MemoryStore::new()), 0), (layer(Slow::new(MS)), 2)] {
         let inner = Counting::default();
         let count = Arc::clone(&inner.clones);
@@ -185,7 +185,7 @@ async fn answer_that_is_ready_at_once_costs_no_clone_and_one_that_is_not_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_of_a_service_that_does_not_become_ready_again_is_the_services_own() {
+async fn readiness_error_of_the_inner_service_is_passed_on() {
     // Ready when the request arrives, and not any more when it is decided.
     let inner = Counting { ready: true, fails: true, ..Counting::default() };
     let answer = layer(Slow::new(MS)).layer(inner).call(Request::new(Full::default())).await;
@@ -193,7 +193,7 @@ async fn error_of_a_service_that_does_not_become_ready_again_is_the_services_own
 }
 
 #[tokio::test(start_paused = true)]
-async fn future_that_is_polled_after_completion_stays_pending() {
+async fn completed_future_stays_pending() {
     let stores: [Box<dyn Fn() -> RateLimitLayer>; 2] =
         [Box::new(|| layer(MemoryStore::new())), Box::new(|| layer(Slow::new(MS)))];
     for layer in stores {
@@ -215,7 +215,7 @@ async fn future_that_is_polled_after_completion_stays_pending() {
 const MOST: usize = 24_576;
 
 #[tokio::test]
-async fn response_with_as_many_headers_as_there_can_be_is_passed_on() {
+async fn response_with_the_maximum_of_headers_is_passed_on() {
     let crowded = |missing: usize| {
         service_fn(move |_: Request<Body>| async move {
             let mut response = Response::new(Body::default());

@@ -52,7 +52,7 @@ fn keys_of_all_small_trees_are_distinct() {
 }
 
 #[test]
-fn org_and_user_cannot_trade_places() {
+fn parts_cannot_move_between_joined_keys() {
     let org = |name: &str, region: &str| Key::from_parts([name, region]);
     assert_ne!(org("acme", "eu").join(&"bob".into()), Key::new("acme").join(&org("eu", "bob")));
     assert_ne!(
@@ -82,21 +82,21 @@ fn encoded_keys_stay_readable() {
 }
 
 #[test]
-fn one_part_is_the_part_and_no_part_is_everyone() {
+fn one_part_is_a_plain_key_and_no_part_is_the_global_key() {
     assert_eq!(Key::from_parts(["a"]), Key::new("a"));
     assert_eq!(Key::from_parts([""; 0]), Key::global());
     assert_eq!(Key::from(42), Key::new("42"));
 }
 
 #[test]
-fn an_ipv4_address_has_one_key_in_either_notation() {
+fn ipv4_address_has_one_key_in_either_notation() {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     assert_eq!(Key::from(address("::ffff:192.0.2.1")), Key::new("192.0.2.1"));
     assert_ne!(Key::from(address("::192.0.2.1")), Key::new("192.0.2.1"));
 }
 
 #[test]
-fn parts_that_hold_the_marks_of_keys_stay_parts() {
+fn separators_within_parts_are_escaped() {
     assert_ne!(Key::from_parts(["a:b", "c"]), Key::from_parts(["a", "b:c"]));
     assert_ne!(Key::from_parts(["a", ""]), Key::new("a"));
     assert_ne!(Key::from_parts(["", "a"]), Key::new("a"));
@@ -112,7 +112,7 @@ fn hash_tags_control_bytes_and_unicode_are_escaped() {
 }
 
 #[test]
-fn long_keys_become_hashes_that_no_part_is_equal_to() {
+fn long_keys_become_hashes_that_no_part_can_imitate() {
     let key = Key::new("x".repeat(1 << 20));
     assert_eq!(key.as_str().len(), 65);
     assert_ne!(key, Key::new("x".repeat((1 << 20) + 1)));
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn no_part_is_a_key_of_more_than_that_part(tree in tree()) {
+    fn no_part_can_imitate_a_composite_key(tree in tree()) {
         let key = tree.key();
         let plain = Key::new(key.as_str());
         let one_plain_part = matches!(&tree, Parts(parts) if parts.len() == 1);

@@ -73,7 +73,7 @@ fn global(limiter: &RateLimiter) -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn requests_pass_with_headers_until_the_budget_is_empty_and_then_get_429() {
+async fn responses_have_headers_and_an_empty_budget_is_429() {
     let app = app(global(&limiter()));
     for left in [1, 0] {
         let response = send(&app, plain("/")).await;
@@ -110,7 +110,7 @@ async fn retry_after_is_rounded_up_and_at_least_one() {
 }
 
 #[tokio::test]
-async fn reset_is_in_seconds_since_the_epoch_by_the_stores_clock_or_from_now() {
+async fn reset_header_is_epoch_seconds_or_delta_seconds() {
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock));
@@ -123,7 +123,7 @@ async fn reset_is_in_seconds_since_the_epoch_by_the_stores_clock_or_from_now() {
 }
 
 #[tokio::test]
-async fn decision_is_in_the_extensions_of_request_and_response_if_configured() {
+async fn insert_decision_adds_it_to_request_and_response() {
     let handler = |AxumExtension(decision): AxumExtension<Decision>| async move {
         decision.remaining().to_string()
     };
@@ -137,7 +137,7 @@ async fn decision_is_in_the_extensions_of_request_and_response_if_configured() {
 }
 
 #[tokio::test]
-async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
+async fn respond_with_changes_the_response_to_a_denied_request() {
     let layer = global(&limiter()).respond_with(|rejection, mut answer| {
         answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
         answer.map(|_| format!(r#"{{"limit":{}}}"#, rejection.decision().unwrap().capacity()))
@@ -153,7 +153,7 @@ async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_can_never_pass_is_told_so_and_not_to_retry() {
+async fn cost_that_exceeds_the_capacity_is_422_without_retry_after() {
     let layer = global(&limiter()).cost(|parts| parts.uri.path().len() as u32);
     let app = Router::new().fallback(|| async { "hello" }).layer(layer);
     let response = send(&app, plain("/expensive")).await;
@@ -166,7 +166,7 @@ async fn a_request_that_can_never_pass_is_told_so_and_not_to_retry() {
 }
 
 #[tokio::test]
-async fn several_limits_are_decided_in_one_call_each_under_its_own_key() {
+async fn limits_of_a_layer_are_one_group_with_a_key_each() {
     let layer = RateLimitLayer::builder(limiter())
         .limit(Limit::fixed_window("client", Quota::per_minute(2)).unwrap(), PeerIp)
         .limit(Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(), Global)
@@ -198,7 +198,7 @@ async fn layers_share_a_budget_only_by_the_same_name_and_key() {
 }
 
 #[tokio::test]
-async fn of_stacked_layers_the_headers_tell_the_tightest_and_a_refusal_inside_stays() {
+async fn stacked_layers_report_the_tightest_budget() {
     let limiter = limiter();
     let layer = |name, limit| {
         RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit)).key(Global).unwrap()
@@ -214,7 +214,7 @@ async fn of_stacked_layers_the_headers_tell_the_tightest_and_a_refusal_inside_st
 }
 
 #[tokio::test]
-async fn a_layer_works_wherever_axum_takes_one() {
+async fn layer_works_wherever_axum_takes_one() {
     let limiter = limiter();
     let layer = |name: &str| RateLimitLayer::gcra(&limiter, name, PER_MINUTE).key(Global).unwrap();
     let app = Router::new()
@@ -227,7 +227,7 @@ async fn a_layer_works_wherever_axum_takes_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaky_bucket_holds_requests_back_until_it_is_their_turn() {
+async fn leaky_bucket_delays_requests() {
     let limiter = RateLimiter::in_memory();
     let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(10).burst(3));
     let app = app(layer.key(Global).unwrap());
@@ -244,7 +244,7 @@ async fn a_leaky_bucket_holds_requests_back_until_it_is_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_while_it_waits_never_reaches_the_handler() {
+async fn cancelled_waiting_request_never_reaches_the_handler() {
     let called = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&called);
     let limiter = RateLimiter::in_memory();
@@ -262,7 +262,7 @@ async fn a_client_that_goes_away_while_it_waits_never_reaches_the_handler() {
 }
 
 #[tokio::test]
-async fn cors_preflight_is_exempt_and_nothing_that_only_looks_like_it() {
+async fn only_cors_preflight_requests_are_exempt() {
     let preflight = || {
         request("OPTIONS", "/")
             .header("origin", "https://example.com")
@@ -285,7 +285,7 @@ async fn cors_preflight_is_exempt_and_nothing_that_only_looks_like_it() {
 }
 
 #[tokio::test]
-async fn a_predicate_exempts_requests() {
+async fn skip_exempts_matching_requests() {
     let layer = global(&limiter()).skip(|parts| parts.uri.path() == "/health");
     let app = Router::new().fallback(|| async {}).layer(layer);
     for _ in 0..5 {
@@ -297,7 +297,7 @@ async fn a_predicate_exempts_requests() {
 }
 
 #[tokio::test]
-async fn a_missing_key_has_the_outcome_that_was_chosen() {
+async fn missing_key_has_the_configured_outcome() {
     let layer = || {
         let key = Header::new("x-user").unwrap();
         RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(key).unwrap()
@@ -319,7 +319,7 @@ async fn a_missing_key_has_the_outcome_that_was_chosen() {
 }
 
 #[tokio::test]
-async fn unknown_peer_is_a_400_that_does_not_say_how_the_service_is_built() {
+async fn unknown_peer_is_a_400_without_internal_details() {
     let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(PeerIp).unwrap();
     let response = send(&app(layer), plain("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
@@ -336,7 +336,7 @@ fn key_of(extractor: &impl KeyExtractor, request: Request<Body>) -> Result<Strin
 }
 
 #[test]
-fn peers_are_told_apart_by_ipv4_address_and_by_ipv6_network() {
+fn peer_key_is_the_ipv4_address_or_the_ipv6_network() {
     let key = |peer| key_of(&PeerIp, from_peer(peer)).unwrap();
     assert_eq!(key("192.0.2.1"), "192.0.2.1");
     assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"), "as a dual-stack listener shows it");
@@ -362,7 +362,7 @@ fn forwarded_headers_do_not_change_a_peers_key() {
 }
 
 #[test]
-fn a_header_gives_a_key_only_if_it_is_there_once_and_says_something() {
+fn header_key_needs_exactly_one_value_that_is_not_empty() {
     let header = Header::new("X-User").unwrap();
     let with = |values: &[&[u8]]| {
         let mut request = plain("/");
@@ -381,7 +381,7 @@ fn a_header_gives_a_key_only_if_it_is_there_once_and_says_something() {
 }
 
 #[tokio::test]
-async fn a_route_is_its_template_and_no_spelling_of_it_is_a_budget_of_its_own() {
+async fn route_key_is_the_method_and_the_template() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
     let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(100));
     let app = Router::new()
@@ -412,7 +412,7 @@ async fn a_route_is_its_template_and_no_spelling_of_it_is_a_budget_of_its_own() 
 }
 
 #[test]
-fn mixed_keys_are_missing_if_a_part_is_and_fallbacks_never_meet() {
+fn joined_key_needs_both_parts_and_fallback_keys_are_distinct() {
     let user = || Header::new("x-user").unwrap();
     let mix = user().and(PeerIp);
     assert!(key_of(&mix, from_peer("192.0.2.1")).is_err());
@@ -428,7 +428,7 @@ fn mixed_keys_are_missing_if_a_part_is_and_fallbacks_never_meet() {
 struct UserId(u64);
 
 #[test]
-fn extractor_of_an_extension_is_copied_whatever_the_extension_is() {
+fn extension_extractor_is_copy_for_any_extension() {
     struct Unique(u64);
     fn copied<E: KeyExtractor + Clone + Copy>(_: E) {}
     copied(Extension::new(|unique: &Unique| Key::from(unique.0)));
@@ -458,7 +458,7 @@ impl Store for Broken {
 }
 
 #[tokio::test]
-async fn when_the_store_fails_the_request_has_the_outcome_that_was_chosen() {
+async fn store_failure_has_the_configured_outcome() {
     let layer =
         || RateLimitLayer::gcra(RateLimiter::new(Broken), "api", PER_MINUTE).key(Global).unwrap();
     let response = send(&app(layer()), plain("/")).await;
@@ -472,7 +472,7 @@ async fn when_the_store_fails_the_request_has_the_outcome_that_was_chosen() {
 }
 
 #[test]
-fn what_is_wrong_is_told_when_the_layer_is_built() {
+fn invalid_layer_is_an_error_of_the_builder() {
     let limiter = limiter();
     let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota).key(Global);
     assert!(layer("api", PER_MINUTE).is_ok());
@@ -522,7 +522,7 @@ impl Service<Request<Full<bytes::Bytes>>> for Fussy {
 }
 
 #[tokio::test]
-async fn the_service_that_is_called_is_the_one_that_was_ready() {
+async fn called_service_is_the_one_that_was_ready() {
     let mut service = global(&limiter()).layer(Fussy { ready: false });
     for expected in [200, 200, 429, 429] {
         let service = service.ready().await.unwrap();
@@ -532,7 +532,7 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
 }
 
 #[test]
-fn the_layer_its_service_and_its_future_can_be_sent_shared_and_cloned() {
+fn layer_and_service_are_clone_send_and_sync() {
     fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
     fn sent<T: Send>(_: &T) {}
     let layer = global(&limiter());

@@ -16,7 +16,7 @@ fn key(number: usize) -> Key {
 }
 
 #[test]
-fn threads_that_race_for_one_key_get_exactly_the_limit() {
+fn racing_threads_allow_exactly_the_limit() {
     for limit in [
         Limit::token_bucket("limit", Quota::per_day(1_000)).unwrap(),
         Limit::fixed_window("limit", Quota::per_day(1_000)).unwrap(),
@@ -50,7 +50,7 @@ fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
 }
 
 #[test]
-fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
+fn crossing_groups_do_not_deadlock_and_are_charged_as_a_whole() {
     let store = MemoryStore::with_clock(ManualClock::new());
     let limit = Limit::fixed_window("limit", Quota::per_day(2_000)).unwrap();
     let keys: Vec<Key> = (0..8).map(key).collect();
@@ -76,7 +76,7 @@ fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn budgets_that_are_whole_again_are_forgotten_while_one_key_is_busy() {
+async fn full_budgets_are_removed_while_one_key_is_busy() {
     let store = Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::token_bucket("limit", Quota::per_second(1)).unwrap();
@@ -108,7 +108,7 @@ async fn memory_is_bounded_by_the_keys_in_use() {
 }
 
 #[tokio::test]
-async fn a_budget_that_was_only_looked_at_is_not_remembered() {
+async fn peek_refund_and_zero_cost_store_no_entry() {
     let store = Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
@@ -122,7 +122,7 @@ async fn a_budget_that_was_only_looked_at_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_capped_store_forgets_others_but_never_a_key_that_is_refused() {
+async fn capped_store_never_evicts_a_denied_key() {
     for cap in [1, 10, 100, 5_000] {
         let store = Arc::new(MemoryStore::with_clock(ManualClock::new()).max_keys(cap));
         let limiter = RateLimiter::new(Arc::clone(&store));
@@ -140,7 +140,7 @@ async fn a_capped_store_forgets_others_but_never_a_key_that_is_refused() {
 }
 
 #[tokio::test]
-async fn a_store_full_of_refused_keys_says_that_it_is_full() {
+async fn store_full_of_denied_keys_is_an_error() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(10));
     let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
     for number in 0..10 {
@@ -160,7 +160,7 @@ async fn a_store_full_of_refused_keys_says_that_it_is_full() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_whole_again_makes_room() {
+async fn full_budget_makes_room() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(10));
     let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
@@ -173,7 +173,7 @@ async fn a_key_that_was_whole_again_makes_room() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_whatever_the_key_asks_for_next() {
+async fn denied_key_is_kept_after_checks_of_other_costs() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(64));
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
     let limit = Limit::gcra("limit", quota).unwrap();
@@ -190,7 +190,7 @@ async fn a_refusal_is_remembered_whatever_the_key_asks_for_next() {
 }
 
 #[tokio::test]
-async fn a_key_that_has_units_again_can_make_room() {
+async fn replenished_key_can_make_room() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
@@ -204,7 +204,7 @@ async fn a_key_that_has_units_again_can_make_room() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_was_taken_back_can_make_room() {
+async fn refunded_or_reset_key_can_make_room() {
     for op in [Op::Refund, Op::Reset] {
         let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(1));
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();

@@ -47,7 +47,7 @@ impl Times {
 
 #[tokio::test(start_paused = true)]
 #[ignore = "a measurement of a minute, in release"]
-async fn no_check_stalls_while_millions_of_keys_come_and_expire() {
+async fn checks_do_not_stall_while_millions_of_keys_come_and_expire() {
     let keys = std::env::var("KEYS").map_or(KEYS, |keys| keys.parse().unwrap());
     let long = std::env::var("LONG").is_ok();
     let key =

@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_window_of_a_sliding_log_holds_more_than_the_limit(
+    fn sliding_log_holds_at_most_the_limit_in_any_window(
         limit in 1u64..20, traffic in traffic(SECOND),
     ) {
         let mut budget = Budget::new(Limit::sliding_log("log", quota(limit, SECOND)).unwrap());
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn buckets_and_gcra_never_admit_more_than_burst_plus_rate_in_any_interval(
+    fn buckets_allow_at_most_burst_plus_rate_in_any_interval(
         limit in 1u64..20, burst in 1u64..20, traffic in traffic(SECOND),
     ) {
         let quota = quota(limit, SECOND).burst(burst);
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn no_fixed_window_holds_more_than_the_limit(
+    fn fixed_window_holds_at_most_the_limit(
         limit in 1u64..20, traffic in traffic(SECOND),
     ) {
         let mut budget = Budget::new(Limit::fixed_window_aligned("fixed", quota(limit, SECOND)).unwrap());
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn no_run_of_whole_cells_of_a_sliding_window_holds_more_than_the_limit(
+    fn consecutive_sub_windows_hold_at_most_the_limit(
         limit in 1u64..20, cells in 1u32..8, traffic in traffic(SECOND),
     ) {
         let mut budget = Budget::new(Limit::sliding_window_with("cells", quota(limit, SECOND), cells).unwrap());
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn a_queue_lets_units_out_no_faster_than_its_rate(
+    fn leaky_bucket_drains_no_faster_than_its_rate(
         limit in 1u64..20, burst in 1u64..20, traffic in traffic(SECOND),
     ) {
         let mut budget = Budget::new(Limit::leaky_bucket("queue", quota(limit, SECOND).burst(burst)).unwrap());
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn retry_after_is_exact_and_reset_after_is_when_all_is_back(
+    fn retry_after_and_reset_after_are_exact(
         limit in 1u64..12, cost in 1u32..12, traffic in traffic(SECOND),
     ) {
         for limit in every_algorithm(limit, SECOND) {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refusal_and_a_peek_consume_nothing(
+    fn denied_check_and_peek_consume_nothing(
         limit in 1u64..12, cost in 0u32..20, traffic in traffic(SECOND),
     ) {
         for limit in every_algorithm(limit, SECOND) {
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refund_at_once_gives_back_what_was_taken_and_not_more(
+    fn immediate_refund_returns_exactly_the_charged_units(
         limit in 1u64..12, cost in 1u32..12, traffic in traffic(SECOND),
     ) {
         for limit in every_algorithm(limit, SECOND) {
@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_steps_back_mints_nothing_and_locks_nobody_out_for_more_than_a_period(
+    fn clock_step_back_adds_no_units_and_delays_at_most_a_period(
         limit in 1u64..12, back in 1u64..5 * SECOND, traffic in traffic(SECOND),
     ) {
         for limit in every_algorithm(limit, SECOND) {
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_quota_counts_what_was_used_and_mints_nothing(
+    fn changed_quota_keeps_used_units_and_adds_none(
         old in 1u64..30, new in 1u64..30, used in 1u32..30,
         old_period in 1u64..5, new_period in 1u64..5, elapsed in 0u64..SECOND,
     ) {
@@ -311,7 +311,7 @@ proptest! {
 }
 
 #[test]
-fn three_a_second_are_three_a_second_over_an_hour() {
+fn rate_does_not_drift_over_an_hour() {
     for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
         let mut budget = Budget::new(limit_of("thirds", Quota::per_second(3)).unwrap());
         while budget.charge(START, 1).allowed() {}
@@ -326,7 +326,7 @@ fn three_a_second_are_three_a_second_over_an_hour() {
 }
 
 #[test]
-fn a_budget_has_its_whole_capacity_at_first_and_not_one_more() {
+fn fresh_budget_has_exactly_its_capacity() {
     for limit in every_algorithm(7, SECOND) {
         let mut budget = Budget::new(limit);
         for left in (0..7).rev() {
@@ -339,7 +339,7 @@ fn a_budget_has_its_whole_capacity_at_first_and_not_one_more() {
 }
 
 #[test]
-fn a_cost_above_the_capacity_is_never_and_not_a_refusal_to_wait_for() {
+fn cost_that_exceeds_the_capacity_has_no_retry_after() {
     for limit in every_algorithm(7, SECOND) {
         let mut budget = Budget::new(limit);
         for cost in [8, u32::MAX] {
@@ -353,7 +353,7 @@ fn a_cost_above_the_capacity_is_never_and_not_a_refusal_to_wait_for() {
 }
 
 #[test]
-fn a_cost_of_zero_always_passes_and_takes_nothing() {
+fn zero_cost_is_allowed_and_consumes_nothing() {
     for limit in every_algorithm(2, SECOND) {
         let mut budget = Budget::new(limit);
         assert!(budget.charge(START, 2).allowed());
@@ -364,7 +364,7 @@ fn a_cost_of_zero_always_passes_and_takes_nothing() {
 }
 
 #[test]
-fn a_queue_gives_each_its_turn() {
+fn leaky_bucket_delays_charges_one_by_one() {
     let mut budget =
         Budget::new(Limit::leaky_bucket("queue", Quota::per_second(10).burst(3)).unwrap());
     let delays: Vec<_> = (0..3).map(|_| budget.charge(START, 1).delay()).collect();
@@ -373,7 +373,7 @@ fn a_queue_gives_each_its_turn() {
 }
 
 #[test]
-fn a_lowered_quota_counts_what_was_used_and_a_raised_one_gives_the_difference_at_once() {
+fn lowered_quota_counts_used_units_and_raised_quota_adds_the_difference() {
     for (small, large) in every_algorithm(5, SECOND).into_iter().zip(every_algorithm(10, SECOND)) {
         let mut budget = Budget::new(large.clone());
         assert!(budget.charge(START, 6).allowed());
@@ -386,7 +386,7 @@ fn a_lowered_quota_counts_what_was_used_and_a_raised_one_gives_the_difference_at
 }
 
 #[test]
-fn a_large_debt_under_a_much_smaller_quota_locks_nobody_out_for_longer_than_it_took_to_build() {
+fn debt_under_a_smaller_quota_drains_within_two_periods() {
     // 10,000 a day, all used; then 100 a day. At the new rate that would be 99 days.
     let day = 24 * 3600 * SECOND;
     for (large, small) in every_algorithm(10_000, day).into_iter().zip(every_algorithm(100, day)) {
@@ -400,7 +400,7 @@ fn a_large_debt_under_a_much_smaller_quota_locks_nobody_out_for_longer_than_it_t
 }
 
 #[test]
-fn a_clock_set_back_by_years_goes_on_with_what_was_held() {
+fn clock_set_back_by_a_year_keeps_used_units() {
     for limit in every_algorithm(5, SECOND) {
         let mut budget = Budget::new(limit);
         assert!(budget.charge(START, 3).allowed());
@@ -413,7 +413,7 @@ fn a_clock_set_back_by_years_goes_on_with_what_was_held() {
 }
 
 #[test]
-fn a_quota_that_is_cut_while_overdrawn_counts_however_much_was_used_and_whoever_looked() {
+fn overdrawn_units_drain_at_the_old_rate_after_a_cut() {
     let large = quota(1_000, SECOND);
     let small = quota(10, 24 * 3600 * SECOND);
     for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
@@ -435,7 +435,7 @@ fn a_quota_that_is_cut_while_overdrawn_counts_however_much_was_used_and_whoever_
 }
 
 #[test]
-fn a_glance_at_a_much_smaller_quota_mints_nothing_when_the_large_one_is_back() {
+fn denied_check_under_a_smaller_quota_adds_no_units_to_the_larger() {
     for (large, small) in [
         (
             quota(1_000_000_000, SECOND).burst(1_000_000_000_000),
@@ -462,7 +462,7 @@ fn a_glance_at_a_much_smaller_quota_mints_nothing_when_the_large_one_is_back() {
 }
 
 #[test]
-fn two_quotas_that_take_turns_neither_lock_a_key_out_nor_let_it_off() {
+fn alternating_quotas_neither_lock_out_nor_exempt_a_key() {
     for (one, other) in
         every_algorithm(10, 60 * SECOND).into_iter().zip(every_algorithm(10, 61 * SECOND))
     {
@@ -481,7 +481,7 @@ fn two_quotas_that_take_turns_neither_lock_a_key_out_nor_let_it_off() {
 }
 
 #[test]
-fn a_check_of_no_cost_or_that_is_refused_leaves_no_less_than_it_found() {
+fn zero_cost_or_denied_check_keeps_the_units_of_another_quota() {
     for (long, short) in
         every_algorithm(10, 3600 * SECOND).into_iter().zip(every_algorithm(10, 1_000))
     {
@@ -498,7 +498,7 @@ fn a_check_of_no_cost_or_that_is_refused_leaves_no_less_than_it_found() {
 }
 
 #[test]
-fn a_longer_period_holds_from_the_first_check_that_brings_it() {
+fn longer_period_applies_from_its_first_check() {
     for limit_of in [Limit::fixed_window, Limit::sliding_log, Limit::gcra] {
         let mut budget = Budget::new(limit_of("limit", quota(10, SECOND)).unwrap());
         assert!(budget.charge(START, 10).allowed());
@@ -510,7 +510,7 @@ fn a_longer_period_holds_from_the_first_check_that_brings_it() {
 }
 
 #[test]
-fn no_window_of_the_clock_holds_more_than_the_limit_across_a_change() {
+fn aligned_window_holds_at_most_the_limit_across_a_change() {
     let aligned = |period| Limit::fixed_window_aligned("limit", quota(10, period)).unwrap();
     let first = |period| Limit::fixed_window("limit", quota(10, period)).unwrap();
     for (old, new, charges, border) in [
@@ -529,7 +529,7 @@ fn no_window_of_the_clock_holds_more_than_the_limit_across_a_change() {
 }
 
 #[test]
-fn a_member_of_a_group_that_costs_nothing_is_left_as_it_is() {
+fn zero_cost_check_of_a_denied_group_changes_no_state() {
     let key = Key::new("k");
     let short = Limit::fixed_window("a", quota(5, SECOND)).unwrap();
     let long = Limit::fixed_window("a", quota(5, 3600 * SECOND)).unwrap();
@@ -544,7 +544,7 @@ fn a_member_of_a_group_that_costs_nothing_is_left_as_it_is() {
 }
 
 #[test]
-fn a_check_that_can_never_pass_leaves_no_trace_later_either() {
+fn cost_that_exceeds_the_capacity_changes_no_state() {
     for (slow, fast) in
         every_algorithm(10, 3600 * SECOND).into_iter().zip(every_algorithm(10, SECOND))
     {
@@ -558,7 +558,7 @@ fn a_check_that_can_never_pass_leaves_no_trace_later_either() {
 }
 
 #[test]
-fn a_bucket_with_a_slower_quota_is_locked_out_for_both_periods_at_most() {
+fn bucket_with_a_slower_quota_waits_at_most_both_periods() {
     for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket_meter] {
         // All of 100 are used, then 1 in ten seconds: what is above one unit drains in 9.9 s at the
         // old rate, and the last one in ten seconds.
@@ -573,7 +573,7 @@ fn a_bucket_with_a_slower_quota_is_locked_out_for_both_periods_at_most() {
 }
 
 #[test]
-fn a_clock_that_steps_back_by_a_period_locks_out_for_two_at_most() {
+fn clock_step_back_by_a_period_delays_at_most_two() {
     for limit in every_algorithm(10, 10 * SECOND) {
         let mut budget = Budget::new(limit);
         // The first moment of a window of the clock.

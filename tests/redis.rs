@@ -32,7 +32,7 @@ async fn limiter(server: &RedisServer) -> RateLimiter {
 }
 
 #[tokio::test]
-async fn replicas_that_name_one_redis_share_their_budgets() {
+async fn replicas_on_one_redis_share_budgets() {
     let server = RedisServer::start();
     let (one, other) = (limiter(&server).await, limiter(&server).await);
     let key = Key::new("alice");
@@ -44,7 +44,7 @@ async fn replicas_that_name_one_redis_share_their_budgets() {
 }
 
 #[tokio::test]
-async fn a_peek_changes_nothing_not_even_the_time_to_live() {
+async fn peek_changes_neither_value_nor_ttl() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -64,7 +64,7 @@ async fn a_peek_changes_nothing_not_even_the_time_to_live() {
 }
 
 #[tokio::test]
-async fn a_refused_check_writes_nothing() {
+async fn denied_check_writes_nothing() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let key = Key::new("alice");
@@ -79,7 +79,7 @@ async fn a_refused_check_writes_nothing() {
 }
 
 #[tokio::test]
-async fn reset_and_a_full_refund_leave_no_key() {
+async fn reset_and_full_refund_leave_no_key() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -100,7 +100,7 @@ async fn reset_and_a_full_refund_leave_no_key() {
 }
 
 #[tokio::test]
-async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
+async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -153,7 +153,7 @@ async fn values_that_cannot_be_read_count_as_fresh_and_heal() {
 }
 
 #[tokio::test]
-async fn a_log_that_something_was_appended_to_is_replaced() {
+async fn log_with_appended_bytes_is_replaced() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -192,7 +192,7 @@ async fn hostile_keys_stay_in_their_own_budget() {
 }
 
 #[tokio::test]
-async fn all_limits_of_a_key_share_a_slot() {
+async fn limits_of_a_key_share_a_hash_slot() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -207,7 +207,7 @@ async fn all_limits_of_a_key_share_a_slot() {
 }
 
 #[tokio::test]
-async fn a_script_that_the_server_forgot_is_loaded_within_the_same_check() {
+async fn flushed_script_is_loaded_within_the_same_check() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut behind = server.connection();
@@ -220,7 +220,7 @@ async fn a_script_that_the_server_forgot_is_loaded_within_the_same_check() {
 }
 
 #[tokio::test]
-async fn checks_do_not_pay_for_the_pools_pings() {
+async fn checks_send_pings_only_after_idle_time() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     server.forget_calls();
@@ -234,7 +234,7 @@ async fn checks_do_not_pay_for_the_pools_pings() {
 }
 
 #[tokio::test]
-async fn a_pool_that_the_application_uses_is_shared_but_for_one_connection() {
+async fn store_takes_one_connection_of_a_shared_pool() {
     let server = RedisServer::start();
     let pool = deadpool_redis::Config::from_url(server.url())
         .builder()
@@ -259,7 +259,7 @@ async fn a_pool_that_the_application_uses_is_shared_but_for_one_connection() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_costs_no_more_than_the_deadline() {
+async fn hung_server_fails_checks_at_the_deadline() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(100);
     let store = RedisStore::builder().url(server.url()).deadline(deadline).connect().await.unwrap();
@@ -298,7 +298,7 @@ async fn decide_again(limiter: &RateLimiter, limit: &Limit, key: &Key) -> tollga
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_fails_checks_at_once_and_heals_when_it_is_back() {
+async fn stopped_server_fails_checks_at_once_until_it_returns() {
     let mut server = RedisServer::start();
     let limiter = limiter(&server).await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
@@ -316,7 +316,7 @@ async fn a_server_that_is_gone_fails_checks_at_once_and_heals_when_it_is_back() 
 }
 
 #[tokio::test]
-async fn connection_closed_in_silence_is_replaced_within_the_same_check() {
+async fn closed_idle_connection_is_replaced_within_the_same_check() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let limit = Limit::gcra("api", Quota::per_minute(50)).unwrap();
@@ -335,7 +335,7 @@ async fn connection_closed_in_silence_is_replaced_within_the_same_check() {
 }
 
 #[tokio::test]
-async fn many_checks_at_once_during_an_outage_all_fail_and_make_one_connection_afterwards() {
+async fn concurrent_checks_make_one_connection_after_an_outage() {
     let mut server = RedisServer::start();
     let limiter = limiter(&server).await;
     let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
@@ -363,7 +363,7 @@ async fn many_checks_at_once_during_an_outage_all_fail_and_make_one_connection_a
 }
 
 #[tokio::test]
-async fn a_check_that_is_given_up_before_it_is_polled_charges_nothing() {
+async fn check_dropped_before_its_first_poll_consumes_nothing() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
@@ -373,7 +373,7 @@ async fn a_check_that_is_given_up_before_it_is_polled_charges_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_when_the_store_is_built() {
+async fn invalid_settings_are_errors_of_the_builder() {
     let nobody = free_port();
     let error = RedisStore::connect(&format!("redis://127.0.0.1:{nobody}/")).await.unwrap_err();
     assert!(error.to_string().contains("check that Redis runs"), "{error}");
@@ -401,7 +401,7 @@ async fn what_is_wrong_is_told_when_the_store_is_built() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_and_a_missing_one_are_told_when_the_store_connects() {
+async fn wrong_or_missing_password_is_an_error_when_the_store_connects() {
     let server = RedisServer::start();
     let mut behind = server.connection();
     let () = redis::cmd("CONFIG")
@@ -417,7 +417,7 @@ async fn a_wrong_password_and_a_missing_one_are_told_when_the_store_connects() {
 }
 
 #[tokio::test]
-async fn the_documented_permissions_are_enough() {
+async fn documented_permissions_are_enough() {
     let server = RedisServer::start();
     let mut behind = server.connection();
     let rules = "on >secret resetkeys ~tollgate:* resetchannels -@all +evalsha +eval +script|load +time \
@@ -447,7 +447,7 @@ async fn the_documented_permissions_are_enough() {
 }
 
 #[tokio::test]
-async fn error_within_script_names_line_of_its_file() {
+async fn script_error_names_the_line_of_its_file() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let mut forbid = redis::cmd("ACL");
@@ -461,7 +461,7 @@ async fn error_within_script_names_line_of_its_file() {
 }
 
 #[tokio::test]
-async fn an_exact_log_of_a_thousand_requests_is_small() {
+async fn log_of_a_thousand_requests_is_small() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let store = server.store().clock(clock.clone());
@@ -480,7 +480,7 @@ async fn an_exact_log_of_a_thousand_requests_is_small() {
 }
 
 #[tokio::test]
-async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
+async fn cost_of_a_thousand_is_one_log_entry() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let limit = Limit::sliding_log("log", Quota::per_minute(100_000)).unwrap();
@@ -493,7 +493,7 @@ async fn a_cost_of_a_thousand_is_one_entry_of_a_log() {
 }
 
 #[tokio::test]
-async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
+async fn growing_log_doubles_and_decides_as_the_embedded_store() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let store = server.store().clock(clock.clone());
@@ -534,7 +534,7 @@ async fn a_long_log_grows_by_doubling_and_answers_as_the_embedded_store_does() {
 }
 
 #[tokio::test]
-async fn a_log_of_two_quotas_in_turn_is_bounded_by_the_larger_limit() {
+async fn log_of_alternating_quotas_is_bounded_by_the_larger_limit() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let store = server.store().clock(clock.clone());
@@ -557,7 +557,7 @@ async fn a_log_of_two_quotas_in_turn_is_bounded_by_the_larger_limit() {
 }
 
 #[tokio::test]
-async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting() {
+async fn log_restarts_its_sums_before_they_lose_precision() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
@@ -586,7 +586,7 @@ async fn a_log_that_summed_up_all_that_is_exact_starts_over_without_forgetting()
 }
 
 #[tokio::test]
-async fn a_server_that_became_a_replica_is_asked_on_a_new_connection() {
+async fn server_turned_replica_gets_a_new_connection() {
     let server = RedisServer::start();
     let limiter = limiter(&server).await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
@@ -611,7 +611,7 @@ async fn a_server_that_became_a_replica_is_asked_on_a_new_connection() {
 }
 
 #[tokio::test]
-async fn many_checks_share_one_attempt_to_connect() {
+async fn concurrent_checks_share_one_connection_attempt() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}/", listener.local_addr().unwrap());
     let accepted = std::thread::spawn(move || {
@@ -643,7 +643,7 @@ async fn many_checks_share_one_attempt_to_connect() {
 }
 
 #[tokio::test]
-async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh() {
+async fn impossible_values_count_as_full_budgets() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
@@ -681,7 +681,7 @@ async fn values_of_the_right_shape_that_no_quota_could_have_left_count_as_fresh(
 }
 
 #[tokio::test]
-async fn stored_values_have_the_format_that_their_kind_stands_for() {
+async fn stored_values_have_the_format_of_their_kind() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));

@@ -195,14 +195,14 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
 }
 
 #[test]
-fn a_refund_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
+fn refund_allows_no_more_than_without_its_charge() {
     let clock = ManualClock::new();
     run(&MemoryStore::with_clock(clock.clone()), &clock, 1_500);
 }
 
 #[cfg(feature = "redis")]
 #[test]
-fn a_refund_on_redis_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
+fn refund_on_redis_allows_no_more_than_without_its_charge() {
     let clock = ManualClock::new();
     let server = support::RedisServer::start();
     let store = server.store().clock(clock.clone()).build().unwrap();
@@ -210,7 +210,7 @@ fn a_refund_on_redis_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
 }
 
 #[tokio::test]
-async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothing() {
+async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let replica = Replica { store: &store, clock: &clock };
@@ -264,7 +264,7 @@ async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
 }
 
 #[tokio::test]
-async fn a_refund_of_the_last_window_gives_nothing_in_this_one() {
+async fn refund_of_an_earlier_window_returns_nothing() {
     let ten = Quota::new(10, Duration::from_secs(10));
     for limit in [Limit::fixed_window("limit", ten), Limit::fixed_window_aligned("limit", ten)] {
         let steps = [(0, 10, None), (10, 10, None), (10, 10, Some((0, 10))), (10, 10, None)];
@@ -274,7 +274,7 @@ async fn a_refund_of_the_last_window_gives_nothing_in_this_one() {
 }
 
 #[tokio::test]
-async fn a_refund_of_a_log_takes_back_its_own_charge_and_not_the_newest() {
+async fn refund_in_a_log_removes_its_own_charge() {
     let log = Limit::sliding_log("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
     // The first five are taken back: what is left was charged later, and counts for longer.
     let steps = [(0, 5, None), (9, 5, None), (9, 5, Some((0, 5))), (9, 5, None), (10, 1, None)];
@@ -286,7 +286,7 @@ async fn a_refund_of_a_log_takes_back_its_own_charge_and_not_the_newest() {
 }
 
 #[tokio::test]
-async fn a_bucket_does_not_give_back_what_has_drained_since() {
+async fn refund_in_a_bucket_excludes_drained_units() {
     let bucket = Limit::token_bucket("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
     // Of the ten, four have drained, and six come back: all that is in the bucket.
     let steps = [(0, 10, None), (4, 4, None), (4, 10, Some((0, 10))), (4, 7, None), (4, 6, None)];
@@ -299,7 +299,7 @@ proptest! {
 
     /// A window starts with the first charge after the one before, or after all was given back.
     #[test]
-    fn a_window_from_the_first_request_gives_back_what_it_holds_and_nothing_of_earlier_ones(
+    fn refund_in_a_window_excludes_earlier_windows(
         units in 1u64..20, period in prop_oneof![Just(40u64), Just(SECOND)], events in events(),
     ) {
         let limit = Limit::fixed_window("limit", Quota::new(units, Duration::from_micros(period)));
@@ -346,7 +346,7 @@ proptest! {
 }
 
 #[test]
-fn refund_in_a_log_of_two_quotas_does_not_uncover_what_was_forgotten() {
+fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     let log = |limit, seconds| {
         Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(seconds))).unwrap()
     };

@@ -105,7 +105,7 @@ fn per(limit: u64, seconds: u64) -> Quota {
 }
 
 #[tokio::test]
-async fn a_short_quota_takes_nothing_from_what_a_long_one_knows() {
+async fn short_quota_keeps_the_used_units_of_a_long_one() {
     for (long, short) in
         every_algorithm("limit", per(100, 100)).iter().zip(&every_algorithm("limit", per(10, 10)))
     {
@@ -121,7 +121,7 @@ async fn a_short_quota_takes_nothing_from_what_a_long_one_knows() {
 }
 
 #[tokio::test]
-async fn a_thousand_an_hour_and_ten_a_minute_in_turn_are_not_more_than_both() {
+async fn alternating_quotas_allow_at_most_their_sum() {
     let longs = every_algorithm("limit", per(1_000, 3_600));
     for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
         let steps: Vec<_> = (0..3_600 * 2)
@@ -136,7 +136,7 @@ async fn a_thousand_an_hour_and_ten_a_minute_in_turn_are_not_more_than_both() {
 }
 
 #[tokio::test]
-async fn a_short_quota_is_not_locked_out_by_what_a_long_one_counts() {
+async fn short_quota_is_not_locked_out_by_a_long_one() {
     let longs = every_algorithm("limit", per(1_000, 3_600));
     for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
         if long.kind() == "b" {

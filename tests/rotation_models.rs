@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_passes_in_turn_keeps_the_promise_of_each_quota(quotas in quotas(), steps in steps()) {
+    fn alternating_quotas_keep_the_promise_of_each(quotas in quotas(), steps in steps()) {
         let key = Key::new("k");
         let mut states: [Option<State>; 1] = [None];
         let longest = quotas.iter().map(|quota| quota.period).max().unwrap();

@@ -41,7 +41,7 @@ fn app(limiter: &RateLimiter) -> Router {
 }
 
 #[tokio::test]
-async fn a_peer_gets_its_burst_then_429_and_after_retry_after_passes_again() {
+async fn peer_is_denied_after_its_burst_until_retry_after() {
     let clock = ManualClock::new();
     let address = serve(app(&RateLimiter::new(MemoryStore::with_clock(clock.clone())))).await;
     for left in ["2", "1", "0"] {
@@ -59,7 +59,7 @@ async fn a_peer_gets_its_burst_then_429_and_after_retry_after_passes_again() {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn two_replicas_on_one_redis_admit_one_burst_and_answer_503_without_it() {
+async fn replicas_share_one_burst_and_fail_closed_without_redis() {
     let mut redis = support::RedisServer::start();
     let mut replicas = Vec::new();
     for _ in 0..2 {

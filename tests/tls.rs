@@ -4,7 +4,7 @@
 
 #[cfg(not(feature = "tls"))]
 #[test]
-fn a_tls_url_without_the_feature_is_an_error_that_names_it() {
+fn tls_url_without_the_feature_is_an_error_that_names_it() {
     for url in ["rediss://127.0.0.1/", " REDISS://127.0.0.1/", "valkeys://127.0.0.1/"] {
         let error = tollgate::RedisStore::builder().url(url).build().unwrap_err().to_string();
         assert!(error.contains("enable the feature `tls` of the crate `tollgate`"), "{error}");
@@ -145,7 +145,7 @@ mod with_the_feature {
     }
 
     #[tokio::test]
-    async fn a_private_ca_is_trusted_for_addresses_and_names() {
+    async fn private_ca_is_trusted_for_addresses_and_names() {
         let ca = Ca::new();
         let mut names = params("localhost");
         names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
@@ -160,7 +160,7 @@ mod with_the_feature {
     }
 
     #[tokio::test]
-    async fn a_client_certificate_that_the_server_requires_is_sent() {
+    async fn required_client_certificate_is_sent() {
         let ca = Ca::new();
         let server = TlsServer::start(&ca, &ca.signed(&params("127.0.0.1")), "yes");
         let tls = || Tls::new().ca(ca.pem.clone());
@@ -175,7 +175,7 @@ mod with_the_feature {
     }
 
     #[tokio::test]
-    async fn a_server_of_another_ca_name_time_or_protocol_is_an_error_that_says_so() {
+    async fn untrusted_or_plain_server_is_an_error_with_its_reason() {
         let ca = Ca::new();
         let tls = || Tls::new().ca(ca.pem.clone());
         let server = TlsServer::start(&ca, &ca.signed(&params("127.0.0.1")), "no");
@@ -211,7 +211,7 @@ mod with_the_feature {
     }
 
     #[test]
-    fn certificates_that_cannot_be_used_are_errors_of_the_builder() {
+    fn unusable_certificates_are_errors_of_the_builder() {
         let ca = Ca::new();
         let (cert, key) = ca.signed(&params("replica.test"));
         let (_, other_key) = ca.signed(&params("replica.test"));
@@ -249,7 +249,7 @@ mod with_the_feature {
     }
 
     #[test]
-    fn a_pool_has_certificates_of_its_own() {
+    fn pool_and_tls_settings_are_an_error() {
         let pool = deadpool_redis::Config::from_url("redis://127.0.0.1/");
         let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
         let error = RedisStore::builder().pool(pool).tls(Tls::new()).build().unwrap_err();

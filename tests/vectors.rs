@@ -107,7 +107,7 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
 }
 
 #[tokio::test]
-async fn the_embedded_store_answers_as_expected() {
+async fn embedded_store_answers_as_expected() {
     replay(|_, clock| Box::new(MemoryStore::with_clock(clock))).await;
 }
 

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn sliding_window_has_cells() {
+    fn cells_are_the_sub_windows_of_a_sliding_window() {
         let json =
             r#"{"name":"api","algorithm":"sliding_window","limit":5,"period_us":9,"cells":3}"#;
         let quota = tollgate::Quota::new(5, std::time::Duration::from_micros(9));

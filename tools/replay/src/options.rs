@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_enough() {
+    fn limit_is_the_only_required_option() {
         let options = parse(&["--limit", A]).unwrap().unwrap();
         assert_eq!((options.store, options.summary), (StoreKind::Memory, false));
     }
 
     #[test]
-    fn help_needs_nothing_else() {
+    fn help_needs_no_other_option() {
         for help in ["--help", "-h"] {
             assert_eq!(parse(&[help]), Ok(None));
         }

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_replaces_the_one_of_its_name() {
+    fn limit_replaces_the_one_of_its_name() {
         let mut limits = [limit("a", 1), limit("b", 2)];
         replace(&mut limits, &limit("b", 3)).unwrap();
         assert_eq!(limits, [limit("a", 1), limit("b", 3)]);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_enough() {
+    fn time_is_the_only_required_field() {
         let request = Request::parse(r#"{"at_us":7}"#).unwrap();
         assert_eq!((request.at_us, request.op(), request.cost), (7, Op::Charge, 1));
         assert_eq!((request.key.as_str(), request.receipt()), ("", None));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_their_names() {
+    fn operations_are_parsed_by_name() {
         for (name, op) in [
             ("charge", Op::Charge),
             ("peek", Op::Peek),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_has_a_receipt() {
+    fn refund_has_a_receipt() {
         let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
         assert_eq!(Request::parse(line).unwrap().receipt(), Some(Receipt::new(7, 3)));
     }

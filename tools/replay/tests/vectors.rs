@@ -60,11 +60,11 @@ fn assert_expected_on(store: &str) {
 }
 
 #[test]
-fn vectors_are_answered_as_expected_in_memory() {
+fn vectors_have_the_expected_answers_in_memory() {
     assert_expected_on("memory");
 }
 
 #[test]
-fn vectors_are_answered_as_expected_on_redis() {
+fn vectors_have_the_expected_answers_on_redis() {
     assert_expected_on(&RedisServer::start().url());
 }

@@ -88,7 +88,7 @@ fn batch<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
 }
 
 #[test]
-fn checks_that_travel_together_decide_as_one_after_another() {
+fn batched_checks_decide_as_sequential_checks() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (clock, limits) = (ManualClock::new(), limits());
@@ -121,7 +121,7 @@ fn checks_that_travel_together_decide_as_one_after_another() {
 }
 
 #[tokio::test]
-async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
+async fn shorter_value_replaces_all_of_the_longer_one() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     // In the last third of the window, so that it ends at the same time in three cells and in one.
@@ -157,7 +157,7 @@ async fn a_value_that_gets_shorter_leaves_nothing_of_the_longer_one() {
 }
 
 #[tokio::test]
-async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_once_in_each() {
+async fn concurrent_checks_of_one_key_share_calls_and_reads() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     server.forget_calls();
@@ -176,7 +176,7 @@ async fn a_thousand_checks_at_once_are_a_handful_of_calls_and_a_hot_key_is_read_
 }
 
 #[tokio::test]
-async fn a_lone_check_leaves_at_once() {
+async fn lone_check_is_sent_at_once() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
     server.forget_calls();
@@ -188,7 +188,7 @@ async fn a_lone_check_leaves_at_once() {
 }
 
 #[tokio::test]
-async fn who_went_away_before_a_batch_left_is_not_charged() {
+async fn check_dropped_before_its_batch_is_sent_is_not_charged() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
@@ -203,7 +203,7 @@ async fn who_went_away_before_a_batch_left_is_not_charged() {
 }
 
 #[tokio::test]
-async fn a_batch_of_which_everybody_went_away_is_not_sent() {
+async fn batch_of_dropped_checks_is_not_sent() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
     let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
@@ -214,7 +214,7 @@ async fn a_batch_of_which_everybody_went_away_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_bad_check_does_not_fail_its_neighbours() {
+async fn invalid_check_does_not_fail_its_batch() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::token_bucket("all", Quota::per_second(9)).unwrap();
@@ -264,7 +264,7 @@ async fn every_check_keeps_its_own_deadline_while_the_server_hangs() {
 }
 
 #[tokio::test]
-async fn a_batch_whose_answer_is_lost_fails_all_its_checks_and_none_is_sent_again() {
+async fn batch_without_an_answer_fails_and_is_not_sent_again() {
     let mut server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
@@ -291,7 +291,7 @@ async fn a_batch_whose_answer_is_lost_fails_all_its_checks_and_none_is_sent_agai
 }
 
 #[tokio::test]
-async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_for_others() {
+async fn full_queue_is_overload_and_one_key_fills_at_most_half() {
     let server = RedisServer::start();
     let store = store(&server).max_waiting(1_000).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(1_000_000)).unwrap();
@@ -324,7 +324,7 @@ async fn a_full_queue_fails_at_once_as_overload_and_a_hot_key_does_not_fill_it_f
 }
 
 #[tokio::test]
-async fn a_check_that_is_asked_and_never_awaited_holds_up_nobody() {
+async fn unpolled_check_does_not_delay_others() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
@@ -354,7 +354,7 @@ async fn a_check_that_is_asked_and_never_awaited_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_takes_nobody_elses_check_with_it() {
+async fn cancelled_caller_does_not_cancel_other_checks() {
     let server = RedisServer::start();
     let store = store(&server).deadline(Duration::from_secs(2)).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
@@ -377,7 +377,7 @@ async fn a_caller_that_goes_away_takes_nobody_elses_check_with_it() {
 }
 
 #[tokio::test]
-async fn a_connection_that_hangs_is_replaced_though_no_caller_waits_for_the_deadline() {
+async fn hung_connection_is_replaced_when_callers_give_up_early() {
     let server = RedisServer::start();
     let store = store(&server).deadline(Duration::from_millis(100)).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
@@ -400,7 +400,7 @@ async fn a_connection_that_hangs_is_replaced_though_no_caller_waits_for_the_dead
 }
 
 #[tokio::test]
-async fn checks_that_were_given_up_do_not_fill_the_queue_for_good() {
+async fn dropped_checks_leave_the_queue() {
     let server = RedisServer::start();
     let store = store(&server).max_waiting(1).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
@@ -414,7 +414,7 @@ async fn checks_that_were_given_up_do_not_fill_the_queue_for_good() {
 }
 
 #[tokio::test]
-async fn checks_leave_in_their_order_whatever_else_their_task_has_done() {
+async fn exhausted_task_budget_does_not_hold_up_a_later_check() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
@@ -436,7 +436,7 @@ async fn checks_leave_in_their_order_whatever_else_their_task_has_done() {
 }
 
 #[tokio::test]
-async fn outside_of_a_runtime_an_answer_is_an_error() {
+async fn check_outside_a_runtime_is_an_error() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
@@ -454,7 +454,7 @@ async fn outside_of_a_runtime_an_answer_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_call_has_a_bounded_number_of_charges_groups_included() {
+async fn checks_in_one_call_are_bounded() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limits: Vec<_> =
@@ -472,7 +472,7 @@ async fn a_call_has_a_bounded_number_of_charges_groups_included() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_share_one_budget_and_admit_exactly_what_is_allowed() {
+async fn lanes_allow_exactly_the_limit_together() {
     let server = RedisServer::start();
     for lanes in [1, 2, 4] {
         let limiter = RateLimiter::new(store(&server).lanes(lanes).connect().await.unwrap());
@@ -491,7 +491,7 @@ async fn lanes_share_one_budget_and_admit_exactly_what_is_allowed() {
 }
 
 #[test]
-fn a_check_asked_outside_of_the_runtime_is_sent_when_it_is_waited_for() {
+fn check_made_outside_the_runtime_is_sent_when_polled_inside() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = store(&server).build().unwrap();
@@ -501,7 +501,7 @@ fn a_check_asked_outside_of_the_runtime_is_sent_when_it_is_waited_for() {
 }
 
 #[test]
-fn a_runtime_that_ends_leaves_nobody_waiting() {
+fn runtime_shutdown_fails_pending_checks() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());

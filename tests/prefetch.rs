@@ -39,7 +39,7 @@ async fn hammer(limiter: &RateLimiter, limit: &Limit, key: &Key, checks: u32) ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hot_key_is_decided_here_most_of_the_time_and_says_so() {
+async fn hot_key_is_mostly_answered_by_prefetched_units() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(leased(&store, &limit));
     let (admitted, by_lease) = hammer(&limiter, &limit, &key, 5_000).await;
@@ -68,7 +68,7 @@ async fn remaining_counts_down_across_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_not_hot_is_asked_as_ever() {
+async fn cold_key_is_always_decided_by_the_store() {
     let (store, limit) = (Counting::default(), ten_thousand());
     let limiter = RateLimiter::new(leased(&store, &limit));
     for number in 0..1_000_u64 {
@@ -80,7 +80,7 @@ async fn a_key_that_is_not_hot_is_asked_as_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_more_is_admitted_than_was_charged() {
+async fn allowed_units_never_exceed_charged_units() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let replicas: Vec<_> = (0..3).map(|_| RateLimiter::new(leased(&store, &limit))).collect();
     let mut admitted = 0;
@@ -103,7 +103,7 @@ async fn never_more_is_admitted_than_was_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_interval_admits_more_than_promised_and_a_block_for_each_replica() {
+async fn interval_exceeds_the_limit_by_at_most_a_block_per_replica() {
     let store = Counting::default();
     let (rate, burst, block) = (1_000.0, 1_000, 100);
     let limit = Limit::token_bucket("all", Quota::per_second(1_000).burst(burst)).unwrap();
@@ -138,7 +138,7 @@ async fn no_interval_admits_more_than_promised_and_a_block_for_each_replica() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_spends_is_given_back_when_it_is_stale() {
+async fn unspent_units_are_refunded_at_max_age() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(leased(&store, &limit));
     let (admitted, _) = hammer(&limiter, &limit, &key, 1_000).await;
@@ -148,7 +148,7 @@ async fn what_nobody_spends_is_given_back_when_it_is_stale() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_unit_is_not_spent() {
+async fn stale_units_are_not_spent() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(leased(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
@@ -159,7 +159,7 @@ async fn a_stale_unit_is_not_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn release_and_the_last_handle_give_everything_back() {
+async fn release_and_drop_refund_unspent_units() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let leased = leased(&store, &limit);
     let limiter = RateLimiter::new(leased.clone());
@@ -174,7 +174,7 @@ async fn release_and_the_last_handle_give_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_forgets_the_lease_too_and_a_peek_sees_it() {
+async fn reset_discards_prefetched_units_and_peek_sees_them() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(leased(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
@@ -186,7 +186,7 @@ async fn a_reset_forgets_the_lease_too_and_a_peek_sees_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exhausted_key_is_refused_by_the_store() {
+async fn exhausted_key_is_denied_by_the_store() {
     let (store, key) = (Counting::default(), Key::global());
     let limit = Limit::fixed_window("all", Quota::per_day(500)).unwrap();
     let limiter = RateLimiter::new(leased(&store, &limit));
@@ -198,7 +198,7 @@ async fn an_exhausted_key_is_refused_by_the_store() {
 }
 
 #[test]
-fn what_a_lease_would_break_is_refused_when_it_is_built() {
+fn unsupported_limits_are_errors_of_the_builder() {
     let error = |limit: &Limit| {
         let built = Prefetch::builder(MemoryStore::new()).limit(limit).build();
         built.unwrap_err().to_string()
@@ -219,7 +219,7 @@ fn what_a_lease_would_break_is_refused_when_it_is_built() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_limits_in_one_check_are_refused_with_a_leased_one_among_them() {
+async fn group_with_a_prefetched_limit_is_an_error() {
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
     let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
     let leased = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
@@ -233,7 +233,7 @@ async fn several_limits_in_one_check_are_refused_with_a_leased_one_among_them() 
 
 #[cfg(feature = "http")]
 #[test]
-fn a_layer_of_several_limits_is_not_built_with_a_leased_one() {
+fn layer_of_several_limits_rejects_a_prefetched_limit() {
     use tollgate::RateLimitLayer;
     use tollgate::key::Global;
 
@@ -266,7 +266,7 @@ impl Store for LateRefunds {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_refund_of_a_block_lets_no_window_exceed_its_limit_by_more_than_a_block() {
+async fn late_refund_exceeds_a_window_by_at_most_a_block() {
     let limit = Limit::fixed_window_aligned("all", Quota::per_second(1_000)).unwrap();
     let key = Key::global();
     let mut most = 0;
@@ -295,7 +295,7 @@ async fn late_refund_of_a_block_lets_no_window_exceed_its_limit_by_more_than_a_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn cost_that_exceeds_the_capacity_is_no_demand_for_a_block() {
+async fn cost_that_exceeds_the_capacity_prefetches_nothing() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(leased(&store, &limit));
     for _ in 0..2_000 {
@@ -320,7 +320,7 @@ impl Store for Stalling {
 }
 
 #[test]
-fn runtime_that_ends_while_a_block_is_charged_leaves_the_key_with_blocks() {
+fn key_is_prefetched_again_after_its_runtime_ended() {
     let (store, limit, key) = (Stalling::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(Prefetch::builder(store.clone()).limit(&limit).build().unwrap());
     let runtime = || {

@@ -64,7 +64,7 @@ fn replica() {
 }
 
 #[test]
-fn four_processes_of_32_tasks_admit_exactly_the_limit_every_time() {
+fn racing_replicas_allow_exactly_the_limit() {
     let server = RedisServer::start();
     for round in 0..ROUNDS {
         let replicas: Vec<_> = (0..PROCESSES)

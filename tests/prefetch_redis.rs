@@ -110,7 +110,7 @@ async fn replicas_on_one_redis_allow_exactly_the_limit_together() {
 }
 
 #[tokio::test]
-async fn release_and_the_last_handle_give_the_block_back_to_redis() {
+async fn release_and_drop_refund_the_block_on_redis() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
     let replica = Replica::start(&server, &limit).await;
     let mut allowed = in_time(replica.heat(&limit)).await;
@@ -125,7 +125,7 @@ async fn release_and_the_last_handle_give_the_block_back_to_redis() {
 }
 
 #[tokio::test]
-async fn without_redis_only_prefetched_units_are_allowed_and_with_it_checks_heal() {
+async fn outage_allows_only_prefetched_units_until_redis_returns() {
     let (mut server, limit) = (RedisServer::start(), per_day(10_000));
     let replica = Replica::start(&server, &limit).await;
     let mut allowed = in_time(replica.heat(&limit)).await;
