@@ -1,4 +1,4 @@
-//! Limits as configuration: a period has a unit, and mistakes are errors that say what to write.
+//! Limits in configuration files: periods have units, and errors name the accepted format.
 
 #![cfg(feature = "serde")]
 

@@ -1,4 +1,4 @@
-//! The conformance suite, on both stores.
+//! The conformance suite on the embedded store and on Redis.
 
 #![cfg(feature = "test-util")]
 

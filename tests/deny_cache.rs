@@ -1,4 +1,4 @@
-//! Refusals that cost nothing, and are never wrong for long.
+//! The deny cache: repeated denials are answered without the store, and expire in time.
 #![cfg(feature = "redis")]
 
 mod support;
@@ -14,7 +14,7 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::counting::Counting;
 
-/// A store, and two replicas of a service on it, each with a memory of its own.
+/// A store, and two replicas of a service on it, each with a deny cache of its own.
 fn replicas() -> (Counting, RateLimiter, RateLimiter) {
     let store = Counting::default();
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
@@ -41,9 +41,9 @@ async fn repeated_denied_check_is_answered_from_the_cache() {
     let again = limiter.check(&limit, &key).await.unwrap();
     assert_eq!(store.asked(), 0);
     assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
-    let passed = Duration::from_millis(300);
-    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - passed));
-    assert_eq!(again.reset_after(), first.reset_after() - passed);
+    let elapsed = Duration::from_millis(300);
+    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - elapsed));
+    assert_eq!(again.reset_after(), first.reset_after() - elapsed);
     assert_eq!((again.remaining(), again.capacity()), (0, 3));
 }
 
@@ -53,8 +53,8 @@ async fn cached_denial_ends_in_the_microsecond_of_its_retry_after() {
     let limit = Limit::gcra("api", Quota::new(1, Duration::from_millis(700))).unwrap();
     let key = Key::new("alice");
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
-    let refused = limiter.check(&limit, &key).await.unwrap();
-    advance(refused.retry_after().unwrap() - Duration::from_micros(1)).await;
+    let denied = limiter.check(&limit, &key).await.unwrap();
+    advance(denied.retry_after().unwrap() - Duration::from_micros(1)).await;
     let last = limiter.check(&limit, &key).await.unwrap();
     assert_eq!((last.allowed(), last.source()), (false, Source::DenyCache));
     advance(Duration::from_micros(1)).await;
@@ -110,7 +110,7 @@ async fn cached_denial_does_not_outlive_its_quota() {
     let fast = Limit::gcra("api", Quota::new(1, Duration::from_millis(100))).unwrap();
     assert!(limiter.check(&slow, &key).await.unwrap().allowed());
     assert!(!limiter.check(&slow, &key).await.unwrap().allowed());
-    // From here on the budget drains a hundred times as fast.
+    // From now on the budget drains a hundred times as fast.
     assert!(!limiter.check(&fast, &key).await.unwrap().allowed());
     advance(Duration::from_millis(100)).await;
     assert!(limiter.check(&slow, &key).await.unwrap().allowed(), "within the second");
@@ -118,17 +118,17 @@ async fn cached_denial_does_not_outlive_its_quota() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
-    /// A store that takes units back a while after it was asked to, like one on several connections.
+    /// A store whose resets take effect later, like a store with several connections.
     #[derive(Debug, Default)]
     struct Slow(Arc<MemoryStore>);
 
     impl Store for Slow {
-        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+        fn apply(&self, op: Op, group: &[Check]) -> Answer {
             if op != Op::Reset {
-                return self.0.apply(op, batch);
+                return self.0.apply(op, group);
             }
-            let (store, limit) = (Arc::clone(&self.0), batch[0].limit().clone());
-            let key = batch[0].key().clone();
+            let (store, limit) = (Arc::clone(&self.0), group[0].limit().clone());
+            let key = group[0].key().clone();
             let reset = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 store.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]).await
@@ -141,7 +141,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     drop(limiter.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]));
-    // Denied before the reset runs: not to be remembered beyond it.
+    // Denied before the reset runs: the cache must not keep it beyond the reset.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     tokio::time::sleep(Duration::from_millis(150)).await;
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
@@ -149,13 +149,13 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_that_arrives_after_a_reset_is_not_cached() {
-    /// A store that decides at once, and answers a charge a while later.
+    /// A store that decides at once, and answers a charge 100 ms later.
     #[derive(Debug, Default)]
     struct Distant(MemoryStore);
 
     impl Store for Distant {
-        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-            let answer = self.0.apply(op, batch);
+        fn apply(&self, op: Op, group: &[Check]) -> Answer {
+            let answer = self.0.apply(op, group);
             if op != Op::Charge {
                 return answer;
             }
@@ -183,18 +183,17 @@ async fn cache_is_bounded_by_weight() {
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
         .collect();
     let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
-    let group =
-        |key| limits.iter().map(|limit| Check::new(&limit, key).cost(1)).collect::<Vec<_>>();
+    let group = |key| limits.iter().map(|limit| Check::new(limit, key).cost(1)).collect::<Vec<_>>();
     for key in &keys {
         assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
         assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
     }
     store.switch_off(true);
-    let mut remembered = 0;
+    let mut cached = 0;
     for key in &keys {
-        remembered += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
+        cached += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
     }
-    assert!((10..150).contains(&remembered), "{remembered} groups of 48, each as heavy as 13");
+    assert!((10..150).contains(&cached), "{cached} groups of 48, each with the weight of 13");
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,14 +219,17 @@ async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     advance(Duration::from_millis(9_999)).await;
-    let standing = limiter.check(&limit, &key).await.unwrap();
-    assert_eq!((standing.allowed(), standing.source()), (false, Source::DenyCache));
-    assert_eq!(standing.retry_after(), Some(Duration::from_millis(1)));
-    assert!(limiter.check(&limit, &Key::new("bob")).await.is_err(), "nothing is known of others");
+    let cached = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((cached.allowed(), cached.source()), (false, Source::DenyCache));
+    assert_eq!(cached.retry_after(), Some(Duration::from_millis(1)));
+    assert!(
+        limiter.check(&limit, &Key::new("bob")).await.is_err(),
+        "other keys have no cached denial"
+    );
     advance(Duration::from_millis(1)).await;
     assert!(limiter.check(&limit, &key).await.unwrap_err().is_unreachable());
 
-    // What was allowed since is no longer denied.
+    // An allowed check removes the denial.
     store.switch_off(false);
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
@@ -242,11 +244,11 @@ async fn failed_reset_keeps_the_cached_denial() {
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     assert!(limiter.reset(&limit, &key).await.is_err());
-    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it still stands");
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it is still cached");
     store.switch_off(false);
     limiter.reset(&limit, &key).await.unwrap();
     store.switch_off(true);
-    assert!(limiter.check(&limit, &key).await.is_err(), "it was taken back");
+    assert!(limiter.check(&limit, &key).await.is_err(), "it was removed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +265,7 @@ async fn denial_of_a_group_is_cached_as_a_whole() {
     assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
     assert_eq!(again.verdicts(), first.verdicts());
     assert_eq!(store.asked(), 0);
-    // Taking one of its budgets back is enough to ask again.
+    // A reset of one of its budgets is enough to ask the store again.
     limiter.reset(&tight, &alice).await.unwrap();
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 }
@@ -299,11 +301,11 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
         small.check_n(&limit, key, 3).await.unwrap();
         assert!(!small.check(&limit, key).await.unwrap().allowed());
     }
-    let mut remembered = 0;
+    let mut cached = 0;
     for key in &keys {
         let decision = small.check(&limit, key).await.unwrap();
         assert!(!decision.allowed());
-        remembered += usize::from(decision.source() == Source::DenyCache);
+        cached += usize::from(decision.source() == Source::DenyCache);
     }
-    assert!((1..=1_000).contains(&remembered), "{remembered} of 10,000 are remembered");
+    assert!((1..=1_000).contains(&cached), "{cached} of 10,000 are cached");
 }

@@ -1,4 +1,4 @@
-//! `a.or(b)`: keys of the first branch stay as they are, and keys of the fallback are marked.
+//! `a.or(b)`: keys of the first branch are unchanged, and keys of the fallback are marked.
 
 #![cfg(feature = "axum")]
 
@@ -44,11 +44,11 @@ async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
         RateLimitLayer::builder(&limiter).limit(limit.clone(), user.or(PeerIp)).build().unwrap();
     let peer: IpAddr = "2001:db8::7".parse().unwrap();
 
-    for (who, key) in [
+    for (request, key) in [
         (request(Some(42), Some(peer), &[]), Key::from(42)),
         (request(None, Some(peer), &[]), PeerIp::key_of(peer).fallback()),
     ] {
-        let parts = who.into_parts().0;
+        let parts = request.into_parts().0;
         let status = || async {
             let inner = service_fn(|_: Request<Body>| async {
                 Ok::<_, Infallible>(Response::new(Body::empty()))
@@ -64,9 +64,9 @@ async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
 
 #[test]
 fn keys_of_the_first_branch_are_unmarked() {
-    let mix = header("x-a").or(header("x-b"));
-    assert_eq!(key_of(&mix, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
-    assert_eq!(key_of(&mix, &[("x-b", "2")]), Key::new("2").fallback());
+    let either = header("x-a").or(header("x-b"));
+    assert_eq!(key_of(&either, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
+    assert_eq!(key_of(&either, &[("x-b", "2")]), Key::new("2").fallback());
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn keys_that_imitate_the_fallback_mark_are_distinct() {
     assert_ne!(key_of(&header("x-a").or(Global), &[]), Key::global());
 }
 
-/// Extractors of the same four headers in order, however they are nested.
+/// Extractors of the same four headers in the same order, in every nesting.
 fn chains() -> Vec<Arc<dyn KeyExtractor>> {
     let [a, b, c, d] = ["x-a", "x-b", "x-c", "x-d"];
     let [a, b, c, d] = [a, b, c, d].map(|name| move || header(name));
@@ -92,7 +92,7 @@ fn chains() -> Vec<Arc<dyn KeyExtractor>> {
         Arc::new(a().or(b()).or(c().or(d()))),
         Arc::new(a().or(b().or(c())).or(d())),
         Arc::new(a().or(b().or(c()).or(d()))),
-        // The order is known behind a pointer, too.
+        // A pointer keeps the order of its branches.
         Arc::new((Arc::new(a().or(b())) as Arc<dyn KeyExtractor>).or(c()).or(d())),
         Arc::new((Box::new(a().or(b().or(c()))) as Box<dyn KeyExtractor>).or(d())),
     ]

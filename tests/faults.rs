@@ -1,4 +1,5 @@
-//! Servers that fail, refuse and talk nonsense: what checks are answered, and what the log says.
+//! Redis servers that decline commands, fail, or send malformed or late replies: the errors of
+//! checks, and the events.
 #![cfg(feature = "redis")]
 
 mod support;
@@ -34,15 +35,15 @@ fn run(server: &RedisServer, command: &[&str]) {
 #[tokio::test]
 async fn missing_permission_is_named_when_the_store_connects() {
     let server = RedisServer::start();
-    for right in
+    for permission in
         ["get", "mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
     {
         run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
-        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{right}")]);
+        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
         let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
         let error = RedisStore::connect(&url).await.unwrap_err().to_string();
-        let named = format!("`{}`", right.to_uppercase());
-        assert!(error.contains(&named) && !error.contains("secret"), "{right}: {error}");
+        let named = format!("`{}`", permission.to_uppercase());
+        assert!(error.contains(&named) && !error.contains("secret"), "{permission}: {error}");
     }
     run(
         &server,
@@ -89,7 +90,7 @@ async fn redis_cluster_is_reported_as_unsupported() {
         }
         let error = RedisStore::connect(&server.url()).await.unwrap_err().to_string();
         assert!(error.contains("Redis Cluster is not supported"), "{error}");
-        // A store that does not connect when it is built says so at the first check.
+        // A store that does not connect when it is built fails at the first check.
         let store = store_of(&server.url()).build().unwrap();
         let error = check(&store, "k").await.unwrap_err();
         assert!(error.to_string().contains("Redis Cluster is not supported"), "{error}");
@@ -108,7 +109,7 @@ async fn out_of_memory_fails_only_checks_that_write() {
     }
     run(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let (limit, denied) = (daily(), Key::new("denied"));
-    // All at once, so that they leave in few calls.
+    // All at once, so that they are sent in few calls.
     let keys: Vec<_> = (0..50_u64).map(Key::from).collect();
     let mut answers = vec![store.apply(Op::Peek, &[Check::new(&limit, &keys[0])])];
     for key in &keys {
@@ -178,16 +179,16 @@ async fn late_answer_does_not_end_an_outage() {
     for _ in 0..2 {
         server.pause(true);
         assert!(check(&store, "k").await.unwrap_err().is_timeout());
-        // The answer comes before the connection is given up.
+        // The answer comes before the connection is closed.
         server.pause(false);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let back =
+    let recoveries =
         |lines: &[String]| lines.iter().filter(|line| line.contains("decides again")).count();
-    assert_eq!(back(&log.lines()), 0);
+    assert_eq!(recoveries(&log.lines()), 0);
     check(&store, "k").await.unwrap();
     let lines = log.lines();
-    assert_eq!(back(&lines), 1, "{lines:#?}");
+    assert_eq!(recoveries(&lines), 1, "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains("undecided=2")), "{lines:#?}");
 }
 
@@ -202,9 +203,9 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     let (limit, keys) = (daily(), (0..500_u64).map(Key::from).collect::<Vec<_>>());
     let mut answers = Vec::new();
     for key in &keys {
-        // Some leave alone, and most are queued behind them.
+        // Some are sent alone, and most are queued behind them.
         let mut answer = Box::pin(store.apply(Op::Charge, &[Check::new(&limit, key)]));
-        assert!(futures_pending(&mut answer));
+        assert!(is_pending_when_polled(&mut answer));
         answers.push(answer);
         tokio::task::yield_now().await;
     }
@@ -221,7 +222,7 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     assert!(undecided.unwrap().parse::<u64>().unwrap() >= 500, "{end}");
 }
 
-fn futures_pending(answer: &mut std::pin::Pin<Box<tollgate::store::Answer>>) -> bool {
+fn is_pending_when_polled(answer: &mut std::pin::Pin<Box<tollgate::store::Answer>>) -> bool {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     answer.as_mut().poll(&mut cx).is_pending()
 }
@@ -244,11 +245,11 @@ async fn declined_checks_are_reported_as_not_charged() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     check(&store, "k").await.unwrap();
-    let refuse = |setting: &str, value: &str| run(&server, &["CONFIG", "SET", setting, value]);
-    refuse("min-replicas-to-write", "1");
+    let set = |setting: &str, value: &str| run(&server, &["CONFIG", "SET", setting, value]);
+    set("min-replicas-to-write", "1");
     let error = check(&store, "k").await.unwrap_err();
     assert!(error.is_declined() && !error.may_have_charged(), "{error}");
-    refuse("min-replicas-to-write", "0");
+    set("min-replicas-to-write", "0");
     assert_eq!(check(&store, "k").await.unwrap().remaining(), 3);
     run(&server, &["REPLICAOF", "127.0.0.1", "1"]);
     let error = check(&store, "k").await.unwrap_err();
@@ -257,11 +258,11 @@ async fn declined_checks_are_reported_as_not_charged() {
 
 #[tokio::test]
 async fn malformed_reply_closes_its_connection() {
-    let nonsense = Arc::new(AtomicBool::new(true));
-    let talks = Arc::clone(&nonsense);
+    let malformed = Arc::new(AtomicBool::new(true));
+    let is_malformed = Arc::clone(&malformed);
     let server = FakeRedis::start(move |command, arguments| {
         greeting(command, arguments).or_else(|| {
-            if talks.load(Ordering::SeqCst) {
+            if is_malformed.load(Ordering::SeqCst) {
                 let mut reply = b"*100000\r\n".to_vec();
                 reply.extend(b":1234567\r\n".repeat(100_000));
                 return Some(reply);
@@ -277,7 +278,7 @@ async fn malformed_reply_closes_its_connection() {
         let error = answer.await.unwrap_err();
         assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");
     }
-    nonsense.store(false, Ordering::SeqCst);
+    malformed.store(false, Ordering::SeqCst);
     while check(&store, "k").await.is_err() {
         tokio::task::yield_now().await;
     }
@@ -287,9 +288,9 @@ async fn malformed_reply_closes_its_connection() {
 #[tokio::test]
 async fn attempts_to_replace_a_failing_connection_are_spaced_out() {
     let server = FakeRedis::start(|command, arguments| {
-        // Connects well, and then refuses, as a server that became a replica does.
-        let refused = || b"-READONLY You can't write against a read only replica.\r\n".to_vec();
-        greeting(command, arguments).or_else(|| Some(refused()))
+        // Accepts connections, and declines writes like a server that became a replica.
+        let read_only = || b"-READONLY You can't write against a read only replica.\r\n".to_vec();
+        greeting(command, arguments).or_else(|| Some(read_only()))
     });
     let store = store_of(&server.url()).build().unwrap();
     let (log, _guard) = Log::start();
@@ -319,7 +320,7 @@ async fn end_of_an_outage_is_one_event_with_duration_and_count() {
     for _ in 0..10 {
         check(&store, "k").await.unwrap_err();
     }
-    let again = RedisServer::start_on(server.port()).expect("the port is free again");
+    let restarted = RedisServer::start_on(server.port()).expect("the port is free again");
     let mut failed = 10;
     while check(&store, "k").await.is_err() {
         failed += 1;
@@ -330,7 +331,7 @@ async fn end_of_an_outage_is_one_event_with_duration_and_count() {
     let ends: Vec<_> = lines.iter().filter(|line| line.contains("Redis decides again")).collect();
     assert_eq!(ends.len(), 1, "{lines:#?}");
     assert!(ends[0].contains(&format!("undecided={failed}")), "{failed}: {}", ends[0]);
-    assert!(ends[0].contains("outage_ms=") && ends[0].contains(&format!(":{}", again.port())));
+    assert!(ends[0].contains("outage_ms=") && ends[0].contains(&format!(":{}", restarted.port())));
 }
 
 #[tokio::test]
@@ -351,7 +352,7 @@ async fn timeout_names_the_server() {
 
 #[tokio::test]
 async fn every_connection_failure_has_a_reason() {
-    // Talks for as long as it takes to greet, and hangs up on every other connection.
+    // Completes the greeting, and closes every other connection.
     let turns = AtomicU64::new(0);
     let server = FakeRedis::start(move |command, arguments| {
         let hangs_up = command == "PING" && turns.fetch_add(1, Ordering::SeqCst) % 2 == 1;

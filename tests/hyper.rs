@@ -1,4 +1,4 @@
-//! A plain hyper server behind the layer, over TCP: HTTP/1.1 and HTTP/2, without axum.
+//! The layer in a plain hyper server over TCP, with HTTP/1.1 and HTTP/2.
 
 #![cfg(feature = "http")]
 
@@ -147,7 +147,7 @@ enum Event {
     Ended,
 }
 
-/// Sends `Ended` when the future of a request has answered, or is dropped.
+/// Sends `Ended` when the future of a request has completed or is dropped.
 struct OnEnd(UnboundedSender<Event>);
 
 impl Drop for OnEnd {
@@ -156,7 +156,7 @@ impl Drop for OnEnd {
     }
 }
 
-/// Handles one request, and sends `Waiting` each time it is polled and has to wait.
+/// Handles one request, and sends `Waiting` each time that its future is pending.
 async fn watched<S>(
     limited: RateLimit<S>,
     request: Request<Incoming>,

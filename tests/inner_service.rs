@@ -1,4 +1,4 @@
-//! The layer and the service inside it: readiness, order, and responses of any size.
+//! The layer and its inner service: readiness, clones, cancellation and large responses.
 
 #![cfg(feature = "http")]
 
@@ -25,7 +25,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Body = Full<Bytes>;
 
-/// A store that decides in memory, and answers later, or fails then.
+/// A store that decides in memory, and answers or fails after its latency.
 #[derive(Debug)]
 struct Slow {
     memory: MemoryStore,
@@ -44,8 +44,8 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        let (answer, latency, fails) = (self.memory.apply(op, batch), self.latency, self.fails);
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        let (answer, latency, fails) = (self.memory.apply(op, group), self.latency, self.fails);
         Answer::later(async move {
             sleep(latency).await;
             if fails { Err(Error::timeout()) } else { answer.await }
@@ -62,7 +62,8 @@ async fn hello(_: Request<Body>) -> Result<Response<Body>, BoxError> {
     Ok(Response::new(Full::default()))
 }
 
-/// Sends 50 requests at once; counts how many are shed, and tells when the last one ended.
+/// Sends 50 requests at once. Returns the number of shed requests, and the time until the last
+/// response.
 async fn fifty<S>(service: S) -> (usize, Duration)
 where
     S: Service<Request<Body>, Error = BoxError> + Clone + Send + 'static,
@@ -132,8 +133,7 @@ async fn cancelled_request_frees_its_place_at_the_inner_service() {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
-/// A service that counts its clones, is ready once each, and must be called on the instance that
-/// was made ready.
+/// A service that counts its clones. Each instance must be made ready before each call.
 #[derive(Default)]
 struct Counting {
     ready: bool,
@@ -186,7 +186,7 @@ async fn immediate_answer_makes_no_clone_and_a_later_one_makes_two() {
 
 #[tokio::test(start_paused = true)]
 async fn readiness_error_of_the_inner_service_is_passed_on() {
-    // Ready when the request arrives, and not any more when it is decided.
+    // Ready when the request arrives, and no longer ready after the check.
     let inner = Counting { ready: true, fails: true, ..Counting::default() };
     let answer = layer(Slow::new(MS)).layer(inner).call(Request::new(Full::default())).await;
     assert_eq!(answer.unwrap_err(), "not ready any more");

@@ -1,4 +1,4 @@
-//! Keys are trees, and two encoded keys are equal only if their trees are.
+//! Encoded keys: two keys are equal only if they are made of the same parts in the same structure.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use tollgate::Key;
 
-/// What a key is made of.
+/// The structure of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tree {
     Parts(Vec<Vec<u8>>),
@@ -26,7 +26,7 @@ impl Tree {
     }
 }
 
-/// All joins and fallbacks of some trees, and the trees.
+/// The trees, and all their joins and fallbacks.
 fn grown(trees: &[Tree]) -> Vec<Tree> {
     let mut all = trees.to_vec();
     for a in trees {
@@ -119,8 +119,8 @@ fn long_keys_become_hashes_that_no_part_can_imitate() {
     assert_ne!(key, Key::new(key.as_str()));
 }
 
-/// A part: short ones over the bytes that mean something, long ones around the bound of a key, and
-/// encoded keys, as a client could send them.
+/// A part: short parts of special bytes, long parts around the maximum length of a key, and encoded
+/// keys that a client could send.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     let special = prop::sample::select(b"a:&|()~#*%\0\xff{".to_vec());
     let hostile = [
@@ -147,7 +147,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// The same pieces put together in another way: the likeliest to meet.
+/// The same pieces in another structure: the likeliest to be encoded alike.
 fn rotated(tree: &Tree) -> Vec<Tree> {
     let joined = |a: &Tree, b: &Tree| Join(a.clone().into(), b.clone().into());
     match tree {

@@ -1,29 +1,30 @@
-//! The layer as a tower service.
+//! The layer as a tower service: responses, headers, delays, exemptions, failures and
+//! configuration.
 
 #![cfg(feature = "axum")]
 
+mod support;
+
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use axum::routing::{any, get};
 use axum::{Extension as AxumExtension, Router};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tollgate::clock::ManualClock;
-use tollgate::key::{Extension, Global, Header, KeyExtractor, PeerIp, PeerNetwork, Route, from_fn};
+use tollgate::key::{Global, Header, PeerIp};
 use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
 use tollgate::store::{Answer, Op, Store};
-use tollgate::{
-    Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::{Check, Decision, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+
+use self::support::requests::{from_peer, number, plain, request, send, status};
 
 const PER_MINUTE: Quota = Quota::per_minute(2);
 
@@ -31,36 +32,9 @@ fn limiter() -> RateLimiter {
     RateLimiter::new(MemoryStore::with_clock(ManualClock::new()))
 }
 
-fn request(method: &str, path: &str) -> http::request::Builder {
-    Request::builder().method(method).uri(path)
-}
-
-fn plain(path: &str) -> Request<Body> {
-    request("GET", path).body(Body::empty()).unwrap()
-}
-
-fn from_peer(peer: &str) -> Request<Body> {
-    let mut request = plain("/");
-    let address = SocketAddr::new(peer.parse().unwrap(), 4711);
-    request.extensions_mut().insert(ConnectInfo(address));
-    request
-}
-
-async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
-    app.clone().oneshot(request).await.unwrap()
-}
-
-async fn status(app: &Router, request: Request<Body>) -> u16 {
-    send(app, request).await.status().as_u16()
-}
-
 async fn text(response: Response<Body>) -> String {
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn number(headers: &HeaderMap, name: &str) -> u64 {
-    headers[name].to_str().unwrap().parse().unwrap()
 }
 
 /// An app that answers `GET /`, behind a layer.
@@ -132,8 +106,8 @@ async fn insert_decision_adds_it_to_request_and_response() {
     assert_eq!(response.extensions().get::<Decision>().unwrap().remaining(), 1);
     assert_eq!(text(response).await, "1");
     send(&app, plain("/")).await;
-    let refused = send(&app, plain("/")).await;
-    assert!(!refused.extensions().get::<Decision>().unwrap().allowed());
+    let denied = send(&app, plain("/")).await;
+    assert!(!denied.extensions().get::<Decision>().unwrap().allowed());
 }
 
 #[tokio::test]
@@ -175,7 +149,7 @@ async fn limits_of_a_layer_are_one_group_with_a_key_each() {
     let app = app(layer);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
-    // The client's limit refuses, so everyone's is not charged.
+    // The client's limit denies, so the other one is not charged.
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 429);
     assert_eq!(status(&app, from_peer("192.0.2.2")).await, 200);
     let response = send(&app, from_peer("192.0.2.3")).await;
@@ -254,9 +228,9 @@ async fn cancelled_waiting_request_never_reaches_the_handler() {
     };
     let app = Router::new().route("/", get(handler)).layer(layer.key(Global).unwrap());
     assert_eq!(status(&app, plain("/")).await, 200);
-    let impatient =
+    let cancelled =
         tokio::time::timeout(Duration::from_millis(500), status(&app, plain("/"))).await;
-    assert!(impatient.is_err());
+    assert!(cancelled.is_err());
     tokio::time::advance(Duration::from_secs(5)).await;
     assert_eq!(called.load(Ordering::SeqCst), 1);
 }
@@ -329,131 +303,13 @@ async fn unknown_peer_is_a_400_without_internal_details() {
     );
 }
 
-/// The key of a request, as text.
-fn key_of(extractor: &impl KeyExtractor, request: Request<Body>) -> Result<String, String> {
-    let (parts, _) = request.into_parts();
-    extractor.extract(&parts).map(|key| key.to_string()).map_err(|missing| missing.to_string())
-}
-
-#[test]
-fn peer_key_is_the_ipv4_address_or_the_ipv6_network() {
-    let key = |peer| key_of(&PeerIp, from_peer(peer)).unwrap();
-    assert_eq!(key("192.0.2.1"), "192.0.2.1");
-    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"), "as a dual-stack listener shows it");
-    assert_ne!(key("::ffff:192.0.2.1"), key("::ffff:192.0.2.2"));
-    assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff:ffff:ffff:ffff"));
-    assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
-    assert_ne!(key("2001:db8:1234:5678::102:304"), key("1.2.3.4"));
-    let wide = PeerNetwork::ipv6_prefix(48).unwrap();
-    assert_eq!(
-        key_of(&wide, from_peer("2001:db8:0:1::1")),
-        key_of(&wide, from_peer("2001:db8:0:2::1"))
-    );
-    assert!(PeerNetwork::ipv6_prefix(129).is_err() && PeerNetwork::ipv6_prefix(0).is_err());
-}
-
-#[test]
-fn forwarded_headers_do_not_change_a_peers_key() {
-    for name in ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x_forwarded_for"] {
-        let mut spoofed = from_peer("192.0.2.1");
-        spoofed.headers_mut().insert(name, "203.0.113.9".parse().unwrap());
-        assert_eq!(key_of(&PeerIp, spoofed).unwrap(), "192.0.2.1");
-    }
-}
-
-#[test]
-fn header_key_needs_exactly_one_value_that_is_not_empty() {
-    let header = Header::new("X-User").unwrap();
-    let with = |values: &[&[u8]]| {
-        let mut request = plain("/");
-        for value in values {
-            let value = http::HeaderValue::from_bytes(value).unwrap();
-            request.headers_mut().append("x-user", value);
-        }
-        key_of(&header, request)
-    };
-    assert_eq!(with(&[b"alice"]).unwrap(), "alice");
-    assert_eq!(with(&[b"\xff{}:"]).unwrap(), "%ff%7b%7d%3a");
-    assert_eq!(with(&[]).unwrap_err(), "the header `x-user` is missing");
-    assert_eq!(with(&[b""]).unwrap_err(), "the header `x-user` is empty");
-    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is sent more than once");
-    assert!(Header::new("x user").unwrap_err().to_string().contains("is not a header name"));
-}
-
-#[tokio::test]
-async fn route_key_is_the_method_and_the_template() {
-    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(100));
-    let app = Router::new()
-        .route("/users/{id}", any(|| async {}))
-        .route("/other", any(|| async {}))
-        .route_layer(layer.key(Route).unwrap());
-    let mut left = 100;
-    for (method, path) in [
-        ("GET", "/users/1"),
-        ("GET", "/users/2?x=1"),
-        ("HEAD", "/users/%61"),
-        ("GET", "http://example.com/users/abs"),
-    ] {
-        let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
-        left -= 1;
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
-    }
-    for (method, path, left) in [
-        ("POST", "/users/1", 99),
-        ("FOO", "/users/1", 99),
-        ("BAR", "/users/1", 98),
-        ("GET", "/other", 99),
-    ] {
-        let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
-    }
-    assert_eq!(status(&app, plain("/nowhere")).await, 404);
-}
-
-#[test]
-fn joined_key_needs_both_parts_and_fallback_keys_are_distinct() {
-    let user = || Header::new("x-user").unwrap();
-    let mix = user().and(PeerIp);
-    assert!(key_of(&mix, from_peer("192.0.2.1")).is_err());
-
-    let either = user().or(PeerIp);
-    let mut spoofed = from_peer("192.0.2.1");
-    spoofed.headers_mut().insert("x-user", "192.0.2.9".parse().unwrap());
-    assert_ne!(key_of(&either, spoofed), key_of(&either, from_peer("192.0.2.9")));
-    assert!(key_of(&either, plain("/")).unwrap_err().contains("`x-user` is missing; the peer's"));
-}
-
-#[derive(Clone)]
-struct UserId(u64);
-
-#[test]
-fn extension_extractor_is_copy_for_any_extension() {
-    struct Unique(u64);
-    fn copied<E: KeyExtractor + Clone + Copy>(_: E) {}
-    copied(Extension::new(|unique: &Unique| Key::from(unique.0)));
-}
-
-#[test]
-fn extensions_closures_and_boxed_extractors_give_keys() {
-    let user = Extension::new(|user: &UserId| Key::from(user.0));
-    let mut request = plain("/");
-    assert_eq!(key_of(&user, plain("/")).unwrap_err(), "the request has no rate limit key");
-    request.extensions_mut().insert(UserId(7));
-    assert_eq!(key_of(&user, request).unwrap(), "7");
-
-    let path = from_fn(|parts| Some(Key::new(parts.uri.path())));
-    let boxed: Arc<dyn KeyExtractor> = Arc::new(path);
-    assert_eq!(key_of(&boxed, plain("/a")).unwrap(), "%2fa".replace("%2f", "/"));
-}
-
-/// A store that cannot decide.
+/// A store that is always unavailable.
 #[derive(Debug)]
 struct Broken;
 
 impl Store for Broken {
     fn apply(&self, _: Op, _: &[Check]) -> Answer {
-        Answer::later(async { Err(Error::unreachable("nobody is there")) })
+        Answer::later(async { Err(Error::unreachable("no server")) })
     }
 }
 
@@ -465,8 +321,8 @@ async fn store_failure_has_the_configured_outcome() {
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
 
-    let refusing = app(layer().on_store_failure(OnStoreFailure::FailClosed));
-    let response = send(&refusing, plain("/")).await;
+    let fail_closed = app(layer().on_store_failure(OnStoreFailure::FailClosed));
+    let response = send(&fail_closed, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(text(response).await, "the rate limit cannot be checked at the moment\n");
 }
@@ -476,7 +332,7 @@ fn invalid_layer_is_an_error_of_the_builder() {
     let limiter = limiter();
     let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota).key(Global);
     assert!(layer("api", PER_MINUTE).is_ok());
-    assert!(layer("api", PER_MINUTE).is_ok(), "the same again is no mistake");
+    assert!(layer("api", PER_MINUTE).is_ok(), "the same limit may be registered again");
     for (name, quota, why) in [
         ("api", Quota::per_minute(3), "the name is registered for 2 per 1m"),
         ("zero", Quota::per_minute(0), "the limit is 0"),
@@ -495,17 +351,17 @@ fn invalid_layer_is_an_error_of_the_builder() {
 }
 
 /// A service that is ready once, and must be called on the instance that was made ready.
-struct Fussy {
+struct Strict {
     ready: bool,
 }
 
-impl Clone for Fussy {
+impl Clone for Strict {
     fn clone(&self) -> Self {
         Self { ready: false }
     }
 }
 
-impl Service<Request<Full<bytes::Bytes>>> for Fussy {
+impl Service<Request<Full<bytes::Bytes>>> for Strict {
     type Response = Response<Full<bytes::Bytes>>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Infallible>>;
@@ -523,7 +379,7 @@ impl Service<Request<Full<bytes::Bytes>>> for Fussy {
 
 #[tokio::test]
 async fn called_service_is_the_one_that_was_ready() {
-    let mut service = global(&limiter()).layer(Fussy { ready: false });
+    let mut service = global(&limiter()).layer(Strict { ready: false });
     for expected in [200, 200, 429, 429] {
         let service = service.ready().await.unwrap();
         let request = Request::new(Full::default());
@@ -536,7 +392,7 @@ fn layer_and_service_are_clone_send_and_sync() {
     fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
     fn sent<T: Send>(_: &T) {}
     let layer = global(&limiter());
-    let mut service: RateLimit<Fussy> = layer.layer(Fussy { ready: true });
+    let mut service: RateLimit<Strict> = layer.layer(Strict { ready: true });
     shared(&layer);
     shared(&service);
     sent(&service.call(Request::new(Full::default())));

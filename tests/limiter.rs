@@ -1,4 +1,4 @@
-//! The core without HTTP: waiting, turns, several limits, and names.
+//! `RateLimiter` without HTTP: waiting, turns, groups and registered names.
 
 mod support;
 
@@ -54,7 +54,7 @@ async fn waiters_are_served_in_order_of_arrival() {
     limiter.check_n(&limit, &key, 5).await.unwrap();
     let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waiters = JoinSet::new();
-    // A large one in front is not starved by the small ones behind.
+    // Small costs behind a large one do not starve it.
     for (number, units) in [(0, 5), (1, 1), (2, 1), (3, 1)] {
         let (limiter, limit, key, done) =
             (limiter.clone(), limit.clone(), key.clone(), done.clone());
@@ -78,13 +78,13 @@ async fn cancelled_waiter_gives_up_its_turn() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
-    let impatient = {
+    let cancelled = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await })
     };
     tokio::task::yield_now().await;
-    impatient.abort();
-    assert!(impatient.await.unwrap_err().is_cancelled());
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
     let started = Instant::now();
     assert!(limiter.acquire(&limit, &key, 1, 100 * MS).await.unwrap().allowed());
     assert_eq!(started.elapsed(), 100 * MS);
@@ -246,7 +246,7 @@ async fn refund_wakes_only_waiters_of_its_key() {
     let receipt = receipt.lock().unwrap().unwrap();
     limiter.refund(&limit, &Key::from(7_u32), 1, receipt).await.unwrap();
     assert!(waiters.join_next().await.unwrap().unwrap().allowed());
-    assert_eq!(store.asked(), 2, "the refund, and one who looked again");
+    assert_eq!(store.asked(), 2, "the refund, and one waiter");
 }
 
 #[tokio::test(start_paused = true)]

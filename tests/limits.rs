@@ -1,4 +1,4 @@
-//! Names, numbers and configuration files: what is wrong is told when a limit is built.
+//! Invalid names, quotas and sub-windows are errors when a limit is built.
 
 use std::time::Duration;
 

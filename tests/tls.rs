@@ -1,4 +1,4 @@
-//! Redis behind TLS: a real server with a private CA.
+//! Redis over TLS, on a real server with a private CA.
 
 #![cfg(feature = "redis")]
 
@@ -117,14 +117,14 @@ mod with_the_feature {
         }
     }
 
-    /// The port of a server that is not TLS, and says so.
+    /// The port of a server that answers in plain text.
     fn answers_in_plain_text() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-            // Until the client is gone: its bytes would reset the connection.
+            // Until the client has closed: unread bytes would reset the connection.
             drop(stream.read_to_end(&mut Vec::new()));
         });
         port
@@ -137,7 +137,7 @@ mod with_the_feature {
         assert!(!limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
     }
 
-    /// The error of a connection: without the password, and not of a panic.
+    /// The error of a failed connection, without the password or a panic.
     async fn failure(store: RedisStoreBuilder) -> String {
         let error = store.connect().await.unwrap_err().to_string();
         assert!(!error.contains(PASSWORD) && !error.contains("panicked"), "{error}");
@@ -198,7 +198,7 @@ mod with_the_feature {
             (expired.over_tls().tls(tls()), "has expired"),
             (early.over_tls().tls(tls()), "is not valid yet"),
             (server.store("rediss", "127.0.0.1", http), "does not speak TLS on this port"),
-            // Redis waits for the end of a line, which no handshake has.
+            // Redis waits for the end of a line, which a handshake does not have.
             (
                 server.store("rediss", "127.0.0.1", plain),
                 "timed out; check that Redis runs there, and the URL's host, port and scheme",

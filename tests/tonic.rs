@@ -1,4 +1,4 @@
-//! tonic's server and client, over TCP: gRPC's health service behind the layer.
+//! The layer in front of a tonic server, with tonic's client over TCP.
 
 #![cfg(feature = "tonic")]
 
