@@ -1,11 +1,11 @@
-//! A limit as the test vectors and the command line write it.
+//! The format of limits in the test vectors and on the command line.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tollgate::Limit;
 
-/// A limit in the format of [`tollgate::Limit`], with `period_us` or `period`, and with `cells` for
-/// its sub-windows.
+/// A limit in the format of [`tollgate::Limit`]. `period_us` may replace `period`, and `cells` is
+/// the number of sub-windows.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub(crate) struct WireLimit(pub(crate) Limit);

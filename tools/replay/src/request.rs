@@ -1,4 +1,4 @@
-//! A line of input: a check, and what changes with it.
+//! A line of input: a check, and a limit that may change with it.
 
 use serde::Deserialize;
 use tollgate::decision::Receipt;
@@ -39,7 +39,7 @@ enum Operation {
     Reset,
 }
 
-/// The charge that a refund takes back.
+/// The refunded charge.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WireReceipt {
@@ -50,7 +50,7 @@ struct WireReceipt {
 impl Request {
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let request: Self = serde_json::from_str(line).map_err(|error| {
-            // It is always line 1 of the line.
+            // Each line is parsed alone, so the parser always reports line 1.
             error.to_string().replace(" at line 1 column", ", at column")
         })?;
         if request.at_us > LATEST_US {

@@ -1,4 +1,4 @@
-//! The command line, its errors, and the summary.
+//! The options, the errors and the summary of the program.
 
 mod support;
 
