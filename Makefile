@@ -1,10 +1,10 @@
 # Without Redis, without Axum, without HTTP: features are additive.
 FEWER_FEATURES = "" redis tls http "http redis"
 
-# What a user of the repository builds: all but the peers in benches/.
+# All packages but the peers in benches/.
 TESTED = -p tollgate -p tollgate-replay
 
-# The nightly toolchain for what stable does not offer, such as `nightly-2026-03-20`.
+# The nightly toolchain, for options that stable lacks, such as `nightly-2026-03-20`.
 NIGHTLY ?= nightly
 
 .PHONY: help test check doc features msrv minimal package deny public-types test-image bench micro \
@@ -13,13 +13,13 @@ NIGHTLY ?= nightly
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: redis ## everything, on a redis-server that the tests start themselves ($REDIS_SERVER, if set)
+test: redis ## all tests, on a redis-server that the tests start themselves ($REDIS_SERVER, if set)
 	cargo test --all-features $(TESTED)
 	for features in $(FEWER_FEATURES); do \
 	  cargo test --no-default-features --features "$$features" --lib --tests || exit 1; \
 	done
 
-check: lint-lua ## format, lints, and the most different sets of features
+check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	for features in $(FEWER_FEATURES) axum tonic; do \
@@ -35,13 +35,13 @@ doc: ## the documentation, without warnings
 features: ## lints on every set of features (cargo-hack)
 	cargo hack clippy -p tollgate --lib --feature-powerset -- -D warnings
 
-msrv: ## the library and the examples on the oldest Rust that is supported
+msrv: ## the library and the examples on the oldest supported Rust
 	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --all-features --lib --examples
 
 minimal: ## the library with the oldest versions of its dependencies (nightly)
 	sh .ci/minimal-versions $(NIGHTLY)
 
-package: ## the package as crates.io gets it, built from its own files
+package: ## the package for crates.io, built from its own files
 	cargo package -p tollgate
 
 deny: ## licences, advisories and sources of dependencies (cargo-deny)
@@ -57,14 +57,14 @@ test-image: ## the tests on the server of an image (docker): make test-image IMA
 bench: redis wrk ## tollgate and its peers side by side, in about 12 minutes: writes benches/RESULTS.md and benches/results.svg
 	cargo run --release -p tollgate-benches --bin tollgate-benches
 
-micro: redis ## the decisions and the embedded store by themselves, and allocations a request
+micro: redis ## the decisions, the embedded store, and allocations a request
 	cargo bench -p tollgate-benches
 	cargo run --release -p tollgate-benches --bin allocations
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
 	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1
 
-redis: ## a redis-server, installed if there is none
+redis: ## a redis-server, installed if it is missing
 	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install-redis.sh
 
 # Installs wrk, the HTTP client of the benchmarks, where it is missing.

@@ -48,7 +48,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         _ => 3000,
     };
     let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another one")
+        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
     })?;
     let port = listener.local_addr()?.port();
     println!("10 requests at once, then 1 a second, on {store}. Try it:");

@@ -26,7 +26,7 @@ use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter};
 #[derive(Clone)]
 struct UserId(String);
 
-/// A stand-in for real authentication: it believes any name.
+/// A stand-in for real authentication: accepts any name.
 async fn authenticate(mut request: Request, next: Next) -> Response<axum::body::Body> {
     let user = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     if let Some(user) = user.map(|user| UserId(user.to_owned())) {
@@ -56,7 +56,7 @@ fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
     // A request without a user counts under the client's address.
     let user = key::Extension::new(|user: &UserId| user.0.clone()).or(PeerIp);
 
-    // All are charged, or none.
+    // Both limits are charged, or neither.
     let every_request = RateLimitLayer::builder(limiter)
         .limit(Limit::token_bucket("user", Quota::per_second(5).burst(10))?, user)
         .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)
@@ -74,7 +74,7 @@ fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
         .route("/search", get(search))
         .route("/export", post(|| async { "exported\n" }).layer(exports))
         .layer(every_request)
-        // The layer added last is the outermost: users are known before they are counted.
+        // The layer added last is the outermost: it runs before the limits and identifies the user.
         .layer(from_fn(authenticate)))
 }
 

@@ -35,12 +35,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         workers.spawn(async move {
             loop {
                 let Some(mail) = queue.lock().await.pop_front() else { return Ok(()) };
-                // Waits as long as needed, but not longer than the provider's patience.
+                // Waits for units, for at most 10 s.
                 let decision = limiter.acquire(&rate, &provider, 1, Duration::from_secs(10)).await;
                 if !decision.as_ref().is_ok_and(Decision::allowed) {
                     queue.lock().await.push_back(mail);
-                    println!("mail {mail:2} is back in the queue");
-                    // Without a store the rate is unknown, so the worker stops.
+                    println!("mail {mail:2} is queued again");
+                    // The worker stops if the store is unavailable.
                     decision?;
                     continue;
                 }

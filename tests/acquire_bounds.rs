@@ -1,4 +1,4 @@
-//! `acquire` on a store that is slow, or never answers: `max_wait` bounds the whole call.
+//! `acquire` on a store that is slow or hangs: `max_wait` bounds the whole call.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};
@@ -11,12 +11,12 @@ use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimit
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A store that decides in memory. Its answers to one operation come late, or never.
+/// A store that decides in memory. Its answers to some operations come late or never.
 #[derive(Debug)]
 struct Late {
     memory: MemoryStore,
     slow: fn(Op) -> Option<Duration>,
-    /// What it was asked, and when.
+    /// The operations, and the times at which they were asked.
     asked: Mutex<Vec<(Op, Duration)>>,
     started: Instant,
 }
@@ -34,7 +34,7 @@ impl Late {
     }
 }
 
-/// The deadline of the store that hangs, as that of a Redis that hangs.
+/// The deadline of a hung store, which fails then as a hung Redis does.
 const STORE_DEADLINE: Duration = Duration::from_millis(250);
 
 impl Store for Late {
@@ -48,7 +48,7 @@ impl Store for Late {
                 Err(Error::timeout())
             }),
             Some(latency) => {
-                // Sent when it is first polled, and given up when it is dropped before that time.
+                // Sent when it is first polled, and cancelled when it is dropped before its time.
                 let answer = memory();
                 Answer::later(async move {
                     sleep(latency).await;
@@ -66,7 +66,7 @@ fn one_a_second() -> Limit {
 
 type Outcome = (Duration, Result<Decision, Error>);
 
-/// Several that wait for one key at once, in the order in which they ended.
+/// Starts waiters of one key at once. Returns their outcomes in the order of completion.
 async fn acquire_at_once(
     limiter: &RateLimiter,
     waiters: usize,
@@ -102,13 +102,13 @@ async fn acquire_on_a_hung_store_returns_when_max_wait_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_waiters_of_one_key_on_a_hung_store_all_return_when_max_wait_is_over() {
+async fn waiters_on_a_hung_store_return_when_max_wait_is_over() {
     for slow in [|_| Some(Duration::MAX), |_| Some(STORE_DEADLINE)] {
         let (limiter, store) = Late::limiter(slow);
         let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
         let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
         assert_eq!(times, [100 * MS; 10]);
-        // One was asked about, and nine never had their turn: they cannot have been charged.
+        // One was sent. Nine never had their turn, so they cannot have been charged.
         let errors: Vec<_> = ended.iter().map(|(_, it)| it.as_ref().unwrap_err()).collect();
         assert!(errors.iter().all(|error| error.is_timeout()), "{errors:?}");
         assert_eq!(errors.iter().filter(|error| error.may_have_charged()).count(), 1);
@@ -118,8 +118,8 @@ async fn ten_waiters_of_one_key_on_a_hung_store_all_return_when_max_wait_is_over
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_asks_nothing_of_the_store_after_its_max_wait() {
-    // Each in turn waits for the deadline of the store, until there is no time for one more.
+async fn waiter_does_not_call_the_store_after_its_max_wait() {
+    // Each waiter in turn takes the deadline of the store, until no time is left for another.
     let (limiter, store) = Late::limiter(|_| Some(STORE_DEADLINE));
     let ended = acquire_at_once(&limiter, 10, 300 * MS).await;
     let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
@@ -131,7 +131,7 @@ async fn waiter_asks_nothing_of_the_store_after_its_max_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_behind_others_is_denied_in_time_by_a_store_that_answers_late() {
+async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
     let (limiter, _) = Late::limiter(|_| Some(5 * MS));
     let (limit, key) = (one_a_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
@@ -144,7 +144,7 @@ async fn waiter_behind_others_is_denied_in_time_by_a_store_that_answers_late() {
     let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(started.elapsed(), 250 * MS);
-    // What is left of the second that the first unit takes, at the time of the denial.
+    // The rest of the second in which the first unit replenishes.
     let retry_after = decision.retry_after().unwrap();
     assert!((740 * MS..=750 * MS).contains(&retry_after), "{retry_after:?}");
     assert!(front.await.unwrap().unwrap().allowed());
@@ -165,7 +165,7 @@ async fn wait_that_leaves_no_time_for_the_answer_is_denied_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_that_need_not_wait_are_bounded_too() {
+async fn max_wait_bounds_checks_that_need_not_wait() {
     let (limiter, _) = Late::limiter(|_| Some(STORE_DEADLINE));
     for cost in [0, 2] {
         let started = Instant::now();
@@ -181,7 +181,7 @@ fn queue() -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_of_a_delay_that_is_too_long_is_not_lost_when_max_wait_is_over() {
+async fn slow_refund_of_a_delay_is_sent_before_max_wait_ends() {
     let (limiter, store) = Late::limiter(|op| (op == Op::Refund).then_some(200 * MS));
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
@@ -192,18 +192,18 @@ async fn refund_of_a_delay_that_is_too_long_is_not_lost_when_max_wait_is_over() 
     assert_eq!(store.asked(Op::Refund).len(), 1);
 }
 
-/// A store whose refunds happen when they are answered, as those of a Redis that is far away.
+/// A store whose refunds take effect 200 ms later, like those of a distant Redis.
 #[derive(Debug)]
 struct FarRefunds {
     memory: Arc<MemoryStore>,
 }
 
 impl Store for FarRefunds {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
         if op != Op::Refund {
-            return self.memory.apply(op, batch);
+            return self.memory.apply(op, group);
         }
-        let [refund] = batch else { panic!("one refund") };
+        let [refund] = group else { panic!("one refund") };
         let (memory, refund) = (Arc::clone(&self.memory), refund.clone());
         Answer::later(async move {
             sleep(200 * MS).await;
@@ -213,8 +213,8 @@ impl Store for FarRefunds {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_goes_on_when_max_wait_is_over_or_the_caller_is_gone() {
-    for patience in [10 * MS, Duration::MAX] {
+async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
+    for timeout_after in [10 * MS, Duration::MAX] {
         let memory = Arc::new(MemoryStore::new());
         let limiter = RateLimiter::new(FarRefunds { memory: Arc::clone(&memory) });
         let key = Key::new("k");
@@ -222,8 +222,8 @@ async fn refund_goes_on_when_max_wait_is_over_or_the_caller_is_gone() {
         limiter.check_n(&queue(), &key, 4).await.unwrap();
         let limit = queue();
         let acquire = limiter.acquire(&limit, &key, 4, 150 * MS);
-        let answer = timeout(patience, acquire).await;
-        assert_eq!(answer.is_ok(), patience == Duration::MAX);
+        let answer = timeout(timeout_after, acquire).await;
+        assert_eq!(answer.is_ok(), timeout_after == Duration::MAX);
         sleep(210 * MS).await;
         // Eight units drain in 800 ms. Of the last four, two can have drained before the refund.
         let delay = limiter.check(&queue(), &key).await.unwrap().delay();
@@ -232,15 +232,15 @@ async fn refund_goes_on_when_max_wait_is_over_or_the_caller_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
+async fn failed_refund_reports_that_units_may_be_charged() {
     #[derive(Debug)]
     struct NoRefunds(MemoryStore);
 
     impl Store for NoRefunds {
-        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+        fn apply(&self, op: Op, group: &[Check]) -> Answer {
             match op {
                 Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
-                op => self.0.apply(op, batch),
+                op => self.0.apply(op, group),
             }
         }
     }
@@ -253,7 +253,7 @@ async fn refund_that_fails_is_an_error_that_says_that_units_may_be_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_of_zero_waits_for_one_answer_and_not_for_units() {
+async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
     let (limiter, store) = Late::limiter(|op| (op == Op::Charge).then_some(30 * MS));
     let key = Key::new("k");
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();

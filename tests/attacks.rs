@@ -1,5 +1,5 @@
-//! Attacks to repeat by hand, with what they measured: `make attack`. They take time and load the
-//! machine, so they are no part of `make test`; tests/floods.rs holds what they showed.
+//! Attacks that print figures, to be run by hand with `make attack`. They take time and load the
+//! machine, so `make test` leaves them out. tests/floods.rs asserts the bounds that they showed.
 #![cfg(feature = "redis")]
 
 mod support;
@@ -21,8 +21,8 @@ fn hourly() -> Limit {
     Limit::fixed_window("hourly", Quota::per_hour(1)).unwrap()
 }
 
-/// Ten thousand callers that ask again as soon as they are answered, with the defaults. Errors that
-/// the layer would forward count as forwarded.
+/// Ten thousand callers that check again as soon as they are answered, with the default settings.
+/// Errors that the layer would forward count as forwarded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "an attack, to be run by hand"]
 async fn flood_of_one_key() {
@@ -62,7 +62,7 @@ async fn flood_of_one_key() {
 }
 
 /// Tasks that block their worker thread for three seconds when their check is answered: half of all
-/// threads. What runs in those threads waits.
+/// threads. The other tasks of those threads wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 #[ignore = "an attack, to be run by hand"]
 async fn blocked_workers() {
@@ -102,10 +102,10 @@ async fn blocked_workers() {
     );
 }
 
-/// Callers that poll once and go away, while Redis hangs.
+/// Callers that poll once and are dropped, while Redis hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "an attack, to be run by hand"]
-async fn callers_that_go_away() {
+async fn cancelled_callers() {
     let server = RedisServer::start();
     let builder = tollgate::RedisStore::builder().url(server.url()).max_waiting(100);
     let store =
@@ -135,8 +135,8 @@ async fn callers_that_go_away() {
         }
     };
     println!(
-        "{calls} callers went away in 5 s: at most {most} tasks, and {} charges executed when Redis \
-         went on (max_waiting is 100)",
+        "{calls} callers were dropped in 5 s: at most {most} tasks, and {} charges executed after Redis \
+         resumed (max_waiting is 100)",
         10_000_000 - left - 1
     );
 }

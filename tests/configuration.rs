@@ -1,4 +1,4 @@
-//! Limits as configuration: a period has a unit, and mistakes are errors that say what to write.
+//! Limits in configuration files: periods have units, and errors name the accepted format.
 
 #![cfg(feature = "serde")]
 
@@ -25,7 +25,7 @@ fn of_period(period: &str) -> Result<Duration, serde_json::Error> {
 }
 
 #[test]
-fn a_period_without_a_unit_is_an_error_under_every_algorithm() {
+fn period_without_a_unit_is_an_error_under_every_algorithm() {
     for algorithm in ALGORITHMS {
         for (period, why) in [
             (
@@ -65,7 +65,7 @@ fn periods_are_whole_numbers_with_units() {
 }
 
 #[test]
-fn mistakes_in_periods_are_errors_that_say_what_to_write() {
+fn invalid_periods_are_errors_with_the_accepted_format() {
     for (text, why) in [
         ("", "is not made of whole numbers with units"),
         ("s", "is not made of whole numbers with units"),
@@ -107,7 +107,7 @@ fn mistakes_in_periods_are_errors_that_say_what_to_write() {
 }
 
 #[test]
-fn quotas_are_a_limit_a_slash_and_a_period() {
+fn quota_string_is_a_limit_a_slash_and_a_period() {
     for (text, quota) in [
         ("5/15m", Quota::new(5, Duration::from_secs(900))),
         ("10/s", Quota::per_second(10)),
@@ -126,7 +126,7 @@ fn quotas_are_a_limit_a_slash_and_a_period() {
 }
 
 #[test]
-fn mistakes_in_quotas_are_errors_that_say_what_to_write() {
+fn invalid_quotas_are_errors_with_the_accepted_format() {
     for (text, why) in [
         ("", "the quota `` has no slash; write a limit, a slash and a period, such as `5/15m`"),
         ("5", "the quota `5` has no slash"),
@@ -150,7 +150,7 @@ fn mistakes_in_quotas_are_errors_that_say_what_to_write() {
 }
 
 #[test]
-fn missing_double_unknown_and_foreign_fields_are_errors() {
+fn missing_conflicting_and_unknown_fields_are_errors() {
     for (fields, why) in [
         (r#""limit":1"#, "limit `login`: `period` is missing; write `limit` and `period`, such as"),
         (r#""period":"1s""#, "limit `login`: `limit` is missing"),
@@ -174,7 +174,7 @@ fn missing_double_unknown_and_foreign_fields_are_errors() {
 }
 
 #[test]
-fn a_limit_is_written_as_people_write_it() {
+fn serialized_period_has_units() {
     let bursty = Limit::gcra("api", Quota::new(30, Duration::from_secs(5_400)).burst(7)).unwrap();
     assert_eq!(
         serde_json::to_string(&bursty).unwrap(),
@@ -209,7 +209,7 @@ fn limits() -> impl Strategy<Value = Limit> {
 
 proptest! {
     #[test]
-    fn every_limit_survives_json_and_toml(limit in limits()) {
+    fn limits_round_trip_through_json_and_toml(limit in limits()) {
         let json = serde_json::to_string(&limit).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Limit>(&json).unwrap(), &limit, "{}", json);
         let toml = toml::to_string(&limit).unwrap();
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_parsing_panic(text in prop::collection::vec(any::<char>(), 0..12)) {
+    fn parsing_arbitrary_text_does_not_panic(text in prop::collection::vec(any::<char>(), 0..12)) {
         let text: String = text.into_iter().collect();
         drop(text.parse::<Quota>());
         drop(format!("1/{text}").parse::<Quota>());

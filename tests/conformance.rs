@@ -1,4 +1,4 @@
-//! The conformance suite, on both stores.
+//! The conformance suite on the embedded store and on Redis.
 
 #![cfg(feature = "test-util")]
 
@@ -9,12 +9,12 @@ use tollgate::MemoryStore;
 use tollgate::store::conformance;
 
 #[tokio::test]
-async fn the_embedded_store_conforms() {
+async fn embedded_store_conforms() {
     conformance::check(MemoryStore::with_clock).await;
 }
 
 #[tokio::test]
-async fn a_capped_embedded_store_conforms() {
+async fn capped_embedded_store_conforms() {
     conformance::check(|clock| MemoryStore::with_clock(clock).max_keys(8)).await;
 }
 

@@ -1,4 +1,4 @@
-//! Refusals that cost nothing, and are never wrong for long.
+//! The deny cache: repeated denials are answered without the store, and expire in time.
 #![cfg(feature = "redis")]
 
 mod support;
@@ -14,7 +14,7 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::counting::Counting;
 
-/// A store, and two replicas of a service on it, each with a memory of its own.
+/// A store, and two replicas of a service on it, each with a deny cache of its own.
 fn replicas() -> (Counting, RateLimiter, RateLimiter) {
     let store = Counting::default();
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
@@ -26,7 +26,7 @@ fn one_in_ten_seconds() -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_check_is_refused_without_asking_again_and_says_so() {
+async fn repeated_denied_check_is_answered_from_the_cache() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
@@ -41,20 +41,20 @@ async fn a_refused_check_is_refused_without_asking_again_and_says_so() {
     let again = limiter.check(&limit, &key).await.unwrap();
     assert_eq!(store.asked(), 0);
     assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
-    let passed = Duration::from_millis(300);
-    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - passed));
-    assert_eq!(again.reset_after(), first.reset_after() - passed);
+    let elapsed = Duration::from_millis(300);
+    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - elapsed));
+    assert_eq!(again.reset_after(), first.reset_after() - elapsed);
     assert_eq!((again.remaining(), again.capacity()), (0, 3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_passes_in_the_microsecond_in_which_the_store_lets_it() {
+async fn cached_denial_ends_in_the_microsecond_of_its_retry_after() {
     let (_, limiter, _) = replicas();
     let limit = Limit::gcra("api", Quota::new(1, Duration::from_millis(700))).unwrap();
     let key = Key::new("alice");
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
-    let refused = limiter.check(&limit, &key).await.unwrap();
-    advance(refused.retry_after().unwrap() - Duration::from_micros(1)).await;
+    let denied = limiter.check(&limit, &key).await.unwrap();
+    advance(denied.retry_after().unwrap() - Duration::from_micros(1)).await;
     let last = limiter.check(&limit, &key).await.unwrap();
     assert_eq!((last.allowed(), last.source()), (false, Source::DenyCache));
     advance(Duration::from_micros(1)).await;
@@ -62,7 +62,7 @@ async fn a_check_passes_in_the_microsecond_in_which_the_store_lets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_replica_takes_back_counts_after_a_second_at_the_latest() {
+async fn reset_by_another_replica_takes_effect_within_a_second() {
     let (_, here, there) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     here.check_n(&limit, &key, 3).await.unwrap();
@@ -75,7 +75,7 @@ async fn what_another_replica_takes_back_counts_after_a_second_at_the_latest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_or_a_reset_by_the_same_store_counts_at_once() {
+async fn refund_or_reset_by_the_same_store_takes_effect_at_once() {
     let (_, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     let receipt = limiter.check_n(&limit, &key, 3).await.unwrap().receipt().unwrap();
@@ -88,7 +88,7 @@ async fn a_refund_or_a_reset_by_the_same_store_counts_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_cost_another_limit_and_another_key_are_asked() {
+async fn denial_is_cached_for_its_own_cost_limit_and_key_only() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 2).await.unwrap();
@@ -103,32 +103,32 @@ async fn another_cost_another_limit_and_another_key_are_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_does_not_outlive_the_quota_that_it_was_made_under() {
+async fn cached_denial_does_not_outlive_its_quota() {
     let (_, limiter, _) = replicas();
     let key = Key::new("alice");
     let slow = Limit::gcra("api", Quota::new(1, Duration::from_secs(10))).unwrap();
     let fast = Limit::gcra("api", Quota::new(1, Duration::from_millis(100))).unwrap();
     assert!(limiter.check(&slow, &key).await.unwrap().allowed());
     assert!(!limiter.check(&slow, &key).await.unwrap().allowed());
-    // From here on the budget drains a hundred times as fast.
+    // From now on the budget drains a hundred times as fast.
     assert!(!limiter.check(&fast, &key).await.unwrap().allowed());
     advance(Duration::from_millis(100)).await;
     assert!(limiter.check(&slow, &key).await.unwrap().allowed(), "within the second");
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
-    /// A store that takes units back a while after it was asked to, like one on several connections.
+async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
+    /// A store whose resets take effect later, like a store with several connections.
     #[derive(Debug, Default)]
     struct Slow(Arc<MemoryStore>);
 
     impl Store for Slow {
-        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+        fn apply(&self, op: Op, group: &[Check]) -> Answer {
             if op != Op::Reset {
-                return self.0.apply(op, batch);
+                return self.0.apply(op, group);
             }
-            let (store, limit) = (Arc::clone(&self.0), batch[0].limit().clone());
-            let key = batch[0].key().clone();
+            let (store, limit) = (Arc::clone(&self.0), group[0].limit().clone());
+            let key = group[0].key().clone();
             let reset = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 store.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]).await
@@ -141,21 +141,21 @@ async fn denial_is_not_remembered_while_a_dropped_refund_may_still_run() {
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     drop(limiter.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]));
-    // Denied before the reset runs: not to be remembered beyond it.
+    // Denied before the reset runs: the cache must not keep it beyond the reset.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     tokio::time::sleep(Duration::from_millis(150)).await;
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_that_arrives_after_a_reset_is_not_remembered() {
-    /// A store that decides at once, and answers a charge a while later.
+async fn denial_that_arrives_after_a_reset_is_not_cached() {
+    /// A store that decides at once, and answers a charge 100 ms later.
     #[derive(Debug, Default)]
     struct Distant(MemoryStore);
 
     impl Store for Distant {
-        fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-            let answer = self.0.apply(op, batch);
+        fn apply(&self, op: Op, group: &[Check]) -> Answer {
+            let answer = self.0.apply(op, group);
             if op != Op::Charge {
                 return answer;
             }
@@ -183,18 +183,17 @@ async fn cache_is_bounded_by_weight() {
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
         .collect();
     let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
-    let group =
-        |key| limits.iter().map(|limit| Check::new(&limit, key).cost(1)).collect::<Vec<_>>();
+    let group = |key| limits.iter().map(|limit| Check::new(limit, key).cost(1)).collect::<Vec<_>>();
     for key in &keys {
         assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
         assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
     }
     store.switch_off(true);
-    let mut remembered = 0;
+    let mut cached = 0;
     for key in &keys {
-        remembered += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
+        cached += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
     }
-    assert!((10..150).contains(&remembered), "{remembered} groups of 48, each as heavy as 13");
+    assert!((10..150).contains(&cached), "{cached} groups of 48, each with the weight of 13");
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +211,7 @@ async fn longest_settings_do_not_overflow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over() {
+async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
@@ -220,14 +219,17 @@ async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over()
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     advance(Duration::from_millis(9_999)).await;
-    let standing = limiter.check(&limit, &key).await.unwrap();
-    assert_eq!((standing.allowed(), standing.source()), (false, Source::DenyCache));
-    assert_eq!(standing.retry_after(), Some(Duration::from_millis(1)));
-    assert!(limiter.check(&limit, &Key::new("bob")).await.is_err(), "nothing is known of others");
+    let cached = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((cached.allowed(), cached.source()), (false, Source::DenyCache));
+    assert_eq!(cached.retry_after(), Some(Duration::from_millis(1)));
+    assert!(
+        limiter.check(&limit, &Key::new("bob")).await.is_err(),
+        "other keys have no cached denial"
+    );
     advance(Duration::from_millis(1)).await;
     assert!(limiter.check(&limit, &key).await.unwrap_err().is_unreachable());
 
-    // What was allowed since is no longer denied.
+    // An allowed check removes the denial.
     store.switch_off(false);
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
@@ -235,22 +237,22 @@ async fn denial_stands_in_for_a_store_that_fails_until_its_retry_after_is_over()
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_that_the_store_does_not_confirm_takes_no_standing_denial_back() {
+async fn failed_reset_keeps_the_cached_denial() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     assert!(limiter.reset(&limit, &key).await.is_err());
-    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it still stands");
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it is still cached");
     store.switch_off(false);
     limiter.reset(&limit, &key).await.unwrap();
     store.switch_off(true);
-    assert!(limiter.check(&limit, &key).await.is_err(), "it was taken back");
+    assert!(limiter.check(&limit, &key).await.is_err(), "it was removed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_is_remembered_as_a_whole() {
+async fn denial_of_a_group_is_cached_as_a_whole() {
     let (store, limiter, _) = replicas();
     let (tight, wide) =
         (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
@@ -263,13 +265,13 @@ async fn a_group_is_remembered_as_a_whole() {
     assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
     assert_eq!(again.verdicts(), first.verdicts());
     assert_eq!(store.asked(), 0);
-    // Taking one of its budgets back is enough to ask again.
+    // A reset of one of its budgets is enough to ask the store again.
     limiter.reset(&tight, &alice).await.unwrap();
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_never_pass_is_refused_without_asking_for_a_while() {
+async fn cost_that_exceeds_the_capacity_is_cached() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..5 {
@@ -284,7 +286,7 @@ async fn what_can_never_pass_is_refused_without_asking_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_can_be_turned_off_and_its_size_is_bounded() {
+async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     let store = Counting::default();
     let limit = one_in_ten_seconds();
     let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
@@ -299,11 +301,11 @@ async fn it_can_be_turned_off_and_its_size_is_bounded() {
         small.check_n(&limit, key, 3).await.unwrap();
         assert!(!small.check(&limit, key).await.unwrap().allowed());
     }
-    let mut remembered = 0;
+    let mut cached = 0;
     for key in &keys {
         let decision = small.check(&limit, key).await.unwrap();
         assert!(!decision.allowed());
-        remembered += usize::from(decision.source() == Source::DenyCache);
+        cached += usize::from(decision.source() == Source::DenyCache);
     }
-    assert!((1..=1_000).contains(&remembered), "{remembered} of 10,000 are remembered");
+    assert!((1..=1_000).contains(&cached), "{cached} of 10,000 are cached");
 }

@@ -1,11 +1,9 @@
-//! What is logged when the limiter acts, or cannot.
+//! Log events: denials, requests without a key, unavailable stores and unreadable values.
 
 #![cfg(all(feature = "axum", feature = "redis"))]
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,11 +12,11 @@ use axum::routing::get;
 use http::Request;
 use redis::Commands;
 use support::RedisServer;
+use support::counting::Counting;
 use support::log::Log;
 use tokio::time::advance;
 use tollgate::key::{Global, Header};
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
 async fn send(app: &Router) -> u16 {
@@ -43,7 +41,7 @@ async fn denial_is_a_debug_event() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_is_a_warning() {
+async fn request_without_a_key_is_a_warning() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1));
     let layer = layer.key(Header::new("x-user").unwrap()).unwrap();
@@ -75,7 +73,7 @@ async fn unavailable_store_is_an_error_event_with_its_outcome() {
 }
 
 #[tokio::test]
-async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
+async fn unreadable_value_is_a_warning_that_names_its_key() {
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
     let limits = [
@@ -83,7 +81,7 @@ async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
         Limit::sliding_log("log", Quota::per_minute(5)).unwrap(),
     ];
     for limit in limits {
-        // Of one store, the second would be left out for a second.
+        // One store would not log a second event within a second.
         let limiter = RateLimiter::new(server.store().connect().await.unwrap());
         let key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let () = server.connection().set(&key, "garbage").unwrap();
@@ -95,39 +93,25 @@ async fn a_value_that_could_not_be_read_is_a_warning_that_names_its_key() {
             "{lines:?}"
         );
         limiter.check(&limit, &Key::new("alice")).await.unwrap();
-        assert!(log.lines().is_empty(), "it healed");
-    }
-}
-
-/// A store that can be switched off.
-#[derive(Clone, Debug, Default)]
-struct Switched(Arc<(MemoryStore, AtomicBool)>);
-
-impl Store for Switched {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        let (store, off) = &*self.0;
-        if off.load(Ordering::SeqCst) {
-            return Answer::ready(Err(Error::unreachable("it is switched off")));
-        }
-        store.apply(op, batch)
+        assert!(log.lines().is_empty(), "the value was replaced");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn count_of_one_outage_is_reported_at_its_end_and_not_with_the_next() {
+async fn unreported_failures_are_counted_at_the_end_of_their_outage() {
     let (log, _guard) = Log::start();
-    let store = Switched::default();
+    let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_second(100)).key(Global).unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);
     for _ in 0..2 {
-        store.0.1.store(true, Ordering::SeqCst);
+        store.switch_off(true);
         for _ in 0..10 {
             assert_eq!(send(&app).await, 200);
         }
         let lines = log.lines();
         assert!(lines.len() == 1 && lines[0].contains("unreported=0"), "{lines:?}");
-        store.0.1.store(false, Ordering::SeqCst);
+        store.switch_off(false);
         advance(Duration::from_secs(1)).await;
         assert_eq!(send(&app).await, 200);
         let lines = log.lines();
@@ -139,7 +123,7 @@ async fn count_of_one_outage_is_reported_at_its_end_and_not_with_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn count_of_requests_without_a_key_is_reported_in_time() {
+async fn unreported_requests_without_a_key_are_counted_after_a_second() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_second(100));
     let layer = layer.key(Header::new("x-user").unwrap()).unwrap();

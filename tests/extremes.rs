@@ -1,4 +1,4 @@
-//! Settings, costs and clocks at the ends of their ranges: an error when something is built, or a
+//! Settings, costs and clocks at the ends of their ranges give an error of the builder or a
 //! decision, and never a panic.
 
 #![cfg(feature = "http")]
@@ -63,7 +63,7 @@ fn limit() -> impl Strategy<Value = Option<Limit>> {
     )
 }
 
-/// What becomes of the clock before a check.
+/// A change of the clock before a check.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Set(Duration),
@@ -116,7 +116,7 @@ proptest! {
                 }
                 let decision = limiter.apply(op, &[Check::new(&limit, &key).cost(cost)]).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
-                // The clock stands still, so a wait would not end by itself.
+                // The clock does not advance, so a wait would not end.
                 let wait = limiter.acquire(&limit, &key, cost, max_wait);
                 drop(timeout(Duration::from_millis(1), wait).await);
             }
@@ -151,7 +151,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_as_long_as_can_be_said_ends_with_the_units() {
+async fn longest_max_wait_ends_when_units_are_available() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::fixed_window("limit", Quota::new(1, YEAR)).unwrap();
     let key = Key::new("k");
@@ -162,7 +162,7 @@ async fn wait_as_long_as_can_be_said_ends_with_the_units() {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn store_with_the_longest_and_the_shortest_settings_decides() {
+async fn store_with_extreme_settings_decides() {
     use tollgate::RedisStore;
 
     let redis = support::RedisServer::start();
@@ -183,7 +183,7 @@ async fn store_with_the_longest_and_the_shortest_settings_decides() {
         let store = RedisStore::builder().url(redis.url()).deadline(deadline).build();
         let Ok(store) = store else { continue };
         let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
-        // The shortest deadlines are over before an answer is there.
+        // The shortest deadlines pass before the answer.
         drop(RateLimiter::new(store).check(&limit, &Key::new("k")).await);
     }
 }

@@ -1,4 +1,4 @@
-//! `a.or(b)`: keys of the first branch stay as they are, and keys of the fallback are marked.
+//! `a.or(b)`: keys of the first branch are unchanged, and keys of the fallback are marked.
 
 #![cfg(feature = "axum")]
 
@@ -36,7 +36,7 @@ fn header(name: &str) -> Header {
 }
 
 #[tokio::test]
-async fn resets_by_plain_key_and_by_fallback_key_reach_the_budgets_of_a_layer() {
+async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
     let limiter = RateLimiter::new(MemoryStore::new());
     let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
     let user = Extension::new(|user: &UserId| Key::from(user.0));
@@ -44,11 +44,11 @@ async fn resets_by_plain_key_and_by_fallback_key_reach_the_budgets_of_a_layer() 
         RateLimitLayer::builder(&limiter).limit(limit.clone(), user.or(PeerIp)).build().unwrap();
     let peer: IpAddr = "2001:db8::7".parse().unwrap();
 
-    for (who, key) in [
+    for (request, key) in [
         (request(Some(42), Some(peer), &[]), Key::from(42)),
         (request(None, Some(peer), &[]), PeerIp::key_of(peer).fallback()),
     ] {
-        let parts = who.into_parts().0;
+        let parts = request.into_parts().0;
         let status = || async {
             let inner = service_fn(|_: Request<Body>| async {
                 Ok::<_, Infallible>(Response::new(Body::empty()))
@@ -63,14 +63,14 @@ async fn resets_by_plain_key_and_by_fallback_key_reach_the_budgets_of_a_layer() 
 }
 
 #[test]
-fn first_branches_keys_stay_as_they_are() {
-    let mix = header("x-a").or(header("x-b"));
-    assert_eq!(key_of(&mix, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
-    assert_eq!(key_of(&mix, &[("x-b", "2")]), Key::new("2").fallback());
+fn keys_of_the_first_branch_are_unmarked() {
+    let either = header("x-a").or(header("x-b"));
+    assert_eq!(key_of(&either, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
+    assert_eq!(key_of(&either, &[("x-b", "2")]), Key::new("2").fallback());
 }
 
 #[test]
-fn users_named_like_the_mark_do_not_meet_a_fallback() {
+fn keys_that_imitate_the_fallback_mark_are_distinct() {
     let either = header("x-a").or(header("x-b"));
     let fallback = key_of(&either, &[("x-b", "7")]);
     for number in ["1", "2", "|", "|7", "%7c7", fallback.as_str()] {
@@ -82,7 +82,7 @@ fn users_named_like_the_mark_do_not_meet_a_fallback() {
     assert_ne!(key_of(&header("x-a").or(Global), &[]), Key::global());
 }
 
-/// Extractors of the same four headers in order, however they are nested.
+/// Extractors of the same four headers in the same order, in every nesting.
 fn chains() -> Vec<Arc<dyn KeyExtractor>> {
     let [a, b, c, d] = ["x-a", "x-b", "x-c", "x-d"];
     let [a, b, c, d] = [a, b, c, d].map(|name| move || header(name));
@@ -92,14 +92,14 @@ fn chains() -> Vec<Arc<dyn KeyExtractor>> {
         Arc::new(a().or(b()).or(c().or(d()))),
         Arc::new(a().or(b().or(c())).or(d())),
         Arc::new(a().or(b().or(c()).or(d()))),
-        // The order is known behind a pointer, too.
+        // A pointer keeps the order of its branches.
         Arc::new((Arc::new(a().or(b())) as Arc<dyn KeyExtractor>).or(c()).or(d())),
         Arc::new((Box::new(a().or(b().or(c()))) as Box<dyn KeyExtractor>).or(d())),
     ]
 }
 
 #[test]
-fn each_branch_of_a_chain_has_keys_of_its_own_however_it_is_nested() {
+fn branches_of_a_chain_have_distinct_keys_in_any_nesting() {
     for chain in chains() {
         let mut expected = Key::new("7");
         for name in ["x-a", "x-b", "x-c", "x-d"] {
@@ -110,7 +110,7 @@ fn each_branch_of_a_chain_has_keys_of_its_own_however_it_is_nested() {
 }
 
 #[test]
-fn fallback_keys_do_not_depend_on_which_part_of_a_mix_is_missing() {
+fn fallback_key_is_independent_of_the_missing_part() {
     let chain = header("x-a").or(header("x-b")).and(header("x-c")).or(header("x-d"));
     let expected = Key::new("7").fallback();
     for others in [&[][..], &[("x-a", "1")], &[("x-b", "1")], &[("x-c", "1")]] {

@@ -1,4 +1,5 @@
-//! Servers that fail, refuse and talk nonsense: what checks are answered, and what the log says.
+//! Redis servers that decline commands, fail, or send malformed or late replies: the errors of
+//! checks, and the events.
 #![cfg(feature = "redis")]
 
 mod support;
@@ -32,17 +33,17 @@ fn run(server: &RedisServer, command: &[&str]) {
 }
 
 #[tokio::test]
-async fn missing_right_is_reported_by_name_when_the_store_connects() {
+async fn missing_permission_is_named_when_the_store_connects() {
     let server = RedisServer::start();
-    for right in
+    for permission in
         ["get", "mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
     {
         run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
-        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{right}")]);
+        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
         let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
         let error = RedisStore::connect(&url).await.unwrap_err().to_string();
-        let named = format!("`{}`", right.to_uppercase());
-        assert!(error.contains(&named) && !error.contains("secret"), "{right}: {error}");
+        let named = format!("`{}`", permission.to_uppercase());
+        assert!(error.contains(&named) && !error.contains("secret"), "{permission}: {error}");
     }
     run(
         &server,
@@ -54,7 +55,7 @@ async fn missing_right_is_reported_by_name_when_the_store_connects() {
 }
 
 #[tokio::test]
-async fn right_to_read_that_is_lost_later_is_an_error_and_no_fresh_budget() {
+async fn revoked_read_permission_is_an_error_and_not_a_full_budget() {
     let server = RedisServer::start();
     run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
@@ -71,7 +72,7 @@ async fn right_to_read_that_is_lost_later_is_an_error_and_no_fresh_budget() {
 }
 
 #[tokio::test]
-async fn server_in_cluster_mode_is_refused_by_name() {
+async fn redis_cluster_is_reported_as_unsupported() {
     let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.to_str().unwrap();
@@ -89,7 +90,7 @@ async fn server_in_cluster_mode_is_refused_by_name() {
         }
         let error = RedisStore::connect(&server.url()).await.unwrap_err().to_string();
         assert!(error.contains("Redis Cluster is not supported"), "{error}");
-        // A store that does not connect when it is built says so at the first check.
+        // A store that does not connect when it is built fails at the first check.
         let store = store_of(&server.url()).build().unwrap();
         let error = check(&store, "k").await.unwrap_err();
         assert!(error.to_string().contains("Redis Cluster is not supported"), "{error}");
@@ -100,7 +101,7 @@ async fn server_in_cluster_mode_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
+async fn out_of_memory_fails_only_checks_that_write() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     for _ in 0..5 {
@@ -108,7 +109,7 @@ async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
     }
     run(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let (limit, denied) = (daily(), Key::new("denied"));
-    // All at once, so that they leave in few calls.
+    // All at once, so that they are sent in few calls.
     let keys: Vec<_> = (0..50_u64).map(Key::from).collect();
     let mut answers = vec![store.apply(Op::Peek, &[Check::new(&limit, &keys[0])])];
     for key in &keys {
@@ -131,7 +132,7 @@ async fn out_of_memory_fails_what_would_be_written_and_decides_the_rest() {
 }
 
 #[tokio::test]
-async fn refund_that_cannot_be_written_fails_alone() {
+async fn failed_refund_keeps_its_connection() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
@@ -153,7 +154,7 @@ async fn refund_that_cannot_be_written_fails_alone() {
 }
 
 #[tokio::test]
-async fn reply_of_another_type_is_not_described_and_ends_its_connection() {
+async fn reply_of_another_type_closes_its_connection() {
     let server = FakeRedis::start(|command, arguments| {
         let mut reply = b"$1000000\r\n".to_vec();
         reply.extend(b"x".repeat(1_000_000));
@@ -169,7 +170,7 @@ async fn reply_of_another_type_is_not_described_and_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn server_that_answers_late_has_not_recovered() {
+async fn late_answer_does_not_end_an_outage() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(300);
     let store = store_of(&server.url()).deadline(deadline).connect().await.unwrap();
@@ -178,16 +179,16 @@ async fn server_that_answers_late_has_not_recovered() {
     for _ in 0..2 {
         server.pause(true);
         assert!(check(&store, "k").await.unwrap_err().is_timeout());
-        // The answer comes before the connection is given up.
+        // The answer comes before the connection is closed.
         server.pause(false);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let back =
+    let recoveries =
         |lines: &[String]| lines.iter().filter(|line| line.contains("decides again")).count();
-    assert_eq!(back(&log.lines()), 0);
+    assert_eq!(recoveries(&log.lines()), 0);
     check(&store, "k").await.unwrap();
     let lines = log.lines();
-    assert_eq!(back(&lines), 1, "{lines:#?}");
+    assert_eq!(recoveries(&lines), 1, "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains("undecided=2")), "{lines:#?}");
 }
 
@@ -202,9 +203,9 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     let (limit, keys) = (daily(), (0..500_u64).map(Key::from).collect::<Vec<_>>());
     let mut answers = Vec::new();
     for key in &keys {
-        // Some leave alone, and most are queued behind them.
+        // Some are sent alone, and most are queued behind them.
         let mut answer = Box::pin(store.apply(Op::Charge, &[Check::new(&limit, key)]));
-        assert!(futures_pending(&mut answer));
+        assert!(is_pending_when_polled(&mut answer));
         answers.push(answer);
         tokio::task::yield_now().await;
     }
@@ -221,13 +222,13 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     assert!(undecided.unwrap().parse::<u64>().unwrap() >= 500, "{end}");
 }
 
-fn futures_pending(answer: &mut std::pin::Pin<Box<tollgate::store::Answer>>) -> bool {
+fn is_pending_when_polled(answer: &mut std::pin::Pin<Box<tollgate::store::Answer>>) -> bool {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     answer.as_mut().poll(&mut cx).is_pending()
 }
 
 #[tokio::test]
-async fn blackholed_server_does_not_pile_up_attempts() {
+async fn unresponsive_server_does_not_accumulate_connection_attempts() {
     // Accepts connections in its backlog, and never answers.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}/", listener.local_addr().unwrap());
@@ -240,15 +241,15 @@ async fn blackholed_server_does_not_pile_up_attempts() {
 }
 
 #[tokio::test]
-async fn errors_of_a_server_that_charged_nothing_say_so() {
+async fn declined_checks_are_reported_as_not_charged() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     check(&store, "k").await.unwrap();
-    let refuse = |setting: &str, value: &str| run(&server, &["CONFIG", "SET", setting, value]);
-    refuse("min-replicas-to-write", "1");
+    let set = |setting: &str, value: &str| run(&server, &["CONFIG", "SET", setting, value]);
+    set("min-replicas-to-write", "1");
     let error = check(&store, "k").await.unwrap_err();
     assert!(error.is_declined() && !error.may_have_charged(), "{error}");
-    refuse("min-replicas-to-write", "0");
+    set("min-replicas-to-write", "0");
     assert_eq!(check(&store, "k").await.unwrap().remaining(), 3);
     run(&server, &["REPLICAOF", "127.0.0.1", "1"]);
     let error = check(&store, "k").await.unwrap_err();
@@ -256,12 +257,12 @@ async fn errors_of_a_server_that_charged_nothing_say_so() {
 }
 
 #[tokio::test]
-async fn malformed_reply_is_described_once_and_ends_its_connection() {
-    let nonsense = Arc::new(AtomicBool::new(true));
-    let talks = Arc::clone(&nonsense);
+async fn malformed_reply_closes_its_connection() {
+    let malformed = Arc::new(AtomicBool::new(true));
+    let is_malformed = Arc::clone(&malformed);
     let server = FakeRedis::start(move |command, arguments| {
         greeting(command, arguments).or_else(|| {
-            if talks.load(Ordering::SeqCst) {
+            if is_malformed.load(Ordering::SeqCst) {
                 let mut reply = b"*100000\r\n".to_vec();
                 reply.extend(b":1234567\r\n".repeat(100_000));
                 return Some(reply);
@@ -277,7 +278,7 @@ async fn malformed_reply_is_described_once_and_ends_its_connection() {
         let error = answer.await.unwrap_err();
         assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");
     }
-    nonsense.store(false, Ordering::SeqCst);
+    malformed.store(false, Ordering::SeqCst);
     while check(&store, "k").await.is_err() {
         tokio::task::yield_now().await;
     }
@@ -285,11 +286,11 @@ async fn malformed_reply_is_described_once_and_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn connection_that_fails_at_once_is_not_made_again_and_again() {
+async fn attempts_to_replace_a_failing_connection_are_spaced_out() {
     let server = FakeRedis::start(|command, arguments| {
-        // Connects well, and then refuses, as a server that became a replica does.
-        let refused = || b"-READONLY You can't write against a read only replica.\r\n".to_vec();
-        greeting(command, arguments).or_else(|| Some(refused()))
+        // Accepts connections, and declines writes like a server that became a replica.
+        let read_only = || b"-READONLY You can't write against a read only replica.\r\n".to_vec();
+        greeting(command, arguments).or_else(|| Some(read_only()))
     });
     let store = store_of(&server.url()).build().unwrap();
     let (log, _guard) = Log::start();
@@ -310,7 +311,7 @@ async fn connection_that_fails_at_once_is_not_made_again_and_again() {
 }
 
 #[tokio::test]
-async fn end_of_an_outage_is_one_event_with_its_length_and_what_was_not_decided() {
+async fn end_of_an_outage_is_one_event_with_duration_and_count() {
     let mut server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     check(&store, "k").await.unwrap();
@@ -319,7 +320,7 @@ async fn end_of_an_outage_is_one_event_with_its_length_and_what_was_not_decided(
     for _ in 0..10 {
         check(&store, "k").await.unwrap_err();
     }
-    let again = RedisServer::start_on(server.port()).expect("the port is free again");
+    let restarted = RedisServer::start_on(server.port()).expect("the port is free again");
     let mut failed = 10;
     while check(&store, "k").await.is_err() {
         failed += 1;
@@ -330,7 +331,7 @@ async fn end_of_an_outage_is_one_event_with_its_length_and_what_was_not_decided(
     let ends: Vec<_> = lines.iter().filter(|line| line.contains("Redis decides again")).collect();
     assert_eq!(ends.len(), 1, "{lines:#?}");
     assert!(ends[0].contains(&format!("undecided={failed}")), "{failed}: {}", ends[0]);
-    assert!(ends[0].contains("outage_ms=") && ends[0].contains(&format!(":{}", again.port())));
+    assert!(ends[0].contains("outage_ms=") && ends[0].contains(&format!(":{}", restarted.port())));
 }
 
 #[tokio::test]
@@ -350,8 +351,8 @@ async fn timeout_names_the_server() {
 }
 
 #[tokio::test]
-async fn every_failure_to_reach_the_server_has_a_reason() {
-    // Talks for as long as it takes to greet, and hangs up on every other connection.
+async fn every_connection_failure_has_a_reason() {
+    // Completes the greeting, and closes every other connection.
     let turns = AtomicU64::new(0);
     let server = FakeRedis::start(move |command, arguments| {
         let hangs_up = command == "PING" && turns.fetch_add(1, Ordering::SeqCst) % 2 == 1;

@@ -1,4 +1,4 @@
-//! A flood of requests, a worker that is blocked, callers that give up: what must hold all the same.
+//! Limits and bounds under a flood of requests, with stalled runtimes and with cancelled callers.
 #![cfg(all(feature = "axum", feature = "redis"))]
 
 mod support;
@@ -20,11 +20,11 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use self::support::RedisServer;
 
-/// The number of the client that a request is from.
+/// The number of a request's client.
 #[derive(Clone, Copy)]
 struct Client(u64);
 
-/// What became of a flood.
+/// The responses to a flood.
 #[derive(Debug, Default)]
 struct Outcome {
     forwarded: AtomicU64,
@@ -32,7 +32,7 @@ struct Outcome {
     unavailable: AtomicU64,
 }
 
-/// Sends `rounds` requests from each of `tasks` tasks, all at once, over `clients` clients.
+/// Sends `rounds` requests from each of `tasks` tasks at once, on behalf of `clients` clients.
 async fn flood(layer: &RateLimitLayer, tasks: u64, clients: u64, rounds: u64) -> Outcome {
     flood_after(layer, tasks, clients, rounds, || ()).await
 }
@@ -85,12 +85,12 @@ fn layer(limiter: &RateLimiter, limit: &str) -> RateLimitLayer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flood_does_not_open_the_limit() {
+async fn flood_allows_no_more_than_the_limit() {
     let server = RedisServer::start();
     for (deny_for, clients) in [(Duration::ZERO, 1), (Duration::from_secs(1), 200)] {
         let store = server.store().deny_for(deny_for).connect().await.unwrap();
         let layer = layer(&RateLimiter::new(store), &format!("of {clients}"));
-        // Nothing is answered before everything is sent: more than may wait.
+        // The server answers when every task has sent a request: more than the queue holds.
         server.pause(true);
         let outcome = flood_after(&layer, 20_000, clients, 3, || server.pause(false)).await;
         assert!(outcome.unavailable.load(Ordering::Relaxed) > 0, "{outcome:?}");
@@ -99,7 +99,7 @@ async fn flood_does_not_open_the_limit() {
 }
 
 #[tokio::test]
-async fn overload_is_answered_with_503_unless_chosen_otherwise() {
+async fn overload_is_answered_with_503_by_default() {
     let server = RedisServer::start();
     let store = server.store().deny_for(Duration::ZERO).max_waiting(10).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
@@ -114,7 +114,7 @@ async fn overload_is_answered_with_503_unless_chosen_otherwise() {
 }
 
 #[tokio::test]
-async fn denial_stands_while_the_store_does_not_answer() {
+async fn cached_denial_holds_while_the_store_hangs() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(50);
     let store = server.store().deadline(deadline).deny_for(Duration::from_millis(1));
@@ -128,7 +128,7 @@ async fn denial_stands_while_the_store_does_not_answer() {
         let outcome = flood(&layer, 11, 11, 1).await;
         assert_eq!(outcome.denied.load(Ordering::Relaxed), 10, "{policy:?}: {outcome:?}");
         server.pause(false);
-        // Until it decides again.
+        // Until the store has recovered.
         while limiter.peek(&daily(), &Key::new("k"), 1).await.is_err() {}
     }
 }
@@ -138,28 +138,28 @@ fn daily() -> Limit {
 }
 
 #[tokio::test]
-async fn late_denial_is_remembered() {
+async fn late_denial_is_cached() {
     let server = RedisServer::start();
-    // Long enough for the connection to be kept: a late answer has as long again.
+    // Long enough to keep the connection: a late answer has the same time again.
     let deadline = Duration::from_millis(1_500);
     let store = server.store().deadline(deadline).connect().await.unwrap();
     let (limit, key) = (Limit::fixed_window("api", Quota::per_hour(1)).unwrap(), Key::new("k"));
     let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     assert!(check().await.unwrap().allowed());
     server.pause(true);
-    // The caller goes away, and the denial comes.
-    let gone = tokio::time::timeout(Duration::from_millis(5), check()).await;
-    assert!(gone.is_err());
+    // The caller is dropped before the denial arrives.
+    let dropped = tokio::time::timeout(Duration::from_millis(5), check()).await;
+    assert!(dropped.is_err());
     server.pause(false);
     let other = Key::new("other");
     assert!(store.apply(Op::Charge, &[Check::new(&limit, &other)]).await.unwrap().allowed());
     server.pause(true);
-    assert!(!check().await.unwrap().allowed(), "it is known without asking");
+    assert!(!check().await.unwrap().allowed(), "the cache answers");
     server.pause(false);
 }
 
 #[test]
-fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
+fn check_times_out_while_the_sending_runtime_is_stalled() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (stalled, other) = (runtime(), runtime());
@@ -170,17 +170,17 @@ fn caller_enforces_its_own_deadline_while_its_sender_is_not_run() {
         let _inside = stalled.enter();
         [1, 2].map(|cost| store.apply(Op::Charge, &[Check::new(&limit, &key).cost(cost)]))
     };
-    // The second is with a task of the runtime that nothing drives.
+    // The second is queued with a task of the stalled runtime.
     let [_first, second] = answers;
     let started = Instant::now();
     let error = other.block_on(second).unwrap_err();
     assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(10), "before: for ever");
+    assert!(started.elapsed() < Duration::from_secs(10), "it does not hang");
 }
 
 #[test]
-fn runtime_that_stands_still_does_not_stop_other_runtimes() {
-    // With little room, too: the queue is full of checks behind the lost places then.
+fn stalled_runtime_does_not_block_other_runtimes() {
+    // A small queue, too: it is then full of checks behind the stalled ones.
     for max_waiting in [1_000, 22] {
         let server = RedisServer::start();
         let runtime =
@@ -194,7 +194,7 @@ fn runtime_that_stands_still_does_not_stop_other_runtimes() {
             let limiter = limiter.clone();
             async move { limiter.check(&daily(), &Key::from(number)).await }
         };
-        // They leave, and nothing drives what waits for their answers.
+        // They are sent, and no runtime polls the tasks that wait for their answers.
         idle.block_on(async {
             (0..20).for_each(|number| drop(tokio::spawn(check(number))));
             tokio::task::yield_now().await;
@@ -203,7 +203,7 @@ fn runtime_that_stands_still_does_not_stop_other_runtimes() {
         let mut failed = 0;
         working.block_on(async {
             while let Err(error) = check(1).await {
-                assert!(started.elapsed() < Duration::from_secs(20), "{error} (before: for ever)");
+                assert!(started.elapsed() < Duration::from_secs(20), "{error}");
                 failed += 1;
                 tokio::task::yield_now().await;
             }
@@ -211,12 +211,12 @@ fn runtime_that_stands_still_does_not_stop_other_runtimes() {
                 check(number).await.unwrap();
             }
         });
-        assert!(failed > 0, "the places were lost");
+        assert!(failed > 0, "stalled checks hold up the queue");
     }
 }
 
 #[tokio::test]
-async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound() {
+async fn cancelled_checks_count_towards_the_queue_bound() {
     let server = RedisServer::start();
     let deadline = Duration::from_secs(10);
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).max_waiting(100);
@@ -228,7 +228,7 @@ async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound()
     server.pause(true);
     let mut overloaded = 0;
     for number in 0..20_000 {
-        // Polled once, and dropped: half of them before a task of the store could send them.
+        // Polled once, then dropped: half of them before a task of the store could send them.
         let mut answer = Box::pin(check());
         let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         overloaded += u64::from(polled.is_ready());
@@ -252,7 +252,7 @@ async fn checks_that_callers_gave_up_are_counted_and_not_charged_without_bound()
 }
 
 #[tokio::test]
-async fn caller_that_polls_once_and_never_again_does_not_keep_its_place() {
+async fn answer_polled_only_once_does_not_keep_its_place() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(100);
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).connect().await.unwrap();
@@ -260,13 +260,13 @@ async fn caller_that_polls_once_and_never_again_does_not_keep_its_place() {
     let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
     let tasks = tokio::runtime::Handle::current().metrics();
     let before = tasks.num_alive_tasks();
-    let mut never_again = Box::pin(check());
-    let polled = never_again.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let mut polled_once = Box::pin(check());
+    let polled = polled_once.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending());
-    // The place is not freed by its caller, so a task sends this one.
+    // Its caller does not free the place, so a task sends this check.
     check().await.unwrap();
     tokio::time::sleep(deadline * 4).await;
     check().await.unwrap();
     assert_eq!(tasks.num_alive_tasks(), before, "the lane is idle: no task was needed");
-    assert!(never_again.await.unwrap().allowed());
+    assert!(polled_once.await.unwrap().allowed());
 }

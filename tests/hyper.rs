@@ -1,4 +1,4 @@
-//! A plain hyper server behind the layer, over TCP: HTTP/1.1 and HTTP/2, without axum.
+//! The layer in a plain hyper server over TCP, with HTTP/1.1 and HTTP/2.
 
 #![cfg(feature = "http")]
 
@@ -97,7 +97,7 @@ async fn body(response: Response<Incoming>) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_over_a_denial() {
+async fn denial_keeps_the_connection_open() {
     for version in VERSIONS {
         let clock = ManualClock::new();
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
@@ -147,7 +147,7 @@ enum Event {
     Ended,
 }
 
-/// Sends `Ended` when the future of a request has answered, or is dropped.
+/// Sends `Ended` when the future of a request has completed or is dropped.
 struct OnEnd(UnboundedSender<Event>);
 
 impl Drop for OnEnd {
@@ -156,7 +156,7 @@ impl Drop for OnEnd {
     }
 }
 
-/// Handles one request, and sends `Waiting` each time it is polled and has to wait.
+/// Handles one request, and sends `Waiting` each time that its future is pending.
 async fn watched<S>(
     limited: RateLimit<S>,
     request: Request<Incoming>,
@@ -179,7 +179,7 @@ where
 }
 
 #[tokio::test]
-async fn client_that_disconnects_while_it_waits_never_reaches_the_service() {
+async fn disconnected_waiting_client_never_reaches_the_service() {
     for version in VERSIONS {
         let called = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&called);

@@ -1,4 +1,4 @@
-//! The layer and the service inside it: readiness, order, and responses of any size.
+//! The layer and its inner service: readiness, clones, cancellation and large responses.
 
 #![cfg(feature = "http")]
 
@@ -25,7 +25,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Body = Full<Bytes>;
 
-/// A store that decides in memory, and answers later, or fails then.
+/// A store that decides in memory, and answers or fails after its latency.
 #[derive(Debug)]
 struct Slow {
     memory: MemoryStore,
@@ -44,8 +44,8 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        let (answer, latency, fails) = (self.memory.apply(op, batch), self.latency, self.fails);
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        let (answer, latency, fails) = (self.memory.apply(op, group), self.latency, self.fails);
         Answer::later(async move {
             sleep(latency).await;
             if fails { Err(Error::timeout()) } else { answer.await }
@@ -62,7 +62,8 @@ async fn hello(_: Request<Body>) -> Result<Response<Body>, BoxError> {
     Ok(Response::new(Full::default()))
 }
 
-/// Sends 50 requests at once; counts how many are shed, and tells when the last one ended.
+/// Sends 50 requests at once. Returns the number of shed requests, and the time until the last
+/// response.
 async fn fifty<S>(service: S) -> (usize, Duration)
 where
     S: Service<Request<Body>, Error = BoxError> + Clone + Send + 'static,
@@ -81,7 +82,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn check_that_waits_for_the_store_holds_no_permit_of_the_inner_service() {
+async fn pending_check_holds_no_permit_of_the_inner_service() {
     for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
         let service = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
@@ -93,7 +94,7 @@ async fn check_that_waits_for_the_store_holds_no_permit_of_the_inner_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_wait_for_the_inner_service_once_they_are_decided() {
+async fn allowed_requests_wait_for_the_inner_service() {
     let busy = |request| async {
         sleep(10 * MS).await;
         hello(request).await
@@ -106,7 +107,7 @@ async fn requests_wait_for_the_inner_service_once_they_are_decided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_that_is_cancelled_while_it_waits_for_the_inner_service_frees_its_place() {
+async fn cancelled_request_frees_its_place_at_the_inner_service() {
     let calls = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&calls);
     let busy = move |request| {
@@ -132,8 +133,7 @@ async fn request_that_is_cancelled_while_it_waits_for_the_inner_service_frees_it
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
-/// A service that counts its clones, is ready once each, and must be called on the instance that
-/// was made ready.
+/// A service that counts its clones. Each instance must be made ready before each call.
 #[derive(Default)]
 struct Counting {
     ready: bool,
@@ -168,7 +168,7 @@ impl Service<Request<Body>> for Counting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_that_is_ready_at_once_costs_no_clone_and_one_that_is_not_two() {
+async fn immediate_answer_makes_no_clone_and_a_later_one_makes_two() {
     for (layer, clones) in [(layer(MemoryStore::new()), 0), (layer(Slow::new(MS)), 2)] {
         let inner = Counting::default();
         let count = Arc::clone(&inner.clones);
@@ -185,15 +185,15 @@ async fn answer_that_is_ready_at_once_costs_no_clone_and_one_that_is_not_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_of_a_service_that_does_not_become_ready_again_is_the_services_own() {
-    // Ready when the request arrives, and not any more when it is decided.
+async fn readiness_error_of_the_inner_service_is_passed_on() {
+    // Ready when the request arrives, and no longer ready after the check.
     let inner = Counting { ready: true, fails: true, ..Counting::default() };
     let answer = layer(Slow::new(MS)).layer(inner).call(Request::new(Full::default())).await;
     assert_eq!(answer.unwrap_err(), "not ready any more");
 }
 
 #[tokio::test(start_paused = true)]
-async fn future_that_is_polled_after_completion_stays_pending() {
+async fn completed_future_stays_pending() {
     let stores: [Box<dyn Fn() -> RateLimitLayer>; 2] =
         [Box::new(|| layer(MemoryStore::new())), Box::new(|| layer(Slow::new(MS)))];
     for layer in stores {
@@ -215,7 +215,7 @@ async fn future_that_is_polled_after_completion_stays_pending() {
 const MOST: usize = 24_576;
 
 #[tokio::test]
-async fn response_with_as_many_headers_as_there_can_be_is_passed_on() {
+async fn response_with_the_maximum_of_headers_is_passed_on() {
     let crowded = |missing: usize| {
         service_fn(move |_: Request<Body>| async move {
             let mut response = Response::new(Body::default());

@@ -1,4 +1,4 @@
-//! Keys are trees, and two encoded keys are equal only if their trees are.
+//! Encoded keys: two keys are equal only if they are made of the same parts in the same structure.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use tollgate::Key;
 
-/// What a key is made of.
+/// The structure of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tree {
     Parts(Vec<Vec<u8>>),
@@ -26,7 +26,7 @@ impl Tree {
     }
 }
 
-/// All joins and fallbacks of some trees, and the trees.
+/// The trees, and all their joins and fallbacks.
 fn grown(trees: &[Tree]) -> Vec<Tree> {
     let mut all = trees.to_vec();
     for a in trees {
@@ -52,7 +52,7 @@ fn keys_of_all_small_trees_are_distinct() {
 }
 
 #[test]
-fn org_and_user_cannot_trade_places() {
+fn parts_cannot_move_between_joined_keys() {
     let org = |name: &str, region: &str| Key::from_parts([name, region]);
     assert_ne!(org("acme", "eu").join(&"bob".into()), Key::new("acme").join(&org("eu", "bob")));
     assert_ne!(
@@ -82,21 +82,21 @@ fn encoded_keys_stay_readable() {
 }
 
 #[test]
-fn one_part_is_the_part_and_no_part_is_everyone() {
+fn one_part_is_a_plain_key_and_no_part_is_the_global_key() {
     assert_eq!(Key::from_parts(["a"]), Key::new("a"));
     assert_eq!(Key::from_parts([""; 0]), Key::global());
     assert_eq!(Key::from(42), Key::new("42"));
 }
 
 #[test]
-fn an_ipv4_address_has_one_key_in_either_notation() {
+fn ipv4_address_has_one_key_in_either_notation() {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     assert_eq!(Key::from(address("::ffff:192.0.2.1")), Key::new("192.0.2.1"));
     assert_ne!(Key::from(address("::192.0.2.1")), Key::new("192.0.2.1"));
 }
 
 #[test]
-fn parts_that_hold_the_marks_of_keys_stay_parts() {
+fn separators_within_parts_are_escaped() {
     assert_ne!(Key::from_parts(["a:b", "c"]), Key::from_parts(["a", "b:c"]));
     assert_ne!(Key::from_parts(["a", ""]), Key::new("a"));
     assert_ne!(Key::from_parts(["", "a"]), Key::new("a"));
@@ -112,15 +112,15 @@ fn hash_tags_control_bytes_and_unicode_are_escaped() {
 }
 
 #[test]
-fn long_keys_become_hashes_that_no_part_is_equal_to() {
+fn long_keys_become_hashes_that_no_part_can_imitate() {
     let key = Key::new("x".repeat(1 << 20));
     assert_eq!(key.as_str().len(), 65);
     assert_ne!(key, Key::new("x".repeat((1 << 20) + 1)));
     assert_ne!(key, Key::new(key.as_str()));
 }
 
-/// A part: short ones over the bytes that mean something, long ones around the bound of a key, and
-/// encoded keys, as a client could send them.
+/// A part: short parts of special bytes, long parts around the maximum length of a key, and encoded
+/// keys that a client could send.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     let special = prop::sample::select(b"a:&|()~#*%\0\xff{".to_vec());
     let hostile = [
@@ -147,7 +147,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// The same pieces put together in another way: the likeliest to meet.
+/// The same pieces in another structure: the likeliest to be encoded alike.
 fn rotated(tree: &Tree) -> Vec<Tree> {
     let joined = |a: &Tree, b: &Tree| Join(a.clone().into(), b.clone().into());
     match tree {
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn no_part_is_a_key_of_more_than_that_part(tree in tree()) {
+    fn no_part_can_imitate_a_composite_key(tree in tree()) {
         let key = tree.key();
         let plain = Key::new(key.as_str());
         let one_plain_part = matches!(&tree, Parts(parts) if parts.len() == 1);

@@ -1,29 +1,30 @@
-//! The layer as a tower service.
+//! The layer as a tower service: responses, headers, delays, exemptions, failures and
+//! configuration.
 
 #![cfg(feature = "axum")]
 
+mod support;
+
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use axum::routing::{any, get};
 use axum::{Extension as AxumExtension, Router};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tollgate::clock::ManualClock;
-use tollgate::key::{Extension, Global, Header, KeyExtractor, PeerIp, PeerNetwork, Route, from_fn};
+use tollgate::key::{Global, Header, PeerIp};
 use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
 use tollgate::store::{Answer, Op, Store};
-use tollgate::{
-    Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::{Check, Decision, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+
+use self::support::requests::{from_peer, number, plain, request, send, status};
 
 const PER_MINUTE: Quota = Quota::per_minute(2);
 
@@ -31,36 +32,9 @@ fn limiter() -> RateLimiter {
     RateLimiter::new(MemoryStore::with_clock(ManualClock::new()))
 }
 
-fn request(method: &str, path: &str) -> http::request::Builder {
-    Request::builder().method(method).uri(path)
-}
-
-fn plain(path: &str) -> Request<Body> {
-    request("GET", path).body(Body::empty()).unwrap()
-}
-
-fn from_peer(peer: &str) -> Request<Body> {
-    let mut request = plain("/");
-    let address = SocketAddr::new(peer.parse().unwrap(), 4711);
-    request.extensions_mut().insert(ConnectInfo(address));
-    request
-}
-
-async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
-    app.clone().oneshot(request).await.unwrap()
-}
-
-async fn status(app: &Router, request: Request<Body>) -> u16 {
-    send(app, request).await.status().as_u16()
-}
-
 async fn text(response: Response<Body>) -> String {
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn number(headers: &HeaderMap, name: &str) -> u64 {
-    headers[name].to_str().unwrap().parse().unwrap()
 }
 
 /// An app that answers `GET /`, behind a layer.
@@ -73,7 +47,7 @@ fn global(limiter: &RateLimiter) -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn requests_pass_with_headers_until_the_budget_is_empty_and_then_get_429() {
+async fn responses_have_headers_and_an_empty_budget_is_429() {
     let app = app(global(&limiter()));
     for left in [1, 0] {
         let response = send(&app, plain("/")).await;
@@ -110,7 +84,7 @@ async fn retry_after_is_rounded_up_and_at_least_one() {
 }
 
 #[tokio::test]
-async fn reset_is_in_seconds_since_the_epoch_by_the_stores_clock_or_from_now() {
+async fn reset_header_is_epoch_seconds_or_delta_seconds() {
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock));
@@ -123,7 +97,7 @@ async fn reset_is_in_seconds_since_the_epoch_by_the_stores_clock_or_from_now() {
 }
 
 #[tokio::test]
-async fn decision_is_in_the_extensions_of_request_and_response_if_configured() {
+async fn insert_decision_adds_it_to_request_and_response() {
     let handler = |AxumExtension(decision): AxumExtension<Decision>| async move {
         decision.remaining().to_string()
     };
@@ -132,12 +106,12 @@ async fn decision_is_in_the_extensions_of_request_and_response_if_configured() {
     assert_eq!(response.extensions().get::<Decision>().unwrap().remaining(), 1);
     assert_eq!(text(response).await, "1");
     send(&app, plain("/")).await;
-    let refused = send(&app, plain("/")).await;
-    assert!(!refused.extensions().get::<Decision>().unwrap().allowed());
+    let denied = send(&app, plain("/")).await;
+    assert!(!denied.extensions().get::<Decision>().unwrap().allowed());
 }
 
 #[tokio::test]
-async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
+async fn respond_with_changes_the_response_to_a_denied_request() {
     let layer = global(&limiter()).respond_with(|rejection, mut answer| {
         answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
         answer.map(|_| format!(r#"{{"limit":{}}}"#, rejection.decision().unwrap().capacity()))
@@ -153,7 +127,7 @@ async fn a_closure_over_the_decision_changes_the_answer_to_a_refused_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_can_never_pass_is_told_so_and_not_to_retry() {
+async fn cost_that_exceeds_the_capacity_is_422_without_retry_after() {
     let layer = global(&limiter()).cost(|parts| parts.uri.path().len() as u32);
     let app = Router::new().fallback(|| async { "hello" }).layer(layer);
     let response = send(&app, plain("/expensive")).await;
@@ -166,7 +140,7 @@ async fn a_request_that_can_never_pass_is_told_so_and_not_to_retry() {
 }
 
 #[tokio::test]
-async fn several_limits_are_decided_in_one_call_each_under_its_own_key() {
+async fn limits_of_a_layer_are_one_group_with_a_key_each() {
     let layer = RateLimitLayer::builder(limiter())
         .limit(Limit::fixed_window("client", Quota::per_minute(2)).unwrap(), PeerIp)
         .limit(Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(), Global)
@@ -175,7 +149,7 @@ async fn several_limits_are_decided_in_one_call_each_under_its_own_key() {
     let app = app(layer);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
-    // The client's limit refuses, so everyone's is not charged.
+    // The client's limit denies, so the other one is not charged.
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 429);
     assert_eq!(status(&app, from_peer("192.0.2.2")).await, 200);
     let response = send(&app, from_peer("192.0.2.3")).await;
@@ -198,7 +172,7 @@ async fn layers_share_a_budget_only_by_the_same_name_and_key() {
 }
 
 #[tokio::test]
-async fn of_stacked_layers_the_headers_tell_the_tightest_and_a_refusal_inside_stays() {
+async fn stacked_layers_report_the_tightest_budget() {
     let limiter = limiter();
     let layer = |name, limit| {
         RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit)).key(Global).unwrap()
@@ -214,7 +188,7 @@ async fn of_stacked_layers_the_headers_tell_the_tightest_and_a_refusal_inside_st
 }
 
 #[tokio::test]
-async fn a_layer_works_wherever_axum_takes_one() {
+async fn layer_works_wherever_axum_takes_one() {
     let limiter = limiter();
     let layer = |name: &str| RateLimitLayer::gcra(&limiter, name, PER_MINUTE).key(Global).unwrap();
     let app = Router::new()
@@ -227,7 +201,7 @@ async fn a_layer_works_wherever_axum_takes_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaky_bucket_holds_requests_back_until_it_is_their_turn() {
+async fn leaky_bucket_delays_requests() {
     let limiter = RateLimiter::in_memory();
     let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(10).burst(3));
     let app = app(layer.key(Global).unwrap());
@@ -244,7 +218,7 @@ async fn a_leaky_bucket_holds_requests_back_until_it_is_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_while_it_waits_never_reaches_the_handler() {
+async fn cancelled_waiting_request_never_reaches_the_handler() {
     let called = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&called);
     let limiter = RateLimiter::in_memory();
@@ -254,15 +228,15 @@ async fn a_client_that_goes_away_while_it_waits_never_reaches_the_handler() {
     };
     let app = Router::new().route("/", get(handler)).layer(layer.key(Global).unwrap());
     assert_eq!(status(&app, plain("/")).await, 200);
-    let impatient =
+    let cancelled =
         tokio::time::timeout(Duration::from_millis(500), status(&app, plain("/"))).await;
-    assert!(impatient.is_err());
+    assert!(cancelled.is_err());
     tokio::time::advance(Duration::from_secs(5)).await;
     assert_eq!(called.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn cors_preflight_is_exempt_and_nothing_that_only_looks_like_it() {
+async fn only_cors_preflight_requests_are_exempt() {
     let preflight = || {
         request("OPTIONS", "/")
             .header("origin", "https://example.com")
@@ -285,7 +259,7 @@ async fn cors_preflight_is_exempt_and_nothing_that_only_looks_like_it() {
 }
 
 #[tokio::test]
-async fn a_predicate_exempts_requests() {
+async fn skip_exempts_matching_requests() {
     let layer = global(&limiter()).skip(|parts| parts.uri.path() == "/health");
     let app = Router::new().fallback(|| async {}).layer(layer);
     for _ in 0..5 {
@@ -297,7 +271,7 @@ async fn a_predicate_exempts_requests() {
 }
 
 #[tokio::test]
-async fn a_missing_key_has_the_outcome_that_was_chosen() {
+async fn missing_key_has_the_configured_outcome() {
     let layer = || {
         let key = Header::new("x-user").unwrap();
         RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(key).unwrap()
@@ -319,7 +293,7 @@ async fn a_missing_key_has_the_outcome_that_was_chosen() {
 }
 
 #[tokio::test]
-async fn unknown_peer_is_a_400_that_does_not_say_how_the_service_is_built() {
+async fn unknown_peer_is_a_400_without_internal_details() {
     let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(PeerIp).unwrap();
     let response = send(&app(layer), plain("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
@@ -329,154 +303,36 @@ async fn unknown_peer_is_a_400_that_does_not_say_how_the_service_is_built() {
     );
 }
 
-/// The key of a request, as text.
-fn key_of(extractor: &impl KeyExtractor, request: Request<Body>) -> Result<String, String> {
-    let (parts, _) = request.into_parts();
-    extractor.extract(&parts).map(|key| key.to_string()).map_err(|missing| missing.to_string())
-}
-
-#[test]
-fn peers_are_told_apart_by_ipv4_address_and_by_ipv6_network() {
-    let key = |peer| key_of(&PeerIp, from_peer(peer)).unwrap();
-    assert_eq!(key("192.0.2.1"), "192.0.2.1");
-    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"), "as a dual-stack listener shows it");
-    assert_ne!(key("::ffff:192.0.2.1"), key("::ffff:192.0.2.2"));
-    assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff:ffff:ffff:ffff"));
-    assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
-    assert_ne!(key("2001:db8:1234:5678::102:304"), key("1.2.3.4"));
-    let wide = PeerNetwork::ipv6_prefix(48).unwrap();
-    assert_eq!(
-        key_of(&wide, from_peer("2001:db8:0:1::1")),
-        key_of(&wide, from_peer("2001:db8:0:2::1"))
-    );
-    assert!(PeerNetwork::ipv6_prefix(129).is_err() && PeerNetwork::ipv6_prefix(0).is_err());
-}
-
-#[test]
-fn forwarded_headers_do_not_change_a_peers_key() {
-    for name in ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x_forwarded_for"] {
-        let mut spoofed = from_peer("192.0.2.1");
-        spoofed.headers_mut().insert(name, "203.0.113.9".parse().unwrap());
-        assert_eq!(key_of(&PeerIp, spoofed).unwrap(), "192.0.2.1");
-    }
-}
-
-#[test]
-fn a_header_gives_a_key_only_if_it_is_there_once_and_says_something() {
-    let header = Header::new("X-User").unwrap();
-    let with = |values: &[&[u8]]| {
-        let mut request = plain("/");
-        for value in values {
-            let value = http::HeaderValue::from_bytes(value).unwrap();
-            request.headers_mut().append("x-user", value);
-        }
-        key_of(&header, request)
-    };
-    assert_eq!(with(&[b"alice"]).unwrap(), "alice");
-    assert_eq!(with(&[b"\xff{}:"]).unwrap(), "%ff%7b%7d%3a");
-    assert_eq!(with(&[]).unwrap_err(), "the header `x-user` is missing");
-    assert_eq!(with(&[b""]).unwrap_err(), "the header `x-user` is empty");
-    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is sent more than once");
-    assert!(Header::new("x user").unwrap_err().to_string().contains("is not a header name"));
-}
-
-#[tokio::test]
-async fn a_route_is_its_template_and_no_spelling_of_it_is_a_budget_of_its_own() {
-    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(100));
-    let app = Router::new()
-        .route("/users/{id}", any(|| async {}))
-        .route("/other", any(|| async {}))
-        .route_layer(layer.key(Route).unwrap());
-    let mut left = 100;
-    for (method, path) in [
-        ("GET", "/users/1"),
-        ("GET", "/users/2?x=1"),
-        ("HEAD", "/users/%61"),
-        ("GET", "http://example.com/users/abs"),
-    ] {
-        let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
-        left -= 1;
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
-    }
-    for (method, path, left) in [
-        ("POST", "/users/1", 99),
-        ("FOO", "/users/1", 99),
-        ("BAR", "/users/1", 98),
-        ("GET", "/other", 99),
-    ] {
-        let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
-    }
-    assert_eq!(status(&app, plain("/nowhere")).await, 404);
-}
-
-#[test]
-fn mixed_keys_are_missing_if_a_part_is_and_fallbacks_never_meet() {
-    let user = || Header::new("x-user").unwrap();
-    let mix = user().and(PeerIp);
-    assert!(key_of(&mix, from_peer("192.0.2.1")).is_err());
-
-    let either = user().or(PeerIp);
-    let mut spoofed = from_peer("192.0.2.1");
-    spoofed.headers_mut().insert("x-user", "192.0.2.9".parse().unwrap());
-    assert_ne!(key_of(&either, spoofed), key_of(&either, from_peer("192.0.2.9")));
-    assert!(key_of(&either, plain("/")).unwrap_err().contains("`x-user` is missing; the peer's"));
-}
-
-#[derive(Clone)]
-struct UserId(u64);
-
-#[test]
-fn extractor_of_an_extension_is_copied_whatever_the_extension_is() {
-    struct Unique(u64);
-    fn copied<E: KeyExtractor + Clone + Copy>(_: E) {}
-    copied(Extension::new(|unique: &Unique| Key::from(unique.0)));
-}
-
-#[test]
-fn extensions_closures_and_boxed_extractors_give_keys() {
-    let user = Extension::new(|user: &UserId| Key::from(user.0));
-    let mut request = plain("/");
-    assert_eq!(key_of(&user, plain("/")).unwrap_err(), "the request has no rate limit key");
-    request.extensions_mut().insert(UserId(7));
-    assert_eq!(key_of(&user, request).unwrap(), "7");
-
-    let path = from_fn(|parts| Some(Key::new(parts.uri.path())));
-    let boxed: Arc<dyn KeyExtractor> = Arc::new(path);
-    assert_eq!(key_of(&boxed, plain("/a")).unwrap(), "%2fa".replace("%2f", "/"));
-}
-
-/// A store that cannot decide.
+/// A store that is always unavailable.
 #[derive(Debug)]
 struct Broken;
 
 impl Store for Broken {
     fn apply(&self, _: Op, _: &[Check]) -> Answer {
-        Answer::later(async { Err(Error::unreachable("nobody is there")) })
+        Answer::later(async { Err(Error::unreachable("no server")) })
     }
 }
 
 #[tokio::test]
-async fn when_the_store_fails_the_request_has_the_outcome_that_was_chosen() {
+async fn store_failure_has_the_configured_outcome() {
     let layer =
         || RateLimitLayer::gcra(RateLimiter::new(Broken), "api", PER_MINUTE).key(Global).unwrap();
     let response = send(&app(layer()), plain("/")).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
 
-    let refusing = app(layer().on_store_failure(OnStoreFailure::FailClosed));
-    let response = send(&refusing, plain("/")).await;
+    let fail_closed = app(layer().on_store_failure(OnStoreFailure::FailClosed));
+    let response = send(&fail_closed, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(text(response).await, "the rate limit cannot be checked at the moment\n");
 }
 
 #[test]
-fn what_is_wrong_is_told_when_the_layer_is_built() {
+fn invalid_layer_is_an_error_of_the_builder() {
     let limiter = limiter();
     let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota).key(Global);
     assert!(layer("api", PER_MINUTE).is_ok());
-    assert!(layer("api", PER_MINUTE).is_ok(), "the same again is no mistake");
+    assert!(layer("api", PER_MINUTE).is_ok(), "the same limit may be registered again");
     for (name, quota, why) in [
         ("api", Quota::per_minute(3), "the name is registered for 2 per 1m"),
         ("zero", Quota::per_minute(0), "the limit is 0"),
@@ -495,17 +351,17 @@ fn what_is_wrong_is_told_when_the_layer_is_built() {
 }
 
 /// A service that is ready once, and must be called on the instance that was made ready.
-struct Fussy {
+struct Strict {
     ready: bool,
 }
 
-impl Clone for Fussy {
+impl Clone for Strict {
     fn clone(&self) -> Self {
         Self { ready: false }
     }
 }
 
-impl Service<Request<Full<bytes::Bytes>>> for Fussy {
+impl Service<Request<Full<bytes::Bytes>>> for Strict {
     type Response = Response<Full<bytes::Bytes>>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Infallible>>;
@@ -522,8 +378,8 @@ impl Service<Request<Full<bytes::Bytes>>> for Fussy {
 }
 
 #[tokio::test]
-async fn the_service_that_is_called_is_the_one_that_was_ready() {
-    let mut service = global(&limiter()).layer(Fussy { ready: false });
+async fn called_service_is_the_one_that_was_ready() {
+    let mut service = global(&limiter()).layer(Strict { ready: false });
     for expected in [200, 200, 429, 429] {
         let service = service.ready().await.unwrap();
         let request = Request::new(Full::default());
@@ -532,11 +388,11 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
 }
 
 #[test]
-fn the_layer_its_service_and_its_future_can_be_sent_shared_and_cloned() {
+fn layer_and_service_are_clone_send_and_sync() {
     fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
     fn sent<T: Send>(_: &T) {}
     let layer = global(&limiter());
-    let mut service: RateLimit<Fussy> = layer.layer(Fussy { ready: true });
+    let mut service: RateLimit<Strict> = layer.layer(Strict { ready: true });
     shared(&layer);
     shared(&service);
     sent(&service.call(Request::new(Full::default())));

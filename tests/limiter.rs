@@ -1,4 +1,4 @@
-//! The core without HTTP: waiting, turns, several limits, and names.
+//! `RateLimiter` without HTTP: waiting, turns, groups and registered names.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn ten_a_second(burst: u64) -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_waits_exactly_until_the_units_are_there() {
+async fn acquire_waits_exactly_until_units_are_available() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(2), Key::new("k"));
     let started = Instant::now();
@@ -31,7 +31,7 @@ async fn acquire_waits_exactly_until_the_units_are_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_refuses_at_once_what_it_would_have_to_wait_too_long_for() {
+async fn acquire_denies_at_once_what_max_wait_cannot_satisfy() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(2), Key::new("k"));
     let started = Instant::now();
@@ -48,13 +48,13 @@ async fn acquire_refuses_at_once_what_it_would_have_to_wait_too_long_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_get_their_turn_in_the_order_in_which_they_came() {
+async fn waiters_are_served_in_order_of_arrival() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(5), Key::new("k"));
     limiter.check_n(&limit, &key, 5).await.unwrap();
     let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waiters = JoinSet::new();
-    // A large one in front is not starved by the small ones behind.
+    // Small costs behind a large one do not starve it.
     for (number, units) in [(0, 5), (1, 1), (2, 1), (3, 1)] {
         let (limiter, limit, key, done) =
             (limiter.clone(), limit.clone(), key.clone(), done.clone());
@@ -74,24 +74,24 @@ async fn waiters_get_their_turn_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_gives_up_lets_the_next_one_go_first() {
+async fn cancelled_waiter_gives_up_its_turn() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
-    let impatient = {
+    let cancelled = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await })
     };
     tokio::task::yield_now().await;
-    impatient.abort();
-    assert!(impatient.await.unwrap_err().is_cancelled());
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
     let started = Instant::now();
     assert!(limiter.acquire(&limit, &key, 1, 100 * MS).await.unwrap().allowed());
     assert_eq!(started.elapsed(), 100 * MS);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_others_in_front_for_too_long_is_refused_in_time() {
+async fn acquire_times_out_behind_other_waiters() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
@@ -128,7 +128,7 @@ async fn acquire_waits_out_a_leaky_buckets_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_longer_than_the_patience_is_given_back() {
+async fn delay_longer_than_max_wait_is_refunded() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap();
     let key = Key::new("k");
@@ -140,7 +140,7 @@ async fn a_delay_longer_than_the_patience_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_limits_are_waited_for_together_and_charged_together() {
+async fn group_is_acquired_as_a_whole() {
     let limiter = RateLimiter::in_memory();
     let fast = Limit::gcra("fast", Quota::per_second(10).burst(1)).unwrap();
     let slow = Limit::gcra("slow", Quota::per_second(2).burst(1)).unwrap();
@@ -155,7 +155,7 @@ async fn several_limits_are_waited_for_together_and_charged_together() {
 }
 
 #[tokio::test]
-async fn group_that_is_empty_or_names_a_budget_twice_is_an_error_by_name() {
+async fn empty_group_and_duplicate_budget_are_errors() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     let error = limiter.apply(Op::Charge, &[]).await.unwrap_err();
@@ -170,7 +170,7 @@ async fn group_that_is_empty_or_names_a_budget_twice_is_an_error_by_name() {
 }
 
 #[tokio::test]
-async fn one_name_stands_for_one_quota() {
+async fn name_is_registered_for_one_quota() {
     let limiter = RateLimiter::in_memory();
     limiter.register(&ten_a_second(1)).unwrap();
     limiter.register(&ten_a_second(1)).unwrap();
@@ -184,7 +184,7 @@ async fn one_name_stands_for_one_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_needs_nothing_or_can_never_pass_does_not_wait_for_a_turn() {
+async fn zero_cost_and_excessive_cost_do_not_wait_for_a_turn() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
@@ -201,7 +201,7 @@ async fn who_needs_nothing_or_can_never_pass_does_not_wait_for_a_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn units_that_come_back_early_wake_who_waits_for_them() {
+async fn refund_and_reset_wake_the_waiter() {
     for reset in [false, true] {
         let limiter = RateLimiter::in_memory();
         let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
@@ -224,7 +224,7 @@ async fn units_that_come_back_early_wake_who_waits_for_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_those_who_wait_for_what_came_back_look_again() {
+async fn refund_wakes_only_waiters_of_its_key() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
     let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
@@ -246,11 +246,11 @@ async fn only_those_who_wait_for_what_came_back_look_again() {
     let receipt = receipt.lock().unwrap().unwrap();
     limiter.refund(&limit, &Key::from(7_u32), 1, receipt).await.unwrap();
     assert!(waiters.join_next().await.unwrap().unwrap().allowed());
-    assert_eq!(store.asked(), 2, "the refund, and one who looked again");
+    assert_eq!(store.asked(), 2, "the refund, and one waiter");
 }
 
 #[tokio::test(start_paused = true)]
-async fn groups_that_cross_do_not_wait_for_each_other() {
+async fn crossing_groups_do_not_deadlock() {
     let limiter = RateLimiter::in_memory();
     let limit = ten_a_second(1);
     let mut waiters = JoinSet::new();
@@ -267,7 +267,7 @@ async fn groups_that_cross_do_not_wait_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_would_be_too_late_is_told_what_is_left_and_who_refused() {
+async fn denied_group_reports_the_deciding_limit_and_its_budget() {
     let limiter = RateLimiter::in_memory();
     let queue = Limit::leaky_bucket("queue", Quota::per_second(1)).unwrap();
     let queue = Limit::leaky_bucket(queue.name(), queue.quota().burst(5)).unwrap();

@@ -1,4 +1,4 @@
-//! Names, numbers and configuration files: what is wrong is told when a limit is built.
+//! Invalid names, quotas and sub-windows are errors when a limit is built.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn message(result: Result<Limit, ConfigError>) -> String {
 }
 
 #[test]
-fn quotas_that_allow_nothing_or_last_no_time_or_too_long_are_refused_by_every_algorithm() {
+fn quotas_out_of_range_are_errors_under_every_algorithm() {
     let day = Duration::from_secs(24 * 60 * 60);
     for limit in CONSTRUCTORS {
         for (quota, why) in [
@@ -44,7 +44,7 @@ fn quotas_that_allow_nothing_or_last_no_time_or_too_long_are_refused_by_every_al
 }
 
 #[test]
-fn names_that_cannot_be_a_header_value_are_refused_by_every_algorithm() {
+fn names_unfit_for_a_header_value_are_errors() {
     for limit in CONSTRUCTORS {
         for name in ["", "a\nb", "a\0b", "ä", "a\"b", "a\\b", " a", "a ", &"x".repeat(65)] {
             let message = message(limit(name, Quota::per_second(1)));
@@ -58,7 +58,7 @@ fn names_that_cannot_be_a_header_value_are_refused_by_every_algorithm() {
 }
 
 #[test]
-fn a_burst_is_refused_by_algorithms_that_have_none() {
+fn burst_is_an_error_under_algorithms_without_one() {
     let quota = Quota::per_second(10).burst(20);
     for limit in &CONSTRUCTORS[..4] {
         assert!(limit("api", quota).is_ok());
@@ -70,7 +70,7 @@ fn a_burst_is_refused_by_algorithms_that_have_none() {
 }
 
 #[test]
-fn numbers_beyond_exact_arithmetic_are_refused_and_rounder_ones_are_not() {
+fn numbers_beyond_exact_arithmetic_are_errors() {
     // In lowest terms, a million a day is 1 in 86,400 us.
     assert!(Limit::token_bucket("api", Quota::per_day(1_000_000)).is_ok());
     let message_of = message(Limit::token_bucket("api", Quota::per_day(1_000_001)));
@@ -83,7 +83,7 @@ fn numbers_beyond_exact_arithmetic_are_refused_and_rounder_ones_are_not() {
 }
 
 #[test]
-fn sub_windows_are_one_to_a_hundred_and_last_a_microsecond_at_least() {
+fn invalid_sub_windows_are_errors() {
     for (sub_windows, period, why) in [
         (0, 1_000, "`sub_windows` is 0; use 1 to 100"),
         (101, 1_000, "`sub_windows` is 101; use 1 to 100"),

@@ -1,4 +1,4 @@
-//! The embedded store: exact under concurrency, and bounded.
+//! The embedded store: exact under concurrency, and bounded in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,32 +16,32 @@ fn key(number: usize) -> Key {
 }
 
 #[test]
-fn threads_that_race_for_one_key_get_exactly_the_limit() {
+fn racing_threads_allow_exactly_the_limit() {
     for limit in [
         Limit::token_bucket("limit", Quota::per_day(1_000)).unwrap(),
         Limit::fixed_window("limit", Quota::per_day(1_000)).unwrap(),
         Limit::sliding_log("limit", Quota::per_day(1_000)).unwrap(),
     ] {
         let store = MemoryStore::with_clock(ManualClock::new());
-        let admitted = AtomicU32::new(0);
+        let allowed = AtomicU32::new(0);
         thread::scope(|threads| {
             for _ in 0..8 {
                 threads.spawn(|| {
                     for _ in 0..500 {
                         if decide(&store, &limit, &key(1)) {
-                            admitted.fetch_add(1, Ordering::Relaxed);
+                            allowed.fetch_add(1, Ordering::Relaxed);
                         }
                     }
                 });
             }
         });
-        assert_eq!(admitted.into_inner(), 1_000, "{limit}");
+        assert_eq!(allowed.into_inner(), 1_000, "{limit}");
     }
 }
 
 /// A check on a store that answers at once.
 fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
-    let mut answer = store.apply(Op::Charge, &[Check::new(&limit, key)]);
+    let mut answer = store.apply(Op::Charge, &[Check::new(limit, key)]);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match Future::poll(std::pin::Pin::new(&mut answer), &mut context) {
         std::task::Poll::Ready(decision) => decision.unwrap().allowed(),
@@ -50,7 +50,7 @@ fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
 }
 
 #[test]
-fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
+fn crossing_groups_do_not_deadlock_and_are_charged_as_a_whole() {
     let store = MemoryStore::with_clock(ManualClock::new());
     let limit = Limit::fixed_window("limit", Quota::per_day(2_000)).unwrap();
     let keys: Vec<Key> = (0..8).map(key).collect();
@@ -60,7 +60,7 @@ fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
             threads.spawn(move || {
                 for turn in 0..250 {
                     let (one, other) = (&keys[number], &keys[(number + turn % 7 + 1) % 8]);
-                    let group = [Check::new(&limit, other).cost(1), Check::new(&limit, one)];
+                    let group = [Check::new(limit, other).cost(1), Check::new(limit, one)];
                     drop(store.apply(Op::Charge, &group));
                 }
             });
@@ -76,7 +76,7 @@ fn groups_that_cross_do_not_wait_for_each_other_and_are_charged_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn budgets_that_are_whole_again_are_forgotten_while_one_key_is_busy() {
+async fn full_budgets_are_removed_while_one_key_is_busy() {
     let store = Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::token_bucket("limit", Quota::per_second(1)).unwrap();
@@ -97,7 +97,7 @@ async fn memory_is_bounded_by_the_keys_in_use() {
     let store = Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
-    // A new key every millisecond, each whole again after a second: 1,000 are in use.
+    // A new key every millisecond, each full again after a second: 1,000 are in use.
     let mut most = 0;
     for number in 0..20_000 {
         limiter.check(&limit, &key(number)).await.unwrap();
@@ -108,7 +108,7 @@ async fn memory_is_bounded_by_the_keys_in_use() {
 }
 
 #[tokio::test]
-async fn a_budget_that_was_only_looked_at_is_not_remembered() {
+async fn peek_refund_and_zero_cost_store_no_entry() {
     let store = Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
@@ -122,25 +122,25 @@ async fn a_budget_that_was_only_looked_at_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_capped_store_forgets_others_but_never_a_key_that_is_refused() {
+async fn capped_store_never_evicts_a_denied_key() {
     for cap in [1, 10, 100, 5_000] {
         let store = Arc::new(MemoryStore::with_clock(ManualClock::new()).max_keys(cap));
         let limiter = RateLimiter::new(Arc::clone(&store));
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
-        let refused = Key::new("refused");
-        while limiter.check(&limit, &refused).await.unwrap().allowed() {}
+        let denied = Key::new("denied");
+        while limiter.check(&limit, &denied).await.unwrap().allowed() {}
         for number in 0..10_000 {
-            // Whether a fresh key finds room depends on who is in its part of the store.
+            // Whether a fresh key finds room depends on the other keys of its shard.
             let decision = limiter.check(&limit, &key(number)).await;
             assert!(decision.is_ok_and(|it| it.allowed()) || cap < 100);
             assert!(store.len() <= cap);
         }
-        assert!(!limiter.check(&limit, &refused).await.unwrap().allowed(), "cap {cap}");
+        assert!(!limiter.check(&limit, &denied).await.unwrap().allowed(), "cap {cap}");
     }
 }
 
 #[tokio::test]
-async fn a_store_full_of_refused_keys_says_that_it_is_full() {
+async fn store_full_of_denied_keys_is_an_error() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(10));
     let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
     for number in 0..10 {
@@ -153,14 +153,14 @@ async fn a_store_full_of_refused_keys_says_that_it_is_full() {
     let (known, fresh, other) = (key(3), key(11), key(12));
     let group = [Check::new(&limit, &other).cost(1), Check::new(&limit, &fresh)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_full());
-    // Who is refused is refused, whether there is room or not.
+    // A denied group stays denied, with or without room for its other key.
     let group = [Check::new(&limit, &known).cost(1), Check::new(&limit, &fresh)];
     assert!(!limiter.apply(Op::Charge, &group).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &fresh).await.is_ok_and(|decision| decision.allowed()));
 }
 
 #[tokio::test]
-async fn a_key_that_was_whole_again_makes_room() {
+async fn full_budget_makes_room() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(10));
     let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
@@ -173,24 +173,24 @@ async fn a_key_that_was_whole_again_makes_room() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_whatever_the_key_asks_for_next() {
+async fn denied_key_is_kept_after_checks_of_other_costs() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(64));
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
     let limit = Limit::gcra("limit", quota).unwrap();
     let longer = Limit::gcra("longer", Quota::per_day(1_000)).unwrap();
-    let refused = Key::new("refused");
-    limiter.check_n(&limit, &refused, 990).await.unwrap();
-    assert!(!limiter.check_n(&limit, &refused, 100).await.unwrap().allowed());
-    limiter.check_n(&limit, &refused, 0).await.unwrap();
-    limiter.check_n(&limit, &refused, 5_000).await.unwrap();
+    let denied = Key::new("denied");
+    limiter.check_n(&limit, &denied, 990).await.unwrap();
+    assert!(!limiter.check_n(&limit, &denied, 100).await.unwrap().allowed());
+    limiter.check_n(&limit, &denied, 0).await.unwrap();
+    limiter.check_n(&limit, &denied, 5_000).await.unwrap();
     for number in 0..300 {
         limiter.check(&longer, &key(number)).await.unwrap();
     }
-    assert!(!limiter.check_n(&limit, &refused, 100).await.unwrap().allowed());
+    assert!(!limiter.check_n(&limit, &denied, 100).await.unwrap().allowed());
 }
 
 #[tokio::test]
-async fn a_key_that_has_units_again_can_make_room() {
+async fn replenished_key_can_make_room() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
@@ -204,16 +204,16 @@ async fn a_key_that_has_units_again_can_make_room() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_was_taken_back_can_make_room() {
+async fn refunded_or_reset_key_can_make_room() {
     for op in [Op::Refund, Op::Reset] {
         let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(1));
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
-        let refused = Key::new("refused");
-        let receipt = limiter.check(&limit, &refused).await.unwrap().receipt();
-        while limiter.check(&limit, &refused).await.unwrap().allowed() {}
+        let denied = Key::new("denied");
+        let receipt = limiter.check(&limit, &denied).await.unwrap().receipt();
+        while limiter.check(&limit, &denied).await.unwrap().allowed() {}
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
-        let taken_back = Check::new(&limit, &refused).cost(1).of(receipt.unwrap());
-        limiter.apply(op, &[taken_back]).await.unwrap();
+        let check = Check::new(&limit, &denied).cost(1).of(receipt.unwrap());
+        limiter.apply(op, &[check]).await.unwrap();
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The longest single check of the embedded store while it grows by millions of keys, while they
-//! expire, and while it shrinks. A measurement, to be run in release:
+//! Measures the longest single check of the embedded store while millions of keys are added, while
+//! they expire, and while it shrinks. To be run in release:
 //!
 //! ```sh
 //! cargo test --release --test memory_stalls -- --ignored --nocapture
@@ -16,18 +16,18 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 /// `KEYS` in the environment sets another number, and `LONG` keys of 60 bytes.
 const KEYS: u64 = 6_000_000;
 
-/// No check may take longer than this: some multiples of what a busy machine's scheduler takes.
+/// The longest allowed check: several times the delay of a busy machine's scheduler.
 const BOUND: Duration = Duration::from_millis(50);
 
 fn check(store: &MemoryStore, limit: &Limit, key: &Key) -> Duration {
     let started = Instant::now();
-    let mut answer = store.apply(Op::Charge, &[Check::new(&limit, key)]);
+    let mut answer = store.apply(Op::Charge, &[Check::new(limit, key)]);
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(_))));
     started.elapsed()
 }
 
-/// What the checks of one phase took.
+/// The times of the checks in one phase.
 #[derive(Default)]
 struct Times(Vec<Duration>);
 
@@ -47,7 +47,7 @@ impl Times {
 
 #[tokio::test(start_paused = true)]
 #[ignore = "a measurement of a minute, in release"]
-async fn no_check_stalls_while_millions_of_keys_come_and_expire() {
+async fn checks_do_not_stall_while_millions_of_keys_come_and_expire() {
     let keys = std::env::var("KEYS").map_or(KEYS, |keys| keys.parse().unwrap());
     let long = std::env::var("LONG").is_ok();
     let key =

@@ -1,10 +1,10 @@
-//! A refund never lets more pass than if its charge had not been made: on both stores, under each
+//! A refund never allows more than if its charge had not been made, on both stores and under each
 //! algorithm.
 //!
-//! Random histories run twice, under two keys: as they are, and with the charges that are taken back
-//! made without those units. Whatever else happens is alike. Then nothing may pass in the first that
-//! the second would deny. The clock goes on: where it steps back over the end of a window, a charge
-//! more or less decides which window is in force.
+//! Random histories run twice, under two keys: once with refunds, and once with charges that leave
+//! out the refunded units. All other events are equal. The first history must not allow a check
+//! that the second denies. The clock does not step back: over the end of a window, one charge more
+//! or less decides which window is in force.
 
 #[cfg(feature = "redis")]
 mod support;
@@ -42,9 +42,9 @@ struct Replica<'a> {
 }
 
 impl Replica<'_> {
-    async fn at(&self, now: u64, op: Op, charge: Check) -> Decision {
+    async fn at(&self, now: u64, op: Op, check: Check) -> Decision {
         self.clock.set(Duration::from_micros(now));
-        self.store.apply(op, &[charge]).await.unwrap()
+        self.store.apply(op, &[check]).await.unwrap()
     }
 
     async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
@@ -65,9 +65,9 @@ impl Replica<'_> {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A charge, and how many of its units are taken back later.
+    /// A charge, and how many of its units are refunded later.
     Charge(u32, u32),
-    /// Some of what is to be taken back of one of the last charges.
+    /// A refund of some of those units, of one of the last charges.
     Refund(usize, u32),
     Reset,
     /// Another quota is in force.
@@ -91,7 +91,7 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
     prop::collection::vec((pause, event), 1..50)
 }
 
-/// A charge of which something is to be taken back.
+/// A charge with units to be refunded.
 struct Owed {
     receipt: Receipt,
     units: u32,
@@ -135,11 +135,11 @@ async fn compare(
             }
             Event::Change => {
                 in_force = 1 - in_force;
-                // Both notice it now, with a denied check: else a charge that is made in only one
-                // history would bring the new quota to that one earlier.
+                // A denied check brings the new quota to both histories now. Otherwise a charge
+                // that only one history makes would bring it there earlier.
                 let all = u32::try_from(limits[in_force].quota().limit()).unwrap();
                 for key in keys {
-                    let charge = Check::new(&limits[in_force], key).cost(all);
+                    let charge = Check::new(limits[in_force], key).cost(all);
                     if !replica.at(now, Op::Peek, charge.clone()).await.allowed() {
                         replica.at(now, Op::Charge, charge).await;
                     }
@@ -148,12 +148,12 @@ async fn compare(
             Event::Peek(cost) => {
                 let peek =
                     async |key| replica.at(now, Op::Peek, Check::new(limit, key).cost(cost)).await;
-                let passes = peek(real).await.allowed();
-                prop_assert!(!passes || peek(other).await.allowed(), "{limit}, {step} at {now}");
+                let allowed = peek(real).await.allowed();
+                prop_assert!(!allowed || peek(other).await.allowed(), "{limit}, {step} at {now}");
             }
         }
     }
-    // And from here on, at any time, for any cost.
+    // And at any later time, for any cost.
     let limit = limits[in_force];
     for parts in [0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999] {
         let then = now + parts * period / 1_000;
@@ -166,8 +166,8 @@ async fn compare(
     Ok(())
 }
 
-/// Under each algorithm but the fixed window that starts with the first request: there a charge that
-/// is not made moves the next windows, in both directions.
+/// Compares histories under each algorithm but the fixed window that starts with the first request:
+/// there, leaving out a charge moves the next windows in both directions.
 fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -177,7 +177,8 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
         events in events(),
     )| {
         let case = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // Which counters a window's budget keeps for other periods also depends on who charged last.
+        // Which counters a window keeps for other periods also depends on the quota that charged
+        // last.
         let changed = every_algorithm(changed, period).into_iter()
             .zip(every_algorithm(changed, period * halves / 2))
             .map(|(same, other)| if matches!(same.kind(), "w" | "s") { same } else { other });
@@ -186,7 +187,7 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
             if limit.to_string().ends_with("(fixed window)") {
                 continue;
             }
-            let key = |world: &str| Key::from_parts([&format!("{case} {number}"), world]);
+            let key = |history: &str| Key::from_parts([&format!("{case} {number}"), history]);
             let (real, other) = (key("real"), key("without"));
             let replica = Replica { store, clock };
             runtime.block_on(compare(&replica, [&real, &other], [&limit, &changed], period, &events))?;
@@ -195,14 +196,14 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
 }
 
 #[test]
-fn a_refund_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
+fn refund_allows_no_more_than_without_its_charge() {
     let clock = ManualClock::new();
     run(&MemoryStore::with_clock(clock.clone()), &clock, 1_500);
 }
 
 #[cfg(feature = "redis")]
 #[test]
-fn a_refund_on_redis_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
+fn refund_on_redis_allows_no_more_than_without_its_charge() {
     let clock = ManualClock::new();
     let server = support::RedisServer::start();
     let store = server.store().clock(clock.clone()).build().unwrap();
@@ -210,14 +211,14 @@ fn a_refund_on_redis_lets_no_more_pass_than_if_its_charge_had_not_been_made() {
 }
 
 #[tokio::test]
-async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothing() {
+async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let replica = Replica { store: &store, clock: &clock };
     for (number, limit) in every_algorithm(10, SECOND).iter().enumerate() {
         let (key, other) = (Key::from_parts(["a", &number.to_string()]), Key::from(number as u64));
         let first = replica.charge(START, limit, &key, 6).await.receipt().unwrap();
-        replica.at(START + 1, Op::Reset, Check::new(&limit, &key).cost(0)).await;
+        replica.at(START + 1, Op::Reset, Check::new(limit, &key).cost(0)).await;
         assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
         assert_eq!(replica.refund(START + 3, limit, &key, 6, first).await, 0, "{limit}");
 
@@ -232,8 +233,7 @@ async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothin
             now = (now + SECOND / 4).min(START);
             replica.charge(now, limit, &other, 3).await;
         }
-        let left =
-            replica.at(START, Op::Peek, Check::new(&limit, &other).cost(0)).await.remaining();
+        let left = replica.at(START, Op::Peek, Check::new(limit, &other).cost(0)).await.remaining();
         assert!(replica.refund(START, limit, &other, 6, first).await <= left + 3, "{limit}");
     }
 }
@@ -241,7 +241,7 @@ async fn a_receipt_from_before_a_reset_or_a_clock_that_was_set_back_gives_nothin
 /// A time in seconds, units, and for a refund the time and the cost of the charge.
 type Step = (u64, u32, Option<(u64, u32)>);
 
-/// Whether each step passes, and what is left after it.
+/// Whether each step is allowed, and the remaining units after it.
 async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
@@ -264,7 +264,7 @@ async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
 }
 
 #[tokio::test]
-async fn a_refund_of_the_last_window_gives_nothing_in_this_one() {
+async fn refund_of_an_earlier_window_returns_nothing() {
     let ten = Quota::new(10, Duration::from_secs(10));
     for limit in [Limit::fixed_window("limit", ten), Limit::fixed_window_aligned("limit", ten)] {
         let steps = [(0, 10, None), (10, 10, None), (10, 10, Some((0, 10))), (10, 10, None)];
@@ -274,21 +274,21 @@ async fn a_refund_of_the_last_window_gives_nothing_in_this_one() {
 }
 
 #[tokio::test]
-async fn a_refund_of_a_log_takes_back_its_own_charge_and_not_the_newest() {
+async fn refund_in_a_log_removes_its_own_charge() {
     let log = Limit::sliding_log("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
-    // The first five are taken back: what is left was charged later, and counts for longer.
+    // The first five are refunded: the others were charged later, and count for longer.
     let steps = [(0, 5, None), (9, 5, None), (9, 5, Some((0, 5))), (9, 5, None), (10, 1, None)];
     let first = answers(&log, &steps).await;
     assert_eq!(first, [(true, 5), (true, 0), (true, 5), (true, 0), (false, 0)]);
-    // Fifteen in ten seconds, if a late refund took the newest.
+    // A late refund of the newest charge would allow fifteen in ten seconds.
     let steps = [(0, 10, None), (10, 10, None), (10, 5, Some((0, 10))), (10, 5, None)];
     assert_eq!(answers(&log, &steps).await[2..], [(true, 0), (false, 0)]);
 }
 
 #[tokio::test]
-async fn a_bucket_does_not_give_back_what_has_drained_since() {
+async fn refund_in_a_bucket_excludes_drained_units() {
     let bucket = Limit::token_bucket("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
-    // Of the ten, four have drained, and six come back: all that is in the bucket.
+    // Of the ten units, four have drained. The other six are refunded.
     let steps = [(0, 10, None), (4, 4, None), (4, 10, Some((0, 10))), (4, 7, None), (4, 6, None)];
     let answers = answers(&bucket, &steps).await;
     assert_eq!(answers, [(true, 0), (true, 0), (true, 6), (false, 6), (true, 0)]);
@@ -297,9 +297,9 @@ async fn a_bucket_does_not_give_back_what_has_drained_since() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A window starts with the first charge after the one before, or after all was given back.
+    /// A window starts with the first charge after the previous window, or after a full refund.
     #[test]
-    fn a_window_from_the_first_request_gives_back_what_it_holds_and_nothing_of_earlier_ones(
+    fn refund_in_a_window_excludes_earlier_windows(
         units in 1u64..20, period in prop_oneof![Just(40u64), Just(SECOND)], events in events(),
     ) {
         let limit = Limit::fixed_window("limit", Quota::new(units, Duration::from_micros(period)));
@@ -346,7 +346,7 @@ proptest! {
 }
 
 #[test]
-fn refund_in_a_log_of_two_quotas_does_not_uncover_what_was_forgotten() {
+fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     let log = |limit, seconds| {
         Limit::sliding_log("log", Quota::new(limit, Duration::from_secs(seconds))).unwrap()
     };

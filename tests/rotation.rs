@@ -1,4 +1,4 @@
-//! Two configurations of one name, in turn, as in a rolling deployment: over many periods, on both
+//! Two quotas of one name in turn, as in a rolling deployment, over many periods and on both
 //! stores.
 
 #[cfg(feature = "redis")]
@@ -31,7 +31,7 @@ fn every_algorithm(name: &str, quota: Quota) -> Vec<Limit> {
     .into()
 }
 
-/// The embedded store, and one on Redis, by the same clock.
+/// The embedded store and one on Redis, with the same clock.
 fn stores(clock: &ManualClock) -> Vec<(Box<dyn Store>, Option<Redis>)> {
     let memory = Box::new(MemoryStore::with_clock(clock.clone()));
     let mut stores: Vec<(Box<dyn Store>, Option<Redis>)> = vec![(memory, None)];
@@ -67,21 +67,21 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
             for other in every_algorithm("limit", quota) {
                 number += 1;
                 let key = Key::from(number);
-                let mut passed = 0;
+                let mut count = 0;
                 for tick in 0..600 {
                     clock.set(Duration::from_micros(START + tick * SECOND));
                     let limit = [&one, &other][tick as usize % 2];
                     let decision = store.apply(Op::Charge, &[Check::new(limit, &key)]).await;
-                    passed += u32::from(decision.unwrap().allowed());
+                    count += u32::from(decision.unwrap().allowed());
                 }
-                // In ten minutes each allows 110 at most: ten at once, and ten a minute.
-                assert!(passed <= 220, "{one}, {other}: {passed}");
+                // In ten minutes, each allows 110 at most: ten at once, and ten a minute.
+                assert!(count <= 220, "{one}, {other}: {count}");
             }
         }
     }
 }
 
-/// Asks all stores the same, and returns what all answered.
+/// Applies the steps to all stores, and returns their common answers.
 async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
     let clock = ManualClock::new();
     let key = Key::new("k");
@@ -105,7 +105,7 @@ fn per(limit: u64, seconds: u64) -> Quota {
 }
 
 #[tokio::test]
-async fn a_short_quota_takes_nothing_from_what_a_long_one_knows() {
+async fn short_quota_keeps_the_used_units_of_a_long_one() {
     for (long, short) in
         every_algorithm("limit", per(100, 100)).iter().zip(&every_algorithm("limit", per(10, 10)))
     {
@@ -114,36 +114,36 @@ async fn a_short_quota_takes_nothing_from_what_a_long_one_knows() {
             continue;
         }
         let allowed = charge_on_both(&[(0, long, 100), (20, short, 1), (20, long, 99)]).await;
-        // In a window of cells of the clock the first charges fade.
+        // In a sliding window, the first charges fade.
         assert!(allowed[0] && !allowed[2], "{long}: {allowed:?}");
         assert!(allowed[1], "{long}: {allowed:?}");
     }
 }
 
 #[tokio::test]
-async fn a_thousand_an_hour_and_ten_a_minute_in_turn_are_not_more_than_both() {
+async fn alternating_quotas_allow_at_most_their_sum() {
     let longs = every_algorithm("limit", per(1_000, 3_600));
     for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
         let steps: Vec<_> = (0..3_600 * 2)
             .map(|tick| (tick / 2, if tick % 2 == 0 { long } else { short }, 1))
             .collect();
         let allowed = charge_on_both(&steps).await;
-        let passed = allowed.iter().filter(|it| **it).count();
-        // A thousand at once, or a burst and the faster rate; and what ten a minute allow besides.
+        let count = allowed.iter().filter(|it| **it).count();
+        // A thousand at once, or a burst and the faster rate; and ten a minute in addition.
         let at_most = if long.kind() == "b" { 2_000 } else { 1_620 };
-        assert!(passed <= at_most, "{long}: {passed}");
+        assert!(count <= at_most, "{long}: {count}");
     }
 }
 
 #[tokio::test]
-async fn a_short_quota_is_not_locked_out_by_what_a_long_one_counts() {
+async fn short_quota_is_not_locked_out_by_a_long_one() {
     let longs = every_algorithm("limit", per(1_000, 3_600));
     for (long, short) in longs.iter().zip(&every_algorithm("limit", per(10, 60))) {
         if long.kind() == "b" {
-            // A level above the short quota's capacity drains first.
+            // Units above the short quota's capacity drain first.
             continue;
         }
-        // Half of what the short quota allows passes under the long one.
+        // The long quota allows half as many checks as the short one.
         let mut steps = vec![(0, long, 500)];
         for tick in 0..720 {
             steps.push((tick * 5, short, 1));
@@ -151,7 +151,7 @@ async fn a_short_quota_is_not_locked_out_by_what_a_long_one_counts() {
         }
         let allowed = charge_on_both(&steps).await;
         let asked = steps.iter().zip(allowed);
-        let passed = asked.filter(|((_, limit, _), allowed)| *limit == short && *allowed).count();
-        assert!(passed >= 180, "{long}: {passed} of the 300 that are left in an hour");
+        let count = asked.filter(|((_, limit, _), allowed)| *limit == short && *allowed).count();
+        assert!(count >= 180, "{long}: {count} of the 300 that are left in an hour");
     }
 }

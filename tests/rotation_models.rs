@@ -1,6 +1,5 @@
-//! Several quotas of one name in random turns, over many periods, against models of what each quota
-//! promises. The models know every unit that passed, under whichever quota, and nothing of how the
-//! crate counts.
+//! Several quotas of one name in random turns, over many periods, against a model of each quota's
+//! promise. The models know every allowed unit of all quotas, and nothing of how the crate counts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use tollgate::{Check, Key, Limit, Quota};
 
 const START: u64 = 1_790_000_123_456_789;
 
-/// A unit of time: periods are small numbers of it, so that borders are met often.
+/// A unit of time: periods are small multiples of it, so that checks often fall on their borders.
 const TICK: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,57 +38,57 @@ impl Asked {
             Algorithm::Log => Limit::sliding_log("limit", quota),
             Algorithm::Clock => Limit::fixed_window_aligned("limit", quota),
             Algorithm::First => Limit::fixed_window("limit", quota),
-            Algorithm::Sliding(cells) => Limit::sliding_window_with("limit", quota, cells as u32),
+            Algorithm::Sliding(count) => Limit::sliding_window_with("limit", quota, count as u32),
             Algorithm::Bucket => Limit::token_bucket("limit", quota),
         };
         Self { algorithm, period, units, limit: limit.unwrap() }
     }
 }
 
-/// The units that passed, with their times, since all were first known.
-type Passed = [(u64, u64)];
+/// The allowed units with their times, since the last long pause.
+type Allowed = [(u64, u64)];
 
-fn between(passed: &Passed, from: u64, to: u64) -> u64 {
-    passed.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, units)| units).sum()
+fn between(allowed: &Allowed, from: u64, to: u64) -> u64 {
+    allowed.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, units)| units).sum()
 }
 
-/// Whether a quota's promise allows that it has just let the last unit pass, at `now`.
-fn is_promised(quota: &Asked, passed: &Passed, now: u64) -> bool {
+/// Whether a quota's promise permits the last unit, which it has just allowed at `now`.
+fn is_promised(quota: &Asked, allowed: &Allowed, now: u64) -> bool {
     let Asked { period, units, .. } = *quota;
     match quota.algorithm {
-        Algorithm::Log => between(passed, now + 1 - period, now) <= units,
-        Algorithm::Clock => between(passed, now - now % period, now) <= units,
-        Algorithm::Sliding(cells) => {
-            let length = period / cells;
+        Algorithm::Log => between(allowed, now + 1 - period, now) <= units,
+        Algorithm::Clock => between(allowed, now - now % period, now) <= units,
+        Algorithm::Sliding(count) => {
+            let length = period / count;
             let newest = now - now % length;
-            let window = between(passed, newest - (cells - 1) * length, now);
-            let oldest = newest - cells * length;
-            let fading = between(passed, oldest, oldest + length - 1) * (length - now % length);
+            let window = between(allowed, newest - (count - 1) * length, now);
+            let oldest = newest - count * length;
+            let fading = between(allowed, oldest, oldest + length - 1) * (length - now % length);
             window + fading.div_ceil(length) <= units
         }
-        // Looked at as a whole, below.
+        // Verified over the whole sequence, below.
         Algorithm::First | Algorithm::Bucket => true,
     }
 }
 
-/// Whether there are windows, each at least a period after the one before, so that each of a
-/// quota's charges finds no more than its limit between the start of its window and itself.
-fn has_windows(quota: &Asked, passed: &Passed, charges: &[(u64, usize)]) -> bool {
-    // Where the window of the last charge may have started.
+/// Whether windows exist, each at least a period after the previous one, in which each charge of a
+/// quota is within its limit.
+fn has_windows(quota: &Asked, allowed: &Allowed, charges: &[(u64, usize)]) -> bool {
+    // The possible starts of the last charge's window.
     let mut starts = BTreeSet::from([0]);
     let mut last = 0;
-    // With how many had passed by then.
+    // Each charge has the number of allowed units by then.
     for &(now, count) in charges {
-        let passed = &passed[..count];
+        let allowed = &allowed[..count];
         let mut next = starts.clone();
         for start in starts {
             let from = (last + 1).max(if start == 0 { 0 } else { start + quota.period });
-            let after_units = passed.iter().map(|(at, _)| at + 1);
+            let after_units = allowed.iter().map(|(at, _)| at + 1);
             next.extend(
                 [from, now].into_iter().chain(after_units).filter(|it| (from..=now).contains(it)),
             );
         }
-        next.retain(|&from| between(passed, from, now) <= quota.units);
+        next.retain(|&from| between(allowed, from, now) <= quota.units);
         starts = next;
         last = now;
     }
@@ -106,7 +105,8 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Two or three quotas of one algorithm. The number of a sliding window's cells divides its period.
+/// Two or three quotas of one algorithm. A sliding window's period is a multiple of its
+/// sub-windows.
 fn quotas() -> impl Strategy<Value = Vec<Asked>> {
     algorithms().prop_flat_map(|algorithm| {
         prop::collection::vec((1u64..40, 1u64..25), 2..4).prop_map(move |numbers| {
@@ -116,7 +116,8 @@ fn quotas() -> impl Strategy<Value = Vec<Asked>> {
     })
 }
 
-/// A pause in parts of the shortest period or of the longest, and what each quota is asked for.
+/// A pause in thousandths of the longest period, the direction of the turns, and a cost for each
+/// quota.
 fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>)>> {
     let pause = prop_oneof![4 => 0u64..50, 2 => 0u64..400, 1 => 0u64..100_000];
     let step = (pause, prop::bool::ANY, prop::collection::vec(0u32..6, 3));
@@ -127,19 +128,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_passes_in_turn_keeps_the_promise_of_each_quota(quotas in quotas(), steps in steps()) {
+    fn alternating_quotas_keep_the_promise_of_each(quotas in quotas(), steps in steps()) {
         let key = Key::new("k");
         let mut states: [Option<State>; 1] = [None];
         let longest = quotas.iter().map(|quota| quota.period).max().unwrap();
         let mut now = START;
-        let mut passed: Vec<(u64, u64)> = Vec::new();
+        let mut allowed: Vec<(u64, u64)> = Vec::new();
         let mut charges: Vec<Vec<(u64, usize)>> = vec![Vec::new(); quotas.len()];
         for (pause, backwards, costs) in steps {
-            // Now and then a pause is so long that quotas start from what the others know.
+            // Some pauses are so long that quotas start from the state of the others.
             let pause = if pause >= 99_000 { longest * 2 } else { pause * longest / 1_000 };
             now += pause;
             if pause * 2 >= longest {
-                passed.clear();
+                allowed.clear();
                 charges.iter_mut().for_each(Vec::clear);
             }
             let mut turns: Vec<_> = quotas.iter().zip(&costs).enumerate().collect();
@@ -147,7 +148,7 @@ proptest! {
                 turns.reverse();
             }
             for (number, (quota, cost)) in turns {
-                // At each step every quota asks for something, so that none is forgotten.
+                // Every quota charges at each step, so that the state keeps all of them.
                 let cost = (*cost).clamp(1, quota.units as u32);
                 let charge = [Check::new(&quota.limit, &key).cost(cost)];
                 let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
@@ -162,21 +163,21 @@ proptest! {
                     }
                     continue;
                 }
-                passed.push((now, cost.into()));
-                charges[number].push((now, passed.len()));
-                prop_assert!(is_promised(quota, &passed, now), "{} at {now}: {passed:?}", quota.limit);
+                allowed.push((now, cost.into()));
+                charges[number].push((now, allowed.len()));
+                prop_assert!(is_promised(quota, &allowed, now), "{} at {now}: {allowed:?}", quota.limit);
             }
         }
         for (quota, charges) in quotas.iter().zip(&charges) {
             if matches!(quota.algorithm, Algorithm::First) {
-                prop_assert!(has_windows(quota, &passed, charges), "{}: {passed:?}", quota.limit);
+                prop_assert!(has_windows(quota, &allowed, charges), "{}: {allowed:?}", quota.limit);
             }
         }
         if matches!(quotas[0].algorithm, Algorithm::Bucket) {
             let burst = quotas.iter().map(|quota| quota.units).max().unwrap();
-            for (i, &(start, _)) in passed.iter().enumerate() {
+            for (i, &(start, _)) in allowed.iter().enumerate() {
                 let mut units = 0;
-                for &(at, cost) in &passed[i..] {
+                for &(at, cost) in &allowed[i..] {
                     units += cost;
                     let fastest = quotas.iter().map(|quota| {
                         (u128::from(quota.units) * u128::from(at - start)).div_ceil(u128::from(quota.period))

@@ -1,4 +1,4 @@
-//! Real servers over TCP: axum's, with peers and replicas.
+//! axum servers over TCP: peers, and replicas on one Redis.
 
 #![cfg(feature = "axum")]
 
@@ -41,7 +41,7 @@ fn app(limiter: &RateLimiter) -> Router {
 }
 
 #[tokio::test]
-async fn a_peer_gets_its_burst_then_429_and_after_retry_after_passes_again() {
+async fn peer_is_denied_after_its_burst_until_retry_after() {
     let clock = ManualClock::new();
     let address = serve(app(&RateLimiter::new(MemoryStore::with_clock(clock.clone())))).await;
     for left in ["2", "1", "0"] {
@@ -49,30 +49,30 @@ async fn a_peer_gets_its_burst_then_429_and_after_retry_after_passes_again() {
         assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
         assert!(response.contains(&format!("x-ratelimit-remaining: {left}\r\n")), "{response}");
     }
-    let refused = get_root(address).await;
-    assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{refused}");
-    assert!(refused.contains("retry-after: 10\r\n"), "{refused}");
-    assert!(refused.ends_with("rate limit `api` exceeded: try again in 10 s\n"), "{refused}");
+    let denied = get_root(address).await;
+    assert!(denied.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{denied}");
+    assert!(denied.contains("retry-after: 10\r\n"), "{denied}");
+    assert!(denied.ends_with("rate limit `api` exceeded: try again in 10 s\n"), "{denied}");
     clock.advance(Duration::from_secs(10));
     assert!(get_root(address).await.starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn two_replicas_on_one_redis_admit_one_burst_and_answer_503_without_it() {
+async fn replicas_share_one_burst_and_fail_closed_without_redis() {
     let mut redis = support::RedisServer::start();
     let mut replicas = Vec::new();
     for _ in 0..2 {
-        // Every request is to ask Redis.
+        // Every request asks Redis.
         let store = redis.store().deny_for(Duration::ZERO);
         replicas.push(serve(app(&RateLimiter::new(store.connect().await.unwrap()))).await);
     }
-    let mut admitted = 0;
+    let mut allowed = 0;
     for turn in 0..10 {
         let response = get_root(replicas[turn % 2]).await;
-        admitted += usize::from(response.starts_with("HTTP/1.1 200 OK\r\n"));
+        allowed += usize::from(response.starts_with("HTTP/1.1 200 OK\r\n"));
     }
-    assert_eq!(admitted, 3);
+    assert_eq!(allowed, 3);
 
     redis.kill();
     for replica in replicas {

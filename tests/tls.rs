@@ -1,10 +1,10 @@
-//! Redis behind TLS: a real server with a private CA.
+//! Redis over TLS, on a real server with a private CA.
 
 #![cfg(feature = "redis")]
 
 #[cfg(not(feature = "tls"))]
 #[test]
-fn a_tls_url_without_the_feature_is_an_error_that_names_it() {
+fn tls_url_without_the_feature_is_an_error_that_names_it() {
     for url in ["rediss://127.0.0.1/", " REDISS://127.0.0.1/", "valkeys://127.0.0.1/"] {
         let error = tollgate::RedisStore::builder().url(url).build().unwrap_err().to_string();
         assert!(error.contains("enable the feature `tls` of the crate `tollgate`"), "{error}");
@@ -117,14 +117,14 @@ mod with_the_feature {
         }
     }
 
-    /// The port of a server that is not TLS, and says so.
+    /// The port of a server that answers in plain text.
     fn answers_in_plain_text() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-            // Until the client is gone: its bytes would reset the connection.
+            // Until the client has closed: unread bytes would reset the connection.
             drop(stream.read_to_end(&mut Vec::new()));
         });
         port
@@ -137,7 +137,7 @@ mod with_the_feature {
         assert!(!limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
     }
 
-    /// The error of a connection: without the password, and not of a panic.
+    /// The error of a failed connection, without the password or a panic.
     async fn failure(store: RedisStoreBuilder) -> String {
         let error = store.connect().await.unwrap_err().to_string();
         assert!(!error.contains(PASSWORD) && !error.contains("panicked"), "{error}");
@@ -145,7 +145,7 @@ mod with_the_feature {
     }
 
     #[tokio::test]
-    async fn a_private_ca_is_trusted_for_addresses_and_names() {
+    async fn private_ca_is_trusted_for_addresses_and_names() {
         let ca = Ca::new();
         let mut names = params("localhost");
         names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
@@ -160,7 +160,7 @@ mod with_the_feature {
     }
 
     #[tokio::test]
-    async fn a_client_certificate_that_the_server_requires_is_sent() {
+    async fn required_client_certificate_is_sent() {
         let ca = Ca::new();
         let server = TlsServer::start(&ca, &ca.signed(&params("127.0.0.1")), "yes");
         let tls = || Tls::new().ca(ca.pem.clone());
@@ -175,7 +175,7 @@ mod with_the_feature {
     }
 
     #[tokio::test]
-    async fn a_server_of_another_ca_name_time_or_protocol_is_an_error_that_says_so() {
+    async fn untrusted_or_plain_server_is_an_error_with_its_reason() {
         let ca = Ca::new();
         let tls = || Tls::new().ca(ca.pem.clone());
         let server = TlsServer::start(&ca, &ca.signed(&params("127.0.0.1")), "no");
@@ -198,7 +198,7 @@ mod with_the_feature {
             (expired.over_tls().tls(tls()), "has expired"),
             (early.over_tls().tls(tls()), "is not valid yet"),
             (server.store("rediss", "127.0.0.1", http), "does not speak TLS on this port"),
-            // Redis waits for the end of a line, which no handshake has.
+            // Redis waits for the end of a line, which a handshake does not have.
             (
                 server.store("rediss", "127.0.0.1", plain),
                 "timed out; check that Redis runs there, and the URL's host, port and scheme",
@@ -211,7 +211,7 @@ mod with_the_feature {
     }
 
     #[test]
-    fn certificates_that_cannot_be_used_are_errors_of_the_builder() {
+    fn unusable_certificates_are_errors_of_the_builder() {
         let ca = Ca::new();
         let (cert, key) = ca.signed(&params("replica.test"));
         let (_, other_key) = ca.signed(&params("replica.test"));
@@ -249,7 +249,7 @@ mod with_the_feature {
     }
 
     #[test]
-    fn a_pool_has_certificates_of_its_own() {
+    fn pool_and_tls_settings_are_an_error() {
         let pool = deadpool_redis::Config::from_url("redis://127.0.0.1/");
         let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
         let error = RedisStore::builder().pool(pool).tls(Tls::new()).build().unwrap_err();

@@ -1,4 +1,5 @@
-//! The process's crypto provider, which has a process of its own here.
+//! The crypto provider of the process is installed for TLS only. It is global, so this test has a
+//! process of its own.
 
 #![cfg(feature = "tls")]
 
@@ -10,7 +11,7 @@ fn only_a_tls_url_installs_a_crypto_provider() {
     let build = |url: &str| RedisStore::builder().url(url).build().unwrap();
     build("redis://127.0.0.1/");
     assert!(CryptoProvider::get_default().is_none());
-    // Not left to rustls, which panics where two dependencies enable different providers.
+    // rustls would panic where two dependencies enable different providers.
     build("rediss://127.0.0.1/");
     assert!(CryptoProvider::get_default().is_some());
 }

@@ -1,4 +1,4 @@
-//! tonic's server and client, over TCP: gRPC's health service behind the layer.
+//! The layer in front of a tonic server, with tonic's client over TCP.
 
 #![cfg(feature = "tonic")]
 
@@ -48,7 +48,7 @@ fn assert_denied(status: &Status, headers: &MetadataMap) {
 }
 
 #[tokio::test]
-async fn peers_of_a_tonic_server_are_known_by_their_address() {
+async fn peers_of_a_tonic_server_are_identified_by_address() {
     for (server, _) in [serve(PeerIp, 2).await, serve(PeerIp.and(Global), 2).await] {
         for left in ["1", "0"] {
             let response = client(server).await.check(request()).await.unwrap();
@@ -62,7 +62,7 @@ async fn peers_of_a_tonic_server_are_known_by_their_address() {
 }
 
 #[tokio::test]
-async fn unary_calls_are_denied_and_the_connection_stays() {
+async fn denied_unary_calls_keep_the_connection_open() {
     let (server, _reporter) = serve(PeerIp, 2).await;
     let mut client = client(server).await;
     for _ in 0..2 {
@@ -75,7 +75,7 @@ async fn unary_calls_are_denied_and_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_stream_is_one_check_and_goes_on_over_an_empty_budget() {
+async fn stream_is_one_check_and_outlives_its_budget() {
     let (server, reporter) = serve(PeerIp, 1).await;
     let mut client = client(server).await;
     let response = client.watch(request()).await.unwrap();

@@ -1,5 +1,5 @@
-//! The Lua half and the Rust half give the same answers, in every field: for a check that is alone
-//! in its call, and for a check in a batch.
+//! Lua and Rust decide alike in every field, for a check alone in its call and for a check in a
+//! batch.
 
 #![cfg(feature = "redis")]
 
@@ -15,17 +15,17 @@ use tollgate::decision::Receipt;
 use tollgate::store::{Op, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
-/// One step of a sequence: the clock is moved, then a batch is applied.
+/// One step of a sequence: the clock moves, then a group is applied.
 #[derive(Clone, Debug)]
 struct Step {
     move_us: i64,
     op: Op,
     /// Key, limit (0 or 1), cost.
-    charges: Vec<(usize, usize, u32)>,
+    checks: Vec<(usize, usize, u32)>,
     /// Puts the next quota in force for limit 0 or 1 first.
     swap: Option<usize>,
-    /// For a refund: of how many decisions ago the charge is taken back, under the quota in force;
-    /// or of a time that is so many microseconds ago.
+    /// The refunded charge: how many decisions ago, under the quota in force; or how many
+    /// microseconds ago.
     ago: (usize, Option<u64>),
 }
 
@@ -51,10 +51,10 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
         Algorithm::Gcra => Limit::gcra(name, bursty),
         Algorithm::FixedFirst => Limit::fixed_window(name, plain),
         Algorithm::FixedAligned => Limit::fixed_window_aligned(name, plain),
-        Algorithm::Sliding(cells) => {
-            // Cells last whole microseconds.
-            let whole = Quota::new(units, plain.period() / 6 * cells);
-            Limit::sliding_window_with(name, whole, cells)
+        Algorithm::Sliding(count) => {
+            // Sub-windows last whole microseconds.
+            let whole = Quota::new(units, plain.period() / 6 * count);
+            Limit::sliding_window_with(name, whole, count)
         }
         Algorithm::Log => Limit::sliding_log(name, plain),
     }
@@ -75,7 +75,7 @@ fn algorithms() -> BoxedStrategy<Algorithm> {
     .boxed()
 }
 
-/// Small and odd numbers, so that sequences meet their edges.
+/// Small and odd numbers, so that sequences reach the edges.
 fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrategy<Limit> {
     let units = prop_oneof![1u64..8, 1u64..300, Just(70_000u64), Just(1_000_000u64)];
     let period =
@@ -88,7 +88,7 @@ fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrat
         .boxed()
 }
 
-/// Time mostly goes on, sometimes back; by a little, or by periods.
+/// Time mostly moves forward, sometimes back; by a little, or by periods.
 fn moves() -> impl Strategy<Value = i64> {
     prop_oneof![
         3 => Just(0i64),
@@ -107,8 +107,8 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset)];
     let cost = prop_oneof![1 => Just(0u32), 6 => Just(1u32), 4 => 1u32..6, 1 => 1u32..300, 1 => Just(u32::MAX)];
     let one = (0usize..2, 0usize..2, cost);
-    let charges = prop_oneof![
-        3 => one.clone().prop_map(|charge| vec![charge]),
+    let checks = prop_oneof![
+        3 => one.clone().prop_map(|check| vec![check]),
         2 => (one.clone(), one).prop_map(|(a, mut b)| {
             if (a.0, a.1) == (b.0, b.1) {
                 b.1 = 1 - b.1;
@@ -116,19 +116,19 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
             vec![a, b]
         }),
     ];
-    // Some sequences change their quotas now and then, others with most checks.
+    // Some sequences change their quotas sometimes, others at most checks.
     let swap = |never| prop_oneof![never => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
     let ago = (0usize..6, prop_oneof![9 => Just(None), 1 => (0u64..100).prop_map(Some)]);
     let step = |never| {
-        let step = (moves(), op.clone(), charges.clone(), swap(never), ago.clone());
-        step.prop_map(|(move_us, op, charges, swap, ago)| Step { move_us, op, charges, swap, ago })
+        let step = (moves(), op.clone(), checks.clone(), swap(never), ago.clone());
+        step.prop_map(|(move_us, op, checks, swap, ago)| Step { move_us, op, checks, swap, ago })
     };
     prop_oneof![prop::collection::vec(step(12), 1..60), prop::collection::vec(step(1), 1..120)]
         .boxed()
 }
 
-/// Two limits, each with other quotas of the same name to be exchanged for: up to six, more than
-/// there are counters.
+/// Two limits, each with alternative quotas of the same name: up to six, more than a value has
+/// counters.
 fn quotas() -> BoxedStrategy<[Vec<Limit>; 2]> {
     let several = |name: &'static str| {
         // Most changes keep the algorithm.
@@ -156,7 +156,7 @@ async fn replay(
     let keys = [Key::new("k{1}"), Key::from_parts(["k", "2"])];
     let (other_key, other) = (Key::new("other"), limit("other", Algorithm::Gcra, 1, 1_000, 1));
     let mut now = start_us as i64;
-    // Of each key under each limit.
+    // The receipts of each key under each limit.
     let mut history: [Vec<Receipt>; 4] = Default::default();
     for (number, step) in steps.iter().enumerate() {
         now = (now + step.move_us).max(0);
@@ -164,8 +164,8 @@ async fn replay(
         if let Some(limit) = step.swap {
             limits[limit].rotate_left(1);
         }
-        let batch: Vec<Check> = step
-            .charges
+        let group: Vec<Check> = step
+            .checks
             .iter()
             .map(|&(key, limit, cost)| {
                 let check = Check::new(&limits[limit][0], &keys[key]).cost(cost);
@@ -175,15 +175,15 @@ async fn replay(
                 check.of(at_once.or(known))
             })
             .collect();
-        let expected = memory.apply(step.op, &batch).await.expect("memory decides");
-        let alone = redis.apply(step.op, &batch).await.expect("Redis decides");
+        let expected = memory.apply(step.op, &group).await.expect("memory decides");
+        let alone = redis.apply(step.op, &group).await.expect("Redis decides");
         prop_assert_eq!(&expected, &alone, "alone, step {} at {}: {:?}", number, now, step);
-        let batched = batches.apply(step.op, &batch);
+        let batched = batches.apply(step.op, &group);
         let along = batches.apply(Op::Charge, &[Check::new(&other, &other_key)]);
         let batched = batched.await.expect("Redis decides");
         along.await.expect("Redis decides");
         prop_assert_eq!(&expected, &batched, "batched, step {} at {}: {:?}", number, now, step);
-        for (&(key, limit, _), receipt) in step.charges.iter().zip(expected.receipts()) {
+        for (&(key, limit, _), receipt) in step.checks.iter().zip(expected.receipts()) {
             history[key * 2 + limit].extend(receipt);
         }
     }
@@ -193,12 +193,12 @@ async fn replay(
 #[test]
 fn memory_and_redis_decide_the_same_in_every_field() {
     let server = RedisServer::start();
-    // On one thread, so that two checks that are asked at once leave in one batch.
+    // On one thread, so that two checks made at once are sent in one batch.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime starts");
     let case = AtomicUsize::new(0);
     let start = prop_oneof![Just(0u64), Just(1_790_000_000_123_456u64)];
-    // `TWINS_CASES=20000` looks longer.
+    // `TWINS_CASES=20000` tests more sequences.
     let cases = std::env::var("TWINS_CASES").ok().and_then(|cases| cases.parse().ok());
     let config = ProptestConfig {
         cases: cases.unwrap_or(500),

@@ -1,4 +1,4 @@
-//! The sequences in `tests/vectors`, on both stores.
+//! Both stores answer the sequences in `tests/vectors` as expected.
 
 #![cfg(feature = "serde")]
 
@@ -61,7 +61,7 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     line
 }
 
-/// A limit as the vectors write it: its period in microseconds, sub-windows as `cells`.
+/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`.
 fn parse(json: &Value) -> Limit {
     let mut fields = json.as_object().unwrap().clone();
     let micros = fields.remove("period_us").unwrap();
@@ -97,9 +97,9 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 "reset" => Op::Reset,
                 other => panic!("{other} is no operation"),
             };
-            let batch: Vec<Check> =
+            let group: Vec<Check> =
                 limits.iter().map(|limit| Check::new(limit, &key).cost(cost).of(receipt)).collect();
-            let decision = store.apply(op, &batch).await.unwrap();
+            let decision = store.apply(op, &group).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);
             assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);
         }
@@ -107,7 +107,7 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
 }
 
 #[tokio::test]
-async fn the_embedded_store_answers_as_expected() {
+async fn embedded_store_answers_as_expected() {
     replay(|_, clock| Box::new(MemoryStore::with_clock(clock))).await;
 }
 

@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use tollgate::store::{Op, Store};
 use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota};
 
-/// Limits that no key uses up, but for the log: with one key, it denies most checks.
+/// Limits that no key exhausts. Only the log denies most checks if there is one key.
 fn limits() -> Result<Vec<Limit>, ConfigError> {
     let rate = Quota::new(1, EVERY).burst(BURST.into());
     let in_a_window = Quota::new(BURST.into(), Duration::from_secs(4));
@@ -28,7 +28,7 @@ fn limits() -> Result<Vec<Limit>, ConfigError> {
 const EVERY: Duration = Duration::from_millis(1);
 const BURST: u32 = 1_000_000_000;
 
-/// A key that is neither the last one nor beside it.
+/// A key that is neither equal nor adjacent to the last one.
 fn next(number: usize, keys: usize) -> usize {
     (number + 7_919) % keys
 }
@@ -63,7 +63,7 @@ fn stores(criterion: &mut Criterion) {
     }
 }
 
-/// How long `checks` take on each of the threads.
+/// The time of `checks` on each of the threads.
 fn time<F>(threads: usize, checks: u64, keys: usize, check: &F) -> Duration
 where
     F: Fn(usize) + Clone + Send + 'static,

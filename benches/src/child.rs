@@ -1,4 +1,4 @@
-//! This program once more, in a process of its own: a server, or a replica. They talk in lines.
+//! Child processes of this program: servers and replicas. Parent and child exchange lines.
 
 use std::env;
 use std::io::{BufRead, Write, stdin, stdout};
@@ -15,7 +15,7 @@ use crate::load::Load;
 /// The first argument of a child.
 pub const CHILD: &str = "child";
 
-/// What a child is started for.
+/// The task of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     pub role: Role,
@@ -25,13 +25,14 @@ pub struct Job {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// Serves the contender over HTTP. Says its port, then its CPU time whenever it is asked.
+    /// Serves the contender over HTTP. Prints its port, then its CPU time after each prompt.
     Server,
-    /// Sends a load to the contender. Says when it is ready, and its sample when it is done.
+    /// Sends a load to the contender. Prints a line when it is ready, and its sample when it is
+    /// done.
     Replica(Load),
 }
 
-/// A running child. Dropping it ends it.
+/// A running child. Dropping it kills the process.
 pub struct Child {
     process: tokio::process::Child,
     input: ChildStdin,
@@ -60,7 +61,7 @@ impl Child {
         serde_json::from_str(&line).expect("the child says what is expected")
     }
 
-    /// Tells the child to go on.
+    /// Prompts the child.
     pub async fn prompt(&mut self) {
         self.input.write_all(b"\n").await.expect("the child listens");
     }
@@ -70,13 +71,13 @@ impl Child {
     }
 }
 
-/// Says something to the parent.
+/// Prints a line to the parent.
 pub fn say(something: &impl Serialize) {
     println!("{}", serde_json::to_string(something).expect("it is JSON"));
     stdout().flush().expect("the parent listens");
 }
 
-/// Waits for the parent's next prompt. False if the parent is gone.
+/// Waits for the parent's next prompt. Returns false if the parent has exited.
 pub fn is_prompted() -> bool {
     stdin().lock().read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0)
 }

@@ -15,17 +15,17 @@ use crate::report::median;
 
 pub const TITLE: &str = "inside Redis";
 
-/// About how long it takes.
+/// The expected time.
 pub const EXPECTED: Duration = Duration::from_secs(25);
 
 const CHECKS: usize = 5_000;
 const KEYS: usize = 1_000;
 const TOGETHER: usize = 64;
 
-/// How long a check may take on a busy machine.
+/// The longest time of a check on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Each figure is the median of as many.
+/// The number of rounds. Each figure is their median.
 const ROUNDS: usize = 5;
 
 /// Two tables, in Markdown.

@@ -19,7 +19,7 @@ use crate::{cpu, memory};
 /// The header that every contender takes its key from.
 pub const KEY: &str = "x-user";
 
-/// What a contender is asked in a turn.
+/// The load of a contender in a turn.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Requests at once.
@@ -28,7 +28,7 @@ pub struct Load {
     pub keys: usize,
     /// The measured time, after a tenth of it to warm up.
     pub time: Duration,
-    /// Whether each key is asked for once before that.
+    /// Whether each key is requested once before that.
     pub grows: bool,
 }
 
@@ -99,7 +99,7 @@ where
     }
 }
 
-/// Asks for each key once.
+/// Requests each key once.
 async fn grow<S, B>(
     service: &S,
     concurrency: usize,
@@ -111,7 +111,7 @@ where
     S::Future: Send,
     B: Send + 'static,
 {
-    // What one key takes up is not in the difference: scripts, connections, buffers.
+    // The first key also pays for scripts, connections and buffers, so it is left out.
     ask(&mut service.clone(), HeaderValue::from_static("first")).await;
     let redis_before = memory::of_redis(redis.as_deref_mut()).await;
     let app_before = memory::of_this_process();
@@ -193,13 +193,13 @@ where
             if self.flags.counting.load(Ordering::Relaxed) {
                 seen.latencies.saturating_record(latency);
             }
-            // A contender that never waits must not keep the others from running.
+            // A contender that never waits must not block the other tasks.
             tokio::task::consume_budget().await;
         }
         seen
     }
 
-    /// Another key each time, by xorshift.
+    /// A random key, by xorshift.
     fn next_key(&mut self) -> HeaderValue {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

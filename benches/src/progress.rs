@@ -1,4 +1,4 @@
-//! What runs now, and how long the rest takes, on stderr.
+//! Progress on stderr: the current scenario, and the expected time left.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ impl Progress {
         Self { start: Instant::now(), expected, done: Duration::ZERO }
     }
 
-    /// Says what runs now. The time left is the expected one, at the pace so far.
+    /// Prints the current scenario and the time left at the pace so far.
     pub fn show(&self, title: &str, name: &str) {
         let left = self.expected.saturating_sub(self.done);
         let pace = match self.done.as_secs_f64() {
@@ -25,7 +25,7 @@ impl Progress {
         eprintln!("{percent:3.0}%, {}:{:02} min left: {title}: {name}", left / 60, left % 60);
     }
 
-    /// Notes that what was expected to take so long is done.
+    /// Records that work with this expected time is done.
     pub fn advance(&mut self, expected: Duration) {
         self.done += expected;
     }

@@ -5,7 +5,7 @@ use crate::contenders::Side;
 use crate::sample::Sample;
 use crate::scenario::Outcome;
 
-/// What a reader of the tables has to know.
+/// Notes on the tables.
 pub const NOTES: &str = "\
 App µs and Redis µs are CPU time a decision: of the process with the limiter, and of Redis. In a
 closed loop that process holds the clients, too. The bare service shows what the loop alone costs.
@@ -49,7 +49,7 @@ fn fastest_peer(outcomes: &[Outcome]) -> &Outcome {
     peers.max_by(|a, b| rate_of(a).total_cmp(&rate_of(b))).expect("every scenario has a peer")
 }
 
-/// A table, relative to the contender of that name, or else to the fastest peer.
+/// A table, relative to the contender of that name, or by default to the fastest peer.
 pub fn table(title: &str, outcomes: &[Outcome], compared_with: Option<&str>) -> String {
     let named = compared_with.and_then(|name| outcomes.iter().find(|it| it.name == name));
     let peer = named.unwrap_or_else(|| fastest_peer(outcomes));
@@ -100,7 +100,7 @@ fn allowed_of_asked(it: &Outcome) -> String {
     format!("{allowed} of {asked}{quota}")
 }
 
-/// What the first requests came to, where a scenario starts with those.
+/// The figures of the first requests, in scenarios that start with them.
 fn growth<'a>(outcomes: &[Outcome]) -> Vec<Column<'a>> {
     let Some(growth) = outcomes.first().and_then(|it| it.samples.first()?.growth) else {
         return Vec::new();
@@ -134,7 +134,7 @@ fn times(ratio: f64) -> String {
     if ratio.is_finite() && ratio > 0.0 { format!("{ratio:.2}x") } else { String::new() }
 }
 
-/// A figure, or nothing where there is none.
+/// A figure, or an empty text without one.
 fn number(figure: f64, digits: usize) -> String {
     if figure.is_finite() { format!("{figure:.digits$}") } else { String::new() }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a contender did in one turn.
+/// The figures of a contender in one turn.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
     pub decisions: u64,
@@ -18,7 +18,7 @@ pub struct Sample {
     pub redis_cpu: Duration,
     pub p50: Duration,
     pub p99: Duration,
-    /// What the first request of each key came to, where a turn starts with those.
+    /// The figures of the first requests of all keys, if the turn starts with them.
     pub growth: Option<Growth>,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured: which contenders, on how many keys, how many requests at once, which quota.
+//! The scenarios: their contenders, keys, concurrency and quotas.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,35 +11,35 @@ use crate::redis_server::Server;
 use crate::sample::Sample;
 use crate::{http, replicas};
 
-/// How many turns each contender has.
+/// The number of turns of each contender.
 pub const ROUNDS: usize = 5;
 
-/// How long a turn is measured.
+/// The measured time of a turn.
 const TURN: Duration = Duration::from_millis(500);
 
-/// No key uses this up with its share of the load.
+/// A quota that no key exhausts with its share of the load.
 const SPREAD: Allowance = Allowance { burst: 60_000, every_ms: 100 };
 
-/// Not even a hot key uses this up.
+/// A quota that not even a hot key exhausts.
 const PLENTY: Allowance = Allowance { burst: 100_000_000, every_ms: 1 };
 
-/// One key does not use this up in a turn, and every window can count to it.
+/// A quota that one key does not exhaust in a turn, and that every window supports.
 const ENOUGH: Allowance = Allowance { burst: 2_000_000, every_ms: 1 };
 
-/// A hot key uses this up at once, and it does not replenish within a turn.
+/// A quota that a hot key exhausts at once, and that does not replenish within a turn.
 const SCARCE: Allowance = Allowance { burst: 1_000, every_ms: 3_600_000 };
 
-/// No key uses this up, and none expires within a turn.
+/// A quota that no key exhausts, and under which no key expires within a turn.
 const LASTING: Allowance = SCARCE;
 
-/// How a turn goes.
+/// Where a turn runs.
 #[derive(Clone, Copy)]
 enum Way {
     /// In this process.
     Loop,
     /// A server of its own, and wrk.
     Http,
-    /// As many processes on one Redis.
+    /// This number of processes on one Redis.
     Replicas(usize),
     /// In a process of its own: each key once, and then at random.
     Growth,
@@ -52,7 +52,7 @@ pub struct Scenario {
     concurrency: usize,
     keys: usize,
     allowance: Allowance,
-    /// Whether more is asked for than is allowed.
+    /// Whether the load exceeds the quota.
     is_scarce: bool,
     /// The contender that the others are compared with, if not the fastest peer.
     compared_with: Option<&'static str>,
@@ -64,16 +64,16 @@ pub struct Outcome {
     pub name: String,
     pub side: Side,
     pub samples: Vec<Sample>,
-    /// The most requests that may be allowed in a round, if more are asked for.
+    /// The most requests that may be allowed in a round, if the load exceeds the quota.
     pub quota: Option<u64>,
 }
 
-/// How long a run is.
+/// The length of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// For the record.
+    /// All rounds, for the published results.
     Full,
-    /// One short round, to see that everything works.
+    /// One short round, to verify that everything works.
     Short,
 }
 
@@ -114,7 +114,7 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
-/// The contender of this name, from whichever scenario has it.
+/// The contender of this name, from any scenario.
 pub fn contender(name: &str) -> Option<Contender> {
     all().iter().flat_map(|it| (it.contenders)()).find(|it| it.name == name)
 }
@@ -183,7 +183,7 @@ impl Scenario {
         }
     }
 
-    /// Fails early where a program is missing that the scenario needs.
+    /// Verifies that the programs of the scenario are installed.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl Scenario {
         if matches!(self.way, Way::Http) { http::check().await } else { Ok(()) }
     }
 
-    /// About how long it takes.
+    /// The expected time.
     pub fn expected(&self) -> Duration {
         self.expected_turn() * (self.rounds * (self.contenders)().len()) as u32
     }
@@ -206,8 +206,8 @@ impl Scenario {
         }
     }
 
-    /// All contenders in turn, and that in several rounds: a disturbance of the machine disturbs
-    /// all of them.
+    /// Runs all contenders in turn, in several rounds: a disturbance of the machine affects all of
+    /// them.
     ///
     /// # Errors
     ///

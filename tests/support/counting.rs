@@ -1,4 +1,4 @@
-//! A store that counts its calls.
+//! A store that counts its calls, and can be unavailable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,7 +16,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// The number of calls since the last time this was called.
+    /// The number of calls since this was last read.
     pub fn asked(&self) -> u32 {
         self.asked.swap(0, Ordering::SeqCst)
     }

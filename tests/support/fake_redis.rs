@@ -1,4 +1,4 @@
-//! A server that talks like Redis and misbehaves where a test wants it to.
+//! A server that speaks the protocol of Redis, with replies that a test chooses.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +11,8 @@ pub struct FakeRedis {
 }
 
 impl FakeRedis {
-    /// Answers each command, its name in capitals and its arguments, with what `answer` makes of
-    /// it. `None` closes the connection.
+    /// Answers each command with the reply of `answer`, which gets its name in capitals and its
+    /// arguments. `None` closes the connection.
     pub fn start(
         answer: impl Fn(&str, &[Vec<u8>]) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
@@ -38,13 +38,13 @@ impl FakeRedis {
         format!("redis://limiter:hunter2@{}/", self.address())
     }
 
-    /// How many connections there were.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-/// What a healthy server answers while a store connects: nothing is missing.
+/// The replies of a healthy server while a store connects.
 pub fn greeting(command: &str, arguments: &[Vec<u8>]) -> Option<Vec<u8>> {
     Some(match (command, arguments.get(1).map(Vec::as_slice)) {
         ("PING", _) => b"+PONG\r\n".to_vec(),

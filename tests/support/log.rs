@@ -1,4 +1,4 @@
-//! What the crate logs on one thread.
+//! The crate's log events on one thread.
 
 use std::io::{self, Write};
 use std::mem;

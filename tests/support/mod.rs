@@ -1,12 +1,14 @@
-//! What tests share.
+//! Helpers that several test files share.
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod budget;
 pub mod counting;
 pub mod fake_redis;
 pub mod log;
 #[cfg(feature = "redis")]
 mod redis_server;
+pub mod requests;
 
 #[cfg(feature = "redis")]
 pub use self::redis_server::{RedisServer, free_port};

@@ -1,4 +1,4 @@
-//! A real redis-server for a test: started on a free port, stopped when dropped.
+//! A real redis-server, started on a free port and stopped when dropped.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tollgate::RedisStore;
 use tollgate::store::RedisStoreBuilder;
 
-/// How often another port is tried, if the free one is taken meanwhile.
+/// The number of ports to try, since another process may take a free one.
 const ATTEMPTS: usize = 10;
 
 pub struct RedisServer {
@@ -33,7 +33,7 @@ impl RedisServer {
             .unwrap_or_else(|| panic!("redis-server did not start on {ATTEMPTS} free ports"))
     }
 
-    /// Starts on a given port; `None` if the server does not come up there.
+    /// Starts on a given port; `None` if the server does not start.
     pub fn start_on(port: u16) -> Option<Self> {
         Self::start_on_with::<&str>(port, &[])
     }
@@ -71,26 +71,26 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// A store on it that is patient: a busy machine must not fail a test.
+    /// A store on it with a long deadline: a busy machine must not fail a test.
     pub fn store(&self) -> RedisStoreBuilder {
         RedisStore::builder().url(self.url()).deadline(Duration::from_secs(20))
     }
 
     pub fn client(&self) -> redis::Client {
-        redis::Client::open(self.url()).expect("the URL is one")
+        redis::Client::open(self.url()).expect("the URL is valid")
     }
 
-    /// A connection to look behind the store's back.
+    /// A connection of the test's own.
     pub fn connection(&self) -> redis::Connection {
         self.client().get_connection().expect("the server runs")
     }
 
-    /// Counts calls from now on: without those of a connection's greeting.
-    pub fn forget_calls(&self) {
+    /// Resets the counts of calls, which include those of a connection's greeting.
+    pub fn reset_calls(&self) {
         let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut self.connection()).unwrap();
     }
 
-    /// How often a command was called since the server started, or forgot.
+    /// The number of calls of a command since the server started, or since `reset_calls`.
     pub fn calls(&self, command: &str) -> u64 {
         let info: String =
             redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
@@ -100,13 +100,13 @@ impl RedisServer {
             .unwrap_or(0)
     }
 
-    /// Ends the server without a goodbye.
+    /// Kills the server.
     pub fn kill(&mut self) {
         self.process.kill().expect("the server can be killed");
         self.process.wait().expect("a child can be waited for");
     }
 
-    /// Stops the server from answering, or lets it go on: a hang that is not a closed connection.
+    /// Pauses or resumes the server. While it is paused, its connections stay open.
     pub fn pause(&self, paused: bool) {
         let signal = if paused { "-STOP" } else { "-CONT" };
         let status = Command::new("kill")

@@ -29,7 +29,7 @@ const USER: &str = "x-user";
 /// A burst, and the time between two units.
 type Allowance = (u32, Duration);
 
-/// Up to three digits are left, six digits, none.
+/// Remaining units of up to three digits, of six digits, and none.
 const HUNDREDS: Allowance = (900, Duration::from_micros(1));
 const PLENTY: Allowance = (1_000_000, Duration::from_secs(60));
 const SCARCE: Allowance = (1, Duration::from_secs(60));
@@ -106,7 +106,7 @@ impl KeyExtractor for User {
     }
 }
 
-/// One request after another, after as many that warm up.
+/// Sends requests one after another, after as many to warm up.
 async fn per_request<S, R>(mut service: S) -> f64
 where
     S: Service<Request<()>, Response = R, Error = Infallible>,

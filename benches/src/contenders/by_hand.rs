@@ -1,4 +1,4 @@
-//! What teams write by hand: a middleware function and one EVALSHA for each request.
+//! A limiter written by hand: a middleware function and one EVALSHA for each request.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};

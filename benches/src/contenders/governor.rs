@@ -1,4 +1,4 @@
-//! tower_governor, in memory: as it comes, and with headers, which tollgate always writes.
+//! tower_governor, in memory: with its defaults, and with headers, which tollgate always writes.
 
 use std::time::Duration;
 

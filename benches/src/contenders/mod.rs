@@ -32,14 +32,14 @@ pub struct Allowance {
     pub every_ms: u32,
 }
 
-/// What a limiter is built from.
+/// The settings of a limiter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub redis_url: String,
     pub allowance: Allowance,
 }
 
-/// What a contender is compared with, or as.
+/// The role of a contender in comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Tollgate,
@@ -158,12 +158,12 @@ fn fast_peers_on_redis() -> Vec<Contender> {
     vec![rate_tier::on_redis(), rate_limit_redis::on_redis(), by_hand::multiplexed()]
 }
 
-/// tollgate on Redis, and those peers that can keep up.
+/// tollgate on Redis, and the peers that sustain the load.
 pub fn fast_on_redis() -> Vec<Contender> {
     [vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)], fast_peers_on_redis()].concat_all()
 }
 
-/// Three limits in one check, and peers in three layers: for each user, each tenant, everybody.
+/// Three limits in one group, and peers in three layers: each user, each tenant, and all requests.
 pub fn three_limits_on_redis() -> Vec<Contender> {
     vec![
         tollgate::three_on_redis(),

@@ -55,7 +55,7 @@ async fn layer(setup: &Setup, whose: Whose) -> RateLimitLayer<Whose> {
     RateLimitLayer::builder()
         .conn(connection)
         .key_resolver(whose)
-        // It counts no higher.
+        // The greatest burst that it supports.
         .capacity(u16::try_from(burst).unwrap_or(u16::MAX))
         .emission_interval(Duration::from_millis(every_ms.into()))
         .timeout(Duration::from_secs(5))

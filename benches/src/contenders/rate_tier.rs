@@ -56,7 +56,7 @@ async fn on_redis_by(setup: &Setup, prefix: &str) -> TierLimitLayer {
 
 fn layer(setup: &Setup, storage: Option<RedisStorage>) -> TierLimitLayer {
     let Allowance { burst, every_ms } = setup.allowance;
-    // The greatest number it can count to, at the same rate.
+    // The greatest burst that it supports, at the same rate.
     let burst = burst.min(1_000_000_000);
     let window = Duration::from_millis(every_ms.into()) * burst;
     let mut tiers =

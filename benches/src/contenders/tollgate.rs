@@ -85,7 +85,7 @@ pub(super) fn without_deny_cache(algorithm: Algorithm) -> Contender {
     })
 }
 
-/// With blocks of units that are charged in advance, and spent in the process.
+/// With prefetched units.
 pub(super) fn prefetched() -> Contender {
     on_redis_as("tollgate, prefetched".to_owned(), |setup| async move {
         let limit = TOKEN_BUCKET.limit("user", setup.allowance);
@@ -95,7 +95,7 @@ pub(super) fn prefetched() -> Contender {
     })
 }
 
-/// The limits of a user, of a tenant and of everybody, in one check.
+/// The limits of a user, of a tenant and of all requests, in one group.
 pub(super) fn three_on_redis() -> Contender {
     on_redis_as("tollgate, three limits".to_owned(), |setup| async move {
         let by_user = Header::new(KEY).expect("the name is valid");

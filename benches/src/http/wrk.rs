@@ -12,7 +12,7 @@ use tokio::process::Command;
 /// The script, for a wrk that reads it from a file.
 const SCRIPT: &str = include_str!("users.lua");
 
-/// What the script prints; times in microseconds.
+/// The output of the script; times in microseconds.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Figures {
     pub requests: u64,

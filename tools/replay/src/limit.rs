@@ -1,11 +1,11 @@
-//! A limit as the test vectors and the command line write it.
+//! The format of limits in the test vectors and on the command line.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tollgate::Limit;
 
-/// A limit in the format of [`tollgate::Limit`], with `period_us` or `period`, and with `cells` for
-/// its sub-windows.
+/// A limit in the format of [`tollgate::Limit`]. `period_us` may replace `period`, and `cells` is
+/// the number of sub-windows.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub(crate) struct WireLimit(pub(crate) Limit);
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn sliding_window_has_cells() {
+    fn cells_are_the_sub_windows_of_a_sliding_window() {
         let json =
             r#"{"name":"api","algorithm":"sliding_window","limit":5,"period_us":9,"cells":3}"#;
         let quota = tollgate::Quota::new(5, std::time::Duration::from_micros(9));

@@ -11,14 +11,14 @@ usage: replay --limit JSON [--limit JSON ...] [--store memory|redis://...] [--su
 
   --limit JSON    a limit, as {\"name\":\"api\",\"algorithm\":\"gcra\",\"limit\":5,\"period\":\"15m\",\"burst\":5};
                   `period` has a unit, or is \"period_us\":900000000; several are one group
-  --store STORE   memory (the default), or the URL of a Redis; what is replayed there is kept
-                  under keys of this run's own, which expire an hour after their time
+  --store STORE   memory (the default), or the URL of a Redis; each run has keys of its own
+                  there, which expire an hour after their time
   --summary       print totals instead of each decision
 
 a check, one a line: {\"at_us\":0,\"op\":\"charge\",\"key\":\"k\",\"cost\":1}
   op is charge (the default), peek, refund or reset; key is empty and cost is 1 by default;
   \"limit\":{...} replaces the limit of its name from that line on;
-  a refund has \"receipt\":{\"at_us\":0,\"cost\":1}, the time and the cost of the charge it takes back
+  a refund has \"receipt\":{\"at_us\":0,\"cost\":1}, the time and the cost of the refunded charge
 ";
 
 #[derive(Debug, PartialEq)]
@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_enough() {
+    fn limit_is_the_only_required_option() {
         let options = parse(&["--limit", A]).unwrap().unwrap();
         assert_eq!((options.store, options.summary), (StoreKind::Memory, false));
     }
 
     #[test]
-    fn help_needs_nothing_else() {
+    fn help_needs_no_other_option() {
         for help in ["--help", "-h"] {
             assert_eq!(parse(&[help]), Ok(None));
         }

@@ -1,4 +1,4 @@
-//! Checks one after another, on a clock that shows their times.
+//! Runs checks one after another, on a clock set to their times.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -57,7 +57,7 @@ fn replace(limits: &mut [Limit], limit: &Limit) -> Result<(), String> {
 }
 
 async fn connect(url: &str, clock: &ManualClock) -> Result<RedisStore, Box<dyn Error>> {
-    // What an earlier run left must not count.
+    // Keys of an earlier run must not count.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let prefix = format!("replay-{}-{}", std::process::id(), now.as_micros());
     let builder = RedisStore::builder().url(url).prefix(prefix).clock(clock.clone());
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_replaces_the_one_of_its_name() {
+    fn limit_replaces_the_one_of_its_name() {
         let mut limits = [limit("a", 1), limit("b", 2)];
         replace(&mut limits, &limit("b", 3)).unwrap();
         assert_eq!(limits, [limit("a", 1), limit("b", 3)]);

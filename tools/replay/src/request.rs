@@ -1,4 +1,4 @@
-//! A line of input: a check, and what changes with it.
+//! A line of input: a check, and a limit that may change with it.
 
 use serde::Deserialize;
 use tollgate::decision::Receipt;
@@ -39,7 +39,7 @@ enum Operation {
     Reset,
 }
 
-/// The charge that a refund takes back.
+/// The refunded charge.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WireReceipt {
@@ -50,7 +50,7 @@ struct WireReceipt {
 impl Request {
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let request: Self = serde_json::from_str(line).map_err(|error| {
-            // It is always line 1 of the line.
+            // Each line is parsed alone, so the parser always reports line 1.
             error.to_string().replace(" at line 1 column", ", at column")
         })?;
         if request.at_us > LATEST_US {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_enough() {
+    fn time_is_the_only_required_field() {
         let request = Request::parse(r#"{"at_us":7}"#).unwrap();
         assert_eq!((request.at_us, request.op(), request.cost), (7, Op::Charge, 1));
         assert_eq!((request.key.as_str(), request.receipt()), ("", None));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_their_names() {
+    fn operations_are_parsed_by_name() {
         for (name, op) in [
             ("charge", Op::Charge),
             ("peek", Op::Peek),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_has_a_receipt() {
+    fn refund_has_a_receipt() {
         let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
         assert_eq!(Request::parse(line).unwrap().receipt(), Some(Receipt::new(7, 3)));
     }

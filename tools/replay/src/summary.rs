@@ -13,19 +13,23 @@ const SECOND_US: u64 = 1_000_000;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Summary {
     checks: u64,
-    admitted: u64,
-    refused: u64,
+    #[serde(rename = "admitted")]
+    allowed: u64,
+    #[serde(rename = "refused")]
+    denied: u64,
     peak_rate: Peak,
     keys: BTreeMap<String, Totals>,
-    /// When units were allowed, and how many.
+    /// The allowed units, with their times.
     #[serde(skip)]
     charges: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Totals {
-    admitted: u64,
-    refused: u64,
+    #[serde(rename = "admitted")]
+    allowed: u64,
+    #[serde(rename = "refused")]
+    denied: u64,
 }
 
 /// The most units that were allowed in any second, of all keys.
@@ -41,14 +45,14 @@ impl Summary {
         self.checks += 1;
         let totals = self.keys.entry(charge.key.clone()).or_default();
         if allowed {
-            self.admitted += 1;
-            totals.admitted += 1;
+            self.allowed += 1;
+            totals.allowed += 1;
             // A delayed check counts when it leaves.
-            let leaves = charge.at_us + delay.as_micros() as u64;
-            self.charges.push((leaves, charge.cost.into()));
+            let leaves_at = charge.at_us + delay.as_micros() as u64;
+            self.charges.push((leaves_at, charge.cost.into()));
         } else {
-            self.refused += 1;
-            totals.refused += 1;
+            self.denied += 1;
+            totals.denied += 1;
         }
     }
 
@@ -108,9 +112,9 @@ mod tests {
             summary.count(&charge, allowed, Duration::from_micros(delay_us));
         }
         let summary = summary.finish();
-        assert_eq!((summary.checks, summary.admitted, summary.refused), (4, 3, 1));
-        assert_eq!(summary.keys["a"], Totals { admitted: 2, refused: 1 });
-        assert_eq!(summary.keys["b"], Totals { admitted: 1, refused: 0 });
+        assert_eq!((summary.checks, summary.allowed, summary.denied), (4, 3, 1));
+        assert_eq!(summary.keys["a"], Totals { allowed: 2, denied: 1 });
+        assert_eq!(summary.keys["b"], Totals { allowed: 1, denied: 0 });
         assert_eq!(summary.peak_rate, Peak { units_per_second: 4, from_us: 2_000_000 });
     }
 }

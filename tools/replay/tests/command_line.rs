@@ -1,4 +1,4 @@
-//! The command line, its errors, and the summary.
+//! The options, the errors and the summary of the program.
 
 mod support;
 
@@ -15,7 +15,7 @@ const QUEUE: &str =
     r#"{"name":"api","algorithm":"leaky_bucket","limit":1,"period":"1s","burst":2}"#;
 
 #[test]
-fn help_says_what_the_options_are() {
+fn help_lists_the_options() {
     let output = replay(&["--help"], "");
     assert!(output.success);
     for option in ["--limit", "--store", "--summary", "at_us"] {
@@ -44,7 +44,7 @@ fn each_line_is_answered_before_the_next_is_read() {
 }
 
 #[test]
-fn errors_say_the_line_and_follow_what_was_answered() {
+fn errors_name_the_line_and_follow_earlier_answers() {
     for (line, reason) in [
         ("no json", "line 3: expected ident, at column 2"),
         (

@@ -1,4 +1,4 @@
-//! The program against the test vectors, on both stores: it prints what they expect.
+//! The program prints the expected answers of the test vectors, on both stores.
 
 #[path = "../../../tests/support/redis_server.rs"]
 mod redis_server;
@@ -29,8 +29,7 @@ fn vectors() -> Vec<(String, Vec<Value>)> {
     vectors
 }
 
-/// Replays a vector as an author of another implementation would: its lines without what they
-/// expect, under its limits.
+/// Replays the checks of a vector under its limits, without the expected answers.
 fn replay_vector(lines: &[Value], store: &str) -> Output {
     let (about, checks) = lines.split_first().unwrap();
     let mut arguments = vec!["--store".to_owned(), store.to_owned()];
@@ -60,11 +59,11 @@ fn assert_expected_on(store: &str) {
 }
 
 #[test]
-fn vectors_are_answered_as_expected_in_memory() {
+fn vectors_have_the_expected_answers_in_memory() {
     assert_expected_on("memory");
 }
 
 #[test]
-fn vectors_are_answered_as_expected_on_redis() {
+fn vectors_have_the_expected_answers_on_redis() {
     assert_expected_on(&RedisServer::start().url());
 }

@@ -1,4 +1,5 @@
-//! `Prefetch` stores on one Redis, as the replicas of a service have them.
+//! Prefetching on a real Redis: replicas that share a limit, refunds of unspent units, and an
+//! outage.
 #![cfg(feature = "redis")]
 
 mod support;
@@ -12,7 +13,7 @@ use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
 use self::support::RedisServer;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A replica of a service, with a Redis connection of its own.
 struct Replica {
@@ -23,9 +24,9 @@ struct Replica {
 impl Replica {
     async fn start(server: &RedisServer, limit: &Limit) -> Self {
         let redis = server.store().connect().await.unwrap();
-        // As long as can be: a slow machine must not make a block stale.
-        let leased = Prefetch::builder(redis).limit(limit).max_age(Duration::from_secs(10));
-        let store = leased.build().unwrap();
+        // The longest `max_age`: a slow machine must not make a block stale.
+        let prefetch = Prefetch::builder(redis).limit(limit).max_age(Duration::from_secs(10));
+        let store = prefetch.build().unwrap();
         Self { limiter: RateLimiter::new(store.clone()), store }
     }
 
@@ -70,7 +71,7 @@ async fn used(server: &RedisServer, limit: &Limit) -> u64 {
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it ends in a minute")
+    tokio::time::timeout(TIMEOUT, future).await.expect("it ends in a minute")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,7 +82,7 @@ async fn replicas_on_one_redis_allow_exactly_the_limit_together() {
         replicas.push(Replica::start(&server, &limit).await);
     }
     let (mut allowed, mut prefetched) = (0, 0);
-    // A replica may be denied what another holds: that is spent in a later round.
+    // A replica may be denied while another holds units: those are spent in a later round.
     let spend_all = async {
         while allowed < limit.quota().capacity() {
             let mut spending = JoinSet::new();
@@ -110,7 +111,7 @@ async fn replicas_on_one_redis_allow_exactly_the_limit_together() {
 }
 
 #[tokio::test]
-async fn release_and_the_last_handle_give_the_block_back_to_redis() {
+async fn release_and_drop_refund_the_block_on_redis() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
     let replica = Replica::start(&server, &limit).await;
     let mut allowed = in_time(replica.heat(&limit)).await;
@@ -120,12 +121,12 @@ async fn release_and_the_last_handle_give_the_block_back_to_redis() {
 
     allowed += in_time(replica.heat(&limit)).await;
     drop(replica);
-    // A task gives the units back: it may still be running.
+    // A background task refunds the units.
     in_time(async { while used(&server, &limit).await != allowed {} }).await;
 }
 
 #[tokio::test]
-async fn without_redis_only_prefetched_units_are_allowed_and_with_it_checks_heal() {
+async fn outage_allows_only_prefetched_units_until_redis_returns() {
     let (mut server, limit) = (RedisServer::start(), per_day(10_000));
     let replica = Replica::start(&server, &limit).await;
     let mut allowed = in_time(replica.heat(&limit)).await;
@@ -145,17 +146,17 @@ async fn without_redis_only_prefetched_units_are_allowed_and_with_it_checks_heal
     };
     let error = in_time(spend_block).await;
     assert!(error.is_unavailable(), "{error}");
-    assert_eq!(allowed, charged, "what was charged can be spent, and nothing else");
+    assert_eq!(allowed, charged, "only prefetched units can be spent");
     let error = replica.limiter.check(&limit, &Key::global()).await.unwrap_err();
     assert!(error.is_unavailable(), "{error}");
 
     let _server = RedisServer::start_on(server.port()).expect("the port is free again");
     // Attempts to connect are spaced out.
-    let heal = async {
+    let recover = async {
         while replica.limiter.check(&limit, &Key::global()).await.is_err() {
             yield_now().await;
         }
     };
-    in_time(heal).await;
+    in_time(recover).await;
     in_time(replica.heat(&limit)).await;
 }

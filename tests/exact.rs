@@ -1,4 +1,4 @@
-//! Replicas that race for one key get exactly the limit, all together.
+//! Replicas that race for one key allow exactly the limit together, under every algorithm.
 
 #![cfg(feature = "redis")]
 
@@ -17,11 +17,11 @@ const TASKS: usize = 32;
 const CHECKS: usize = 20;
 const ROUNDS: usize = 5;
 
-/// Less than what is asked for in a round: 4 * 32 * 20 = 2,560.
+/// Less than a round checks: 4 * 32 * 20 = 2,560.
 const LIMIT: u64 = 1_000;
 
 fn limits() -> [Limit; 6] {
-    // Nothing comes back while the test runs.
+    // Nothing replenishes while the test runs.
     let quota = Quota::per_day(LIMIT);
     [
         Limit::token_bucket("token_bucket", quota).unwrap(),
@@ -33,15 +33,15 @@ fn limits() -> [Limit; 6] {
     ]
 }
 
-/// One replica: started by the test below, in a process of its own.
+/// One replica in a process of its own, started by the test below.
 #[test]
-#[ignore = "it is a part of the test below, which starts it"]
+#[ignore = "a process that the test below starts"]
 fn replica() {
-    let url = env::var("REPLICA_REDIS_URL").expect("it is started by the test below");
-    let key = Key::new(env::var("REPLICA_KEY").expect("it is started by the test below"));
+    let url = env::var("REPLICA_REDIS_URL").expect("set by the test below");
+    let key = Key::new(env::var("REPLICA_KEY").expect("set by the test below"));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        // Patient: a busy machine must not fail a check.
+        // A long deadline: a busy machine must not fail a check.
         let store = RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
         let limiter = RateLimiter::new(store.connect().await.unwrap());
         for limit in limits() {
@@ -49,22 +49,22 @@ fn replica() {
             for _ in 0..TASKS {
                 let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
                 tasks.spawn(async move {
-                    let mut admitted = 0;
+                    let mut allowed = 0;
                     for _ in 0..CHECKS {
                         let decision = limiter.check(&limit, &key).await.unwrap();
-                        admitted += usize::from(decision.allowed());
+                        allowed += usize::from(decision.allowed());
                     }
-                    admitted
+                    allowed
                 });
             }
-            let admitted: usize = tasks.join_all().await.into_iter().sum();
-            println!("admitted {} {admitted}", limit.name());
+            let allowed: usize = tasks.join_all().await.into_iter().sum();
+            println!("allowed {} {allowed}", limit.name());
         }
     });
 }
 
 #[test]
-fn four_processes_of_32_tasks_admit_exactly_the_limit_every_time() {
+fn racing_replicas_allow_exactly_the_limit() {
     let server = RedisServer::start();
     for round in 0..ROUNDS {
         let replicas: Vec<_> = (0..PROCESSES)
@@ -87,7 +87,7 @@ fn four_processes_of_32_tasks_admit_exactly_the_limit_every_time() {
             })
             .collect();
         for limit in limits() {
-            let start = format!("admitted {} ", limit.name());
+            let start = format!("allowed {} ", limit.name());
             let each: Vec<u64> = outputs
                 .iter()
                 .flat_map(|output| output.lines())
