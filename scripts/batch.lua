@@ -20,7 +20,7 @@ local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 local keys, request, unpack_from = KEYS, ARGV[1], struct.unpack
 local read, write = include('stored')
 
-local limits, all_are_whole = {}, true
+local limits, all_read_whole = {}, true
 local count
 count, at = unpack_from('>I2', request, at)
 for l = 1, count do
@@ -28,14 +28,14 @@ for l = 1, count do
   local limit = {}
   algorithm, limit.p1, limit.p2, limit.p3, limit.p4, at = unpack_from(LIMIT, request, at)
   limit.charge, limit.new_budget, limit.head_size = include(algorithm)
-  all_are_whole = all_are_whole and not limit.head_size
+  all_read_whole = all_read_whole and not limit.head_size
   limits[l] = limit
 end
 
--- What is stored, by the number of the key: false if nothing is, nil if it was not read yet.
--- Algorithms that first need only the head of a value read it later.
+-- The stored values by key number: false if there is none, nil if it is not read yet. Algorithms
+-- that first need only the head of a value read it later.
 local values = {}
-if all_are_whole and keys[2] then
+if all_read_whole and keys[2] then
   values = redis.call('MGET', unpack(keys))
   local missing = {}
   for k = 1, #keys do
@@ -66,7 +66,7 @@ local function answer(status, remaining, retry_after, reset_after, delay)
   end
 end
 
--- What the fast path does not decide.
+-- The slow path, included on first use.
 local decide, write_changes
 
 local last = #request

@@ -58,8 +58,8 @@ local function keep(k, value, ends_at, old_end, is_head)
   values[k], ends[k], is_head_of[k] = value, ends_at or 0, is_head
 end
 
--- Answers identical charges of a budget in short: what is left, divided by the cost, says how many
--- fit, and together they leave the state that they leave one by one. Returns whether it could.
+-- Answers identical charges of a budget in short. The remaining units divided by the cost are the
+-- number allowed, and one charge of their sum leaves the same state. Returns whether it could.
 local function charge_in_short(times, k, l, cost)
   local budget, unreadable = load(k, l)
   local slack = 0

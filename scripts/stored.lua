@@ -1,4 +1,4 @@
--- Reads and writes what is stored under a key.
+-- Reads and writes the value of a key.
 
 -- Returns the value, or its first `head_size` bytes; false if there is none. A key of another type
 -- than a string counts as an empty value, which every algorithm finds unreadable. Any other error,
@@ -18,10 +18,9 @@ local function read(key, head_size)
   return redis.call('GET', key)
 end
 
--- Stores a value that matters until `ends_at`. false: deletes the key. nil: changes nothing.
--- `old_end`: if the stored value is as long as the new one, the time until which that matters.
--- `is_head`: the value is only the head of what is stored. `grace`: for how many ms longer the key
--- lives.
+-- Stores a value that expires at `ends_at`. false: deletes the key. nil: changes nothing.
+-- `old_end`: when the stored value expires, if it is as long as the new one. `is_head`: the value
+-- is only the head of the stored one. `grace`: the key lives so many ms longer.
 local function write(key, value, ends_at, old_end, is_head, now, grace)
   if not value then
     if value == false then redis.call('DEL', key) end
@@ -34,7 +33,7 @@ local function write(key, value, ends_at, old_end, is_head, now, grace)
   if keeps_expiry or is_head then
     -- '0': an argument that is a number takes Redis longer to format.
     redis.call('SETRANGE', key, '0', value)
-    -- Under a time set by hand the server's expiry goes on: it is put off.
+    -- With a manual clock, extend the TTL: it follows the server's time.
     if keeps_expiry and grace == 0 then return end
   end
   local ttl = string.format('%d', math.max(math.ceil((expires_at - now) / 1000), 1) + grace)

@@ -17,11 +17,20 @@ mod telemetry;
 pub use http::RateLimitLayer;
 pub use limiter::RateLimiter;
 pub use nouns::{Check, ConfigError, Decision, Error, Key, Limit, Quota};
+#[doc(inline)]
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
+#[doc(inline)]
 pub use store::RedisStore;
 
-/// Clocks to set by hand, for tests and dry runs.
+/// Time in tests and dry runs.
+///
+/// Two clocks can be controlled:
+///
+/// - The embedded store reads tokio's clock. In `#[tokio::test(start_paused = true)]`,
+///   `tokio::time::advance` and `sleep` refill its budgets at once.
+/// - A [`ManualClock`](clock::ManualClock) sets the time of a store by hand, forwards and backwards:
+///   [`MemoryStore::with_clock`], and `RedisStore::builder().clock(...)`.
 pub mod clock {
     pub use crate::nouns::ManualClock;
 }
@@ -32,6 +41,17 @@ pub mod decision {
 }
 
 /// Keys, and the extractors that take them from requests.
+///
+/// | extractor | key |
+/// |---|---|
+/// | `Extension` | a value in the request's extensions, such as a user id |
+/// | `PeerIp`, `PeerNetwork` | the peer's address |
+/// | `Header` | a header that a gateway sets |
+/// | `Route` | method and path template of the matched route (feature `axum`) |
+/// | `Global` | one key for all requests |
+/// | `from_fn` | a closure |
+///
+/// `KeyExtractor::and` joins two keys, `KeyExtractor::or` falls back to another.
 pub mod key {
     #[cfg(feature = "axum")]
     pub use crate::http::Route;
@@ -44,6 +64,11 @@ pub mod key {
 }
 
 /// The tower layer, its settings, and its responses.
+///
+/// Start with [`RateLimitLayer`]. Of the others, its methods need
+/// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](layer::OnStoreFailure),
+/// [`ResetFormat`](layer::ResetFormat), and [`Rejection`](layer::Rejection) with its
+/// [`Reason`](layer::Reason).
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{

@@ -282,3 +282,19 @@ async fn denied_group_reports_the_deciding_limit_and_its_budget() {
     assert!(decision.verdicts().contains(decision.deciding()));
     assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), 100);
 }
+
+#[tokio::test(start_paused = true)]
+async fn limit_with_the_longest_delay_denies_a_group_that_would_be_late() {
+    let limiter = RateLimiter::in_memory();
+    let queue = Limit::leaky_bucket("queue", Quota::per_second(1).burst(50)).unwrap();
+    let tight = Limit::gcra("tight", Quota::per_second(1)).unwrap();
+    let key = Key::new("k");
+    limiter.check_n(&queue, &key, 10).await.unwrap();
+    let group = [Check::new(&tight, &key), Check::new(&queue, &key)];
+    let decision = limiter.acquire_all(&group, 1_000 * MS).await.unwrap();
+    assert!(!decision.allowed());
+    assert_eq!(decision.limit().name(), "queue");
+    assert_eq!(decision.retry_after(), Some(9_000 * MS));
+    assert_eq!(decision.verdicts()[1], *decision.deciding());
+    assert!(decision.receipts().all(|receipt| receipt.is_none()));
+}

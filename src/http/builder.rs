@@ -10,9 +10,10 @@ use super::policy::{KeyedLimit, Policy};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit};
+use crate::nouns::{ConfigError, Limit, MAX_GROUP};
 
-/// A layer that has no key yet. Finish it with [`key`](Self::key).
+/// A layer that has no key yet. Finish it with [`key`](Self::key); settings such as the cost come
+/// after that.
 ///
 /// It does not limit anything. The compiler says so where it is used as a layer:
 ///
@@ -81,14 +82,17 @@ impl RateLimitLayerBuilder {
         Self { limiter, limits: Vec::new() }
     }
 
-    /// Adds a limit, under a key of its own. A request costs 1 unit, or what
-    /// [`RateLimitLayer::cost`] says.
+    /// Adds a limit, under a key of its own. A request costs 1 unit, or the cost set by
+    /// [`RateLimitLayer::cost`].
     pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Self {
         self.add(KeyedLimit::new(limit, key, None))
     }
 
     /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
     /// tokens under another, in one check.
+    ///
+    /// The headers report the limit with the fewest units left, whatever its unit is. The
+    /// [verdicts](crate::Decision::verdicts) have every limit.
     ///
     /// ```
     /// use http::request::Parts;
@@ -130,11 +134,17 @@ impl RateLimitLayerBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no limit, if two limits have one name, or if this limiter has
+    /// Returns an error if there are no limits or more than 255, if two limits have one name, or if this limiter has
     /// another quota of that name.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         if self.limits.is_empty() {
             return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));
+        }
+        if self.limits.len() > MAX_GROUP {
+            return Err(ConfigError::new(format!(
+                "the layer has {} limits; use at most {MAX_GROUP}",
+                self.limits.len()
+            )));
         }
         for (i, keyed) in self.limits.iter().enumerate() {
             if self.limits[..i].iter().any(|other| other.limit.name() == keyed.limit.name()) {

@@ -10,14 +10,14 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::ResponseBody;
-use super::settings::Report;
+use super::conclusion::Report;
 use super::waiting::{Next, Waiting};
 
 pin_project! {
     /// The response of [`RateLimit`](crate::layer::RateLimit).
     ///
     /// A request is decided, waits out the decision's delay, if it has one, and is forwarded.
-    /// Dropped before that, the inner service never sees it.
+    /// If it is dropped before that, the request is not forwarded.
     ///
     /// While it waits, for a decision or for its delay, it does not hold the inner service ready.
     /// It waits for the service again before it calls it.
@@ -75,8 +75,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         let output = ready!(state.as_mut().poll(cx));
-        // What the response's future held is for others, even if this one is kept. Polled again,
-        // it finds nothing to take, and stays pending.
+        // Drop the inner future now, so that its resources are free even if this one is kept.
+        // Polled again, this one stays pending.
         state.set(State::Answered { response: None });
         Poll::Ready(output)
     }

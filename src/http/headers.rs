@@ -5,14 +5,14 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
-use super::number::{number, time};
+use super::number::{number, repeated};
 use crate::nouns::Decision;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// The format of `X-RateLimit-Reset`, the time when the budget is full again. Either is rounded up.
+/// The format of `X-RateLimit-Reset`, the time when the budget is full again. Both are rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetFormat {
@@ -25,7 +25,7 @@ pub enum ResetFormat {
 /// The budget that a response reports.
 #[derive(Clone)]
 pub(super) struct BudgetHeaders {
-    capacity: HeaderValue,
+    capacity: u64,
     remaining: u64,
     reset: Reset,
 }
@@ -35,18 +35,18 @@ pub(super) struct BudgetHeaders {
 enum Reset {
     /// In seconds since the Unix epoch, by the store's clock.
     At(u64),
-    /// So long after that moment.
+    /// This duration after this instant.
     After(Duration, Instant),
 }
 
 impl BudgetHeaders {
-    /// The headers of a decision that was made just now, by a limit of that capacity.
-    pub(super) fn new(decision: &Decision, capacity: HeaderValue, format: ResetFormat) -> Self {
+    /// The headers of a decision that was made just now.
+    pub(super) fn new(decision: &Decision, format: ResetFormat) -> Self {
         let reset = match format {
             ResetFormat::DeltaSeconds => Reset::After(decision.reset_after(), Instant::now()),
             ResetFormat::EpochSeconds => Reset::At(decision.resets_at().div_ceil(1_000_000)),
         };
-        Self { capacity, remaining: decision.remaining(), reset }
+        Self { capacity: decision.capacity(), remaining: decision.remaining(), reset }
     }
 
     /// Writes the headers. A header that does not fit into a full map is left out.
@@ -55,9 +55,9 @@ impl BudgetHeaders {
             Reset::At(seconds) => seconds,
             Reset::After(duration, since) => seconds(duration.saturating_sub(since.elapsed())),
         };
-        set(headers, LIMIT, self.capacity);
+        set(headers, LIMIT, repeated(self.capacity));
         set(headers, REMAINING, number(self.remaining));
-        set(headers, RESET, time(reset));
+        set(headers, RESET, repeated(reset));
     }
 
     /// Writes the headers, unless they report a tighter budget already: that of a layer closer to

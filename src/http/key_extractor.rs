@@ -127,7 +127,7 @@ impl MissingKey {
         self
     }
 
-    pub(crate) fn logged(&self) -> &str {
+    pub(super) fn logged(&self) -> &str {
         self.detail.as_deref().unwrap_or(&self.reason)
     }
 }

@@ -41,7 +41,7 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// 1. A request that a [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight
 ///    requests, unless [`limit_preflight`](Self::limit_preflight) is set.
 /// 2. The key is extracted. There is no default: a layer cannot be built without a key. A request
-///    without a key is rejected with 400, or as [`on_missing_key`](Self::on_missing_key) says.
+///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
 ///    and a line of text. A request whose [cost](Self::cost) is above the capacity is answered with
@@ -55,8 +55,8 @@ use crate::nouns::{ConfigError, Limit, Quota};
 ///    [`X-RateLimit-Reset`](Self::reset_format). The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
 ///    see [`insert_decision`](Self::insert_decision).
-/// 7. When the store is unavailable, the request is forwarded without rate limit headers, or as
-///    [`on_store_failure`](Self::on_store_failure) says. An event reports it.
+/// 7. When the store is unavailable, the request is forwarded without rate limit headers, unless
+///    [`on_store_failure`](Self::on_store_failure) is set. An event reports it.
 ///
 /// # Several layers
 ///
@@ -64,8 +64,9 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// name, and the same key. Stacked layers are decided one after another, the outer one first. A
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
 /// the limits into [one layer](Self::builder). Of stacked layers, the headers report the tightest
-/// budget, and so does the decision in the extensions. Its receipt is that layer's: to refund a
-/// request, put all limits into one layer.
+/// budget. The decision in the extensions is the tightest of the layers with
+/// [`insert_decision`](Self::insert_decision). With stacked layers it has the receipt of that one
+/// layer only. To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
 /// layer expose `Retry-After` and `X-RateLimit-*`. Put it inside authentication if the key is a

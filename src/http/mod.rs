@@ -2,6 +2,7 @@
 
 mod body;
 mod builder;
+mod conclusion;
 mod extract;
 mod future;
 mod headers;

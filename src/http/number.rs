@@ -23,19 +23,23 @@ pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_bytes(digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
+/// How many repeated numbers a thread keeps.
+const KEPT: usize = 8;
+
 thread_local! {
-    static LAST_TIME: RefCell<(u64, HeaderValue)> =
-        const { RefCell::new((0, HeaderValue::from_static("0"))) };
+    static REPEATED: RefCell<[(u64, HeaderValue); KEPT]> =
+        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; KEPT]) };
 }
 
-/// A time in seconds. Most responses of one second report the same time: it is rendered once for
-/// each thread.
-pub(super) fn time(seconds: u64) -> HeaderValue {
-    LAST_TIME.with_borrow_mut(|(last, value)| {
-        if *last != seconds {
-            (*last, *value) = (seconds, number(seconds));
+/// A number that many responses repeat: a capacity, or a time in seconds. It is rendered once for
+/// each thread. Threads share no value: a shared reference count is slower than an allocation.
+pub(super) fn repeated(it: u64) -> HeaderValue {
+    REPEATED.with_borrow_mut(|repeated| {
+        let slot = &mut repeated[it as usize % KEPT];
+        if slot.0 != it {
+            *slot = (it, number(it));
         }
-        value.clone()
+        slot.1.clone()
     })
 }
 
@@ -47,8 +51,8 @@ mod tests {
     fn number_is_written_in_decimal() {
         for it in (0..=1_100).chain([u64::MAX, u64::MAX - 64, 64_000, 1_790_000_000]) {
             assert_eq!(number(it), it.to_string());
-            assert_eq!(time(it), it.to_string());
-            assert_eq!(time(it), it.to_string(), "the second time");
+            assert_eq!(repeated(it), it.to_string());
+            assert_eq!(repeated(it), it.to_string(), "the second time");
         }
     }
 }

@@ -4,9 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{Method, StatusCode, header};
 
-use super::number::number;
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 use crate::telemetry::{self, Throttle};
@@ -17,7 +16,8 @@ use crate::telemetry::{self, Throttle};
 pub enum OnMissingKey {
     /// The request is rejected with this status.
     Reject(StatusCode),
-    /// The limit whose key is missing is skipped. The layer's other limits decide.
+    /// The limit whose key is missing is skipped. The layer's other limits decide. If none is left,
+    /// the request is not limited.
     SkipLimit,
 }
 
@@ -31,14 +31,11 @@ pub(super) struct KeyedLimit {
     pub(super) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
     pub(super) cost: Option<Cost>,
-    /// The limit's capacity, as a header.
-    pub(super) capacity: HeaderValue,
 }
 
 impl KeyedLimit {
     pub(super) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
-        let capacity = number(limit.quota().capacity());
-        Self { limit, key: Arc::new(key), cost, capacity }
+        Self { limit, key: Arc::new(key), cost }
     }
 }
 
@@ -62,7 +59,7 @@ pub(super) enum Question {
     Unlimited,
     /// Whether these checks are allowed, as one group.
     Checks(Checks),
-    /// Nothing: the request has no key under this limit, and is to be rejected.
+    /// Nothing: the request has no key for this limit and is rejected.
     MissingKey { limit: Limit, missing: MissingKey, status: StatusCode },
 }
 
@@ -99,12 +96,9 @@ impl Policy {
                     checks.push(check, self.limits.len());
                 }
                 Err(missing) => {
-                    telemetry::missing_key(
-                        &self.events,
-                        &keyed.limit,
-                        &missing,
-                        self.on_missing_key,
-                    );
+                    let rejected = matches!(self.on_missing_key, OnMissingKey::Reject(_));
+                    let (limit, reason) = (&keyed.limit, missing.logged());
+                    telemetry::missing_key(&self.events, limit, reason, rejected);
                     if let OnMissingKey::Reject(status) = self.on_missing_key {
                         return Question::MissingKey {
                             limit: keyed.limit.clone(),

@@ -22,6 +22,7 @@ use crate::nouns::{Decision, Limit};
 /// | [`StoreUnavailable`](Self::StoreUnavailable) | 503 |
 /// | [`Overloaded`](Self::Overloaded) | 503 |
 /// | [`StoreFull`](Self::StoreFull) | 503 |
+/// | [`Misconfigured`](Self::Misconfigured) | 500 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -37,6 +38,9 @@ pub enum Reason {
     Overloaded,
     /// The store has no room for one more budget.
     StoreFull,
+    /// The store can never decide the layer's limits: a mistake of the application, such as a wrapper
+    /// of a store that does not pass [`check_limits`](crate::store::Store::check_limits) on.
+    Misconfigured,
 }
 
 /// A request that a layer rejects, for
@@ -72,7 +76,7 @@ impl<'a> Rejection<'a> {
         self.decision
     }
 
-    /// What the key extractor said, if there is no key.
+    /// The key extractor's error, if there is no key.
     #[must_use]
     pub fn missing_key(&self) -> Option<&'a MissingKey> {
         self.missing_key.map(|(_, missing)| missing)
@@ -165,7 +169,11 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let rejection = Rejection { reason, decision: None, missing_key: None, request };
-        self.respond(&rejection, StatusCode::SERVICE_UNAVAILABLE, |_| {})
+        let status = match reason {
+            Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        self.respond(&rejection, status, |_| {})
     }
 
     fn respond<B>(

@@ -8,9 +8,10 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::ResponseBody;
+use super::conclusion::Conclusion;
 use super::future::ResponseFuture;
 use super::policy::Question;
-use super::settings::{Outcome, Settings};
+use super::settings::Settings;
 use super::waiting::Waiting;
 use crate::nouns::Op;
 
@@ -63,12 +64,12 @@ where
             return ResponseFuture::waiting(waiting);
         };
         let decision = match self.settings.conclude(&decided) {
-            Outcome::Allow(decision) => decision,
-            Outcome::FailOpen => {
+            Conclusion::Allow(decision) => decision,
+            Conclusion::FailOpen => {
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
             }
-            Outcome::Reject(rejected) => {
+            Conclusion::Reject(rejected) => {
                 self.release_inner();
                 return ResponseFuture::answered(self.settings.reject(rejected, &parts));
             }

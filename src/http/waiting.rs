@@ -11,7 +11,8 @@ use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use super::ResponseBody;
-use super::settings::{Outcome, Report, Settings};
+use super::conclusion::{Conclusion, Report};
+use super::settings::Settings;
 use crate::store::Answer;
 
 pub(super) struct Waiting<S, ReqBody> {
@@ -32,13 +33,13 @@ enum Stage {
     Preparing,
 }
 
-/// What follows, or the inner service's error.
+/// The next step, or the inner service's error.
 type NextOf<S, ReqBody, ResBody> = Result<
     Next<<S as Service<Request<ReqBody>>>::Future, ResBody>,
     <S as Service<Request<ReqBody>>>::Error,
 >;
 
-/// What follows.
+/// The next step after the wait.
 pub(super) enum Next<F, ResBody> {
     Calling { response: F, report: Option<Report> },
     Rejected(Response<ResponseBody<ResBody>>),
@@ -82,13 +83,13 @@ where
                     let answer = ready!(Pin::new(answer).poll(cx));
                     let Some(mut request) = self.request.take() else { return Poll::Pending };
                     let delay = match settings.conclude(&answer) {
-                        Outcome::Allow(decision) => {
+                        Conclusion::Allow(decision) => {
                             let delay = decision.delay();
                             self.report = Some(settings.report(decision, request.extensions_mut()));
                             delay
                         }
-                        Outcome::FailOpen => Duration::ZERO,
-                        Outcome::Reject(rejected) => {
+                        Conclusion::FailOpen => Duration::ZERO,
+                        Conclusion::Reject(rejected) => {
                             let (parts, _) = request.into_parts();
                             let response = settings.reject(rejected, &parts);
                             return Poll::Ready(Ok(Next::Rejected(response)));

@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle as Runtime;
 use tokio::task::spawn;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
@@ -98,6 +99,8 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         validate_group(group)?;
+        // Without a runtime there are no timers.
+        Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait);
         let consumes_nothing = group.iter().all(|check| check.units() == 0);
         let exceeds_capacity =
@@ -148,7 +151,11 @@ impl RateLimiter {
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
         let retry_after = decision.retry_after().unwrap_or_default();
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
-        Ok(if decision.exceeds_capacity() { decision } else { decision.denied_until(retry_after) })
+        Ok(if decision.exceeds_capacity() {
+            decision
+        } else {
+            decision.denied_until(retry_after, None)
+        })
     }
 
     /// Charges as soon as the units are available. No other waiter is in front.
@@ -188,8 +195,9 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let late = decision.delay().saturating_sub(bounds.left());
         if !late.is_zero() {
+            let slowest = decision.slowest();
             let refunded = self.refund_unused(decision, group, bounds).await?;
-            return Ok(refunded.denied_until(late));
+            return Ok(refunded.denied_until(late, slowest));
         }
         if !decision.delay().is_zero() {
             sleep(decision.delay()).await;

@@ -3,7 +3,7 @@
 use super::{Error, Key, Limit, Receipt};
 
 /// The most checks in one group.
-const MAX_GROUP: usize = 255;
+pub(crate) const MAX_GROUP: usize = 255;
 
 /// The operation that a store applies to a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

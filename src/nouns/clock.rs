@@ -33,6 +33,8 @@ fn micros(since_epoch: Duration) -> Micros {
 /// [built](crate::MemoryStore::with_clock) with such a clock. The store does not delete expired
 /// states then. A state that has expired still counts as none.
 ///
+/// `acquire` and the delays of a leaky bucket wait by tokio's clock, which this one does not move.
+///
 /// A test that only moves forwards needs no manual clock. In `#[tokio::test(start_paused = true)]`,
 /// tokio's paused time controls the embedded store: `tokio::time::advance` refills its budgets.
 ///
@@ -74,7 +76,9 @@ impl ManualClock {
 
     /// Moves the time forwards, up to the same maximum of 200 years.
     pub fn advance(&self, by: Duration) {
-        self.set(Duration::from_micros(self.now()).saturating_add(by));
+        let later = |now| Some(micros(Duration::from_micros(now).saturating_add(by)));
+        // It always returns a time.
+        let _ = self.now_us.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
     }
 
     pub(crate) fn now(&self) -> Micros {

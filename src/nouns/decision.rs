@@ -166,8 +166,12 @@ impl Decision {
         Some(Self { deciding, delay, source: Source::Store, decided_at: 0, charged_at: 0, group })
     }
 
-    /// The same decision, made at a time of the store.
-    pub(crate) const fn made_at(mut self, decided_at: Micros) -> Self {
+    /// Sets the time of the decision by the store's clock, in microseconds since the Unix epoch. The
+    /// receipts are of charges at that time. Default: 0.
+    ///
+    /// This is for authors of a [`Store`](crate::store::Store).
+    #[must_use]
+    pub const fn made_at(mut self, decided_at: u64) -> Self {
         (self.decided_at, self.charged_at) = (decided_at, decided_at);
         self
     }
@@ -298,18 +302,30 @@ impl Decision {
         self
     }
 
-    /// The same decision as a denial, because the wait of `retry_after` is too long for the caller.
-    pub(crate) fn denied_until(mut self, retry_after: Duration) -> Self {
-        let place = self.group.iter().position(|verdict| *verdict == self.deciding);
+    /// The same decision as a denial for want of time: it would be allowed after `retry_after`.
+    /// The limit at `by` in the group denies it, or the deciding one. Nothing is charged.
+    pub(crate) fn denied_until(mut self, retry_after: Duration, by: Option<usize>) -> Self {
+        let by = by.or_else(|| self.group.iter().position(|verdict| *verdict == self.deciding));
+        if let Some(verdict) = by.and_then(|by| self.group.get(by)) {
+            self.deciding = verdict.clone();
+        }
+        self.delay = 0;
+        for verdict in self.group.iter_mut().chain([&mut self.deciding]) {
+            verdict.outcome.delay = 0;
+            verdict.charged = 0;
+        }
         self.deciding.outcome.allowed = false;
         self.deciding.outcome.retry_after = u64::try_from(retry_after.as_micros()).ok();
-        self.deciding.outcome.delay = 0;
-        self.delay = 0;
-        self.deciding.charged = 0;
-        if let Some(verdict) = place.and_then(|place| self.group.get_mut(place)) {
+        if let Some(verdict) = by.and_then(|by| self.group.get_mut(by)) {
             *verdict = self.deciding.clone();
         }
         self
+    }
+
+    /// The place in the group of the limit with the longest delay.
+    pub(crate) fn slowest(&self) -> Option<usize> {
+        let delays = self.group.iter().map(|verdict| verdict.outcome.delay).enumerate();
+        delays.max_by_key(|(_, delay)| *delay).map(|(place, _)| place)
     }
 }
 

@@ -285,7 +285,8 @@ impl fmt::Display for Limit {
             Rule::FixedWindow(FixedWindow { anchor: Anchor::First, .. }) => " (fixed window)",
             Rule::FixedWindow(_) => " (fixed window aligned to the clock)",
             Rule::SlidingWindow(SlidingWindow { sub_windows, .. }) => {
-                return write!(f, " (sliding window of {sub_windows} sub-windows)");
+                let s = if *sub_windows == 1 { "" } else { "s" };
+                return write!(f, " (sliding window of {sub_windows} sub-window{s})");
             }
             Rule::SlidingLog(_) => " (sliding log)",
             Rule::TokenBucket(_) => " (token bucket)",

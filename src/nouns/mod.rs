@@ -9,6 +9,8 @@ mod limit;
 pub(crate) mod quota;
 mod receipt;
 
+#[cfg(feature = "http")]
+pub(crate) use self::check::MAX_GROUP;
 pub use self::check::{Check, Op, validate_group};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};

@@ -1,7 +1,7 @@
 //! The denials that this process remembers, and when each expires.
 //!
 //! A denied check stays denied until its `retry_after` is over, unless a refund, a reset or another
-//! quota replenishes its budgets. A denial is remembered for the identical check: same limits with
+//! quota replenishes its budgets. Another quota is noticed when the identical check comes under it. A denial is remembered for the identical check: same limits with
 //! the same numbers, same keys and costs. So it is exactly the store's answer.
 //!
 //! # Which denials count
@@ -17,8 +17,8 @@
 //! - A check that is asked after the change is over notes that number or a later one. Its denial
 //!   counts.
 //!
-//! So nothing is hashed while no denial is remembered. A check that just misses a denial is asked,
-//! which is never wrong.
+//! So a check is not hashed while no denial is remembered, unless it is queued behind a full batch. A
+//! check that just misses a denial is asked, which is never wrong.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -227,7 +227,7 @@ impl Denials {
             let (limit, key, cost) = (check.limit(), check.key(), check.units());
             (limit.name(), limit.kind(), key, cost).hash(&mut high);
             (limit.name(), limit.kind(), key, cost).hash(&mut low);
-            limit.rule().hash(&mut quota);
+            (limit.quota(), limit.rule()).hash(&mut quota);
         }
         let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
         Known { id, quota: quota.finish() }

@@ -25,9 +25,9 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks always ask
 ///   the store.
 /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
-/// - A refund, a reset or another quota that goes through this store (and its clones) counts at
-///   once. A change by another replica counts after at most [`max_age`](Self::max_age). Default:
-///   1 second. So does a loss of the store's data.
+/// - A refund or a reset through this store (and its clones) counts at once, and so does the identical
+///   check under another quota. Any other change counts after at most [`max_age`](Self::max_age): one
+///   by another replica, another check under another quota, a loss of the store's data.
 /// - While the store behind is unavailable, a denial stands until its `retry_after` is over.
 /// - At most [`capacity`](Self::capacity) denials are remembered. Default: 100,000.
 ///

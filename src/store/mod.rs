@@ -59,13 +59,13 @@ use crate::nouns::{ConfigError, Limit};
 /// 6. A corrupt state counts as none. It never fails the check.
 /// 7. A state is kept until [`State::expires_at`], and not for ever.
 /// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
-///    elsewhere has a deadline. An [`Error`](crate::Error) means "could not decide".
+///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
 ///
 /// # Example: a wrapper with a key that is never charged
 ///
 /// ```
 /// use tollgate::store::{Answer, MemoryStore, Op, Store};
-/// use tollgate::{Check, Key, Limit, Quota, RateLimiter};
+/// use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
 /// struct Free<S>(S, Key);
@@ -74,6 +74,10 @@ use crate::nouns::{ConfigError, Limit};
 ///     fn apply(&self, op: Op, group: &[Check]) -> Answer {
 ///         let is_free = group.iter().all(|check| *check.key() == self.1);
 ///         self.0.apply(if is_free && op == Op::Charge { Op::Peek } else { op }, group)
+///     }
+///
+///     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+///         self.0.check_limits(limits)
 ///     }
 /// }
 ///
@@ -95,13 +99,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// unknown.
     fn apply(&self, op: Op, group: &[Check]) -> Answer;
 
-    /// Whether these limits can be decided together, in one check. Layers ask when they are built.
+    /// Checks that these limits can be decided in one group. Layers call this when they are built.
     ///
-    /// Most stores can decide all limits. A wrapper should pass the question on.
+    /// Most stores can decide all limits. A wrapper passes the call on:
+    /// otherwise layers are built whose limits can never be decided.
     ///
     /// # Errors
     ///
-    /// What is wrong with which of them.
+    /// Returns an error that names the limit and the conflict.
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         let _ = limits;
         Ok(())
@@ -109,8 +114,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        (**self).apply(op, batch)
+    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        (**self).apply(op, group)
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {

@@ -14,12 +14,15 @@ pub(crate) use self::redis::{Outage, RedisEvents};
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::throttle::Throttle;
 #[cfg(feature = "http")]
-use crate::http::{MissingKey, OnMissingKey, OnStoreFailure, Reason};
-#[cfg(feature = "http")]
 use crate::nouns::{Decision, Error, Limit};
 
 #[cfg(any(feature = "http", feature = "redis"))]
 const TARGET: &str = "tollgate";
+
+#[cfg(feature = "http")]
+fn milliseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// A request was denied.
 #[cfg(feature = "http")]
@@ -29,40 +32,51 @@ pub(crate) fn denied(decision: &Decision) {
         limit = decision.limit().name(),
         capacity = decision.capacity(),
         remaining = decision.remaining(),
-        retry_after = ?decision.retry_after(),
+        retry_after_ms = decision.retry_after().map(milliseconds),
         source = ?decision.source(),
         "request denied"
     );
 }
 
-/// A request was not decided, and failed open or closed.
+/// The store is unavailable, and a request failed open or closed, as `outcome` says.
 #[cfg(feature = "http")]
-pub(crate) fn undecided(
-    at_most: &Throttle,
-    limits: &str,
-    reason: Reason,
-    error: &Error,
-    policy: OnStoreFailure,
-) {
-    let Some(unreported) = at_most.report() else { return };
-    let outcome = match policy {
-        OnStoreFailure::FailOpen => "fail_open",
-        OnStoreFailure::FailClosed => "fail_closed",
-    };
-    match reason {
-        Reason::StoreFull => tracing::error!(
-            target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
-        ),
-        Reason::Overloaded => tracing::error!(
-            target: TARGET, limits, %error, outcome, unreported, "rate limit store overloaded"
-        ),
-        _ => tracing::error!(
+pub(crate) fn unavailable(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
-        ),
+        );
     }
 }
 
-/// Requests are decided again. Reports failures of before that were left out.
+/// The store is overloaded, and a request failed open or closed.
+#[cfg(feature = "http")]
+pub(crate) fn overloaded(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store overloaded"
+        );
+    }
+}
+
+/// The store is full, and a request failed closed.
+#[cfg(feature = "http")]
+pub(crate) fn full(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
+        );
+    }
+}
+
+/// The store can never decide a layer's limits. The request is rejected.
+#[cfg(feature = "http")]
+pub(crate) fn misconfigured(at_most: &Throttle, limits: &str, error: &Error) {
+    if let Some(unreported) = at_most.report() {
+        tracing::error!(target: TARGET, limits, %error, unreported, "rate limit misconfigured");
+    }
+}
+
+/// Requests are decided again. Reports earlier failures that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn decided(undecided: &Throttle, limits: &str) {
     if let Some(unreported) = undecided.overdue() {
@@ -74,25 +88,20 @@ pub(crate) fn decided(undecided: &Throttle, limits: &str) {
 
 /// A request had no key.
 #[cfg(feature = "http")]
-pub(crate) fn missing_key(
-    at_most: &Throttle,
-    limit: &Limit,
-    missing: &MissingKey,
-    outcome: OnMissingKey,
-) {
+pub(crate) fn missing_key(at_most: &Throttle, limit: &Limit, reason: &str, rejected: bool) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
             limit = limit.name(),
-            reason = missing.logged(),
-            rejected = outcome != OnMissingKey::SkipLimit,
+            reason,
+            rejected,
             unreported,
             "request without a rate limit key"
         );
     }
 }
 
-/// A request had a key. Reports those of before that had none and were left out.
+/// A request had a key. Reports earlier requests without a key that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn keyed(missing: &Throttle, limit: &Limit) {
     if let Some(unreported) = missing.overdue() {

@@ -167,6 +167,12 @@ impl From<&str> for Key {
     }
 }
 
+impl From<&String> for Key {
+    fn from(part: &String) -> Self {
+        Self::new(part)
+    }
+}
+
 impl From<String> for Key {
     fn from(part: String) -> Self {
         Self::new(part)

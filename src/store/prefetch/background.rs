@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Shared;
-use super::stock::{Stock, Unspent};
+use super::stock::{Refill, Stock, Unspent};
 use crate::nouns::{Check, Error, Key, Limit, Op};
 use crate::store::Store;
 
@@ -18,11 +18,13 @@ use crate::store::Store;
 pub(super) struct Refilling<S: Store> {
     shared: Weak<Shared<S>>,
     pub(super) block: Check,
+    pub(super) refill: Refill,
 }
 
 impl<S: Store> Refilling<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, block: Check) -> Self {
-        Self { shared: Arc::downgrade(shared), block }
+    pub(super) fn new(shared: &Arc<Shared<S>>, check: &Check, refill: Refill) -> Self {
+        let block = check.clone().cost(refill.units);
+        Self { shared: Arc::downgrade(shared), block, refill }
     }
 
     /// Disarms the guard: the store answered, and the stock is up to date.
@@ -34,7 +36,11 @@ impl<S: Store> Refilling<S> {
 impl<S: Store> Drop for Refilling<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.with_known(&self.block, |stock| stock.deny(Instant::now()));
+            shared.with_known(&self.block, |stock| {
+                if stock.is_refilled_by(self.refill) {
+                    stock.deny(Instant::now());
+                }
+            });
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
-use self::stock::{Stock, Unspent};
+use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Key, Limit, Op, validate_group};
 
@@ -170,8 +170,8 @@ impl<S: Store> Shared<S> {
                     let decision = stock.spend(check.units(), max, now);
                     (decision, stock.wants(max, now))
                 });
-                if let Some(block) = wanted {
-                    self.refill(check, block);
+                if let Some(refill) = wanted {
+                    self.refill(check, refill);
                 }
                 if let Some(decision) = decision {
                     return Answer::ready(Ok(decision));
@@ -190,14 +190,14 @@ impl<S: Store> Shared<S> {
     }
 
     /// Charges a block in the background.
-    fn refill(self: &Arc<Self>, check: &Check, units: u32) {
-        let refilling = Refilling::new(self, check.clone().cost(units));
+    fn refill(self: &Arc<Self>, check: &Check, refill: Refill) {
+        let refilling = Refilling::new(self, check, refill);
         let shared = Arc::clone(self);
         let refill = async move {
             let asked = Instant::now();
             let block = std::slice::from_ref(&refilling.block);
             let answer = shared.store.apply(Op::Charge, block).await;
-            let lost = shared.stock_up(&refilling.block, answer, asked);
+            let lost = shared.stock_up(&refilling, answer, asked);
             refilling.end();
             // If the refund fails, fewer units are allowed, not more.
             drop(refund(&*shared.store, lost.into_iter().collect()).await);
@@ -211,16 +211,17 @@ impl<S: Store> Shared<S> {
     /// gone.
     fn stock_up(
         self: &Arc<Self>,
-        block: &Check,
+        refilling: &Refilling<S>,
         answer: Result<Decision, Error>,
         asked: Instant,
     ) -> Option<Refunding<S>> {
-        let units = block.units();
+        let Refilling { block, refill, .. } = refilling;
+        let units = refill.units;
         let granted = answer.ok().filter(Decision::allowed);
         let (hash, mut entries) = self.shard(block);
         let entry = entries.find_mut(hash, |entry| entry.is_of(block));
-        match (entry, granted) {
-            (Some(entry), Some(decision)) if entry.stock.is_refilling() => {
+        match (entry.filter(|entry| entry.stock.is_refilled_by(*refill)), granted) {
+            (Some(entry), Some(decision)) => {
                 entry.stock.grant(units, &decision, asked, self.settings.max_age);
                 None
             }
@@ -229,7 +230,7 @@ impl<S: Store> Shared<S> {
                 None
             }
             // The key was reset meanwhile. If that was after the charge, the receipt is void.
-            (_, Some(decision)) => {
+            (None, Some(decision)) => {
                 let receipt = decision.receipt()?;
                 let unspent = Unspent { units, receipt };
                 Some(Refunding::new(Weak::new(), block.limit(), block.key(), unspent))

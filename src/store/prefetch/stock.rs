@@ -1,6 +1,7 @@
 //! The stock of one key: its prefetched units, and the size of its next block. No clock, no I/O.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -26,6 +27,16 @@ pub(super) struct Unspent {
     pub(super) receipt: Receipt,
 }
 
+/// Numbers all charges of blocks.
+static REFILLS: AtomicU64 = AtomicU64::new(0);
+
+/// A charge of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refill {
+    pub(super) units: u32,
+    number: u64,
+}
+
 /// The state of one key under a prefetched limit.
 #[derive(Debug)]
 pub(super) struct Stock {
@@ -40,8 +51,8 @@ pub(super) struct Stock {
     since: Instant,
     /// The size of the last requested block.
     block: u64,
-    /// Whether the charge of a block is in flight.
-    refilling: bool,
+    /// The charge of a block that is in flight.
+    refilling: Option<Refill>,
     /// The number of blocks whose refund is in flight.
     refunding: usize,
     /// The earliest time of the next request, after a denial.
@@ -57,7 +68,7 @@ impl Stock {
             demand: 0,
             since: now,
             block: 0,
-            refilling: false,
+            refilling: None,
             refunding: 0,
             paused_until: now,
         }
@@ -101,12 +112,12 @@ impl Stock {
 
     /// The units to charge now, so that the stock has at most `max`. `None` if the stock suffices,
     /// the key is not hot, a charge or a refund is in flight, or the units are stale.
-    pub(super) fn wants(&mut self, max: u64, now: Instant) -> Option<u32> {
+    pub(super) fn wants(&mut self, max: u64, now: Instant) -> Option<Refill> {
         let left = self.units();
         let is_stale = left > 0 && now >= self.expires;
         let measured = now.saturating_duration_since(self.since);
         let enough = left > self.block / 2;
-        let is_busy = self.refilling || self.refunding > 0 || is_stale;
+        let is_busy = self.refilling.is_some() || self.refunding > 0 || is_stale;
         if is_busy || enough || measured < MEASURED || now < self.paused_until {
             return None;
         }
@@ -116,15 +127,16 @@ impl Stock {
         if block < MIN_BLOCK || block <= left {
             return None;
         }
-        let missing = u32::try_from(block - left).ok()?;
+        let units = u32::try_from(block - left).ok()?;
         self.block = block;
-        self.refilling = true;
-        Some(missing)
+        let refill = Refill { units, number: REFILLS.fetch_add(1, Ordering::Relaxed) };
+        self.refilling = Some(refill);
+        Some(refill)
     }
 
-    /// Whether the charge of a block is in flight.
-    pub(super) const fn is_refilling(&self) -> bool {
-        self.refilling
+    /// Whether this charge of a block is the one in flight. After a reset, the stock is another one.
+    pub(super) fn is_refilled_by(&self, refill: Refill) -> bool {
+        self.refilling == Some(refill)
     }
 
     /// Adds a block that was requested at `asked`. Units of earlier blocks are spent along with it:
@@ -136,7 +148,7 @@ impl Stock {
         asked: Instant,
         max_age: Duration,
     ) {
-        self.refilling = false;
+        self.refilling = None;
         self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
         self.expires = later(asked, max_age);
         self.granted = Some((decision.clone(), asked));
@@ -144,14 +156,14 @@ impl Stock {
 
     /// Notes that the store did not charge a block.
     pub(super) fn deny(&mut self, now: Instant) {
-        self.refilling = false;
+        self.refilling = None;
         self.paused_until = later(now, PAUSE);
     }
 
     /// Removes stale units, to be refunded. While the charge of a block is in flight they stay:
     /// they are spent along with the block, or removed after its denial.
     pub(super) fn take_stale(&mut self, now: Instant) -> Vec<Unspent> {
-        if now < self.expires || self.refilling { Vec::new() } else { self.take_all() }
+        if now < self.expires || self.refilling.is_some() { Vec::new() } else { self.take_all() }
     }
 
     /// Removes all units, to be refunded.
@@ -172,7 +184,7 @@ impl Stock {
     /// Whether the key had no checks for longer than `max_age`, so that the stock can be removed.
     pub(super) fn is_idle(&self, now: Instant, max_age: Duration) -> bool {
         self.blocks.is_empty()
-            && !self.refilling
+            && self.refilling.is_none()
             && self.refunding == 0
             && now.saturating_duration_since(self.since.max(self.expires)) > max_age
     }

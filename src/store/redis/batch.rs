@@ -7,6 +7,7 @@
 mod answers;
 
 use std::fmt::{self, Debug};
+use std::mem;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -72,12 +73,12 @@ struct Waiter {
 
 pub(super) struct Caller {
     pub(super) deadline: Instant,
-    /// `None` after the answer.
-    pub(super) promise: Option<Promise>,
     /// The time of the check, if denials are remembered.
     pub(super) asked: Option<Asked>,
-    /// The refund or reset, if denials are remembered.
+    /// The refund or reset, if denials are remembered. It is over before its caller is answered.
     pub(super) change: Option<Change>,
+    /// `None` after the answer.
+    pub(super) promise: Option<Promise>,
 }
 
 impl Batch {
@@ -94,7 +95,7 @@ impl Batch {
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.waiters[self.expired..].first().map(|check| check.caller.deadline)
+        self.waiters[self.expired..].first().map(|waiter| waiter.caller.deadline)
     }
 
     /// Adds a group.
@@ -154,11 +155,11 @@ impl Batch {
     pub(super) fn drop_stale(&mut self, now: Instant, server: &str) -> usize {
         let mut late = self.expire(now, || Error::timeout_unsent().of(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
-        for check in &mut self.waiters {
-            let departure = check.caller.promise.as_ref().map(Promise::send);
+        for waiter in &mut self.waiters {
+            let departure = waiter.caller.promise.as_ref().map(Promise::send);
             late += usize::from(departure == Some(Departure::TimedOut));
-            check.sent = departure == Some(Departure::Sent);
-            self.runs[check.run].times += u16::from(check.sent);
+            waiter.sent = departure == Some(Departure::Sent);
+            self.runs[waiter.run].times += u16::from(waiter.sent);
         }
         late
     }
@@ -175,12 +176,12 @@ impl Batch {
                 Op::Refund | Op::Reset => run.times = 0,
             }
         }
-        for check in &mut self.waiters {
-            if check.sent && self.runs[check.run].times == 0 {
-                check.sent = false;
+        for waiter in &mut self.waiters {
+            if waiter.sent && self.runs[waiter.run].times == 0 {
+                waiter.sent = false;
                 failed += 1;
                 let reason = reason.to_string();
-                check.answer(Err(if deletes {
+                waiter.answer(Err(if deletes {
                     Error::store(reason)
                 } else {
                     Error::declined(reason)
@@ -204,8 +205,8 @@ impl Batch {
     pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) -> usize {
         let before = self.expired;
         while self.first_deadline().is_some_and(|deadline| deadline <= now) {
-            let check = &mut self.waiters[self.expired];
-            if let Some(promise) = check.caller.promise.take() {
+            let waiter = &mut self.waiters[self.expired];
+            if let Some(promise) = waiter.caller.promise.take() {
                 promise.keep(Err(error()));
             }
             self.expired += 1;
@@ -216,9 +217,9 @@ impl Batch {
     /// Fails all checks without an answer. Returns how many.
     pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
-        for check in &mut self.waiters {
-            failed += usize::from(check.answer.is_none() && check.caller.promise.is_some());
-            check.answer.get_or_insert_with(|| Err(error()));
+        for waiter in &mut self.waiters {
+            failed += usize::from(waiter.answer.is_none() && waiter.caller.promise.is_some());
+            waiter.answer.get_or_insert_with(|| Err(error()));
         }
         failed
     }
@@ -273,8 +274,8 @@ impl Batch {
 
     /// Whether its only group is the one with this answer.
     pub(super) fn is_only(&self, answer: &Promised) -> bool {
-        let [check] = &*self.waiters else { return false };
-        check.caller.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
+        let [waiter] = &*self.waiters else { return false };
+        waiter.caller.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
     }
 
     /// Whether the deadline of some check is not over.
@@ -285,7 +286,7 @@ impl Batch {
     /// Delivers the answers. A denial is remembered before its caller learns of it.
     pub(super) fn deliver(&mut self, denials: Option<&Denials>) {
         if let Some(denials) = denials {
-            self.waiters.iter().for_each(|check| self.remember(check, denials));
+            self.remember(denials);
         }
         for Waiter { caller, answer, .. } in &mut self.waiters {
             let Some(answer) = answer.take() else { continue };
@@ -298,26 +299,28 @@ impl Batch {
         }
     }
 
-    /// Remembers a denial, whether its caller still waits or not.
-    fn remember(&self, waiter: &Waiter, denials: &Denials) {
-        let run = &self.runs[waiter.run];
-        let is_charge = run.op == Op::Charge || run.is_peeked;
-        let (true, Some(Ok(decision)), Some(asked)) =
-            (is_charge, &waiter.answer, waiter.caller.asked)
-        else {
-            return;
-        };
-        if !decision.allowed() {
-            let group = &self.checks[run.first..][..run.size];
-            denials.record(denials.known(group), asked, decision);
+    /// Remembers the denials, whether their callers still wait or not: of each run the last one.
+    fn remember(&self, denials: &Denials) {
+        let mut is_remembered = vec![false; self.runs.len()];
+        for waiter in self.waiters.iter().rev() {
+            let run = &self.runs[waiter.run];
+            let is_charge = run.op == Op::Charge || run.is_peeked;
+            if let (true, Some(Ok(decision)), Some(asked)) =
+                (is_charge, &waiter.answer, waiter.caller.asked)
+                && !decision.allowed()
+                && !mem::replace(&mut is_remembered[waiter.run], true)
+            {
+                let group = &self.checks[run.first..][..run.size];
+                denials.record(denials.known(group), asked, decision);
+            }
         }
     }
 
     /// Empties the batch. Its memory is kept for the next checks.
     pub(super) fn clear(&mut self) {
         // A change that was not sent did not happen.
-        for check in self.waiters.iter_mut().filter(|check| !check.sent) {
-            if let Some(mut change) = check.caller.change.take() {
+        for waiter in self.waiters.iter_mut().filter(|waiter| !waiter.sent) {
+            if let Some(mut change) = waiter.caller.change.take() {
                 change.answered(&Err(Error::timeout_unsent()));
             }
         }

@@ -75,7 +75,7 @@ async fn ask(call: &Cmd, connection: &mut MultiplexedConnection) -> RedisResult<
 }
 
 fn wrong_type() -> RedisError {
-    (ErrorKind::UnexpectedReturnType, "the script answered something else than numbers").into()
+    (ErrorKind::UnexpectedReturnType, "the reply is not a list of integers").into()
 }
 
 /// Whether a reply seems to belong to another call.
@@ -157,10 +157,10 @@ const NOT_WRITTEN: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 
 impl Failure {
     pub(super) fn of(error: &RedisError) -> Self {
-        if is_said(error, "READONLY") {
+        if has_code(error, "READONLY") {
             return Self::NotExecuted;
         }
-        if NOT_WRITTEN.iter().any(|code| is_said(error, code)) {
+        if NOT_WRITTEN.iter().any(|code| has_code(error, code)) {
             return Self::NotWritten;
         }
         let code = error.code().unwrap_or_default();
@@ -173,7 +173,7 @@ impl Failure {
 }
 
 /// Whether the server says so, itself or, as Redis before 7, within an error of the script.
-pub(super) fn is_said(error: &RedisError, code: &str) -> bool {
+pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code)
         || (is_of_script(error)
             && error.detail().is_some_and(|detail| detail.contains(&format!("-{code} "))))
@@ -191,7 +191,7 @@ pub(super) fn ends_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
         || is_out_of_step(error)
-        || elsewhere.iter().any(|code| is_said(error, code))
+        || elsewhere.iter().any(|code| has_code(error, code))
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl Call {
     /// Prepares to ask again, for peeks alone. Returns whether there are any.
     fn make_read_only(&mut self, error: &RedisError) -> bool {
         // Redis still deletes keys when it is out of memory.
-        let deletes = call::is_said(error, "OOM");
+        let deletes = call::has_code(error, "OOM");
         let failed = self.place.batch.make_read_only(call::brief(error).into(), deletes);
         self.place.lane().connections.undecided(failed);
         !self.place.batch.is_empty()
@@ -146,7 +146,7 @@ impl Call {
         let (connections, handle, batch) = (&lane.connections, &self.handle, &mut self.place.batch);
         let failed = match answer {
             Some(Ok(reply)) if handle.is_trusted() => {
-                match batch.conclude(&reply, connections.events()) {
+                match batch.read_reply(&reply, connections.events()) {
                     Ok(declined) => {
                         connections.heard(handle, batch.is_in_time() && !batch.is_read_only());
                         declined

@@ -95,6 +95,9 @@ impl Lane {
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
         if queue.is_full_for(group, prefix, *max_waiting) {
+            // A change that is not queued does not happen.
+            let error = || Err(Error::overloaded(*max_waiting));
+            change.into_iter().for_each(|mut change| change.answered(&error()));
             return None;
         }
         queue.waiting += 1;
@@ -138,7 +141,9 @@ impl Lane {
         self.connections.undecided(failed);
         batch.deliver(None);
         if until.is_some() && batch.first_deadline().is_some() {
-            self.queue().batches.push_front(batch);
+            let mut queue = self.queue();
+            queue.batches.push_front(batch);
+            queue.moved = Some(Instant::now());
         } else {
             let checks = batch.len();
             batch.clear();
@@ -231,7 +236,10 @@ impl Place {
 
     /// Takes the first batch of the queue.
     pub(super) fn with_first(self) -> Self {
-        let batch = self.lane.queue().batches.pop_front();
+        let mut queue = self.lane.queue();
+        let batch = queue.batches.pop_front();
+        queue.moved = Some(Instant::now());
+        drop(queue);
         self.with(batch.unwrap_or_default())
     }
 
@@ -287,7 +295,7 @@ impl Drop for Place {
             let abandoned = mem::take(&mut queue.batches);
             queue.waiting -= abandoned.iter().map(Batch::len).sum::<usize>();
             drop(queue);
-            drop(abandoned);
+            abandoned.into_iter().for_each(|mut batch| batch.clear());
         }
     }
 }

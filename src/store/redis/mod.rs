@@ -106,7 +106,8 @@ impl RedisStore {
 }
 
 impl Lanes {
-    /// The lane of a group. A key always has the same lane, so that its checks stay in order.
+    /// The lane of a group. The same first key always has the same lane, so that its checks stay in
+    /// order.
     fn lane(&self, group: &[Check]) -> &Arc<Lane> {
         let index = match group {
             [first, ..] if self.lanes.len() > 1 => {

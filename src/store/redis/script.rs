@@ -12,8 +12,8 @@ macro_rules! files {
 /// Where a call begins.
 const MAIN: (&str, &str) = ("main", include_str!("../../../scripts/main.lua"));
 
-/// What it can include, by name. To add an algorithm is to add its file here. Each call compares its
-/// way down the list, so that what most calls need comes first.
+/// The files to include, by name. To add an algorithm, add its file here. A call searches the list in
+/// order, so the most used files come first.
 const INCLUDED: &[(&str, &str)] = files![
     "bucket",
     "stored",
@@ -69,12 +69,12 @@ impl Script {
     }
 }
 
-/// What `SCRIPT LOAD` gets.
+/// The code, for `SCRIPT LOAD`.
 pub(super) fn code() -> &'static str {
     &SCRIPT.code
 }
 
-/// What `EVALSHA` gets: the SHA-1 that the server knows the code by.
+/// The SHA-1 of the code, for `EVALSHA`.
 pub(super) fn hash() -> &'static str {
     &SCRIPT.hash
 }

@@ -161,7 +161,7 @@ impl<'a> Reply<'a> {
     }
 
     pub(super) fn verdict(&mut self) -> Option<RawVerdict> {
-        let (told, rest) = match *self.0 {
+        let (verdict, rest) = match *self.0 {
             [remaining, reset_after, ref rest @ ..] if remaining >= 0 => {
                 (RawVerdict::new(ALLOWED, remaining, -1, reset_after, 0), rest)
             }
@@ -171,7 +171,7 @@ impl<'a> Reply<'a> {
             _ => return None,
         };
         self.0 = rest;
-        told
+        verdict
     }
 }
 
@@ -185,9 +185,9 @@ pub(super) struct FirstVerdict {
 impl FirstVerdict {
     /// The verdict of the charge that follows `before` others of the same cost.
     pub(super) fn later(self, before: u16, cost: u32, limit: &Rule) -> Option<RawVerdict> {
-        let taken = u64::from(before) * u64::from(cost);
-        let Followed { reset_after, delay } = limit.follow(self.first, taken, cost.into());
-        let remaining = self.remaining.checked_sub(taken)?;
+        let charged = u64::from(before) * u64::from(cost);
+        let Followed { reset_after, delay } = limit.follow(self.first, charged, cost.into());
+        let remaining = self.remaining.checked_sub(charged)?;
         Some(RawVerdict { status: ALLOWED, remaining, retry_after: None, reset_after, delay })
     }
 }

@@ -6,7 +6,7 @@ use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 
 /// The indices of a run's verdicts: for its next group, and for its last.
-struct Place {
+struct Cursor {
     next: usize,
     last: usize,
 }
@@ -14,7 +14,7 @@ struct Place {
 impl Batch {
     /// Answers every group with its part of the script's reply. Returns how many were declined, or
     /// what is wrong with a malformed reply. It leaves groups without an answer then.
-    pub(in super::super) fn conclude(
+    pub(in super::super) fn read_reply(
         &mut self,
         reply: &[i64],
         events: &RedisEvents,
@@ -23,19 +23,19 @@ impl Batch {
         let mut numbers = Reply::new(reply);
         let decided_at = numbers.number();
         let answers = decided_at.and_then(|at| Some((at, self.read(numbers, events)?)));
-        let Some((decided_at, (verdicts, mut places))) = answers else {
+        let Some((decided_at, (verdicts, mut cursors))) = answers else {
             return Err(malformed(reply));
         };
-        for check in self.waiters.iter_mut().filter(|check| check.sent) {
-            let (run, place) = (&self.runs[check.run], &mut places[check.run]);
-            let verdicts = &verdicts[place.next..][..run.size];
+        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.sent) {
+            let (run, cursor) = (&self.runs[waiter.run], &mut cursors[waiter.run]);
+            let verdicts = &verdicts[cursor.next..][..run.size];
             // The last verdicts are the answer for all groups that follow.
-            place.next = usize::min(place.next + run.size, place.last);
+            cursor.next = usize::min(cursor.next + run.size, cursor.last);
             let group = &self.checks[run.first..][..run.size];
             let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
-            let mut verdicts = verdicts.iter().zip(group).map(|(told, check)| {
+            let mut verdicts = verdicts.iter().zip(group).map(|(raw, check)| {
                 let charged = if is_charged { check.units() } else { 0 };
-                Verdict::new(check.limit().clone(), told.outcome(), charged)
+                Verdict::new(check.limit().clone(), raw.outcome(), charged)
             });
             let decision = match run.size {
                 1 => verdicts.next().map(Decision::from),
@@ -44,7 +44,7 @@ impl Batch {
             let Some(decision) = decision.map(|decision| decision.made_at(decided_at)) else {
                 return Err(malformed(reply));
             };
-            check.answer(match &self.read_only {
+            waiter.answer(match &self.read_only {
                 Some(reason) if run.is_peeked && decision.allowed() => {
                     declined += 1;
                     Err(Error::declined(reason.to_string()))
@@ -60,9 +60,9 @@ impl Batch {
         &self,
         mut reply: Reply<'_>,
         events: &RedisEvents,
-    ) -> Option<(Vec<RawVerdict>, Vec<Place>)> {
+    ) -> Option<(Vec<RawVerdict>, Vec<Cursor>)> {
         let mut verdicts = Vec::with_capacity(self.waiters.len());
-        let mut places = Vec::with_capacity(self.runs.len());
+        let mut cursors = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
             let next = verdicts.len();
             let answers = match run.times {
@@ -78,9 +78,9 @@ impl Batch {
             }
             let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
             // The indices of a run that was not sent are never used.
-            places.push(Place { next, last: last.or((run.times == 0).then_some(next))? });
+            cursors.push(Cursor { next, last: last.or((run.times == 0).then_some(next))? });
         }
-        reply.is_empty().then_some((verdicts, places))
+        reply.is_empty().then_some((verdicts, cursors))
     }
 
     /// Reads the verdicts of one group of a run.
@@ -92,11 +92,11 @@ impl Batch {
         events: &RedisEvents,
     ) -> Option<()> {
         for charge in &self.charges[run.first..][..run.size] {
-            let told = reply.verdict()?;
-            if told.is_unreadable() {
+            let raw = reply.verdict()?;
+            if raw.is_unreadable() {
                 events.unreadable(self.keys.get(charge.key.into()));
             }
-            into.push(told);
+            into.push(raw);
         }
         Some(())
     }
@@ -111,14 +111,14 @@ impl Batch {
     ) -> Option<()> {
         let charge = &self.charges[run.first];
         let rule = self.limits[usize::from(charge.limit)].rule();
-        let admitted: u16 = reply.number().filter(|admitted| *admitted <= run.times)?;
-        if admitted > 0 {
+        let allowed: u16 = reply.number().filter(|allowed| *allowed <= run.times)?;
+        if allowed > 0 {
             let first = reply.first_of_several()?;
-            for before in 0..admitted {
+            for before in 0..allowed {
                 into.push(first.later(before, charge.cost, rule)?);
             }
         }
-        if admitted < run.times { self.read_answer(run, reply, into, events) } else { Some(()) }
+        if allowed < run.times { self.read_answer(run, reply, into, events) } else { Some(()) }
     }
 }
 
@@ -126,5 +126,5 @@ impl Batch {
 fn malformed(reply: &[i64]) -> String {
     const SHOWN: usize = 8;
     let start = &reply[..reply.len().min(SHOWN)];
-    format!("the script answered {} numbers that are no decisions, from {start:?}", reply.len())
+    format!("malformed reply of {} numbers, starting with {start:?}", reply.len())
 }

@@ -1,0 +1,127 @@
+//! From the store's answer to what happens to the request.
+
+use http::request::Parts;
+use http::{Extensions, Response};
+
+use super::headers::{self, BudgetHeaders};
+use super::settings::Settings;
+use super::{OnStoreFailure, Reason, ResponseBody};
+use crate::nouns::{Decision, Error, Source};
+use crate::telemetry;
+
+/// What happens to a request.
+pub(super) enum Conclusion<'a> {
+    /// It is forwarded, after the decision's delay.
+    Allow(&'a Decision),
+    /// It is forwarded without a decision.
+    FailOpen,
+    /// It is rejected.
+    Reject(Rejected<'a>),
+}
+
+/// Why a request is rejected.
+pub(super) enum Rejected<'a> {
+    /// This decision denied it.
+    Denied(&'a Decision),
+    /// The store did not decide.
+    Undecided(Reason),
+}
+
+/// The budget that the response to an allowed request reports.
+pub(super) struct Report {
+    headers: BudgetHeaders,
+    /// For the response's extensions, if the layer is configured so.
+    decision: Option<Box<Decision>>,
+}
+
+impl Settings {
+    pub(super) fn conclude<'a>(&self, answer: &'a Result<Decision, Error>) -> Conclusion<'a> {
+        let error = match answer {
+            Ok(decision) => {
+                if decision.source() != Source::DenyCache {
+                    telemetry::decided(&self.events, &self.names);
+                }
+                if decision.allowed() {
+                    return Conclusion::Allow(decision);
+                }
+                telemetry::denied(decision);
+                return Conclusion::Reject(Rejected::Denied(decision));
+            }
+            Err(error) => error,
+        };
+        let (events, names) = (&self.events, &self.names);
+        let (reason, outcome) = if error.is_misuse() {
+            // No outage: the limit would stay off for ever.
+            telemetry::misconfigured(events, names, error);
+            (Reason::Misconfigured, OnStoreFailure::FailClosed)
+        } else if error.is_full() {
+            // Clients send more keys than the store may keep. To fail open would open the limit to
+            // them.
+            let outcome = OnStoreFailure::FailClosed;
+            telemetry::full(events, names, error, outcome.name());
+            (Reason::StoreFull, outcome)
+        } else if error.is_overloaded() {
+            telemetry::overloaded(events, names, error, self.on_overload.name());
+            (Reason::Overloaded, self.on_overload)
+        } else {
+            telemetry::unavailable(events, names, error, self.on_store_failure.name());
+            (Reason::StoreUnavailable, self.on_store_failure)
+        };
+        match outcome {
+            OnStoreFailure::FailOpen => Conclusion::FailOpen,
+            OnStoreFailure::FailClosed => Conclusion::Reject(Rejected::Undecided(reason)),
+        }
+    }
+
+    /// The response to a rejected request.
+    pub(super) fn reject<B>(
+        &self,
+        rejected: Rejected<'_>,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let decision = match rejected {
+            Rejected::Denied(decision) => decision,
+            Rejected::Undecided(reason) => return self.responder.undecided(reason, request),
+        };
+        let budget = BudgetHeaders::new(decision, self.reset_format);
+        let write_headers = |decision: &Decision, map: &mut http::HeaderMap| {
+            budget.write(map);
+            headers::write_retry_after(decision, map);
+        };
+        self.responder.denied(decision, write_headers, request)
+    }
+
+    /// The report for the response to an allowed request. The decision goes into the request's
+    /// extensions, if the layer is configured so.
+    pub(super) fn report(&self, decision: &Decision, request: &mut Extensions) -> Report {
+        let headers = BudgetHeaders::new(decision, self.reset_format);
+        let decision = self.inserts_decision.then(|| {
+            insert_if_tighter(request, decision);
+            Box::new(decision.clone())
+        });
+        Report { headers, decision }
+    }
+}
+
+impl Report {
+    pub(super) fn write<B>(self, response: &mut Response<B>) {
+        let denied_inside =
+            response.extensions().get::<Decision>().is_some_and(|inner| !inner.allowed());
+        if denied_inside {
+            // A layer closer to the handler says when to try again.
+            return;
+        }
+        self.headers.write_if_tighter(response.headers_mut());
+        if let Some(decision) = &self.decision {
+            insert_if_tighter(response.extensions_mut(), decision);
+        }
+    }
+}
+
+/// Of stacked layers, the handler and the layers outside see the tightest budget.
+fn insert_if_tighter(extensions: &mut Extensions, decision: &Decision) {
+    let other = extensions.get::<Decision>();
+    if other.is_none_or(|other| other.allowed() && decision.remaining() < other.remaining()) {
+        extensions.insert(decision.clone());
+    }
+}
