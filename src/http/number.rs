@@ -23,23 +23,30 @@ pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_bytes(digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// How many repeated numbers a thread keeps.
-const KEPT: usize = 8;
+/// The numbers that a thread keeps rendered.
+struct Rendered {
+    kept: [(u64, HeaderValue); 8],
+    /// The one to be replaced next.
+    oldest: usize,
+}
 
 thread_local! {
-    static REPEATED: RefCell<[(u64, HeaderValue); KEPT]> =
-        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; KEPT]) };
+    static RENDERED: RefCell<Rendered> = const {
+        RefCell::new(Rendered { kept: [const { (0, HeaderValue::from_static("0")) }; 8], oldest: 0 })
+    };
 }
 
 /// A number that many responses repeat: a capacity, or a time in seconds. It is rendered once for
 /// each thread. Threads share no value: a shared reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
-    REPEATED.with_borrow_mut(|repeated| {
-        let slot = &mut repeated[it as usize % KEPT];
-        if slot.0 != it {
-            *slot = (it, number(it));
+    RENDERED.with_borrow_mut(|Rendered { kept, oldest }| {
+        if let Some((_, value)) = kept.iter().find(|(number, _)| *number == it) {
+            return value.clone();
         }
-        slot.1.clone()
+        let value = number(it);
+        kept[*oldest] = (it, value.clone());
+        *oldest = (*oldest + 1) % kept.len();
+        value
     })
 }
 

@@ -52,8 +52,9 @@ use crate::nouns::{Check, ConfigError, Op, validate_group};
 ///   `retry_after` has passed. See [`DenyCache`](crate::store::DenyCache).
 /// - The store keeps one pooled connection for each [lane](RedisStoreBuilder::lanes), for as long
 ///   as it works.
-/// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, its
-///   queued checks stall until their deadlines.
+/// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a
+///   task blocks its worker in the poll that sends a check, other checks may stall until their
+///   deadlines.
 ///
 /// The store's Redis user needs `~tollgate:*` (or another prefix) and `+evalsha +eval +script|load
 /// +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
