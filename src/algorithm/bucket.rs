@@ -16,8 +16,12 @@
 //! is raised again would mint units. So the level keeps both rates: the surplus drains at the old
 //! rate, and the rest, below the new capacity, at the new rate.
 
+use super::range::{MAX_PERIOD, exact, micros};
 use super::{Effect, First, Followed, MAX_EXACT};
-use crate::nouns::{Micros, Outcome, Receipt};
+use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
+
+/// The longest time from empty to full: ten years.
+const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
 
 /// `units` drain in `micros` microseconds; the fraction is in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,6 +162,28 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
+    /// Checks that a quota can be decided exactly.
+    pub(crate) fn new(quota: &Quota) -> Result<Self, ConfigError> {
+        let rate = Rate::new(quota.limit(), micros(quota.period()));
+        let capacity = quota.capacity();
+        let parts =
+            exact(capacity, rate.micros, "burst * period, with limit / period in lowest terms")
+                .map_err(|error| {
+                    ConfigError::new(format!(
+                        "{error}; use a rounder limit, a shorter period or a smaller burst"
+                    ))
+                })?;
+        if parts.div_ceil(rate.units) > MAX_REFILL {
+            return Err(ConfigError::new(format!(
+                "a burst of {capacity} at {} per {:?} takes more than ten years to refill; use a \
+                 smaller burst or a higher rate",
+                quota.limit(),
+                quota.period()
+            )));
+        }
+        Ok(Self { rate, capacity })
+    }
+
     /// The time from empty to full, in which the capacity drains.
     const fn full_period(&self) -> Micros {
         self.rate.drains(self.capacity * self.rate.micros)

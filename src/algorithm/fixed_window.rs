@@ -13,9 +13,10 @@
 //!
 //! Twin: `scripts/fixed_window.lua`.
 
+use super::range::counted;
 use super::rotation::{Counter, Counters, Own, effect_of};
 use super::{Effect, MAX_EXACT};
-use crate::nouns::{Micros, Outcome, Receipt};
+use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// The start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +123,12 @@ pub(crate) struct FixedWindow {
 }
 
 impl FixedWindow {
+    /// Checks that a quota can be decided exactly.
+    pub(crate) fn new(quota: &Quota, anchor: Anchor) -> Result<Self, ConfigError> {
+        let (limit, period) = counted(quota, "a fixed window")?;
+        Ok(Self { limit, period, anchor })
+    }
+
     const fn shape(&self) -> Shape {
         Shape { period: self.period, anchor: self.anchor }
     }

@@ -31,12 +31,13 @@ mod bucket;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+pub(crate) mod range;
 mod rotation;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
-pub(crate) use bucket::{Bucket, Rate};
+pub(crate) use bucket::Bucket;
 pub(crate) use fixed_window::{Anchor, FixedWindow};
 pub(crate) use gcra::Gcra;
 pub(crate) use leaky_bucket::{LeakyBucket, Mode};

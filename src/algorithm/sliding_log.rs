@@ -31,7 +31,12 @@
 use std::collections::VecDeque;
 
 use super::Effect;
-use crate::nouns::{Micros, Outcome, Receipt};
+use super::range::counted;
+use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
+
+/// The largest limit. A log sums all units that it ever allowed: the rest of the exact range is room
+/// for that sum before it restarts.
+const MAX_LOGGED: u64 = (1 << 47) - 1;
 
 /// The most entries that a refund changes.
 const MAX_CHANGED: usize = 1024;
@@ -150,6 +155,17 @@ struct View {
 }
 
 impl SlidingLog {
+    /// Checks that a quota can be decided exactly.
+    pub(crate) fn new(quota: &Quota) -> Result<Self, ConfigError> {
+        let (limit, period) = counted(quota, "a sliding log")?;
+        if limit > MAX_LOGGED {
+            return Err(ConfigError::new(format!(
+                "the limit is {limit}, beyond exact arithmetic; use 1 to {MAX_LOGGED} in a sliding log"
+            )));
+        }
+        Ok(Self { limit, period })
+    }
+
     fn empty(&self, now: Micros) -> Log {
         let (period, limit, now) = (self.period, self.limit, now as i64);
         let keep = Keep { period, limit, until: now + period as i64 };

@@ -19,9 +19,13 @@
 //!
 //! Twin: `scripts/sliding_window.lua`.
 
+use super::range::{counted, exact};
 use super::rotation::{Counter, Counters, Own, effect_of};
 use super::{Effect, MAX_EXACT};
-use crate::nouns::{Micros, Outcome, Receipt};
+use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
+
+/// More sub-windows would cost more than the precision that they add.
+const MAX_SUB_WINDOWS: u32 = 100;
 
 /// The largest limit, and so the largest count of a sub-window.
 const MAX_COUNT: u64 = MAX_EXACT / 2;
@@ -138,6 +142,34 @@ pub(crate) struct SlidingWindow {
 }
 
 impl SlidingWindow {
+    /// Checks that a quota can be decided exactly in so many sub-windows.
+    pub(crate) fn new(quota: &Quota, sub_windows: u32) -> Result<Self, ConfigError> {
+        let (limit, period) = counted(quota, "a sliding window")?;
+        if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
+            return Err(ConfigError::new(format!(
+                "`sub_windows` is {sub_windows}; use 1 to {MAX_SUB_WINDOWS}"
+            )));
+        }
+        if u64::from(sub_windows) > period {
+            return Err(ConfigError::new(format!(
+                "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts at \
+                 least one microsecond; use fewer sub-windows or a longer period"
+            )));
+        }
+        let length = period.div_ceil(u64::from(sub_windows));
+        if length * u64::from(sub_windows) - period > period / 100 {
+            return Err(ConfigError::new(format!(
+                "`sub_windows` is {sub_windows} in a period of {period} us: rounded up to whole \
+                 microseconds, they make the window more than 1 % longer; use a number that divides \
+                 the period"
+            )));
+        }
+        exact(limit, length, "limit * period / sub_windows").map_err(|error| {
+            ConfigError::new(format!("{error}; use more sub-windows, or a smaller limit"))
+        })?;
+        Ok(Self { limit, length, sub_windows })
+    }
+
     const fn shape(&self) -> (Micros, usize) {
         (self.length, self.sub_windows as usize + 1)
     }

@@ -7,11 +7,12 @@ mod range;
 use std::fmt;
 use std::sync::Arc;
 
-use self::range::{bucket, check_log, check_name, check_quota, sub_window_length, window};
+use self::range::{check_name, check_quota};
 use super::quota::period;
 use super::{ConfigError, Quota};
 use crate::algorithm::{
-    Anchor, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow, TokenBucket,
+    Anchor, Bucket, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow,
+    TokenBucket,
 };
 
 /// A name, a quota and an algorithm (the quota policy of the IETF draft).
@@ -124,7 +125,7 @@ impl Limit {
     ///
     /// Returns an error if the name or a number is out of range, like all constructors.
     pub fn token_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Rule::TokenBucket(TokenBucket(bucket(quota)?))))
+        Self::new(name, quota, |quota| Ok(Rule::TokenBucket(TokenBucket(Bucket::new(quota)?))))
     }
 
     /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
@@ -140,13 +141,13 @@ impl Limit {
 
     fn leaky(name: &str, quota: Quota, mode: Mode) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
-            Ok(Rule::LeakyBucket(LeakyBucket { bucket: bucket(quota)?, mode }))
+            Ok(Rule::LeakyBucket(LeakyBucket { bucket: Bucket::new(quota)?, mode }))
         })
     }
 
     /// The generic cell rate algorithm: `limit` units every `period`, `burst` at once.
     pub fn gcra(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Rule::Gcra(Gcra(bucket(quota)?))))
+        Self::new(name, quota, |quota| Ok(Rule::Gcra(Gcra(Bucket::new(quota)?))))
     }
 
     /// At most `limit` units in a window that starts with the key's first request and lasts
@@ -162,10 +163,7 @@ impl Limit {
     }
 
     fn fixed(name: &str, quota: Quota, anchor: Anchor) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            let (limit, period) = window(quota, "a fixed window")?;
-            Ok(Rule::FixedWindow(FixedWindow { limit, period, anchor }))
-        })
+        Self::new(name, quota, |quota| Ok(Rule::FixedWindow(FixedWindow::new(quota, anchor)?)))
     }
 
     /// The two-counter sliding window: the count of this period, plus the count of the previous
@@ -182,19 +180,13 @@ impl Limit {
         sub_windows: u32,
     ) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
-            let (limit, period) = window(quota, "a sliding window")?;
-            let length = sub_window_length(limit, period, sub_windows)?;
-            Ok(Rule::SlidingWindow(SlidingWindow { limit, length, sub_windows }))
+            Ok(Rule::SlidingWindow(SlidingWindow::new(quota, sub_windows)?))
         })
     }
 
     /// Exactly `limit` units in any window of `period`, wherever it starts.
     pub fn sliding_log(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            let (limit, period) = window(quota, "a sliding log")?;
-            check_log(limit)?;
-            Ok(Rule::SlidingLog(SlidingLog { limit, period }))
-        })
+        Self::new(name, quota, |quota| Ok(Rule::SlidingLog(SlidingLog::new(quota)?)))
     }
 
     fn new(

@@ -1,0 +1,38 @@
+//! The ranges that several algorithms share: inside them every store decides exactly.
+
+use std::time::Duration;
+
+use super::MAX_EXACT;
+use crate::nouns::{ConfigError, Micros, Quota};
+
+/// The longest period: a leap year.
+pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The largest product of two numbers: the sum of two such products stays below [`MAX_EXACT`].
+pub(crate) const MAX_PRODUCT: u64 = MAX_EXACT / 2;
+
+/// The limit and the period of an algorithm that counts, which has no burst.
+pub(super) fn counted(quota: &Quota, what: &str) -> Result<(u64, Micros), ConfigError> {
+    if let Some(burst) = quota.explicit_burst() {
+        return Err(ConfigError::new(format!(
+            "{what} has no burst, and the quota sets a burst of {burst}; remove it, or use a token \
+             bucket or GCRA"
+        )));
+    }
+    Ok((quota.limit(), micros(quota.period())))
+}
+
+/// The product, if every store can compute it exactly.
+pub(super) fn exact(a: u64, b: u64, what: &str) -> Result<u64, ConfigError> {
+    a.checked_mul(b).filter(|&product| product <= MAX_PRODUCT).ok_or_else(|| {
+        ConfigError::new(format!(
+            "{what} is {} in microseconds, beyond exact arithmetic (at most {MAX_PRODUCT})",
+            u128::from(a) * u128::from(b)
+        ))
+    })
+}
+
+pub(super) fn micros(period: Duration) -> Micros {
+    // `check_quota` has bounded the period.
+    Micros::try_from(period.as_micros()).unwrap_or(Micros::MAX)
+}
