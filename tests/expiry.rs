@@ -26,10 +26,6 @@ fn limits(quota: Quota) -> [Limit; 7] {
     .map(Result::unwrap)
 }
 
-async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::new(server.store().connect().await.unwrap())
-}
-
 /// A limiter with a manual clock, whose keys expire an hour later.
 async fn limiter_with(clock: &ManualClock, server: &RedisServer) -> RateLimiter {
     let store = server.store().clock(clock.clone());
@@ -45,7 +41,7 @@ fn server_time(connection: &mut redis::Connection) -> Duration {
 #[tokio::test]
 async fn key_expires_within_a_second_of_full_replenishment() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let key = Key::new("alice");
     for limit in limits(Quota::per_minute(5)) {
@@ -68,7 +64,7 @@ fn whole_second(time: Duration) -> Duration {
 #[tokio::test]
 async fn no_key_expires_before_its_budget_is_full() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let clock = ManualClock::new();
     let past = limiter_with(&clock, &server).await;
     let mut connection = server.connection();
@@ -131,7 +127,7 @@ async fn no_key_expires_before_its_budget_is_full() {
 #[tokio::test]
 async fn restarted_log_frees_the_memory_of_the_old_one() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let clock = ManualClock::new();
     let past = limiter_with(&clock, &server).await;
     let mut connection = server.connection();
@@ -157,7 +153,7 @@ async fn restarted_log_frees_the_memory_of_the_old_one() {
 #[tokio::test]
 async fn growing_log_wastes_no_memory_and_keeps_its_expiry() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let limit = Limit::sliding_log("log", Quota::per_hour(1_000)).unwrap();
     let key = Key::new("alice");
@@ -177,7 +173,7 @@ async fn growing_log_wastes_no_memory_and_keeps_its_expiry() {
 #[tokio::test]
 async fn expiry_is_written_at_most_once_a_second() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     // 1,000 units a second, or 1,000 in a window that ends in an hour.
     let (each_second, in_a_window) =
         (Quota::per_second(1_000), Quota::new(1_000, Duration::from_secs(3_600)));
@@ -225,7 +221,7 @@ async fn manual_clock_extends_each_expiry_by_an_hour() {
 #[tokio::test]
 async fn first_charge_in_a_sub_window_extends_the_expiry() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let key = Key::new("alice");
     const DAY: u64 = 24 * 60 * 60 * 1_000_000;
@@ -256,7 +252,7 @@ async fn first_charge_in_a_sub_window_extends_the_expiry() {
 #[tokio::test]
 async fn lost_ttl_is_restored_by_the_next_expiry() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let clock = ManualClock::new();
     let past = limiter_with(&clock, &server).await;
     let mut connection = server.connection();

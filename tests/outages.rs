@@ -9,10 +9,6 @@ use std::time::{Duration, Instant};
 use support::RedisServer;
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
-async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::new(server.store().connect().await.unwrap())
-}
-
 /// Checks until the store has recovered.
 async fn decide_again(limiter: &RateLimiter, limit: &Limit, key: &Key) -> tollgate::Decision {
     let started = Instant::now();
@@ -55,7 +51,7 @@ async fn hung_server_fails_checks_at_the_deadline() {
 #[tokio::test]
 async fn stopped_server_fails_checks_at_once_until_it_returns() {
     let mut server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
@@ -73,7 +69,7 @@ async fn stopped_server_fails_checks_at_once_until_it_returns() {
 #[tokio::test]
 async fn closed_idle_connection_is_replaced_within_the_same_check() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(50)).unwrap();
     let key = Key::new("alice");
     let mut connection = server.connection();
@@ -93,7 +89,7 @@ async fn closed_idle_connection_is_replaced_within_the_same_check() {
 #[tokio::test]
 async fn concurrent_checks_make_one_connection_after_an_outage() {
     let mut server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
     let key = Key::new("alice");
     server.kill();
@@ -121,7 +117,7 @@ async fn concurrent_checks_make_one_connection_after_an_outage() {
 #[tokio::test]
 async fn server_turned_replica_gets_a_new_connection() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
     let mut connection = server.connection();

@@ -8,31 +8,15 @@ mod support;
 use std::time::Duration;
 
 use redis::Commands;
+use support::limits::limits;
 use support::{RedisServer, free_port};
 use tollgate::store::Op;
 use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
 
-/// One limit under each algorithm, 5 units a minute.
-fn limits() -> Vec<Limit> {
-    let quota = Quota::per_minute(5);
-    vec![
-        Limit::token_bucket("token_bucket", quota).unwrap(),
-        Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
-        Limit::gcra("gcra", quota).unwrap(),
-        Limit::fixed_window("fixed_window", quota).unwrap(),
-        Limit::sliding_window_with("sliding_window", quota, 4).unwrap(),
-        Limit::sliding_log("sliding_log", quota).unwrap(),
-    ]
-}
-
-async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::new(server.store().connect().await.unwrap())
-}
-
 #[tokio::test]
 async fn replicas_on_one_redis_share_budgets() {
     let server = RedisServer::start();
-    let (one, other) = (limiter(&server).await, limiter(&server).await);
+    let (one, other) = (server.limiter().await, server.limiter().await);
     let key = Key::new("alice");
     for limit in limits() {
         assert_eq!(one.check_n(&limit, &key, 2).await.unwrap().remaining(), 3);
@@ -44,7 +28,7 @@ async fn replicas_on_one_redis_share_budgets() {
 #[tokio::test]
 async fn hostile_keys_stay_in_their_own_budget() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let limit = Limit::fixed_window("api", Quota::per_minute(1)).unwrap();
     let hostile = ["}{", "a}:api", "{a}", "a\r\nDEL *", "\0", "*", "", "ä", "a:b", "%00"];
@@ -62,7 +46,7 @@ async fn hostile_keys_stay_in_their_own_budget() {
 #[tokio::test]
 async fn limits_of_a_key_share_a_hash_slot() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let key = Key::from_parts(["10.0.0.1", "GET /search"]);
     for limit in limits() {
@@ -77,7 +61,7 @@ async fn limits_of_a_key_share_a_hash_slot() {
 #[tokio::test]
 async fn flushed_script_is_loaded_within_the_same_check() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
@@ -90,7 +74,7 @@ async fn flushed_script_is_loaded_within_the_same_check() {
 #[tokio::test]
 async fn checks_send_pings_only_after_idle_time() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     server.reset_calls();
     let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
     for _ in 0..50 {
@@ -129,7 +113,7 @@ async fn store_takes_one_connection_of_a_shared_pool() {
 #[tokio::test]
 async fn check_dropped_before_its_first_poll_consumes_nothing() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
     drop(limiter.apply(Op::Charge, &[Check::new(&limit, &key)]));
@@ -213,7 +197,7 @@ async fn documented_permissions_are_enough() {
 #[tokio::test]
 async fn script_error_names_the_line_of_its_file() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut forbid = redis::cmd("ACL");
     forbid.arg(&["SETUSER", "default", "-psetex"]);
     let () = forbid.query(&mut server.connection()).unwrap();

@@ -11,14 +11,10 @@ use support::RedisServer;
 use tollgate::clock::ManualClock;
 use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
 
-async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::new(server.store().connect().await.unwrap())
-}
-
 #[tokio::test]
 async fn log_with_appended_bytes_is_replaced() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let limit = Limit::sliding_log("log", Quota::per_minute(40)).unwrap();
     // A ring of 32 slots is longer than the first read of a log.
@@ -58,7 +54,7 @@ async fn log_of_a_thousand_requests_is_small() {
 #[tokio::test]
 async fn cost_of_a_thousand_is_one_log_entry() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let limit = Limit::sliding_log("log", Quota::per_minute(100_000)).unwrap();
     let key = Key::new("k");
     for _ in 0..5 {

@@ -9,31 +9,15 @@ use std::time::Duration;
 
 use redis::Commands;
 use support::RedisServer;
+use support::limits::limits;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
 use tollgate::{Key, Limit, Quota, RateLimiter};
 
-/// One limit under each algorithm, 5 units a minute.
-fn limits() -> Vec<Limit> {
-    let quota = Quota::per_minute(5);
-    vec![
-        Limit::token_bucket("token_bucket", quota).unwrap(),
-        Limit::leaky_bucket("leaky_bucket", quota).unwrap(),
-        Limit::gcra("gcra", quota).unwrap(),
-        Limit::fixed_window("fixed_window", quota).unwrap(),
-        Limit::sliding_window_with("sliding_window", quota, 4).unwrap(),
-        Limit::sliding_log("sliding_log", quota).unwrap(),
-    ]
-}
-
-async fn limiter(server: &RedisServer) -> RateLimiter {
-    RateLimiter::new(server.store().connect().await.unwrap())
-}
-
 #[tokio::test]
 async fn peek_changes_neither_value_nor_ttl() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let key = Key::new("alice");
     for limit in limits() {
@@ -53,7 +37,7 @@ async fn peek_changes_neither_value_nor_ttl() {
 #[tokio::test]
 async fn denied_check_writes_nothing() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let key = Key::new("alice");
     for limit in limits() {
         limiter.check_n(&limit, &key, 5).await.unwrap();
@@ -68,7 +52,7 @@ async fn denied_check_writes_nothing() {
 #[tokio::test]
 async fn reset_and_full_refund_leave_no_key() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     for limit in limits() {
         let (clock, key) = (ManualClock::new(), Key::new("bob"));
@@ -89,7 +73,7 @@ async fn reset_and_full_refund_leave_no_key() {
 #[tokio::test]
 async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
     let server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let limiter = server.limiter().await;
     let mut connection = server.connection();
     let key = Key::new("alice");
     // With two entries a log has a ring.

@@ -5,6 +5,7 @@
 pub mod budget;
 pub mod counting;
 pub mod fake_redis;
+pub mod limits;
 pub mod log;
 #[cfg(feature = "redis")]
 mod redis_server;

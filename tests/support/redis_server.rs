@@ -9,8 +9,8 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tollgate::RedisStore;
 use tollgate::store::RedisStoreBuilder;
+use tollgate::{RateLimiter, RedisStore};
 
 /// The number of ports to try, since another process may take a free one.
 const ATTEMPTS: usize = 10;
@@ -74,6 +74,11 @@ impl RedisServer {
     /// A store on it with a long deadline: a busy machine must not fail a test.
     pub fn store(&self) -> RedisStoreBuilder {
         RedisStore::builder().url(self.url()).deadline(Duration::from_secs(20))
+    }
+
+    /// A limiter on such a store.
+    pub async fn limiter(&self) -> RateLimiter {
+        RateLimiter::new(self.store().connect().await.expect("the server runs"))
     }
 
     pub fn client(&self) -> redis::Client {
