@@ -1,5 +1,5 @@
--- Decides a batch of checks, in groups: all charges of a group are made, or none is.
--- Twin: src/store/batch.rs.
+-- Decides a batch of groups of checks: all charges of a group are made, or none.
+-- Twin: src/store/group.rs.
 --
 -- request  I2 number of limits, then for each: its algorithm and a zero byte, I7 four numbers, as
 --          the algorithm's file says;

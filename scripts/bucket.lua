@@ -16,8 +16,8 @@
 local KIND, LEVEL, LEVEL_SIZE = 4, '>BI7I7I7I6I7', 35
 
 -- The fast path: a charge that fits, under the stored rate. Returns the new value, remaining,
--- reset_after, delay, and the time until which the stored value matters. Returns nil if the slow
--- path has to decide.
+-- reset_after, delay, and the time when the stored value expires. Returns nil if the slow path has
+-- to decide.
 local function charge(value, cost, now, units, micros, capacity, queue)
   local used, since, old_end = 0, now, nil
   if value then
@@ -51,7 +51,7 @@ local function new_budget(now, units, micros, capacity, queue)
   -- The level, as stored.
   local at, used, u, m, since, low, low_u, low_m
   -- The stored level, if it has not drained; whether more than draining happened to it; whether it
-  -- has to be stored again, and until when it matters.
+  -- has to be stored again, and when that value expires.
   local stored_at, stored_used, moved, changed, ends_at
 
   -- The time from `at` until `units_left` units or fewer are left of `parts`.

@@ -26,8 +26,8 @@ local floor, max, min = math.floor, math.max, math.min
 
 -- All counters, the counter of this quota, and its place, if it is stored.
 local counters, own, place
--- Whether a denied check has to store that counter; whether the clock was set back for it; what is
--- to be stored: the units that were charged, a denied check, a refund.
+-- Whether a denied check has to store that counter; whether the clock was set back for it; then
+-- what has to be stored: the charged units, the counter of a denied check, a refund.
 local moved, was_set_back, charged, settled, refunded
 
 local function end_of_all()
@@ -47,7 +47,8 @@ local function resumed(counter)
   return counter, back
 end
 
--- The counter to start from: the shortest in force that is at least as long, else the longest.
+-- The counter to derive a new one from: the shortest active one that is at least as long, else the
+-- longest.
 local function best()
   local known, period = nil, window.period
   for i = 1, #counters do
@@ -124,7 +125,7 @@ local function make_room(others, most)
   end
 end
 
--- Enters what was charged in all counters, and forgets those whose quotas no longer ask.
+-- Adds the charge to all counters, and forgets those whose quotas no longer ask.
 local function rotate()
   local others = {}
   for i = 1, counters and #counters or 0 do

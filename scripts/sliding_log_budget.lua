@@ -13,15 +13,16 @@ local key
 -- The log, as stored.
 local period, most, asks, since, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
   newest, clock, sum
--- Whether there is a log; the time that counts, how far the clock was set back, how many of the
--- oldest entries have left for this quota, and the units they had.
+-- Whether there is a log; the time to decide by; how far the clock was set back; the number of the
+-- oldest entries that have left for this quota, and their units.
 local stored, time, set_back, gone, left
--- What entries are kept for after this check, and whether a denied one has to store that.
+-- The period, the largest limit and `asks` after this check, and whether a denied check has to
+-- store them.
 local next_period, next_most, next_asks, moved
--- Whether the head has to be stored anew, and when what is stored ends, if its expiry is by that.
+-- Whether the head has to be stored again, and when the stored value expires, if that is known.
 local changed, old_end
 
--- Reads a head, and whether it is whole, and its ring there.
+-- Reads a head. Returns whether it is valid and its ring is complete.
 local function unpack_head(value)
   if #value < HEAD_SIZE then return false end
   local kind
@@ -137,7 +138,7 @@ local function forget(count, age)
   gone, left = max(gone - count, 0), max(left - units, 0)
 end
 
--- Carries out what was found, and forgets what no quota needs.
+-- Applies what `look` found, and forgets the entries that no quota needs.
 local function adopt()
   if set_back > 0 then since = newest + 1 end
   newest = newest - set_back
@@ -162,7 +163,7 @@ local function slots_from(i)
   return ring
 end
 
--- Writes the ring anew, with room for more entries and for the numbers of this quota.
+-- Writes a new ring, with room for more entries and for the numbers of this quota.
 local function rebuild(new_clock_bytes, new_sum_bytes)
   local new_slots = more_slots(entries, most)
   local ring = slots_from(0)
@@ -185,7 +186,7 @@ local function rebuild(new_clock_bytes, new_sum_bytes)
   first, slots, clock_bytes, sum_bytes = 0, new_slots, new_clock_bytes, new_sum_bytes
 end
 
--- Makes room for a newer newest entry: the one there is goes into the ring.
+-- Makes room for a new newest entry: moves the present one into the ring.
 local function shift()
   local for_clock, for_sum = bytes_for(period), bytes_for(2 * most)
   if entries == slots or clock_bytes < for_clock or sum_bytes < for_sum then
@@ -278,7 +279,7 @@ local function refund(back, charged_at)
     before = goal
   end
   if sum > before then
-    -- An entry of nothing must not be the newest: the log would last longer than what it holds.
+    -- The newest entry must not be empty: the log would outlive its other entries.
     local last, last_age = find(0, math.huge, sum - before)
     newest, clock, entries = newest - last_age, clock - last_age, last
   end

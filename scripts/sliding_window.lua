@@ -82,7 +82,7 @@ local function charge(value, cost, now, limit, length, sub_windows)
     end
     oldest = counts[len]
   end
-  -- If nothing that was stored counts any more, the first charge that can be refunded is this one.
+  -- If no stored unit counts any more, this charge is the first that can be refunded.
   local since = used == cost and now or stored[5]
   used = used - oldest + math.ceil(oldest * (length - now % length) / length)
   if used > limit or oldest > limit then return nil end

@@ -34,8 +34,8 @@ end
 
 -- The budgets that were made, by the number of their limit.
 local budgets = {}
--- The keys that were changed, in that order. By key: until when the value matters; until when the
--- stored value does, if no new value was longer or shorter; and whether the value is only a head.
+-- The changed keys, in the order of their first change. By key: when the new value expires; when
+-- the stored value expires, if all new values are as long; and whether the value is only a head.
 local changed, ends, old_ends, is_head_of = {}, {}, {}, {}
 
 -- Returns the budget with a key's state, and 0 or UNREADABLE.
