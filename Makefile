@@ -65,12 +65,12 @@ attack: redis ## floods, blocked workers and disconnecting callers, with figures
 	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1
 
 redis: ## a redis-server, installed if it is missing
-	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install-redis.sh
+	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install.sh redis-server
 
 # Installs wrk, the HTTP client of the benchmarks, where it is missing.
 wrk:
-	@command -v wrk >/dev/null || sh tests/install-wrk.sh
+	@command -v wrk >/dev/null || sh tests/install.sh wrk
 
 # Installs luacheck where it is missing.
 luacheck:
-	@command -v luacheck >/dev/null || sh tests/install-luacheck.sh
+	@command -v luacheck >/dev/null || sh tests/install.sh luacheck
