@@ -1,7 +1,9 @@
 //! `acquire` on a store that is slow or hangs: `max_wait` bounds the whole call.
 
-use std::future::pending;
+use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -260,4 +262,15 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
     assert!(limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());
     assert!(!limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());
     assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 30 * MS]);
+}
+
+#[test]
+fn acquire_outside_a_runtime_is_an_error() {
+    let limiter = RateLimiter::in_memory();
+    let (limit, key) = (one_a_second(), Key::new("k"));
+    let mut acquire = pin!(limiter.acquire(&limit, &key, 1, MS));
+    let Poll::Ready(answer) = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it waits without a runtime")
+    };
+    assert!(answer.unwrap_err().is_misuse());
 }
