@@ -129,7 +129,7 @@ async fn cancelled_callers() {
     }
     server.pause(false);
     let left = loop {
-        match store.apply(Op::Peek, &[Check::new(&limit, &key).cost(0)]).await {
+        match store.apply(Op::Peek, &[Check::new(&limit, &key).with_cost(0)]).await {
             Ok(decision) => break decision.remaining(),
             Err(_) => tokio::task::yield_now().await,
         }

@@ -77,7 +77,7 @@ fn ask() -> impl Strategy<Value = Ask> {
 fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
     let mut group: Vec<Check> = Vec::new();
     for &(limit, key, cost) in &ask.checks {
-        let check = Check::new(&limits[limit], &keys[key]).cost(cost);
+        let check = Check::new(&limits[limit], &keys[key]).with_cost(cost);
         let same =
             |it: &Check| it.limit().name() == check.limit().name() && it.key() == check.key();
         if !group.iter().any(same) {
@@ -107,8 +107,8 @@ fn batched_checks_decide_as_sequential_checks() {
                 asks.iter().map(|it| (it.op, group(it, &limits, &keys))).collect();
             // A refund is of a charge in the same call.
             for check in groups.iter_mut().flat_map(|(_, group)| group) {
-                let receipt = Receipt::new(now.as_micros() as u64, check.units());
-                *check = check.clone().of(receipt);
+                let receipt = Receipt::new(now.as_micros() as u64, check.cost());
+                *check = check.clone().with_receipt(receipt);
             }
             let answers = groups.iter().map(|(op, group)| redis.apply(*op, group)).collect();
             let together = runtime.block_on(at_once(answers));
@@ -135,7 +135,7 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     let other = Limit::gcra("other", quota).unwrap();
     let key = Key::new("alice");
     store.apply(Op::Charge, &[Check::new(&three, &key)]).await.unwrap();
-    let both = [Check::new(&three, &key).cost(1), Check::new(&other, &key)];
+    let both = [Check::new(&three, &key).with_cost(1), Check::new(&other, &key)];
     let together =
         vec![store.apply(Op::Charge, &both), store.apply(Op::Charge, &[Check::new(&one, &key)])];
     assert!(at_once(together).await.iter().all(|it| it.as_ref().unwrap().allowed()));
@@ -145,11 +145,11 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
         redis::cmd("STRLEN").arg("tollgate:{alice}:s:window").query(&mut connection).unwrap()
     };
     assert_eq!(length(), 22 + 2 * 7 + 28 + 4 * 7, "a counter for each");
-    let left = store.apply(Op::Peek, &[Check::new(&one, &key).cost(0)]).await.unwrap();
+    let left = store.apply(Op::Peek, &[Check::new(&one, &key).with_cost(0)]).await.unwrap();
     assert_eq!(left.remaining(), 37);
     clock.advance(Duration::from_secs(3));
     store.apply(Op::Charge, &[Check::new(&one, &key)]).await.unwrap();
-    let left = store.apply(Op::Peek, &[Check::new(&one, &key).cost(0)]).await.unwrap();
+    let left = store.apply(Op::Peek, &[Check::new(&one, &key).with_cost(0)]).await.unwrap();
     assert_eq!(left.remaining(), 38, "the first three fade");
     // The quota with three sub-windows was not used for one and a half of its periods.
     clock.advance(Duration::from_millis(1_500));
@@ -224,11 +224,11 @@ async fn invalid_check_does_not_fail_its_batch() {
     let () =
         redis::cmd("SET").arg("tollgate:{3}:all").arg("garbage").query(&mut connection).unwrap();
     let () = redis::cmd("LPUSH").arg("tollgate:{5}:all").arg("x").query(&mut connection).unwrap();
-    let twice = [Check::new(&limit, &keys[0]).cost(1), Check::new(&limit, &keys[0])];
+    let twice = [Check::new(&limit, &keys[0]).with_cost(1), Check::new(&limit, &keys[0])];
     let mut answers = vec![store.apply(Op::Charge, &twice), store.apply(Op::Charge, &[])];
     for key in &keys {
         answers.push(store.apply(Op::Charge, &[Check::new(&limit, key)]));
-        answers.push(store.apply(Op::Charge, &[Check::new(&limit, key).cost(u32::MAX)]));
+        answers.push(store.apply(Op::Charge, &[Check::new(&limit, key).with_cost(u32::MAX)]));
     }
     let mut decisions = at_once(answers).await.into_iter();
     assert!(decisions.next().unwrap().unwrap_err().is_misuse());
@@ -273,7 +273,7 @@ async fn checks_in_one_call_are_bounded() {
     let limits: Vec<_> =
         (0..8).map(|n| Limit::gcra(&format!("l{n}"), Quota::per_day(9_999)).unwrap()).collect();
     let key = Key::global();
-    let group: Vec<_> = limits.iter().map(|limit| Check::new(limit, &key).cost(1)).collect();
+    let group: Vec<_> = limits.iter().map(|limit| Check::new(limit, &key).with_cost(1)).collect();
     store.apply(Op::Charge, &group).await.unwrap();
     let before = server.calls("evalsha");
     let answers = (0..1_024).map(|_| store.apply(Op::Charge, &group)).collect();

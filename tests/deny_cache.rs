@@ -131,7 +131,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
             let key = group[0].key().clone();
             let reset = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                store.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]).await
+                store.apply(Op::Reset, &[Check::new(&limit, &key).with_cost(0)]).await
             });
             Answer::later(async move { reset.await.unwrap() })
         }
@@ -140,7 +140,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     let limiter = RateLimiter::new(DenyCache::new(Slow::default()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
-    drop(limiter.apply(Op::Reset, &[Check::new(&limit, &key).cost(0)]));
+    drop(limiter.apply(Op::Reset, &[Check::new(&limit, &key).with_cost(0)]));
     // Denied before the reset runs: the cache must not keep it beyond the reset.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -183,7 +183,8 @@ async fn cache_is_bounded_by_weight() {
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
         .collect();
     let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
-    let group = |key| limits.iter().map(|limit| Check::new(limit, key).cost(1)).collect::<Vec<_>>();
+    let group =
+        |key| limits.iter().map(|limit| Check::new(limit, key).with_cost(1)).collect::<Vec<_>>();
     for key in &keys {
         assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
         assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
@@ -257,7 +258,7 @@ async fn denial_of_a_group_is_cached_as_a_whole() {
     let (tight, wide) =
         (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [Check::new(&tight, &alice).cost(3), Check::new(&wide, &acme)];
+    let group = [Check::new(&tight, &alice).with_cost(3), Check::new(&wide, &acme)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
     let first = limiter.apply(Op::Charge, &group).await.unwrap();
     store.asked();

@@ -98,11 +98,11 @@ async fn no_key_expires_before_its_budget_is_full() {
         // A refund under another quota only peeks.
         let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
         let mut checks =
-            quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).cost(100));
+            quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).with_cost(100));
         checks
             .iter_mut()
             .zip(receipts)
-            .for_each(|(check, receipt)| *check = check.clone().of(receipt));
+            .for_each(|(check, receipt)| *check = check.clone().with_receipt(receipt));
         for group in checks.chunks(together) {
             let asked_at = server_time(&mut connection);
             let decision = limiter.apply(op, group).await.unwrap();
@@ -184,7 +184,8 @@ async fn expiry_is_written_at_most_once_a_second() {
     let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
     for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
         let (before, start) = (writes(), Instant::now());
-        let checks: Vec<_> = group.iter().map(|limit| Check::new(limit, &key).cost(1)).collect();
+        let checks: Vec<_> =
+            group.iter().map(|limit| Check::new(limit, &key).with_cost(1)).collect();
         for _ in 0..100 {
             assert!(limiter.apply(Op::Charge, &checks).await.unwrap().allowed());
         }

@@ -136,9 +136,10 @@ async fn failed_refund_keeps_its_connection() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let charged = store.apply(Op::Charge, &[Check::new(&limit, &key).cost(3)]).await.unwrap();
+    let charged = store.apply(Op::Charge, &[Check::new(&limit, &key).with_cost(3)]).await.unwrap();
     let receipt = charged.receipt().unwrap();
-    let refund = || store.apply(Op::Refund, &[Check::new(&limit, &key).cost(1).of(receipt)]);
+    let refund =
+        || store.apply(Op::Refund, &[Check::new(&limit, &key).with_cost(1).with_receipt(receipt)]);
     let (log, _guard) = Log::start();
     run(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let error = refund().await.unwrap_err();

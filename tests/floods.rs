@@ -168,7 +168,7 @@ fn check_times_out_while_the_sending_runtime_is_stalled() {
     let (limit, key) = (daily(), Key::new("k"));
     let answers = {
         let _inside = stalled.enter();
-        [1, 2].map(|cost| store.apply(Op::Charge, &[Check::new(&limit, &key).cost(cost)]))
+        [1, 2].map(|cost| store.apply(Op::Charge, &[Check::new(&limit, &key).with_cost(cost)]))
     };
     // The second is queued with a task of the stalled runtime.
     let [_first, second] = answers;
@@ -243,7 +243,8 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
     assert!(tasks.num_alive_tasks() < 10, "{} tasks", tasks.num_alive_tasks());
     server.pause(false);
     let used = loop {
-        if let Ok(decision) = store.apply(Op::Peek, &[Check::new(&limit, &key).cost(0)]).await {
+        if let Ok(decision) = store.apply(Op::Peek, &[Check::new(&limit, &key).with_cost(0)]).await
+        {
             break 1_000_000 - decision.remaining();
         }
         tokio::task::yield_now().await;

@@ -145,7 +145,7 @@ async fn group_is_acquired_as_a_whole() {
     let fast = Limit::gcra("fast", Quota::per_second(10).burst(1)).unwrap();
     let slow = Limit::gcra("slow", Quota::per_second(2).burst(1)).unwrap();
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [Check::new(&fast, &alice).cost(1), Check::new(&slow, &acme)];
+    let group = [Check::new(&fast, &alice).with_cost(1), Check::new(&slow, &acme)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 
     let started = Instant::now();
@@ -160,7 +160,7 @@ async fn empty_group_and_duplicate_budget_are_errors() {
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     let error = limiter.apply(Op::Charge, &[]).await.unwrap_err();
     assert!(error.is_misuse(), "{error}");
-    let twice = [Check::new(&limit, &key).cost(1), Check::new(&limit, &key)];
+    let twice = [Check::new(&limit, &key).with_cost(1), Check::new(&limit, &key)];
     let error = limiter.acquire_all(&twice, MS).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -259,7 +259,7 @@ async fn crossing_groups_do_not_deadlock() {
         waiters.spawn(async move {
             let keys = [Key::new("a"), Key::new("b")];
             let (one, other) = (&keys[number % 2], &keys[1 - number % 2]);
-            let group = [Check::new(&limit, one).cost(1), Check::new(&limit, other)];
+            let group = [Check::new(&limit, one).with_cost(1), Check::new(&limit, other)];
             limiter.acquire_all(&group, Duration::from_secs(60)).await.unwrap()
         });
     }
@@ -274,7 +274,7 @@ async fn denied_group_reports_the_deciding_limit_and_its_budget() {
     let wide = Limit::gcra("wide", Quota::per_second(100)).unwrap();
     let key = Key::new("k");
     limiter.check_n(&queue, &key, 3).await.unwrap();
-    let group = [Check::new(&wide, &key).cost(1), Check::new(&queue, &key)];
+    let group = [Check::new(&wide, &key).with_cost(1), Check::new(&queue, &key)];
     let decision = limiter.acquire_all(&group, 1_000 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(2_000 * MS));

@@ -60,7 +60,7 @@ fn crossing_groups_do_not_deadlock_and_are_charged_as_a_whole() {
             threads.spawn(move || {
                 for turn in 0..250 {
                     let (one, other) = (&keys[number], &keys[(number + turn % 7 + 1) % 8]);
-                    let group = [Check::new(limit, other).cost(1), Check::new(limit, one)];
+                    let group = [Check::new(limit, other).with_cost(1), Check::new(limit, one)];
                     drop(store.apply(Op::Charge, &group));
                 }
             });
@@ -151,10 +151,10 @@ async fn store_full_of_denied_keys_is_an_error() {
     assert!(error.to_string().contains("max_keys"), "{error}");
 
     let (known, fresh, other) = (key(3), key(11), key(12));
-    let group = [Check::new(&limit, &other).cost(1), Check::new(&limit, &fresh)];
+    let group = [Check::new(&limit, &other).with_cost(1), Check::new(&limit, &fresh)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_full());
     // A denied group stays denied, with or without room for its other key.
-    let group = [Check::new(&limit, &known).cost(1), Check::new(&limit, &fresh)];
+    let group = [Check::new(&limit, &known).with_cost(1), Check::new(&limit, &fresh)];
     assert!(!limiter.apply(Op::Charge, &group).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &fresh).await.is_ok_and(|decision| decision.allowed()));
 }
@@ -212,7 +212,7 @@ async fn refunded_or_reset_key_can_make_room() {
         let receipt = limiter.check(&limit, &denied).await.unwrap().receipt();
         while limiter.check(&limit, &denied).await.unwrap().allowed() {}
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
-        let check = Check::new(&limit, &denied).cost(1).of(receipt.unwrap());
+        let check = Check::new(&limit, &denied).with_cost(1).with_receipt(receipt.unwrap());
         limiter.apply(op, &[check]).await.unwrap();
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
     }

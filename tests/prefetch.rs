@@ -226,7 +226,7 @@ async fn group_with_a_prefetched_limit_is_an_error() {
     let prefetch = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
     let limiter = RateLimiter::new(prefetch);
     let key = Key::global();
-    let group = [Check::new(&large, &key).cost(1), Check::new(&other, &key)];
+    let group = [Check::new(&large, &key).with_cost(1), Check::new(&other, &key)];
     let error = limiter.apply(Op::Charge, &group).await.unwrap_err();
     assert!(error.is_misuse());
     assert!(error.to_string().contains("limit `large`: a prefetched limit"), "{error}");
@@ -313,7 +313,7 @@ struct Stalling(Arc<MemoryStore>, Arc<AtomicBool>);
 
 impl Store for Stalling {
     fn apply(&self, op: Op, batch: &[Check]) -> Answer {
-        if self.1.load(Ordering::SeqCst) && batch.iter().any(|check| check.units() > 1) {
+        if self.1.load(Ordering::SeqCst) && batch.iter().any(|check| check.cost() > 1) {
             return Answer::later(std::future::pending());
         }
         self.0.apply(op, batch)

@@ -202,10 +202,10 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
     let long = Limit::fixed_window("a", quota(5, 3600 * SECOND)).unwrap();
     let exhausted = Limit::fixed_window("b", quota(1, SECOND)).unwrap();
     let mut states = [None, None];
-    let group = [Check::new(&short, &key).cost(1), Check::new(&exhausted, &key).cost(1)];
+    let group = [Check::new(&short, &key).with_cost(1), Check::new(&exhausted, &key).with_cost(1)];
     assert!(decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
     let before = states.clone();
-    let group = [Check::new(&long, &key).cost(0), Check::new(&exhausted, &key).cost(1)];
+    let group = [Check::new(&long, &key).with_cost(0), Check::new(&exhausted, &key).with_cost(1)];
     assert!(!decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
     assert_eq!(states, before);
 }

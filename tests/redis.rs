@@ -190,7 +190,7 @@ async fn documented_permissions_are_enough() {
     }
     // A group is read with another command than a single budget.
     let (daily, tenant) = (&limits()[0], Key::new("acme"));
-    let group = [Check::new(daily, &key).cost(1), Check::new(daily, &tenant)];
+    let group = [Check::new(daily, &key).with_cost(1), Check::new(daily, &tenant)];
     assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
 }
 

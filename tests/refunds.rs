@@ -48,7 +48,7 @@ impl Replica<'_> {
     }
 
     async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
-        self.at(now, Op::Charge, Check::new(limit, key).cost(cost)).await
+        self.at(now, Op::Charge, Check::new(limit, key).with_cost(cost)).await
     }
 
     async fn refund(
@@ -59,7 +59,9 @@ impl Replica<'_> {
         units: u32,
         receipt: Receipt,
     ) -> u64 {
-        self.at(now, Op::Refund, Check::new(limit, key).cost(units).of(receipt)).await.remaining()
+        self.at(now, Op::Refund, Check::new(limit, key).with_cost(units).with_receipt(receipt))
+            .await
+            .remaining()
     }
 }
 
@@ -130,7 +132,7 @@ async fn compare(
                 // Nothing else happens in the microsecond of a reset.
                 now += 1;
                 for key in keys {
-                    replica.at(now, Op::Reset, Check::new(limit, key).cost(0)).await;
+                    replica.at(now, Op::Reset, Check::new(limit, key).with_cost(0)).await;
                 }
             }
             Event::Change => {
@@ -139,15 +141,16 @@ async fn compare(
                 // that only one history makes would bring it there earlier.
                 let all = u32::try_from(limits[in_force].quota().limit()).unwrap();
                 for key in keys {
-                    let charge = Check::new(limits[in_force], key).cost(all);
+                    let charge = Check::new(limits[in_force], key).with_cost(all);
                     if !replica.at(now, Op::Peek, charge.clone()).await.allowed() {
                         replica.at(now, Op::Charge, charge).await;
                     }
                 }
             }
             Event::Peek(cost) => {
-                let peek =
-                    async |key| replica.at(now, Op::Peek, Check::new(limit, key).cost(cost)).await;
+                let peek = async |key| {
+                    replica.at(now, Op::Peek, Check::new(limit, key).with_cost(cost)).await
+                };
                 let allowed = peek(real).await.allowed();
                 prop_assert!(!allowed || peek(other).await.allowed(), "{limit}, {step} at {now}");
             }
@@ -158,7 +161,7 @@ async fn compare(
     for parts in [0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999] {
         let then = now + parts * period / 1_000;
         let left = async |key| {
-            replica.at(then, Op::Peek, Check::new(limit, key).cost(0)).await.remaining()
+            replica.at(then, Op::Peek, Check::new(limit, key).with_cost(0)).await.remaining()
         };
         let (real, other) = (left(real).await, left(other).await);
         prop_assert!(real <= other, "{limit}, {parts} later: {real} {other}");
@@ -218,7 +221,7 @@ async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
     for (number, limit) in every_algorithm(10, SECOND).iter().enumerate() {
         let (key, other) = (Key::from_parts(["a", &number.to_string()]), Key::from(number as u64));
         let first = replica.charge(START, limit, &key, 6).await.receipt().unwrap();
-        replica.at(START + 1, Op::Reset, Check::new(limit, &key).cost(0)).await;
+        replica.at(START + 1, Op::Reset, Check::new(limit, &key).with_cost(0)).await;
         assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
         assert_eq!(replica.refund(START + 3, limit, &key, 6, first).await, 0, "{limit}");
 
@@ -233,7 +236,8 @@ async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
             now = (now + SECOND / 4).min(START);
             replica.charge(now, limit, &other, 3).await;
         }
-        let left = replica.at(START, Op::Peek, Check::new(limit, &other).cost(0)).await.remaining();
+        let left =
+            replica.at(START, Op::Peek, Check::new(limit, &other).with_cost(0)).await.remaining();
         assert!(replica.refund(START, limit, &other, 6, first).await <= left + 3, "{limit}");
     }
 }
@@ -314,7 +318,7 @@ proptest! {
             }
             match event {
                 Event::Charge(cost, _) => {
-                    let charge = [Check::new(&limit, &key).cost(cost)];
+                    let charge = [Check::new(&limit, &key).with_cost(cost)];
                     let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
                     let fits = used + u64::from(cost) <= units;
                     prop_assert_eq!(decision.allowed(), fits, "at {}", now);
@@ -326,7 +330,7 @@ proptest! {
                 Event::Refund(ago, back) => {
                     let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
                     let Owed { receipt, .. } = &mut owed[place];
-                    let refund = [Check::new(&limit, &key).cost(back).of(*receipt)];
+                    let refund = [Check::new(&limit, &key).with_cost(back).with_receipt(*receipt)];
                     let left = decide(Op::Refund, &refund, &mut states, now).unwrap().remaining();
                     if receipt.charged_at() >= start {
                         used -= u64::from(back.min(receipt.cost()));
@@ -355,12 +359,12 @@ fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     let mut at = |second: u64, op, charge: Check| {
         decide(op, &[charge], &mut state, START + second * SECOND).unwrap()
     };
-    assert!(at(0, Op::Charge, Check::new(&long, &key).cost(1)).allowed());
-    assert!(at(0, Op::Charge, Check::new(&short, &key).cost(9)).allowed());
-    let first = at(3, Op::Charge, Check::new(&short, &key).cost(10)).receipt().unwrap();
-    let second = at(5, Op::Charge, Check::new(&short, &key).cost(10)).receipt().unwrap();
-    at(6, Op::Refund, Check::new(&short, &key).cost(10).of(second));
-    at(6, Op::Refund, Check::new(&short, &key).cost(10).of(first));
+    assert!(at(0, Op::Charge, Check::new(&long, &key).with_cost(1)).allowed());
+    assert!(at(0, Op::Charge, Check::new(&short, &key).with_cost(9)).allowed());
+    let first = at(3, Op::Charge, Check::new(&short, &key).with_cost(10)).receipt().unwrap();
+    let second = at(5, Op::Charge, Check::new(&short, &key).with_cost(10)).receipt().unwrap();
+    at(6, Op::Refund, Check::new(&short, &key).with_cost(10).with_receipt(second));
+    at(6, Op::Refund, Check::new(&short, &key).with_cost(10).with_receipt(first));
     // Without the two charges, the ten units of the start would count for a hundred seconds.
-    assert!(!at(7, Op::Charge, Check::new(&long, &key).cost(10)).allowed());
+    assert!(!at(7, Op::Charge, Check::new(&long, &key).with_cost(10)).allowed());
 }

@@ -91,7 +91,7 @@ async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
         for &(second, limit, cost) in steps {
             clock.set(Duration::from_micros(START + second * SECOND));
             let decision =
-                store.apply(Op::Charge, &[Check::new(limit, &key).cost(cost)]).await.unwrap();
+                store.apply(Op::Charge, &[Check::new(limit, &key).with_cost(cost)]).await.unwrap();
             allowed.push(decision.allowed());
         }
         answers.push(allowed);

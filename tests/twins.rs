@@ -168,11 +168,11 @@ async fn replay(
             .checks
             .iter()
             .map(|&(key, limit, cost)| {
-                let check = Check::new(&limits[limit][0], &keys[key]).cost(cost);
+                let check = Check::new(&limits[limit][0], &keys[key]).with_cost(cost);
                 let (back, micros) = step.ago;
                 let known = history[key * 2 + limit].iter().rev().nth(back).copied();
                 let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
-                check.of(at_once.or(known))
+                check.with_receipt(at_once.or(known))
             })
             .collect();
         let expected = memory.apply(step.op, &group).await.expect("memory decides");

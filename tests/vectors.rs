@@ -97,8 +97,10 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 "reset" => Op::Reset,
                 other => panic!("{other} is no operation"),
             };
-            let group: Vec<Check> =
-                limits.iter().map(|limit| Check::new(limit, &key).cost(cost).of(receipt)).collect();
+            let group: Vec<Check> = limits
+                .iter()
+                .map(|limit| Check::new(limit, &key).with_cost(cost).with_receipt(receipt))
+                .collect();
             let decision = store.apply(op, &group).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);
             assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);

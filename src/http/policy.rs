@@ -92,7 +92,7 @@ impl Policy {
                     telemetry::keyed(&self.events, &keyed.limit);
                     let cost = keyed.cost.as_ref().or(self.cost.as_ref());
                     let units = cost.map_or(1, |cost| cost(parts));
-                    let check = Check::new(&keyed.limit, key).cost(units);
+                    let check = Check::new(&keyed.limit, key).with_cost(units);
                     checks.push(check, self.limits.len());
                 }
                 Err(missing) => {

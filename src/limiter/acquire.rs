@@ -83,7 +83,7 @@ impl RateLimiter {
         n: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_all(&[Check::new(limit, key).cost(n)], max_wait).await
+        self.acquire_all(&[Check::new(limit, key).with_cost(n)], max_wait).await
     }
 
     /// Consumes the units of a group, all or none, and waits for them like
@@ -102,9 +102,9 @@ impl RateLimiter {
         // Without a runtime there are no timers.
         Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait);
-        let consumes_nothing = group.iter().all(|check| check.units() == 0);
+        let consumes_nothing = group.iter().all(|check| check.cost() == 0);
         let exceeds_capacity =
-            |check: &Check| u64::from(check.units()) > check.limit().quota().capacity();
+            |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
         if consumes_nothing || group.iter().any(exceeds_capacity) {
             // No wait changes this decision, and nothing is charged.
             let answer = self.apply(Op::Charge, group);
@@ -219,7 +219,7 @@ impl RateLimiter {
         let back: Vec<_> = group
             .iter()
             .zip(charged.receipts())
-            .map(|(check, receipt)| check.clone().of(receipt))
+            .map(|(check, receipt)| check.clone().with_receipt(receipt))
             .collect();
         let mut refund = self.apply(Op::Refund, &back);
         let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {

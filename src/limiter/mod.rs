@@ -112,12 +112,12 @@ impl RateLimiter {
 
     /// Consumes `n` units, all or none. Zero units are always allowed.
     pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Charge, &[Check::new(limit, key).cost(n)]).await
+        self.apply(Op::Charge, &[Check::new(limit, key).with_cost(n)]).await
     }
 
     /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing.
     pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Peek, &[Check::new(limit, key).cost(n)]).await
+        self.apply(Op::Peek, &[Check::new(limit, key).with_cost(n)]).await
     }
 
     /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
@@ -162,7 +162,7 @@ impl RateLimiter {
         n: u32,
         receipt: Receipt,
     ) -> Result<Decision, Error> {
-        self.apply(Op::Refund, &[Check::new(limit, key).cost(n).of(receipt)]).await
+        self.apply(Op::Refund, &[Check::new(limit, key).with_cost(n).with_receipt(receipt)]).await
     }
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to

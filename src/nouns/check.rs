@@ -33,10 +33,10 @@ pub enum Op {
 ///
 /// # fn main() -> Result<(), tollgate::ConfigError> {
 /// let tokens = Limit::token_bucket("tokens", Quota::per_minute(10_000))?;
-/// let check = Check::new(&tokens, "alice").cost(800);
+/// let check = Check::new(&tokens, "alice").with_cost(800);
 /// assert_eq!(check.limit().name(), "tokens");
 /// assert_eq!(check.key(), &Key::new("alice"));
-/// assert_eq!(check.units(), 800);
+/// assert_eq!(check.cost(), 800);
 /// # Ok(())
 /// # }
 /// ```
@@ -44,7 +44,7 @@ pub enum Op {
 pub struct Check {
     limit: Limit,
     key: Key,
-    units: u32,
+    cost: u32,
     receipt: Option<Receipt>,
 }
 
@@ -52,21 +52,21 @@ impl Check {
     /// Creates a check of one unit.
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
-        Self { limit: limit.clone(), key: key.into(), units: 1, receipt: None }
+        Self { limit: limit.clone(), key: key.into(), cost: 1, receipt: None }
     }
 
     /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
     /// nothing.
     #[must_use]
-    pub const fn cost(mut self, units: u32) -> Self {
-        self.units = units;
+    pub const fn with_cost(mut self, cost: u32) -> Self {
+        self.cost = cost;
         self
     }
 
     /// Sets the receipt of the charge to [refund](Op::Refund). Default: none. Without a receipt, a
     /// refund gives nothing back.
     #[must_use]
-    pub fn of(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
+    pub fn with_receipt(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
         self.receipt = receipt.into();
         self
     }
@@ -85,8 +85,8 @@ impl Check {
 
     /// The cost, in units.
     #[must_use]
-    pub const fn units(&self) -> u32 {
-        self.units
+    pub const fn cost(&self) -> u32 {
+        self.cost
     }
 
     /// The receipt of the charge to refund.

@@ -1,110 +1,8 @@
-//! Decisions and verdicts: the answers to checks.
+//! Decisions: the answers to checks and to groups of checks.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::{Limit, Micros, Receipt};
-
-/// The result of an algorithm for one check: the computed part of a [`Verdict`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    pub(crate) allowed: bool,
-    pub(crate) exceeds_capacity: bool,
-    pub(crate) remaining: u64,
-    pub(crate) retry_after: Option<Micros>,
-    pub(crate) reset_after: Micros,
-    pub(crate) delay: Micros,
-}
-
-/// The answer of one limit to one check.
-///
-/// | field | meaning |
-/// |---|---|
-/// | [`limit`](Self::limit) | the limit that answers: its name, quota and algorithm |
-/// | [`allowed`](Self::allowed) | whether this limit allows the check |
-/// | [`capacity`](Self::capacity) | the most units that the budget holds: the burst where the algorithm has one, else the quota's limit |
-/// | [`remaining`](Self::remaining) | units left after this check, rounded down, at most the capacity |
-/// | [`retry_after`](Self::retry_after) | the time until the same check is allowed, if no other check comes; `None` for an allowed check and for one that exceeds the capacity |
-/// | [`reset_after`](Self::reset_after) | the time until the budget is full again |
-/// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) |
-/// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
-///
-/// Durations are exact to the microsecond.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    limit: Limit,
-    outcome: Outcome,
-    /// Units that were charged.
-    charged: u32,
-}
-
-impl Verdict {
-    pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
-        Self { limit, outcome, charged }
-    }
-
-    /// The limit that answers.
-    #[must_use]
-    pub const fn limit(&self) -> &Limit {
-        &self.limit
-    }
-
-    /// Whether this limit allows the check.
-    #[must_use]
-    pub const fn allowed(&self) -> bool {
-        self.outcome.allowed
-    }
-
-    /// Whether the cost is above the [capacity](Self::capacity). The check is never allowed then,
-    /// however long its caller waits.
-    #[must_use]
-    pub const fn exceeds_capacity(&self) -> bool {
-        self.outcome.exceeds_capacity
-    }
-
-    /// The most units that the budget holds.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.limit.quota().capacity()
-    }
-
-    /// Units left after this check, rounded down. At most the [capacity](Self::capacity).
-    #[must_use]
-    pub const fn remaining(&self) -> u64 {
-        self.outcome.remaining
-    }
-
-    /// The time until the same check is allowed, if no other check comes. It is exact: one
-    /// microsecond sooner the check is denied again.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.outcome.retry_after.map(Duration::from_micros)
-    }
-
-    /// The time until the budget is full again.
-    #[must_use]
-    pub const fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.outcome.reset_after)
-    }
-
-    /// The time that an allowed check has to wait for its turn. Zero for every algorithm but the
-    /// leaky bucket as a queue.
-    #[must_use]
-    pub const fn delay(&self) -> Duration {
-        Duration::from_micros(self.outcome.delay)
-    }
-
-    pub(crate) const fn outcome(&self) -> &Outcome {
-        &self.outcome
-    }
-
-    /// The order in which verdicts decide a group: first a cost above the capacity, then the
-    /// longest wait, then (of limits that allow the check) the fewest units left.
-    fn severity(&self) -> (bool, bool, Micros, Reverse<u64>) {
-        let Outcome { allowed, exceeds_capacity, remaining, retry_after, .. } = self.outcome;
-        (exceeds_capacity, !allowed, retry_after.unwrap_or(0), Reverse(remaining))
-    }
-}
+use super::{Limit, Micros, Receipt, Verdict};
 
 /// The answer to a check or to a group of checks, with one verdict for each check.
 ///
@@ -333,6 +231,7 @@ impl Decision {
 mod tests {
     use super::*;
     use crate::Quota;
+    use crate::nouns::Outcome;
 
     fn verdict(name: &str, allowed: bool, remaining: u64, retry_after: Option<u64>) -> Verdict {
         let limit = Limit::gcra(name, Quota::per_second(10)).unwrap();

@@ -8,16 +8,18 @@ mod key;
 mod limit;
 pub(crate) mod quota;
 mod receipt;
+mod verdict;
 
 #[cfg(feature = "http")]
 pub(crate) use self::check::MAX_GROUP;
 pub use self::check::{Check, Op, validate_group};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
-pub(crate) use self::decision::Outcome;
-pub use self::decision::{Decision, Source, Verdict};
+pub use self::decision::{Decision, Source};
 pub use self::error::{ConfigError, Error};
 pub use self::key::Key;
 pub use self::limit::{Algorithm, Limit};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
+pub(crate) use self::verdict::Outcome;
+pub use self::verdict::Verdict;

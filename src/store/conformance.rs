@@ -49,7 +49,9 @@ pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
 async fn misuse_is_an_error(limiter: RateLimiter) {
     let limit = Limit::gcra("misuse", Quota::per_second(1)).expect("it is in range");
     let key = Key::new("k");
-    for group in [&[][..], &[Check::new(&limit, &key).cost(1), Check::new(&limit, &key).cost(2)]] {
+    for group in
+        [&[][..], &[Check::new(&limit, &key).with_cost(1), Check::new(&limit, &key).with_cost(2)]]
+    {
         let answer = limiter.apply(Op::Charge, group).await;
         let error = answer.expect_err("a group that is empty or has a budget twice is an error");
         assert!(error.is_misuse(), "an invalid group is misuse, not: {error}");
@@ -61,7 +63,7 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
     let wide = Limit::token_bucket("wide", Quota::per_second(100)).expect("it is in range");
     let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [Check::new(&wide, &alice).cost(10), Check::new(&tight, &acme).cost(1)];
+    let group = [Check::new(&wide, &alice).with_cost(10), Check::new(&tight, &acme).with_cost(1)];
     let charge = async || limiter.apply(Op::Charge, &group).await.expect("it decides");
 
     assert!(charge().await.allowed(), "a group that fits is allowed");
@@ -123,9 +125,9 @@ async fn sequences_are_decided_as_by_the_algorithm(
         let key = &keys[usize::from(random.below(3) == 0)];
         let known = receipts.len().checked_sub(1 + random.below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
-        let mut group = vec![Check::new(&limits[0], key).cost(cost).of(receipt)];
+        let mut group = vec![Check::new(&limits[0], key).with_cost(cost).with_receipt(receipt)];
         if random.below(4) == 0 {
-            group.push(Check::new(&companion, &keys[0]).cost(1));
+            group.push(Check::new(&companion, &keys[0]).with_cost(1));
         }
         let expected = reference.apply(op, &group, now);
         let decided = limiter.apply(op, &group).await;

@@ -224,7 +224,7 @@ impl Denials {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
-            let (limit, key, cost) = (check.limit(), check.key(), check.units());
+            let (limit, key, cost) = (check.limit(), check.key(), check.cost());
             (limit.name(), limit.kind(), key, cost).hash(&mut high);
             (limit.name(), limit.kind(), key, cost).hash(&mut low);
             (limit.quota(), limit.rule()).hash(&mut quota);

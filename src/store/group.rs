@@ -58,11 +58,11 @@ pub fn decide(
 /// Applies `op` to one check, without an allocation.
 pub(super) fn decide_one(op: Op, check: &Check, state: &mut Option<State>, now: Micros) -> Verdict {
     match op {
-        Op::Charge => verdict(check, state, now, check.units(), Effect::Commit),
-        Op::Peek => verdict(check, state, now, check.units(), Effect::Dry),
+        Op::Charge => verdict(check, state, now, check.cost(), Effect::Commit),
+        Op::Peek => verdict(check, state, now, check.cost(), Effect::Dry),
         Op::Refund => {
             if let Some(receipt) = check.receipt() {
-                check.limit().rule().refund(state, now, receipt, check.units());
+                check.limit().rule().refund(state, now, receipt, check.cost());
             }
             verdict(check, state, now, 0, Effect::Dry)
         }
@@ -103,10 +103,10 @@ fn decide_group(
         return if op == Op::Charge { each(op) } else { verdicts };
     }
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
-        let settles = op == Op::Charge && check.units() > 0;
+        let settles = op == Op::Charge && check.cost() > 0;
         let effect = if settles { Effect::Settle } else { Effect::Dry };
         // A limit that allows its check is not charged if another limit denies.
-        let cost = if answer.allowed() { 0 } else { check.units() };
+        let cost = if answer.allowed() { 0 } else { check.cost() };
         *answer = verdict(check, state, now, cost, effect);
     }
     verdicts

@@ -29,12 +29,12 @@ impl Budget {
 
     pub fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
         let key = Key::new("k");
-        decide(op, &[Check::new(&self.limit, &key).cost(cost)], &mut self.state, now).unwrap()
+        decide(op, &[Check::new(&self.limit, &key).with_cost(cost)], &mut self.state, now).unwrap()
     }
 
     pub fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
         let key = Key::new("k");
-        let refund = Check::new(&self.limit, &key).cost(units).of(receipt);
+        let refund = Check::new(&self.limit, &key).with_cost(units).with_receipt(receipt);
         decide(Op::Refund, &[refund], &mut self.state, now).unwrap()
     }
 

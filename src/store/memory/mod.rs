@@ -149,7 +149,7 @@ impl MemoryStore {
         let needs_room: Vec<bool> = group
             .iter()
             .zip(&states)
-            .map(|(check, state)| check.units() > 0 || state.is_some())
+            .map(|(check, state)| check.cost() > 0 || state.is_some())
             .collect();
         let mut decide = |op| decide(op, group, &mut states, now);
         let decision = match op {

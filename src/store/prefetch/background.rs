@@ -23,7 +23,7 @@ pub(super) struct Refilling<S: Store> {
 
 impl<S: Store> Refilling<S> {
     pub(super) fn new(shared: &Arc<Shared<S>>, check: &Check, refill: Refill) -> Self {
-        let block = check.clone().cost(refill.units);
+        let block = check.clone().with_cost(refill.units);
         Self { shared: Arc::downgrade(shared), block, refill }
     }
 
@@ -54,7 +54,7 @@ pub(super) struct Refunding<S: Store> {
 impl<S: Store> Refunding<S> {
     pub(super) fn new(shared: Weak<Shared<S>>, limit: &Limit, key: &Key, unspent: Unspent) -> Self {
         let Unspent { units, receipt } = unspent;
-        Self { shared, refund: Check::new(limit, key).cost(units).of(receipt) }
+        Self { shared, refund: Check::new(limit, key).with_cost(units).with_receipt(receipt) }
     }
 }
 

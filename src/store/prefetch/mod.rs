@@ -165,9 +165,9 @@ impl<S: Store> Shared<S> {
         let now = Instant::now();
         match op {
             // Without a reaper, unspent units would be stranded.
-            Op::Charge if check.units() > 0 && self.ensure_reaper() => {
+            Op::Charge if check.cost() > 0 && self.ensure_reaper() => {
                 let (decision, wanted) = self.with_stock(check, now, |stock| {
-                    let decision = stock.spend(check.units(), max, now);
+                    let decision = stock.spend(check.cost(), max, now);
                     (decision, stock.wants(max, now))
                 });
                 if let Some(refill) = wanted {
@@ -250,7 +250,7 @@ impl<S: Store> Shared<S> {
     fn peek(&self, check: &Check, now: Instant) -> Option<Decision> {
         let (hash, entries) = self.shard(check);
         let entry = entries.find(hash, |entry| entry.is_of(check))?;
-        entry.stock.peek(check.units(), now)
+        entry.stock.peek(check.cost(), now)
     }
 
     fn forget(&self, check: &Check) {

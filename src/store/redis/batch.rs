@@ -105,7 +105,7 @@ impl Batch {
             let key = self.keys.number(prefix, check);
             let limit = self.limit_number(check.limit());
             let receipt = check.receipt().filter(|_| op == Op::Refund);
-            self.charges.push(wire::Charge { key, limit, cost: check.units(), receipt });
+            self.charges.push(wire::Charge { key, limit, cost: check.cost(), receipt });
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());

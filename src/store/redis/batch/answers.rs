@@ -34,7 +34,7 @@ impl Batch {
             let group = &self.checks[run.first..][..run.size];
             let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
             let mut verdicts = verdicts.iter().zip(group).map(|(raw, check)| {
-                let charged = if is_charged { check.units() } else { 0 };
+                let charged = if is_charged { check.cost() } else { 0 };
                 Verdict::new(check.limit().clone(), raw.outcome(), charged)
             });
             let decision = match run.size {
