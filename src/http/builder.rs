@@ -134,8 +134,8 @@ impl RateLimitLayerBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no limits or more than 255, if two limits have one name, or if this limiter has
-    /// another quota of that name.
+    /// Returns an error if there are no limits or more than 255, if two limits have one name, or if
+    /// this limiter has another quota of that name.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         if self.limits.is_empty() {
             return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));

@@ -1,8 +1,9 @@
 //! The denials that this process remembers, and when each expires.
 //!
 //! A denied check stays denied until its `retry_after` is over, unless a refund, a reset or another
-//! quota replenishes its budgets. Another quota is noticed when the identical check comes under it. A denial is remembered for the identical check: same limits with
-//! the same numbers, same keys and costs. So it is exactly the store's answer.
+//! quota replenishes its budgets. This store notices another quota when the identical check comes
+//! under it. A denial is remembered for the identical check: same limits with the same numbers, same
+//! keys and costs. So it is exactly the store's answer.
 //!
 //! # Which denials count
 //!
@@ -148,8 +149,8 @@ impl Denials {
         Answer::later(async move { denials.stand_in(known, &denial, answer.await) })
     }
 
-    /// The answer of a charge that is queued behind others. A denial of the same check that is recorded
-    /// meanwhile stands in for a store that is unavailable.
+    /// The answer of a charge that is queued behind others. A denial of the same check that is
+    /// recorded meanwhile stands in for a store that is unavailable.
     pub(super) fn behind(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
         let (known, asked) = (self.known(group), self.asked(Instant::now()));
         let denials = Arc::clone(self);

@@ -25,7 +25,7 @@ pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Chan
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
     let answer = match entry {
-        Entry::Alone => Answer::later(send_alone(Arc::clone(lane), promised)),
+        Entry::ByCaller => Answer::later(send_by_caller(Arc::clone(lane), promised)),
         Entry::Sent => Answer::promised(promised),
         Entry::Unsent if sender::start(lane).is_ok() => Answer::promised(promised),
         // A check from outside of a runtime is sent when its answer is awaited inside.
@@ -44,12 +44,12 @@ async fn send_later(lane: Arc<Lane>, promised: Promised) -> Result<Decision, Err
 
 /// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
 /// the first poll, or if there is no connection yet.
-async fn send_alone(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
+async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
     let runtime = Runtime::try_current().map_err(Error::misuse)?;
-    let Some(flight) = flight::of_lone(&lane, &promised).await else {
+    let Some(flight) = flight::send_lone(&lane, &promised).await else {
         return send_later(lane, promised).await;
     };
-    let mut call = Alone { flight: Some(flight), runtime };
+    let mut call = SentByCaller { flight: Some(flight), runtime };
     poll_fn(|cx| {
         call.poll(cx);
         // The call answers in any case, with an error at the deadline.
@@ -61,12 +61,12 @@ async fn send_alone(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision,
 /// The call of a check that its caller sends. If the caller is dropped, or its deadline is over, the
 /// call becomes a task of its own: a connection that hangs has to be noticed, and a late denial
 /// counts.
-struct Alone {
+struct SentByCaller {
     flight: Option<Flight>,
     runtime: Runtime,
 }
 
-impl Alone {
+impl SentByCaller {
     fn poll(&mut self, cx: &mut Context<'_>) {
         let Some(flight) = &mut self.flight else { return };
         if let Poll::Ready(place) = flight.as_mut().poll(cx) {
@@ -79,7 +79,7 @@ impl Alone {
     }
 }
 
-impl Drop for Alone {
+impl Drop for SentByCaller {
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
             self.runtime.spawn(async { sender::send(flight.await).await });

@@ -59,6 +59,8 @@ struct Run {
     times: u16,
     /// Whether a charge is sent as a peek.
     is_peeked: bool,
+    /// Whether its denial is remembered.
+    is_remembered: bool,
 }
 
 /// The caller of one group, and its answer.
@@ -123,7 +125,8 @@ impl Batch {
             None => {
                 let size = group.len();
                 self.checks.extend_from_slice(group);
-                self.runs.push(Run { op, first, size, times: 0, is_peeked: false });
+                let (is_peeked, is_remembered) = (false, false);
+                self.runs.push(Run { op, first, size, times: 0, is_peeked, is_remembered });
             }
         }
         self.waiters.push(Waiter { run, caller, sent: false, answer: None });
@@ -238,9 +241,9 @@ impl Batch {
     }
 
     /// The key, the limit and the cost, if the batch is one charge of one budget.
-    pub(super) fn lone(&self) -> Option<(&str, &Rule, u32)> {
+    pub(super) fn single(&self) -> Option<(&str, &Rule, u32)> {
         let mut sent = self.runs.iter().filter(|run| run.times > 0);
-        let run = sent.next().filter(|run| self.is_alone(run))?;
+        let run = sent.next().filter(|run| self.is_single(run))?;
         let charge = &self.charges[run.first];
         let rule = self.limits[usize::from(charge.limit)].rule();
         sent.next().is_none().then_some((self.keys.get(charge.key.into()), rule, charge.cost))
@@ -251,13 +254,14 @@ impl Batch {
         let mut body = wire::Body::new(self.limits.iter().map(Limit::rule));
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
-            if !self.is_alone(run) {
+            if !self.is_single(run) {
                 body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
                 continue;
             }
             let first = &self.charges[run.first];
             let mut next = wire::Charge { key: first.key + 1, ..*first };
-            while runs.next_if(|it| self.is_alone(it) && self.charges[it.first] == next).is_some() {
+            while runs.next_if(|it| self.is_single(it) && self.charges[it.first] == next).is_some()
+            {
                 next.key += 1;
             }
             body.push_each(next.key - first.key, first);
@@ -266,7 +270,7 @@ impl Batch {
     }
 
     /// Whether the run is one charge, once, of a budget that no other run touches.
-    fn is_alone(&self, run: &Run) -> bool {
+    fn is_single(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
         let key = &self.keys.all[usize::from(charge.key)];
         run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
@@ -300,15 +304,14 @@ impl Batch {
     }
 
     /// Remembers the denials, whether their callers still wait or not: of each run the last one.
-    fn remember(&self, denials: &Denials) {
-        let mut is_remembered = vec![false; self.runs.len()];
+    fn remember(&mut self, denials: &Denials) {
         for waiter in self.waiters.iter().rev() {
-            let run = &self.runs[waiter.run];
+            let run = &mut self.runs[waiter.run];
             let is_charge = run.op == Op::Charge || run.is_peeked;
             if let (true, Some(Ok(decision)), Some(asked)) =
                 (is_charge, &waiter.answer, waiter.caller.asked)
                 && !decision.allowed()
-                && !mem::replace(&mut is_remembered[waiter.run], true)
+                && !mem::replace(&mut run.is_remembered, true)
             {
                 let group = &self.checks[run.first..][..run.size];
                 denials.record(denials.known(group), asked, decision);

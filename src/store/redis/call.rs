@@ -13,15 +13,15 @@ const OTHER_BYTES: usize = 96;
 
 /// The command for a batch. `time` is the time to decide by. Default: the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
-    match batch.lone() {
-        Some((key, limit, cost)) => lone(key, limit, cost, time),
+    match batch.single() {
+        Some((key, limit, cost)) => single(key, limit, cost, time),
         None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time),
     }
 }
 
 /// The command for one charge, with a cost above 0. Its reply is that for a batch of this charge.
-pub(super) fn lone(key: &str, limit: &Rule, cost: u32, time: Option<Micros>) -> Cmd {
-    by_hash([key].into_iter(), key.len(), &wire::lone(limit, cost), time)
+fn single(key: &str, limit: &Rule, cost: u32, time: Option<Micros>) -> Cmd {
+    by_hash([key].into_iter(), key.len(), &wire::single(limit, cost), time)
 }
 
 fn by_hash<'a>(

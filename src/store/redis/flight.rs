@@ -19,7 +19,7 @@ use crate::store::promise::Promised;
 pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
 
 /// Sends the lane's first batch, once there is a connection.
-pub(super) async fn of_first(place: Place) -> Place {
+pub(super) async fn send_first(place: Place) -> Place {
     let lane = Arc::clone(place.lane());
     let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
     let handle = match timeout_at(deadline, lane.connections.get()).await {
@@ -40,7 +40,7 @@ pub(super) async fn of_first(place: Place) -> Place {
 }
 
 /// Sends a check that is still alone in an idle lane, if there is a connection.
-pub(super) async fn of_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flight> {
+pub(super) async fn send_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flight> {
     let handle = lane.connections.current()?;
     if !is_open(lane, &handle).await {
         return None;

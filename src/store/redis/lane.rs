@@ -70,7 +70,7 @@ pub(super) struct Queued {
 /// Which task sends a queued check.
 pub(super) enum Entry {
     /// Its caller, unless another check arrives before: the lane was idle.
-    Alone,
+    ByCaller,
     /// A task that has a place.
     Sent,
     /// None yet: a place is free.
@@ -107,7 +107,7 @@ impl Lane {
         let caller = Caller { deadline, promise: Some(promise), asked, change };
         let entry = match queue.in_flight {
             IN_FLIGHT => Entry::Sent,
-            0 if queue.batches.is_empty() => Entry::Alone,
+            0 if queue.batches.is_empty() => Entry::ByCaller,
             _ => Entry::Unsent,
         };
         queue.batch_for(group).push(prefix, op, group, caller);
@@ -132,6 +132,8 @@ impl Lane {
 
     /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
     pub(super) fn fail_first(&self, until: Option<Instant>, reason: &str) {
+        // Another place must not take or put back a batch meanwhile: the order would change.
+        let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut batch) = self.queue().batches.pop_front() else { return };
         let error = || Error::unreachable(reason.to_owned());
         let failed = match until {
@@ -162,8 +164,8 @@ impl Lane {
 }
 
 impl Queue {
-    /// Whether the queue is full for this group. Past half full, a key with more than a quarter of the
-    /// newest batch is rejected, so that a hot key does not crowd out the others.
+    /// Whether the queue is full for this group. Past half full, a key with more than a quarter of
+    /// the newest batch is rejected, so that a hot key does not crowd out the others.
     fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {
@@ -280,7 +282,7 @@ impl Place {
 }
 
 impl Drop for Place {
-    /// A place that was not freed is dropped with its runtime. If no other place is in use, its queued
+    /// A place that was not freed is dropped with its runtime. If no other place is in use, the queued
     /// checks are dropped too, which answers them with an error.
     fn drop(&mut self) {
         let Some(round) = self.round else { return };

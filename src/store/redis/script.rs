@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn error_names_file_in_place_of_script() {
         let (name, before) = SCRIPT.files[1];
-        let said = format!("ERR user_script:{}: oops script: ab, on @user_script:1.", before + 7);
-        let told = format!("ERR scripts/{name}.lua:7: oops script: ab, on @user_script:1.");
-        assert_eq!(with_files(&said), told);
+        let text = format!("ERR user_script:{}: oops script: ab, on @user_script:1.", before + 7);
+        let expected = format!("ERR scripts/{name}.lua:7: oops script: ab, on @user_script:1.");
+        assert_eq!(with_files(&text), expected);
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn start(lane: &Arc<Lane>) -> Result<(), Error> {
 /// Sends one batch after another, until none is queued.
 pub(super) async fn send(mut place: Place) {
     while let Some(next) = place.unless_idle() {
-        place = flight::of_first(next).await;
+        place = flight::send_first(next).await;
         let_others_run().await;
     }
 }

@@ -29,7 +29,7 @@ const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 pub(super) struct Body(Vec<u8>);
 
 /// `ARGV[1]` of a single charge, with a cost above 0.
-pub(super) fn lone(limit: &Rule, cost: u32) -> Vec<u8> {
+pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
     body.push_limit(limit);
     body.push(cost.into(), 4);
