@@ -104,17 +104,18 @@ impl Level {
         }
     }
 
-    /// The level at `now`. Requires `now >= at`.
-    fn drained(mut self, now: Micros) -> Self {
+    /// Drains until `now`. Requires `now >= at`.
+    fn drain_until(&mut self, now: Micros) {
         if let Some(slower) = self.then {
             let reached = self.at + self.until(slower.floor);
             if reached <= now {
                 let used = slower.floor * slower.rate.micros;
-                self = Self { at: reached, used, rate: slower.rate, since: reached, then: None };
+                *self = Self { at: reached, used, rate: slower.rate, since: reached, then: None };
             }
         }
         let drained = (now - self.at).saturating_mul(self.rate.units);
-        Self { at: now, used: self.used.saturating_sub(drained), ..self }
+        self.used = self.used.saturating_sub(drained);
+        self.at = now;
     }
 
     /// The same units in the parts of another rate, or `None` beyond exact arithmetic. Rounds up by
@@ -201,7 +202,10 @@ impl Bucket {
             level.since = level.at + 1;
             level.at = now;
         } else if level.at < now {
-            level = level.drained(now);
+            level.drain_until(now);
+        }
+        if level.rate == self.rate && level.then.is_none() {
+            return (level, set_back);
         }
         let changed = level.under(self);
         (changed, set_back || changed != level)

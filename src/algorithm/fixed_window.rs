@@ -13,6 +13,8 @@
 //!
 //! Twin: `scripts/fixed_window.lua`.
 
+use std::borrow::Cow;
+
 use super::range::counted;
 use super::rotation::{Counter, Counters, Own, effect_of};
 use super::{Effect, MAX_EXACT};
@@ -103,6 +105,11 @@ impl Counter for Window {
         Self { shape, end, since: self.at + 1, ..*self }
     }
 
+    fn charge(&mut self, now: Micros, units: u64) {
+        self.count += units;
+        self.at = self.at.max(now);
+    }
+
     fn enter(&mut self, now: Micros, units: u64) {
         self.count = (self.count + units).min(MAX_COUNT);
         self.at = self.at.max(now);
@@ -142,28 +149,18 @@ impl FixedWindow {
         cost: u64,
         effect: Effect,
     ) -> Outcome {
-        let Own { counter: mut window, moved } = Counters::own(state.as_ref(), self.shape(), now);
+        let Own { counter: window, moved } = Counters::own(state.as_ref(), self.shape(), now);
         let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;
         let retry_after = (!allowed && !exceeds_capacity).then(|| window.end - now);
-        if allowed {
-            window.count += cost;
-        }
-        let outcome = Outcome {
-            allowed,
-            exceeds_capacity,
-            remaining: self.limit.saturating_sub(window.count),
-            retry_after,
-            reset_after: if window.count == 0 { 0 } else { window.end - now },
-            delay: 0,
-        };
+        let count = if allowed { window.count + cost } else { window.count };
+        let reset_after = if count == 0 { 0 } else { window.end - now };
         if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
-            if charges.is_some() {
-                window.at = window.at.max(now);
-            }
-            Counters::commit(state, window, now, charges);
+            let own = if let Cow::Owned(own) = window { Some(own) } else { None };
+            Counters::commit(state, own, now, charges);
         }
-        outcome
+        let remaining = self.limit.saturating_sub(count);
+        Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay: 0 }
     }
 
     pub(super) fn refund(

@@ -226,11 +226,13 @@ impl State {
         }
     }
 
-    /// Whether the state has expired at `now`.
+    /// Whether the state has expired at `now` for sure. After a refund, it may have expired earlier.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),
-            _ => self.expires_at() <= now,
+            Kind::Window(window) => window.is_over(now),
+            Kind::SubWindows(counters) => counters.is_over(now),
+            Kind::Log(log) => log.expires_at() <= now,
         }
     }
 }

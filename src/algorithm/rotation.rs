@@ -19,6 +19,8 @@
 //!
 //! Twin: `scripts/rotation.lua`.
 
+use std::borrow::Cow;
+
 use super::Effect;
 use crate::nouns::{Micros, Receipt};
 
@@ -39,11 +41,18 @@ pub(super) trait Counter: Clone {
     fn at(&self) -> Micros;
     /// The time from which it equals a fresh counter. 0 if it is empty.
     fn expires_at(&self) -> Micros;
+    /// The latest time that [`expires_at`](Self::expires_at) can be, without a look at the counts: a
+    /// store that sweeps has most of them out of its cache.
+    fn expires_by(&self) -> Micros {
+        self.expires_at()
+    }
     /// Goes on from `now` with the same count, after the clock was set back. Earlier receipts are
     /// void.
     fn set_back(&mut self, now: Micros);
     /// The units that count at `now`, in a window of another shape.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self;
+    /// Enters a charge under this counter's own quota, which has room for it.
+    fn charge(&mut self, now: Micros, units: u64);
     /// Enters a charge under another quota, which may be far above this counter's limit.
     fn enter(&mut self, now: Micros, units: u64);
     /// Subtracts units of the charge at `at`.
@@ -65,24 +74,30 @@ struct Other<C> {
     asked: Micros,
 }
 
-/// The counter of a check's own quota.
-pub(super) struct Own<C> {
-    pub(super) counter: C,
+/// The counter of a check's own quota. It is borrowed if it is the state's first, unchanged.
+pub(super) struct Own<'a, C: Clone> {
+    pub(super) counter: Cow<'a, C>,
     /// Whether a denied check has to store it.
     pub(super) moved: bool,
 }
 
+impl<C: Clone> Own<'_, C> {
+    const fn new(counter: C, moved: bool) -> Self {
+        Self { counter: Cow::Owned(counter), moved }
+    }
+}
+
 /// The counter at `now`, and whether the clock was set back.
-fn resumed<C: Counter>(counter: &C, now: Micros) -> (C, bool) {
+fn resumed<C: Counter>(counter: &C, now: Micros) -> (Cow<'_, C>, bool) {
     if counter.expires_at() <= now {
-        return (C::fresh(counter.shape(), now), false);
+        return (Cow::Owned(C::fresh(counter.shape(), now)), false);
+    }
+    if counter.at().saturating_sub(now) <= counter.period() {
+        return (Cow::Borrowed(counter), false);
     }
     let mut counter = counter.clone();
-    let set_back = counter.at().saturating_sub(now) > counter.period();
-    if set_back {
-        counter.set_back(now);
-    }
-    (counter, set_back)
+    counter.set_back(now);
+    (Cow::Owned(counter), true)
 }
 
 impl<C: Counter> Counters<C> {
@@ -90,14 +105,19 @@ impl<C: Counter> Counters<C> {
         self.all().map(Counter::expires_at).max().unwrap_or(0)
     }
 
+    /// Whether all counters have expired for sure. A refund may have emptied them earlier.
+    pub(super) fn is_over(&self, now: Micros) -> bool {
+        self.all().all(|counter| counter.expires_by() <= now)
+    }
+
     fn all(&self) -> impl Iterator<Item = &C> {
         std::iter::once(&self.first).chain(self.others.iter().map(|other| &other.counter))
     }
 
     /// The counter of a shape at `now`.
-    pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> Own<C> {
+    pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> Own<'_, C> {
         let Some(state) = state.filter(|state| now < state.expires_at()) else {
-            return Own { counter: C::fresh(shape, now), moved: false };
+            return Own::new(C::fresh(shape, now), false);
         };
         if state.first.shape() == shape {
             let (counter, moved) = resumed(&state.first, now);
@@ -107,12 +127,12 @@ impl<C: Counter> Counters<C> {
             let (counter, set_back) = resumed(&own.counter, now);
             let is_due = now.saturating_sub(own.asked) > counter.period() / 2;
             let moved = set_back || (is_due && counter.expires_at() > now);
-            return Own { counter, moved };
+            return Own::new(counter.into_owned(), moved);
         }
         state.derived(shape, now)
     }
 
-    fn derived(&self, shape: C::Shape, now: Micros) -> Own<C> {
+    fn derived(&self, shape: C::Shape, now: Micros) -> Own<'_, C> {
         let fresh = C::fresh(shape, now);
         let period = fresh.period();
         let mut best: Option<&C> = None;
@@ -131,46 +151,62 @@ impl<C: Counter> Counters<C> {
             }
         }
         let Some(mut counter) = best.map(|counter| counter.derived(shape, now)) else {
-            return Own { counter: fresh, moved: false };
+            return Own::new(fresh, false);
         };
         if counter.at().saturating_sub(now) > period {
             counter.set_back(now);
         }
-        if now < counter.expires_at() {
-            Own { counter, moved: true }
-        } else {
-            Own { counter: fresh, moved: false }
+        if now < counter.expires_at() { Own::new(counter, true) } else { Own::new(fresh, false) }
+    }
+
+    /// Stores the counter of a decision: `None` for the state's first. `charges` are the charged
+    /// units, or `None` for a denied check with a `moved` counter.
+    pub(super) fn commit(
+        state: &mut Option<Self>,
+        own: Option<C>,
+        now: Micros,
+        charges: Option<u64>,
+    ) {
+        let own = own.map(|mut own| {
+            charges.into_iter().for_each(|units| own.charge(now, units));
+            own
+        });
+        match (state, own, charges) {
+            (Some(known), None, Some(units)) => {
+                known.first.charge(now, units);
+                known.enter(now, units);
+            }
+            (_, None, _) => {}
+            (Some(known), Some(own), charges) if now < known.expires_at() => match charges {
+                Some(units) => {
+                    known.put_first(own, now);
+                    known.enter(now, units);
+                }
+                None => known.settle(own, now),
+            },
+            (state, Some(own), _) => *state = Some(Self { first: own, others: Vec::new() }),
         }
     }
 
-    /// Stores the counter of a decision. `charges` are the charged units, or `None` for a denied
-    /// check with a `moved` counter.
-    pub(super) fn commit(state: &mut Option<Self>, own: C, now: Micros, charges: Option<u64>) {
-        let known = state.take().filter(|state| now < state.expires_at());
-        let Some(mut known) = known else {
-            *state = Some(Self { first: own, others: Vec::new() });
-            return;
-        };
-        match charges {
-            Some(units) => known.charge(own, now, units),
-            None => known.settle(own, now),
-        }
-        *state = Some(known);
-    }
-
-    fn charge(&mut self, own: C, now: Micros, units: u64) {
+    fn put_first(&mut self, own: C, now: Micros) {
         let shape = own.shape();
         let last = std::mem::replace(&mut self.first, own);
-        let others = &mut self.others;
-        others.retain(|other| other.counter.shape() != shape);
+        self.others.retain(|other| other.counter.shape() != shape);
         if last.shape() != shape {
             // Its quota may have been in use until now: denied checks are not always stored.
-            others.insert(0, Other { counter: last, asked: now });
+            self.others.insert(0, Other { counter: last, asked: now });
         }
+    }
+
+    /// Enters a charge in the other counters.
+    fn enter(&mut self, now: Micros, units: u64) {
+        let others = &mut self.others;
         for Other { counter, asked } in others.iter_mut() {
             // `asked` can be later than now only if the clock was set back.
             *asked = now.min(*asked);
-            (*counter, _) = resumed(counter, now);
+            if let (Cow::Owned(resumed), _) = resumed(counter, now) {
+                *counter = resumed;
+            }
             counter.enter(now, units);
         }
         // Until a fixed point, so that several charges in one call leave the same state as one by

@@ -97,7 +97,21 @@ impl Log {
         }
     }
 
+    /// The number of entries at or before `time`.
+    fn up_to(&self, time: i64) -> usize {
+        // Most often, there are none.
+        match self.entries.front() {
+            Some(oldest) if oldest.at <= time => {
+                self.entries.partition_point(|entry| entry.at <= time)
+            }
+            _ => 0,
+        }
+    }
+
     fn forget(&mut self, entries: usize) {
+        if entries == 0 {
+            return;
+        }
         self.before = self.sum_before(entries);
         self.entries.drain(..entries);
     }
@@ -110,7 +124,7 @@ impl Log {
         }
         let left = view.time - view.keep.period.min(self.keep.period) as i64;
         self.keep = view.keep;
-        self.forget(self.entries.partition_point(|entry| entry.at <= left));
+        self.forget(self.up_to(left));
         if let Some(surplus) = (self.sum() - self.before).checked_sub(self.keep.limit) {
             let known = self.before + surplus;
             self.forget(self.entries.partition_point(|entry| entry.sum <= known));
@@ -178,7 +192,7 @@ impl SlidingLog {
         let set_back = if newest - now > self.period as i64 { newest - now } else { 0 };
         let time = now.max(newest - set_back);
         let left = time + set_back - log.keep.period.min(self.period) as i64;
-        let first = log.entries.partition_point(|entry| entry.at <= left);
+        let first = log.up_to(left);
         let before = log.sum_before(first);
 
         let old = Keep { until: log.keep.until - set_back, ..log.keep };
@@ -215,7 +229,7 @@ impl SlidingLog {
             return u64::MAX;
         }
         let left = now.max(log.newest()) - log.keep.period as i64;
-        let first = log.entries.partition_point(|entry| entry.at <= left);
+        let first = log.up_to(left);
         let held = log.sum() - log.sum_before(first);
         held.checked_sub(log.keep.limit).unwrap_or(u64::MAX)
     }

@@ -19,6 +19,8 @@
 //!
 //! Twin: `scripts/sliding_window.lua`.
 
+use std::borrow::Cow;
+
 use super::range::{counted, exact};
 use super::rotation::{Counter, Counters, Own, effect_of};
 use super::{Effect, MAX_EXACT};
@@ -54,15 +56,32 @@ impl SubWindows {
         self.at / self.length
     }
 
+    /// The counts of the sub-windows at `time`. Requires `time >= at`.
+    fn at_time(&self, time: Micros) -> View<'_> {
+        let newest = time / self.length;
+        let begun = usize::try_from(newest - self.newest()).unwrap_or(usize::MAX);
+        let counts = &self.counts[..self.counts.len().saturating_sub(begun)];
+        View { time, newest, counts }
+    }
+
     /// Moves on to `time`. Requires `time >= at`.
     fn advance_to(&mut self, time: Micros) {
-        let len = self.counts.len();
-        let sub_windows = time / self.length - self.newest();
-        let by = usize::try_from(sub_windows).map_or(len, |by| by.min(len));
-        self.counts.rotate_right(by);
-        self.counts[..by].fill(0);
+        let kept = self.at_time(time).counts.len();
+        let begun = self.counts.len() - kept;
+        self.counts.rotate_right(begun);
+        self.counts[..begun].fill(0);
         self.at = time;
     }
+}
+
+/// The sub-windows at a time.
+struct View<'a> {
+    time: Micros,
+    /// The number of the newest sub-window.
+    newest: u64,
+    /// The counts, down to the oldest sub-window. Those that have begun since the last charge are left
+    /// out: they are empty.
+    counts: &'a [u64],
 }
 
 impl Counter for SubWindows {
@@ -91,6 +110,10 @@ impl Counter for SubWindows {
         })
     }
 
+    fn expires_by(&self) -> Micros {
+        (self.newest() + self.counts.len() as u64) * self.length
+    }
+
     fn set_back(&mut self, now: Micros) {
         self.since = self.at + 1;
         self.at = now;
@@ -114,6 +137,11 @@ impl Counter for SubWindows {
             }
         }
         cut
+    }
+
+    fn charge(&mut self, now: Micros, units: u64) {
+        self.advance_to(self.at.max(now));
+        self.counts[0] += units;
     }
 
     fn enter(&mut self, now: Micros, units: u64) {
@@ -174,29 +202,36 @@ impl SlidingWindow {
         (self.length, self.sub_windows as usize + 1)
     }
 
-    /// The units that count at `sub_windows.at`, rounded up.
-    fn used(&self, sub_windows: &SubWindows) -> u64 {
-        let (oldest, window) = sub_windows.counts.split_last().unwrap_or((&0, &[]));
-        let overlap = self.length - sub_windows.at % self.length;
+    /// The units that count, rounded up.
+    fn used(&self, view: &View<'_>) -> u64 {
+        let (oldest, window) = view.counts.split_last().unwrap_or((&0, &[]));
+        let overlap = self.length - view.time % self.length;
         // In floating point, as in Lua: exact up to the limit, and rounded the same above it.
         let fading = (*oldest as f64 * overlap as f64 / self.length as f64).ceil() as u64;
         window.iter().sum::<u64>() + fading
     }
 
     /// The first time at which at most `room` units count.
-    fn time_until(&self, sub_windows: &SubWindows, room: u64) -> Micros {
-        let mut full: u64 = sub_windows.counts.iter().sum();
+    fn time_until(&self, view: &View<'_>, room: u64) -> Micros {
+        let mut full: u64 = view.counts.iter().sum();
         // With each step, the window leaves one more sub-window.
-        for (step, &leaving) in sub_windows.counts.iter().rev().enumerate() {
+        for (step, &leaving) in view.counts.iter().rev().enumerate() {
             full -= leaving;
             if let Some(free) = room.checked_sub(full) {
                 // Of the leaving sub-window, `free` units may still overlap.
                 let left = (free * self.length).checked_div(leaving).unwrap_or(0);
-                let start = (sub_windows.newest() + step as u64) * self.length;
+                let start = (view.newest + step as u64) * self.length;
                 return start + self.length.saturating_sub(left);
             }
         }
-        sub_windows.expires_at()
+        view.time
+    }
+
+    /// The time from which none of the units count.
+    fn empty_at(&self, view: &View<'_>) -> Micros {
+        view.counts.iter().position(|&count| count > 0).map_or(0, |youngest| {
+            (view.newest + (view.counts.len() - youngest) as u64) * self.length
+        })
     }
 }
 
@@ -209,25 +244,23 @@ impl SlidingWindow {
         effect: Effect,
     ) -> Outcome {
         let Own { counter, moved } = Counters::own(state.as_ref(), self.shape(), now);
+        let view = counter.at_time(now.max(counter.at));
         let exceeds_capacity = cost > self.limit;
-        let settled = moved.then(|| counter.clone());
-        let mut sub_windows = counter;
-        sub_windows.advance_to(now.max(sub_windows.at));
-        let used = self.used(&sub_windows);
+        let used = self.used(&view);
         let allowed = cost == 0 || used + cost <= self.limit;
         let retry_after = (!allowed && !exceeds_capacity)
-            .then(|| self.time_until(&sub_windows, self.limit - cost) - now);
+            .then(|| self.time_until(&view, self.limit - cost) - now);
         let remaining = self.limit.saturating_sub(if allowed { used + cost } else { used });
-        if allowed {
-            sub_windows.counts[0] += cost;
-        }
-        let reset_after = sub_windows.expires_at().saturating_sub(now);
+        let empty_at = if allowed && cost > 0 {
+            (view.newest + counter.counts.len() as u64) * self.length
+        } else {
+            self.empty_at(&view)
+        };
         if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
-            let own = if charges.is_some() { Some(sub_windows) } else { settled };
-            if let Some(own) = own {
-                Counters::commit(state, own, now, charges);
-            }
+            let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
+            Counters::commit(state, own, now, charges);
         }
+        let reset_after = empty_at.saturating_sub(now);
         Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay: 0 }
     }
 
