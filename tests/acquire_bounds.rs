@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -40,7 +40,7 @@ impl Late {
 const STORE_DEADLINE: Duration = Duration::from_millis(250);
 
 impl Store for Late {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         self.asked.lock().unwrap().push((op, self.started.elapsed()));
         let memory = || self.memory.apply(op, group);
         match (self.slow)(op) {
@@ -201,15 +201,15 @@ struct FarRefunds {
 }
 
 impl Store for FarRefunds {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         if op != Op::Refund {
             return self.memory.apply(op, group);
         }
-        let [refund] = group else { panic!("one refund") };
+        let [refund] = &*group else { panic!("one refund") };
         let (memory, refund) = (Arc::clone(&self.memory), refund.clone());
         Answer::later(async move {
             sleep(200 * MS).await;
-            memory.apply(Op::Refund, &[refund]).await
+            memory.apply(Op::Refund, refund.into()).await
         })
     }
 }
@@ -239,7 +239,7 @@ async fn failed_refund_reports_that_units_may_be_charged() {
     struct NoRefunds(MemoryStore);
 
     impl Store for NoRefunds {
-        fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        fn apply(&self, op: Op, group: Group) -> Answer {
             match op {
                 Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
                 op => self.0.apply(op, group),

@@ -112,12 +112,12 @@ async fn cancelled_callers() {
         builder.deadline(Duration::from_secs(10)).deny_for(Duration::ZERO).connect().await.unwrap();
     let limit = Limit::fixed_window("daily", Quota::per_day(10_000_000)).unwrap();
     let key = Key::new("k");
-    store.apply(Op::Charge, &[Check::new(&limit, &key)]).await.unwrap();
+    store.apply(Op::Charge, Check::new(&limit, &key).into()).await.unwrap();
     server.pause(true);
     let (started, mut calls, mut most) = (Instant::now(), 0_u64, 0);
     let metrics = tokio::runtime::Handle::current().metrics();
     while started.elapsed() < Duration::from_secs(5) {
-        let mut answer = pin!(store.apply(Op::Charge, &[Check::new(&limit, &key)]));
+        let mut answer = pin!(store.apply(Op::Charge, Check::new(&limit, &key).into()));
         poll_fn(|cx| {
             drop(answer.as_mut().poll(cx));
             Poll::Ready(())
@@ -129,7 +129,7 @@ async fn cancelled_callers() {
     }
     server.pause(false);
     let left = loop {
-        match store.apply(Op::Peek, &[Check::new(&limit, &key).with_cost(0)]).await {
+        match store.apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into()).await {
             Ok(decision) => break decision.remaining(),
             Err(_) => tokio::task::yield_now().await,
         }

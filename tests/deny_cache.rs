@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::advance;
 use tollgate::decision::Source;
 use tollgate::store::DenyCache;
-use tollgate::store::{Answer, Op, Store};
+use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::counting::Counting;
@@ -123,7 +123,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     struct Slow(Arc<MemoryStore>);
 
     impl Store for Slow {
-        fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        fn apply(&self, op: Op, group: Group) -> Answer {
             if op != Op::Reset {
                 return self.0.apply(op, group);
             }
@@ -131,7 +131,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
             let key = group[0].key().clone();
             let reset = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                store.apply(Op::Reset, &[Check::new(&limit, &key).with_cost(0)]).await
+                store.apply(Op::Reset, Check::new(&limit, &key).with_cost(0).into()).await
             });
             Answer::later(async move { reset.await.unwrap() })
         }
@@ -140,7 +140,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     let limiter = RateLimiter::new(DenyCache::new(Slow::default()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
-    drop(limiter.apply(Op::Reset, &[Check::new(&limit, &key).with_cost(0)]));
+    drop(limiter.apply(Op::Reset, Check::new(&limit, &key).with_cost(0)));
     // Denied before the reset runs: the cache must not keep it beyond the reset.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -154,7 +154,7 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
     struct Distant(MemoryStore);
 
     impl Store for Distant {
-        fn apply(&self, op: Op, group: &[Check]) -> Answer {
+        fn apply(&self, op: Op, group: Group) -> Answer {
             let answer = self.0.apply(op, group);
             if op != Op::Charge {
                 return answer;
@@ -169,7 +169,7 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
     let limiter = RateLimiter::new(DenyCache::new(Distant::default()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
-    let denied = limiter.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let denied = limiter.apply(Op::Charge, Check::new(&limit, &key));
     limiter.reset(&limit, &key).await.unwrap();
     assert!(!denied.await.unwrap().allowed(), "it was decided before the reset");
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
@@ -186,13 +186,13 @@ async fn cache_is_bounded_by_weight() {
     let group =
         |key| limits.iter().map(|limit| Check::new(limit, key).with_cost(1)).collect::<Vec<_>>();
     for key in &keys {
-        assert!(limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
-        assert!(!limiter.apply(Op::Charge, &group(key)).await.unwrap().allowed());
+        assert!(limiter.check_all(group(key)).await.unwrap().allowed());
+        assert!(!limiter.check_all(group(key)).await.unwrap().allowed());
     }
     store.switch_off(true);
     let mut cached = 0;
     for key in &keys {
-        cached += usize::from(limiter.apply(Op::Charge, &group(key)).await.is_ok());
+        cached += usize::from(limiter.check_all(group(key)).await.is_ok());
     }
     assert!((10..150).contains(&cached), "{cached} groups of 48, each with the weight of 13");
 }
@@ -259,16 +259,16 @@ async fn denial_of_a_group_is_cached_as_a_whole() {
         (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
     let group = [Check::new(&tight, &alice).with_cost(3), Check::new(&wide, &acme)];
-    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
-    let first = limiter.apply(Op::Charge, &group).await.unwrap();
+    assert!(limiter.check_all(&group).await.unwrap().allowed());
+    let first = limiter.check_all(&group).await.unwrap();
     store.asked();
-    let again = limiter.apply(Op::Charge, &group).await.unwrap();
+    let again = limiter.check_all(&group).await.unwrap();
     assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
     assert_eq!(again.verdicts(), first.verdicts());
     assert_eq!(store.asked(), 0);
     // A reset of one of its budgets is enough to ask the store again.
     limiter.reset(&tight, &alice).await.unwrap();
-    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+    assert!(limiter.check_all(&group).await.unwrap().allowed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::Commands;
 use support::RedisServer;
 use tollgate::clock::ManualClock;
-use tollgate::store::Op;
+use tollgate::store::{Group, Op};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 /// One limit under each algorithm, and a sliding window with many sub-windows.
@@ -105,7 +105,7 @@ async fn no_key_expires_before_its_budget_is_full() {
             .for_each(|(check, receipt)| *check = check.clone().with_receipt(receipt));
         for group in checks.chunks(together) {
             let asked_at = server_time(&mut connection);
-            let decision = limiter.apply(op, group).await.unwrap();
+            let decision = limiter.apply(op, Group::new(group).unwrap()).await.unwrap();
             for (check, verdict) in group.iter().zip(decision.verdicts()) {
                 if verdict.reset_after().is_zero() {
                     continue;
@@ -187,7 +187,7 @@ async fn expiry_is_written_at_most_once_a_second() {
         let checks: Vec<_> =
             group.iter().map(|limit| Check::new(limit, &key).with_cost(1)).collect();
         for _ in 0..100 {
-            assert!(limiter.apply(Op::Charge, &checks).await.unwrap().allowed());
+            assert!(limiter.check_all(&checks[..]).await.unwrap().allowed());
         }
         // A charge moves the end of a budget by 100 ms at most, and the test takes some time.
         let seconds = 2 + start.elapsed().as_secs();

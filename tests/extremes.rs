@@ -114,7 +114,7 @@ proptest! {
                     Step::Set(time) => clock.set(time),
                     Step::Advance(time) => clock.advance(time),
                 }
-                let decision = limiter.apply(op, &[Check::new(&limit, &key).with_cost(cost)]).await.unwrap();
+                let decision = limiter.apply(op, Check::new(&limit, &key).with_cost(cost)).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
                 // The clock does not advance, so a wait would not end.
                 let wait = limiter.acquire(&limit, &key, cost, max_wait);

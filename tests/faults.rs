@@ -25,7 +25,7 @@ fn store_of(url: &str) -> RedisStoreBuilder {
 }
 
 async fn check(store: &RedisStore, key: &str) -> Result<tollgate::Decision, Error> {
-    store.apply(Op::Charge, &[Check::new(&daily(), key)]).await
+    store.apply(Op::Charge, Check::new(&daily(), key).into()).await
 }
 
 fn run(server: &RedisServer, command: &[&str]) {
@@ -66,7 +66,7 @@ async fn revoked_read_permission_is_an_error_and_not_a_full_budget() {
     for _ in 0..20 {
         let error = check(&store, "k").await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
-        let error = store.apply(Op::Charge, &[Check::new(&log, &key)]).await.unwrap_err();
+        let error = store.apply(Op::Charge, Check::new(&log, &key).into()).await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
     }
 }
@@ -111,10 +111,10 @@ async fn out_of_memory_fails_only_checks_that_write() {
     let (limit, denied) = (daily(), Key::new("denied"));
     // All at once, so that they are sent in few calls.
     let keys: Vec<_> = (0..50_u64).map(Key::from).collect();
-    let mut answers = vec![store.apply(Op::Peek, &[Check::new(&limit, &keys[0])])];
+    let mut answers = vec![store.apply(Op::Peek, Check::new(&limit, &keys[0]).into())];
     for key in &keys {
-        answers.push(store.apply(Op::Charge, &[Check::new(&limit, key)]));
-        answers.push(store.apply(Op::Charge, &[Check::new(&limit, &denied)]));
+        answers.push(store.apply(Op::Charge, Check::new(&limit, key).into()));
+        answers.push(store.apply(Op::Charge, Check::new(&limit, &denied).into()));
     }
     let mut decisions = Vec::new();
     for answer in answers {
@@ -136,10 +136,12 @@ async fn failed_refund_keeps_its_connection() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let charged = store.apply(Op::Charge, &[Check::new(&limit, &key).with_cost(3)]).await.unwrap();
+    let charged =
+        store.apply(Op::Charge, Check::new(&limit, &key).with_cost(3).into()).await.unwrap();
     let receipt = charged.receipt().unwrap();
-    let refund =
-        || store.apply(Op::Refund, &[Check::new(&limit, &key).with_cost(1).with_receipt(receipt)]);
+    let refund = || {
+        store.apply(Op::Refund, Check::new(&limit, &key).with_cost(1).with_receipt(receipt).into())
+    };
     let (log, _guard) = Log::start();
     run(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let error = refund().await.unwrap_err();
@@ -205,7 +207,7 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     let mut answers = Vec::new();
     for key in &keys {
         // Some are sent alone, and most are queued behind them.
-        let mut answer = Box::pin(store.apply(Op::Charge, &[Check::new(&limit, key)]));
+        let mut answer = Box::pin(store.apply(Op::Charge, Check::new(&limit, key).into()));
         assert!(is_pending_when_polled(&mut answer));
         answers.push(answer);
         tokio::task::yield_now().await;
@@ -274,7 +276,7 @@ async fn malformed_reply_closes_its_connection() {
     let store = store_of(&server.url()).build().unwrap();
     let (limit, keys) = (daily(), (0..200_u64).map(Key::from).collect::<Vec<_>>());
     let answers: Vec<_> =
-        keys.iter().map(|key| store.apply(Op::Charge, &[Check::new(&limit, key)])).collect();
+        keys.iter().map(|key| store.apply(Op::Charge, Check::new(&limit, key).into())).collect();
     for answer in answers {
         let error = answer.await.unwrap_err();
         assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");

@@ -144,7 +144,7 @@ async fn late_denial_is_cached() {
     let deadline = Duration::from_millis(1_500);
     let store = server.store().deadline(deadline).connect().await.unwrap();
     let (limit, key) = (Limit::fixed_window("api", Quota::per_hour(1)).unwrap(), Key::new("k"));
-    let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     assert!(check().await.unwrap().allowed());
     server.pause(true);
     // The caller is dropped before the denial arrives.
@@ -152,7 +152,7 @@ async fn late_denial_is_cached() {
     assert!(dropped.is_err());
     server.pause(false);
     let other = Key::new("other");
-    assert!(store.apply(Op::Charge, &[Check::new(&limit, &other)]).await.unwrap().allowed());
+    assert!(store.apply(Op::Charge, Check::new(&limit, &other).into()).await.unwrap().allowed());
     server.pause(true);
     assert!(!check().await.unwrap().allowed(), "the cache answers");
     server.pause(false);
@@ -168,7 +168,7 @@ fn check_times_out_while_the_sending_runtime_is_stalled() {
     let (limit, key) = (daily(), Key::new("k"));
     let answers = {
         let _inside = stalled.enter();
-        [1, 2].map(|cost| store.apply(Op::Charge, &[Check::new(&limit, &key).with_cost(cost)]))
+        [1, 2].map(|cost| store.apply(Op::Charge, Check::new(&limit, &key).with_cost(cost).into()))
     };
     // The second is queued with a task of the stalled runtime.
     let [_first, second] = answers;
@@ -222,7 +222,7 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).max_waiting(100);
     let store = store.connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     assert!(check().await.unwrap().allowed());
     let tasks = tokio::runtime::Handle::current().metrics();
     server.pause(true);
@@ -243,7 +243,8 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
     assert!(tasks.num_alive_tasks() < 10, "{} tasks", tasks.num_alive_tasks());
     server.pause(false);
     let used = loop {
-        if let Ok(decision) = store.apply(Op::Peek, &[Check::new(&limit, &key).with_cost(0)]).await
+        if let Ok(decision) =
+            store.apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into()).await
         {
             break 1_000_000 - decision.remaining();
         }
@@ -258,7 +259,7 @@ async fn answer_polled_only_once_does_not_keep_its_place() {
     let deadline = Duration::from_millis(100);
     let store = server.store().deadline(deadline).deny_for(Duration::ZERO).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let check = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     let tasks = tokio::runtime::Handle::current().metrics();
     let before = tasks.num_alive_tasks();
     let mut polled_once = Box::pin(check());

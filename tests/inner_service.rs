@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Check, Error, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Error, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -44,7 +44,7 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         let (answer, latency, fails) = (self.memory.apply(op, group), self.latency, self.fails);
         Answer::later(async move {
             sleep(latency).await;

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, Header, PeerIp};
 use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Check, Decision, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Decision, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 use self::support::requests::{from_peer, number, plain, request, send, status};
@@ -308,7 +308,7 @@ async fn unknown_peer_is_a_400_without_internal_details() {
 struct Broken;
 
 impl Store for Broken {
-    fn apply(&self, _: Op, _: &[Check]) -> Answer {
+    fn apply(&self, _: Op, _: Group) -> Answer {
         Answer::later(async { Err(Error::unreachable("no server")) })
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::store::Op;
 use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
 
 use self::support::counting::Counting;
@@ -146,7 +145,7 @@ async fn group_is_acquired_as_a_whole() {
     let slow = Limit::gcra("slow", Quota::per_second(2).burst(1)).unwrap();
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
     let group = [Check::new(&fast, &alice).with_cost(1), Check::new(&slow, &acme)];
-    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+    assert!(limiter.check_all(&group).await.unwrap().allowed());
 
     let started = Instant::now();
     assert!(limiter.acquire_all(&group, 1_000 * MS).await.unwrap().allowed());
@@ -158,7 +157,7 @@ async fn group_is_acquired_as_a_whole() {
 async fn empty_group_and_duplicate_budget_are_errors() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
-    let error = limiter.apply(Op::Charge, &[]).await.unwrap_err();
+    let error = limiter.check_all([]).await.unwrap_err();
     assert!(error.is_misuse(), "{error}");
     let twice = [Check::new(&limit, &key).with_cost(1), Check::new(&limit, &key)];
     let error = limiter.acquire_all(&twice, MS).await.unwrap_err();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::advance;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
-use tollgate::store::{Op, Store};
+use tollgate::store::{Group, Op, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 fn key(number: usize) -> Key {
@@ -41,7 +41,7 @@ fn racing_threads_allow_exactly_the_limit() {
 
 /// A check on a store that answers at once.
 fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
-    let mut answer = store.apply(Op::Charge, &[Check::new(limit, key)]);
+    let mut answer = store.apply(Op::Charge, Check::new(limit, key).into());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match Future::poll(std::pin::Pin::new(&mut answer), &mut context) {
         std::task::Poll::Ready(decision) => decision.unwrap().allowed(),
@@ -61,7 +61,7 @@ fn crossing_groups_do_not_deadlock_and_are_charged_as_a_whole() {
                 for turn in 0..250 {
                     let (one, other) = (&keys[number], &keys[(number + turn % 7 + 1) % 8]);
                     let group = [Check::new(limit, other).with_cost(1), Check::new(limit, one)];
-                    drop(store.apply(Op::Charge, &group));
+                    drop(store.apply(Op::Charge, Group::new(group).unwrap()));
                 }
             });
         }
@@ -152,10 +152,10 @@ async fn store_full_of_denied_keys_is_an_error() {
 
     let (known, fresh, other) = (key(3), key(11), key(12));
     let group = [Check::new(&limit, &other).with_cost(1), Check::new(&limit, &fresh)];
-    assert!(limiter.apply(Op::Charge, &group).await.unwrap_err().is_full());
+    assert!(limiter.check_all(&group).await.unwrap_err().is_full());
     // A denied group stays denied, with or without room for its other key.
     let group = [Check::new(&limit, &known).with_cost(1), Check::new(&limit, &fresh)];
-    assert!(!limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+    assert!(!limiter.check_all(&group).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &fresh).await.is_ok_and(|decision| decision.allowed()));
 }
 
@@ -213,7 +213,7 @@ async fn refunded_or_reset_key_can_make_room() {
         while limiter.check(&limit, &denied).await.unwrap().allowed() {}
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
         let check = Check::new(&limit, &denied).with_cost(1).with_receipt(receipt.unwrap());
-        limiter.apply(op, &[check]).await.unwrap();
+        limiter.apply(op, check).await.unwrap();
         assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
     }
 }

@@ -21,7 +21,7 @@ const BOUND: Duration = Duration::from_millis(50);
 
 fn check(store: &MemoryStore, limit: &Limit, key: &Key) -> Duration {
     let started = Instant::now();
-    let mut answer = store.apply(Op::Charge, &[Check::new(limit, key)]);
+    let mut answer = store.apply(Op::Charge, Check::new(limit, key).into());
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(_))));
     started.elapsed()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
 use tollgate::decision::Source;
-use tollgate::store::{Answer, Op, Prefetch, Store};
+use tollgate::store::{Answer, Group, Op, Prefetch, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::counting::Counting;
@@ -227,7 +227,7 @@ async fn group_with_a_prefetched_limit_is_an_error() {
     let limiter = RateLimiter::new(prefetch);
     let key = Key::global();
     let group = [Check::new(&large, &key).with_cost(1), Check::new(&other, &key)];
-    let error = limiter.apply(Op::Charge, &group).await.unwrap_err();
+    let error = limiter.check_all(&group).await.unwrap_err();
     assert!(error.is_misuse());
     assert!(error.to_string().contains("limit `large`: a prefetched limit"), "{error}");
 }
@@ -253,15 +253,15 @@ fn layer_of_several_limits_rejects_a_prefetched_limit() {
 struct LateRefunds(Arc<MemoryStore>);
 
 impl Store for LateRefunds {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+    fn apply(&self, op: Op, batch: Group) -> Answer {
         if op != Op::Refund {
             return self.0.apply(op, batch);
         }
-        let [refund] = batch else { return self.0.apply(op, batch) };
+        let [refund] = &*batch else { return self.0.apply(op, batch) };
         let (store, refund) = (Arc::clone(&self.0), refund.clone());
         Answer::later(async move {
             sleep(Duration::from_millis(150)).await;
-            store.apply(Op::Refund, &[refund]).await
+            store.apply(Op::Refund, refund.into()).await
         })
     }
 }
@@ -312,7 +312,7 @@ async fn cost_that_exceeds_the_capacity_prefetches_nothing() {
 struct Stalling(Arc<MemoryStore>, Arc<AtomicBool>);
 
 impl Store for Stalling {
-    fn apply(&self, op: Op, batch: &[Check]) -> Answer {
+    fn apply(&self, op: Op, batch: Group) -> Answer {
         if self.1.load(Ordering::SeqCst) && batch.iter().any(|check| check.cost() > 1) {
             return Answer::later(std::future::pending());
         }

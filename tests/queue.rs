@@ -52,7 +52,7 @@ async fn full_queue_is_overload_and_one_key_fills_at_most_half() {
     let store = store(&server).max_waiting(1_000).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(1_000_000)).unwrap();
     let hot = Key::global();
-    let ask = |key: &Key| store.apply(Op::Charge, &[Check::new(&limit, key)]);
+    let ask = |key: &Key| store.apply(Op::Charge, Check::new(&limit, key).into());
     let is_full = |answer: &mut Answer| {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match Pin::new(answer).poll(&mut cx) {
@@ -85,7 +85,7 @@ async fn unpolled_check_does_not_delay_others() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
 
     // Never polled, then dropped: another check finds it in the queue and sends it along.
     let unpolled = ask();
@@ -115,7 +115,7 @@ async fn cancelled_caller_does_not_cancel_other_checks() {
     let store = store(&server).deadline(Duration::from_secs(2)).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
 
     // The second sends the first along, before the first is polled. When the first is polled, only
@@ -138,7 +138,7 @@ async fn hung_connection_is_replaced_when_callers_give_up_early() {
     let store = store(&server).deadline(Duration::from_millis(100)).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     let connections = || -> u64 {
         let info: String = redis::cmd("INFO").arg("stats").query(&mut server.connection()).unwrap();
         let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
@@ -160,7 +160,7 @@ async fn dropped_checks_leave_the_queue() {
     let server = RedisServer::start();
     let store = store(&server).max_waiting(1).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
-    let ask = || store.apply(Op::Charge, &[Check::new(&limit, Key::global())]);
+    let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
     ask().await.unwrap();
     drop(ask());
     assert!(ask().await.unwrap_err().is_overloaded());
@@ -174,7 +174,7 @@ async fn exhausted_task_budget_does_not_hold_up_a_later_check() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
-    let ask = || store.apply(Op::Charge, &[Check::new(&limit, Key::global())]);
+    let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
     ask().await.unwrap();
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     (0..300).for_each(|number| sender.send(number).unwrap());
@@ -199,7 +199,7 @@ async fn check_outside_a_runtime_is_an_error() {
     let outside = std::thread::spawn(move || {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         for _ in 0..2 {
-            let mut answer = store.apply(Op::Charge, &[Check::new(&limit, Key::global())]);
+            let mut answer = store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
             let Poll::Ready(Err(error)) = Pin::new(&mut answer).poll(&mut cx) else {
                 panic!("no runtime can answer");
             };
@@ -215,7 +215,7 @@ fn check_made_outside_the_runtime_is_sent_when_polled_inside() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = store(&server).build().unwrap();
     let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
-    let answer = store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let answer = store.apply(Op::Charge, Check::new(&limit, &key).into());
     assert!(runtime.block_on(answer).unwrap().allowed());
 }
 
@@ -226,7 +226,7 @@ fn runtime_shutdown_fails_pending_checks() {
     let (first, second) = (runtime(), runtime());
     let store = store(&server).build().unwrap();
     let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
-    let ask = || store.apply(Op::Charge, &[Check::new(&limit, &key)]);
+    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     first.block_on(ask()).unwrap();
     server.pause(true);
     let waiting = {

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Op, decide};
+use tollgate::store::{Group, Op, decide};
 use tollgate::{Check, Key, Limit};
 
 use self::support::budget::{Budget, SECOND, START, every_algorithm, quota};
@@ -203,10 +203,12 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
     let exhausted = Limit::fixed_window("b", quota(1, SECOND)).unwrap();
     let mut states = [None, None];
     let group = [Check::new(&short, &key).with_cost(1), Check::new(&exhausted, &key).with_cost(1)];
-    assert!(decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
+    assert!(decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START).unwrap().allowed());
     let before = states.clone();
     let group = [Check::new(&long, &key).with_cost(0), Check::new(&exhausted, &key).with_cost(1)];
-    assert!(!decide(Op::Charge, &group, &mut states, START).unwrap().allowed());
+    assert!(
+        !decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START).unwrap().allowed()
+    );
     assert_eq!(states, before);
 }
 

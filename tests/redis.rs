@@ -116,7 +116,7 @@ async fn check_dropped_before_its_first_poll_consumes_nothing() {
     let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
-    drop(limiter.apply(Op::Charge, &[Check::new(&limit, &key)]));
+    drop(limiter.apply(Op::Charge, Check::new(&limit, &key)));
     assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5);
 }
 
@@ -191,7 +191,7 @@ async fn documented_permissions_are_enough() {
     // A group is read with another command than a single budget.
     let (daily, tenant) = (&limits()[0], Key::new("acme"));
     let group = [Check::new(daily, &key).with_cost(1), Check::new(daily, &tenant)];
-    assert!(limiter.apply(Op::Charge, &group).await.unwrap().allowed());
+    assert!(limiter.check_all(&group).await.unwrap().allowed());
 }
 
 #[tokio::test]

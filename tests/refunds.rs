@@ -14,7 +14,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
-use tollgate::store::{Op, State, Store, decide};
+use tollgate::store::{Group, Op, State, Store, decide};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota};
 
 const START: u64 = 1_790_000_000_000_000;
@@ -44,7 +44,7 @@ struct Replica<'a> {
 impl Replica<'_> {
     async fn at(&self, now: u64, op: Op, check: Check) -> Decision {
         self.clock.set(Duration::from_micros(now));
-        self.store.apply(op, &[check]).await.unwrap()
+        self.store.apply(op, check.into()).await.unwrap()
     }
 
     async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
@@ -318,7 +318,7 @@ proptest! {
             }
             match event {
                 Event::Charge(cost, _) => {
-                    let charge = [Check::new(&limit, &key).with_cost(cost)];
+                    let charge = Group::from(Check::new(&limit, &key).with_cost(cost));
                     let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
                     let fits = used + u64::from(cost) <= units;
                     prop_assert_eq!(decision.allowed(), fits, "at {}", now);
@@ -330,8 +330,8 @@ proptest! {
                 Event::Refund(ago, back) => {
                     let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
                     let Owed { receipt, .. } = &mut owed[place];
-                    let refund = [Check::new(&limit, &key).with_cost(back).with_receipt(*receipt)];
-                    let left = decide(Op::Refund, &refund, &mut states, now).unwrap().remaining();
+                    let refund = Check::new(&limit, &key).with_cost(back).with_receipt(*receipt);
+                    let left = decide(Op::Refund, &refund.into(), &mut states, now).unwrap().remaining();
                     if receipt.charged_at() >= start {
                         used -= u64::from(back.min(receipt.cost()));
                     }
@@ -357,7 +357,7 @@ fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     let (short, long, key) = (log(10, 1), log(10, 100), Key::new("k"));
     let mut state = [None];
     let mut at = |second: u64, op, charge: Check| {
-        decide(op, &[charge], &mut state, START + second * SECOND).unwrap()
+        decide(op, &charge.into(), &mut state, START + second * SECOND).unwrap()
     };
     assert!(at(0, Op::Charge, Check::new(&long, &key).with_cost(1)).allowed());
     assert!(at(0, Op::Charge, Check::new(&short, &key).with_cost(9)).allowed());

@@ -8,8 +8,8 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::key::{Global, Header};
 use tollgate::layer::{OnStoreFailure, Reason, Rejection};
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Check, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
 const PER_HOUR: Quota = Quota::per_hour(1);
@@ -34,7 +34,7 @@ fn get(accept: &str) -> Request<Body> {
 struct Failing(fn() -> Error);
 
 impl Store for Failing {
-    fn apply(&self, _: Op, _: &[Check]) -> Answer {
+    fn apply(&self, _: Op, _: Group) -> Answer {
         Answer::ready(Err((self.0)()))
     }
 }

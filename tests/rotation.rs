@@ -71,7 +71,7 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
                 for tick in 0..600 {
                     clock.set(Duration::from_micros(START + tick * SECOND));
                     let limit = [&one, &other][tick as usize % 2];
-                    let decision = store.apply(Op::Charge, &[Check::new(limit, &key)]).await;
+                    let decision = store.apply(Op::Charge, Check::new(limit, &key).into()).await;
                     count += u32::from(decision.unwrap().allowed());
                 }
                 // In ten minutes, each allows 110 at most: ten at once, and ten a minute.
@@ -90,8 +90,10 @@ async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
         let mut allowed = Vec::new();
         for &(second, limit, cost) in steps {
             clock.set(Duration::from_micros(START + second * SECOND));
-            let decision =
-                store.apply(Op::Charge, &[Check::new(limit, &key).with_cost(cost)]).await.unwrap();
+            let decision = store
+                .apply(Op::Charge, Check::new(limit, &key).with_cost(cost).into())
+                .await
+                .unwrap();
             allowed.push(decision.allowed());
         }
         answers.push(allowed);

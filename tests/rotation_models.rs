@@ -150,7 +150,7 @@ proptest! {
             for (number, (quota, cost)) in turns {
                 // Every quota charges at each step, so that the state keeps all of them.
                 let cost = (*cost).clamp(1, quota.units as u32);
-                let charge = [Check::new(&quota.limit, &key).with_cost(cost)];
+                let charge = Check::new(&quota.limit, &key).with_cost(cost).into();
                 let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
                 if !decision.allowed() {
                     if let Some(wait) = decision.retry_after() {

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use support::RedisServer;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
-use tollgate::store::{Op, Store};
+use tollgate::store::{Group, Op, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 /// One step of a sequence: the clock moves, then a group is applied.
@@ -175,11 +175,12 @@ async fn replay(
                 check.with_receipt(at_once.or(known))
             })
             .collect();
-        let expected = memory.apply(step.op, &group).await.expect("memory decides");
-        let alone = redis.apply(step.op, &group).await.expect("Redis decides");
+        let group = Group::new(group).unwrap();
+        let expected = memory.apply(step.op, group.clone()).await.expect("memory decides");
+        let alone = redis.apply(step.op, group.clone()).await.expect("Redis decides");
         prop_assert_eq!(&expected, &alone, "alone, step {} at {}: {:?}", number, now, step);
-        let batched = batches.apply(step.op, &group);
-        let along = batches.apply(Op::Charge, &[Check::new(&other, &other_key)]);
+        let batched = batches.apply(step.op, group);
+        let along = batches.apply(Op::Charge, Check::new(&other, &other_key).into());
         let batched = batched.await.expect("Redis decides");
         along.await.expect("Redis decides");
         prop_assert_eq!(&expected, &batched, "batched, step {} at {}: {:?}", number, now, step);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::clock::ManualClock;
 use tollgate::decision::{Receipt, Verdict};
-use tollgate::store::{Op, Store};
+use tollgate::store::{Group, Op, Store};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore};
 
 /// The sequences, with the names of their files.
@@ -101,7 +101,7 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 .iter()
                 .map(|limit| Check::new(limit, &key).with_cost(cost).with_receipt(receipt))
                 .collect();
-            let decision = store.apply(op, &group).await.unwrap();
+            let decision = store.apply(op, Group::new(group).unwrap()).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);
             assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);
         }

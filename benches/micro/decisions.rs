@@ -21,14 +21,14 @@ fn decisions(criterion: &mut Criterion) {
     let key = Key::new("user");
     let mut group = criterion.benchmark_group("decide");
     for limit in limits.map(|it| it.expect("the numbers are in range")) {
-        let charges = [Check::new(&limit, &key)];
+        let charge = Check::new(&limit, &key).into();
         let mut states = [None];
         let mut now = 1_700_000_000_000_000;
         group.bench_function(limit.name(), |bencher| {
             bencher.iter(|| {
                 // At the rate of the limit, so that every check is allowed.
                 now += 1_000;
-                black_box(decide(Op::Charge, &charges, &mut states, now))
+                black_box(decide(Op::Charge, &charge, &mut states, now))
             });
         });
     }

@@ -43,7 +43,9 @@ fn stores(criterion: &mut Criterion) {
             let check = {
                 let (limit, users) = (limit.clone(), Arc::clone(&users));
                 move |number: usize| {
-                    drop(black_box(store.apply(Op::Charge, &[Check::new(&limit, &users[number])])));
+                    drop(black_box(
+                        store.apply(Op::Charge, Check::new(&limit, &users[number]).into()),
+                    ));
                 }
             };
             group.bench_function(limit.name(), |bencher| {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::RateLimiter;
 use super::turns::Turn;
-use crate::nouns::{Check, Decision, Error, Key, Limit, Op, later, validate_group};
+use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, later};
 
 /// How long before its deadline a queued waiter peeks for the details of its denial, unless half of
 /// its wait is shorter. The details are at most this old when the caller gets them.
@@ -83,7 +83,7 @@ impl RateLimiter {
         n: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_all(&[Check::new(limit, key).with_cost(n)], max_wait).await
+        self.acquire_group(&Check::new(limit, key).with_cost(n).into(), max_wait).await
     }
 
     /// Consumes the units of a group, all or none, and waits for them like
@@ -91,14 +91,17 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`acquire`](Self::acquire), or if the group
-    /// [is invalid](crate::store::validate_group).
+    /// Returns an error like [`acquire`](Self::acquire), or if the checks [are not a
+    /// group](Group::new).
     pub async fn acquire_all(
         &self,
-        group: &[Check],
+        checks: impl Into<Vec<Check>>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        validate_group(group)?;
+        self.acquire_group(&Group::new(checks)?, max_wait).await
+    }
+
+    async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
         // Without a runtime there are no timers.
         Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait);
@@ -107,7 +110,7 @@ impl RateLimiter {
             |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
         if consumes_nothing || group.iter().any(exceeds_capacity) {
             // No wait changes this decision, and nothing is charged.
-            let answer = self.apply(Op::Charge, group);
+            let answer = self.apply(Op::Charge, group.clone());
             return timeout_at(bounds.answer_by, answer)
                 .await
                 .map_err(|_| Error::timeout_unsent())?;
@@ -119,7 +122,7 @@ impl RateLimiter {
     }
 
     /// Waits for the caller's turn. If the turn does not come in time, returns the denial.
-    async fn turn(&self, group: &[Check], bounds: Bounds) -> Result<Turn, Result<Decision, Error>> {
+    async fn turn(&self, group: &Group, bounds: Bounds) -> Result<Turn, Result<Decision, Error>> {
         let mut turn = pin!(async {
             let turn = self.shared.turns.wait(group).await;
             if !bounds.is_over() {
@@ -139,13 +142,9 @@ impl RateLimiter {
 
     /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly
     /// before, so that the store has time to answer.
-    async fn deny_at_the_deadline(
-        &self,
-        group: &[Check],
-        bounds: Bounds,
-    ) -> Result<Decision, Error> {
+    async fn deny_at_the_deadline(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
         sleep_until(bounds.peek_at).await;
-        let peeked = timeout_at(bounds.deadline, self.apply(Op::Peek, group)).await;
+        let peeked = timeout_at(bounds.deadline, self.apply(Op::Peek, group.clone())).await;
         let answered = Instant::now();
         sleep_until(bounds.deadline).await;
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
@@ -161,14 +160,14 @@ impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front.
     async fn acquire_in_front(
         &self,
-        group: &[Check],
+        group: &Group,
         turn: Turn,
         bounds: Bounds,
     ) -> Result<Decision, Error> {
         loop {
             let replenished = turn.replenished();
             let asked = Instant::now();
-            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, group)).await;
+            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, group.clone())).await;
             let decision = answer.map_err(|_| Error::timeout())??;
             let latency = asked.elapsed();
             if decision.allowed() {
@@ -190,7 +189,7 @@ impl RateLimiter {
     async fn wait_out(
         &self,
         decision: Decision,
-        group: &[Check],
+        group: &Group,
         bounds: Bounds,
     ) -> Result<Decision, Error> {
         let late = decision.delay().saturating_sub(bounds.left());
@@ -213,7 +212,7 @@ impl RateLimiter {
     async fn refund_unused(
         &self,
         charged: Decision,
-        group: &[Check],
+        group: &Group,
         bounds: Bounds,
     ) -> Result<Decision, Error> {
         let back: Vec<_> = group
@@ -221,7 +220,7 @@ impl RateLimiter {
             .zip(charged.receipts())
             .map(|(check, receipt)| check.clone().with_receipt(receipt))
             .collect();
-        let mut refund = self.apply(Op::Refund, &back);
+        let mut refund = self.apply(Op::Refund, Group::of_distinct(back));
         let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {
             Poll::Ready(answer) => answer,
             Poll::Pending => match timeout_at(bounds.answer_by, spawn(refund)).await {

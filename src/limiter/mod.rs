@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::turns::Turns;
-use crate::nouns::{Check, ConfigError, Decision, Error, Key, Limit, Op, Receipt};
+use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
 
 /// A rate limiter on a [`Store`]: the core of the crate, without HTTP.
@@ -53,7 +53,7 @@ use crate::store::{Answer, MemoryStore, Store};
 /// let (alice, acme) = (Key::new("alice"), Key::new("acme"));
 ///
 /// let group = [Check::new(&user, alice), Check::new(&tenant, acme)];
-/// let decision = limiter.check_all(&group).await?;
+/// let decision = limiter.check_all(group).await?;
 /// assert!(decision.allowed());
 /// assert_eq!(decision.verdicts()[1].remaining(), 9_999);
 /// # Ok(())
@@ -112,12 +112,12 @@ impl RateLimiter {
 
     /// Consumes `n` units, all or none. Zero units are always allowed.
     pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Charge, &[Check::new(limit, key).with_cost(n)]).await
+        self.apply(Op::Charge, Check::new(limit, key).with_cost(n)).await
     }
 
     /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing.
     pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Peek, &[Check::new(limit, key).with_cost(n)]).await
+        self.apply(Op::Peek, Check::new(limit, key).with_cost(n)).await
     }
 
     /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
@@ -162,41 +162,47 @@ impl RateLimiter {
         n: u32,
         receipt: Receipt,
     ) -> Result<Decision, Error> {
-        self.apply(Op::Refund, &[Check::new(limit, key).with_cost(n).with_receipt(receipt)]).await
+        let refund = Check::new(limit, key).with_cost(n).with_receipt(receipt);
+        self.apply(Op::Refund, refund).await
     }
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
     /// full. Returns the decision of a peek of cost 0 afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
-        self.apply(Op::Reset, &[Check::new(limit, key)]).await
+        self.apply(Op::Reset, Check::new(limit, key)).await
     }
 
-    /// Decides several checks as one group, in one call to the store: all are charged, or none.
+    /// Decides several checks as one [group](Group), in one call to the store: all are charged, or
+    /// none.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide, or if the group
-    /// [is invalid](crate::store::validate_group).
-    pub async fn check_all(&self, group: &[Check]) -> Result<Decision, Error> {
-        self.apply(Op::Charge, group).await
+    /// Returns an error if the store does not decide, or if the checks [are not a
+    /// group](Group::new).
+    pub async fn check_all(&self, checks: impl Into<Vec<Check>>) -> Result<Decision, Error> {
+        self.apply(Op::Charge, Group::new(checks)?).await
     }
 
-    /// Applies an operation to a group of checks, in one call to the store.
-    ///
-    /// The answer is an error that [is misuse](Error::is_misuse) if the group
-    /// [is invalid](crate::store::validate_group).
-    pub fn apply(&self, op: Op, group: &[Check]) -> Answer {
-        let answer = self.shared.store.apply(op, group);
-        if matches!(op, Op::Refund | Op::Reset)
-            && let Some(awaited) = self.shared.turns.awaited(group)
-        {
-            return Answer::later(async move {
+    /// Applies an operation to a check or to a group of checks, in one call to the store.
+    #[inline]
+    pub fn apply(&self, op: Op, group: impl Into<Group>) -> Answer {
+        match op {
+            Op::Charge | Op::Peek => self.shared.store.apply(op, group.into()),
+            Op::Refund | Op::Reset => self.replenish(op, group.into()),
+        }
+    }
+
+    /// Applies a refund or a reset, and wakes the waiters for its budgets.
+    fn replenish(&self, op: Op, group: Group) -> Answer {
+        let answer = self.shared.store.apply(op, group.clone());
+        match self.shared.turns.awaited(&group) {
+            None => answer,
+            Some(awaited) => Answer::later(async move {
                 let decision = answer.await;
                 awaited.replenished();
                 decision
-            });
+            }),
         }
-        answer
     }
 
     /// Registers the name of a limit, so that no other quota can use it in this limiter.

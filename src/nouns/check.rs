@@ -1,9 +1,6 @@
 //! Checks, and the operations that a store applies to them.
 
-use super::{Error, Key, Limit, Receipt};
-
-/// The most checks in one group.
-pub(crate) const MAX_GROUP: usize = 255;
+use super::{Key, Limit, Receipt};
 
 /// The operation that a store applies to a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +19,7 @@ pub enum Op {
 
 /// A limit, a key and a cost: the input of a decision.
 ///
-/// Several checks in one call are a group: all are charged, or none. See
+/// Several checks in one call are a [`Group`](crate::store::Group): all are charged, or none. See
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
 ///
 /// A check owns its parts and is cheap to clone. A wrapper of a store, a task that refunds later,
@@ -50,6 +47,7 @@ pub struct Check {
 
 impl Check {
     /// Creates a check of one unit.
+    #[inline]
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
         Self { limit: limit.clone(), key: key.into(), cost: 1, receipt: None }
@@ -57,6 +55,7 @@ impl Check {
 
     /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
     /// nothing.
+    #[inline]
     #[must_use]
     pub const fn with_cost(mut self, cost: u32) -> Self {
         self.cost = cost;
@@ -72,60 +71,41 @@ impl Check {
     }
 
     /// The limit under which the cost counts.
+    #[inline]
     #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
     /// The key whose budget is charged.
+    #[inline]
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
     /// The cost, in units.
+    #[inline]
     #[must_use]
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
     /// The receipt of the charge to refund.
+    #[inline]
     #[must_use]
     pub const fn receipt(&self) -> Option<Receipt> {
         self.receipt
     }
 
+    /// The limit, for the answer to this check.
+    #[inline]
+    pub(crate) fn into_limit(self) -> Limit {
+        self.limit
+    }
+
     /// Whether both checks charge the same budget.
-    fn shares_budget_with(&self, other: &Self) -> bool {
+    pub(super) fn shares_budget_with(&self, other: &Self) -> bool {
         self.limit.shares_budgets_with(&other.limit) && self.key == other.key
     }
-}
-
-/// Validates a group: it has 1 to 255 checks, and each budget at most once. A budget that appears
-/// twice would make "all or none" ambiguous.
-///
-/// # Errors
-///
-/// Returns an error that [is misuse](Error::is_misuse) if the group is invalid.
-pub fn validate_group(group: &[Check]) -> Result<(), Error> {
-    if group.is_empty() {
-        return Err(Error::misuse(format!("the group is empty; use 1 to {MAX_GROUP} checks")));
-    }
-    if group.len() > MAX_GROUP {
-        return Err(Error::misuse(format!(
-            "the group has {} checks; use 1 to {MAX_GROUP}",
-            group.len()
-        )));
-    }
-    for (i, check) in group.iter().enumerate() {
-        if group[..i].iter().any(|other| other.shares_budget_with(check)) {
-            return Err(Error::misuse(format!(
-                "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
-                 costs",
-                check.limit.name(),
-                check.key
-            )));
-        }
-    }
-    Ok(())
 }

@@ -40,6 +40,7 @@ pub enum Source {
 }
 
 impl From<Verdict> for Decision {
+    #[inline]
     fn from(verdict: Verdict) -> Self {
         Self {
             delay: verdict.outcome.delay,
@@ -68,6 +69,7 @@ impl Decision {
     /// receipts are of charges at that time. Default: 0.
     ///
     /// This is for authors of a [`Store`](crate::store::Store).
+    #[inline]
     #[must_use]
     pub const fn made_at(mut self, decided_at: u64) -> Self {
         (self.decided_at, self.charged_at) = (decided_at, decided_at);

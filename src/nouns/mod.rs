@@ -1,22 +1,24 @@
-//! The data types of the crate: checks, limits, keys, decisions, receipts and errors.
+//! The data types of the crate: checks, groups, limits, keys, decisions, receipts and errors.
 
 mod check;
 pub(crate) mod clock;
 mod decision;
 mod error;
+mod group;
 mod key;
 mod limit;
 pub(crate) mod quota;
 mod receipt;
 mod verdict;
 
-#[cfg(feature = "http")]
-pub(crate) use self::check::MAX_GROUP;
-pub use self::check::{Check, Op, validate_group};
+pub use self::check::{Check, Op};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
 pub use self::decision::{Decision, Source};
 pub use self::error::{ConfigError, Error};
+pub use self::group::Group;
+#[cfg(feature = "http")]
+pub(crate) use self::group::MAX_GROUP;
 pub use self::key::Key;
 pub use self::limit::{Algorithm, Limit};
 pub use self::quota::Quota;

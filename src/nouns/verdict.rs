@@ -39,6 +39,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    #[inline]
     pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
         Self { limit, outcome, charged }
     }

@@ -22,6 +22,7 @@ enum Inner {
 
 impl Answer {
     /// An answer that is ready. It needs no allocation.
+    #[inline]
     pub const fn ready(answer: Result<Decision, Error>) -> Self {
         Self(Inner::Ready(Some(answer)))
     }
@@ -37,7 +38,17 @@ impl Answer {
     }
 
     /// The answer, if it is ready.
-    #[cfg(any(feature = "http", feature = "redis"))]
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) const fn as_ready(&self) -> Option<&Result<Decision, Error>> {
+        match &self.0 {
+            Inner::Ready(answer) => answer.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Takes the answer, if it is ready.
+    #[cfg(feature = "redis")]
     pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
         match &mut self.0 {
             Inner::Ready(answer) => answer.take(),

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::algorithm::State;
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, Decision, Key, Limit, ManualClock, Op, Quota, Receipt};
+use crate::nouns::{Check, Decision, Group, Key, Limit, ManualClock, Op, Quota, Receipt};
 use crate::store::{Store, decide};
 
 /// The number of checks in a sequence.
@@ -38,23 +38,10 @@ const START: u64 = 1_790_000_123_456_789;
 /// Panics if the store does not conform.
 pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
     let clock = ManualClock::new();
-    misuse_is_an_error(RateLimiter::new(store(clock.clone()))).await;
     group_is_charged_all_or_none(&clock, RateLimiter::new(store(clock.clone()))).await;
     for (seed, limits) in (1..).zip(pairs()) {
         let store = RateLimiter::new(store(clock.clone()));
         sequences_are_decided_as_by_the_algorithm(&clock, store, seed, limits).await;
-    }
-}
-
-async fn misuse_is_an_error(limiter: RateLimiter) {
-    let limit = Limit::gcra("misuse", Quota::per_second(1)).expect("it is in range");
-    let key = Key::new("k");
-    for group in
-        [&[][..], &[Check::new(&limit, &key).with_cost(1), Check::new(&limit, &key).with_cost(2)]]
-    {
-        let answer = limiter.apply(Op::Charge, group).await;
-        let error = answer.expect_err("a group that is empty or has a budget twice is an error");
-        assert!(error.is_misuse(), "an invalid group is misuse, not: {error}");
     }
 }
 
@@ -64,7 +51,7 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
     let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
     let group = [Check::new(&wide, &alice).with_cost(10), Check::new(&tight, &acme).with_cost(1)];
-    let charge = async || limiter.apply(Op::Charge, &group).await.expect("it decides");
+    let charge = async || limiter.check_all(&group).await.expect("it decides");
 
     assert!(charge().await.allowed(), "a group that fits is allowed");
     let denied = charge().await;
@@ -78,13 +65,14 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
 struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {
-    fn apply(&mut self, op: Op, group: &[Check], now_us: u64) -> Decision {
+    fn apply(&mut self, op: Op, group: &Group, now_us: u64) -> Decision {
         let budget = |check: &Check| {
             let (limit, key) = (check.limit(), check.key().as_str());
             (limit.name().to_owned(), limit.kind(), key.to_owned())
         };
         let mut states: Vec<_> = group.iter().map(|check| self.0.remove(&budget(check))).collect();
-        let decision = decide(op, group, &mut states, now_us).expect("the group is valid");
+        let decision =
+            decide(op, group, &mut states, now_us).expect("there is a state for each check");
         let kept = group.iter().zip(states);
         self.0.extend(kept.filter_map(|(check, state)| Some((budget(check), state?))));
         decision
@@ -129,8 +117,9 @@ async fn sequences_are_decided_as_by_the_algorithm(
         if random.below(4) == 0 {
             group.push(Check::new(&companion, &keys[0]).with_cost(1));
         }
+        let group = Group::new(group).expect("its limits differ");
         let expected = reference.apply(op, &group, now);
-        let decided = limiter.apply(op, &group).await;
+        let decided = limiter.apply(op, group.clone()).await;
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
         receipts.extend(expected.receipt());
         assert_eq!(

@@ -32,7 +32,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::nouns::{Check, Decision, Error, Source};
+use crate::nouns::{Check, Decision, Error, Group, Source};
 
 /// The number of counters. A change of one budget also voids the denials of budgets that share its
 /// counter: one in 4096.
@@ -129,19 +129,19 @@ impl Denials {
     /// the denial is the answer until its `retry_after` is over.
     pub(super) fn around(
         self: &Arc<Self>,
-        group: &[Check],
-        ask: impl FnOnce() -> Answer,
+        group: Group,
+        ask: impl FnOnce(Group) -> Answer,
     ) -> Answer {
         let now = Instant::now();
         if self.last_expires.load(Ordering::Acquire) <= self.micros(now) {
-            return ask();
+            return ask(group);
         }
-        let known = self.known(group);
-        let Some(denial) = self.standing(known, group, now) else { return ask() };
-        if self.is_fresh(&denial, group, now) {
+        let known = self.known(&group);
+        let Some(denial) = self.standing(known, &group, now) else { return ask(group) };
+        if self.is_fresh(&denial, &group, now) {
             return Answer::ready(Ok(denial.again_at(now)));
         }
-        let mut answer = ask();
+        let mut answer = ask(group);
         if let Some(answer) = answer.now() {
             return Answer::ready(self.stand_in(known, &denial, answer));
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::denials::{Change, Denials};
 use super::{Answer, Store};
-use crate::nouns::{Check, ConfigError, Decision, Error, Limit, Op};
+use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
 
 /// The longest time for which another replica's refund or reset is not seen.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
@@ -91,10 +91,10 @@ impl<S: Store> DenyCache<S> {
 
 impl<S: Store> DenyCache<S> {
     /// Asks the store, and remembers a denial.
-    fn ask(&self, denials: &Arc<Denials>, group: &[Check]) -> Answer {
+    fn ask(&self, denials: &Arc<Denials>, group: Group) -> Answer {
         let asked = denials.asked(Instant::now());
-        let mut answer = self.store.apply(Op::Charge, group);
-        let known = || denials.known(group);
+        let mut answer = self.store.apply(Op::Charge, group.clone());
+        let known = || denials.known(&group);
         if let Some(answer) = answer.now() {
             if let Some(denial) = denial(&answer) {
                 denials.record(known(), asked, denial);
@@ -112,7 +112,7 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Asks the store for a refund or a reset.
-    fn ask_change(&self, mut change: Change, op: Op, group: &[Check]) -> Answer {
+    fn ask_change(&self, mut change: Change, op: Op, group: Group) -> Answer {
         let mut answer = self.store.apply(op, group);
         if let Some(answer) = answer.now() {
             change.answered(&answer);
@@ -131,11 +131,11 @@ fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         let Some(denials) = &self.denials else { return self.store.apply(op, group) };
         match op {
-            Op::Charge => denials.around(group, || self.ask(denials, group)),
-            Op::Refund | Op::Reset => self.ask_change(denials.change(group), op, group),
+            Op::Charge => denials.around(group, |group| self.ask(denials, group)),
+            Op::Refund | Op::Reset => self.ask_change(denials.change(&group), op, group),
             Op::Peek => self.store.apply(op, group),
         }
     }

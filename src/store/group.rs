@@ -1,7 +1,7 @@
 //! The decision of a group of checks: all are charged, or none.
 
 use crate::algorithm::{Effect, State};
-use crate::nouns::{Check, Decision, Error, Micros, Op, Verdict, validate_group};
+use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 
 /// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
 ///
@@ -11,18 +11,18 @@ use crate::nouns::{Check, Decision, Error, Micros, Op, Verdict, validate_group};
 ///
 /// # Errors
 ///
-/// Returns an error if the group [is invalid](validate_group), or if the numbers of checks and
-/// states differ. Then it changes no state.
+/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ.
+/// Then it changes no state.
 ///
 /// ```
-/// use tollgate::store::{Op, decide};
+/// use tollgate::store::{Group, Op, decide};
 /// use tollgate::{Check, Key, Limit, Quota};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let key = Key::new("alice");
 /// let second = Limit::token_bucket("second", Quota::per_second(5))?;
 /// let day = Limit::fixed_window("day", Quota::per_day(1))?;
-/// let group = [Check::new(&second, &key), Check::new(&day, &key)];
+/// let group = Group::new([Check::new(&second, &key), Check::new(&day, &key)])?;
 ///
 /// let mut states = [None, None];
 /// assert!(decide(Op::Charge, &group, &mut states, 0)?.allowed());
@@ -35,11 +35,10 @@ use crate::nouns::{Check, Decision, Error, Micros, Op, Verdict, validate_group};
 /// ```
 pub fn decide(
     op: Op,
-    group: &[Check],
+    group: &Group,
     states: &mut [Option<State>],
     now_us: u64,
 ) -> Result<Decision, Error> {
-    validate_group(group)?;
     if states.len() != group.len() {
         return Err(Error::misuse(format!(
             "the group has {} checks and {} states; pass one state for each check",
@@ -47,42 +46,35 @@ pub fn decide(
             states.len()
         )));
     }
-    if let ([check], [state]) = (group, &mut *states) {
-        return Ok(Decision::from(decide_one(op, check, state, now_us)).made_at(now_us));
-    }
-    let verdicts = decide_group(op, group, states, now_us);
-    let decision = Decision::of_group(verdicts).ok_or_else(|| Error::misuse("the group is empty"));
-    decision.map(|decision| decision.made_at(now_us))
+    // A group is not empty.
+    Decision::of_group(decide_group(op, group, states, now_us))
+        .map(|decision| decision.made_at(now_us))
+        .ok_or_else(|| Error::misuse("the group is empty"))
 }
 
-/// Applies `op` to one check, without an allocation.
-pub(super) fn decide_one(op: Op, check: &Check, state: &mut Option<State>, now: Micros) -> Verdict {
-    match op {
-        Op::Charge => verdict(check, state, now, check.cost(), Effect::Commit),
-        Op::Peek => verdict(check, state, now, check.cost(), Effect::Dry),
-        Op::Refund => {
-            if let Some(receipt) = check.receipt() {
-                check.limit().rule().refund(state, now, receipt, check.cost());
-            }
-            verdict(check, state, now, 0, Effect::Dry)
-        }
-        Op::Reset => {
-            *state = None;
-            verdict(check, state, now, 0, Effect::Dry)
-        }
-    }
-}
-
-fn verdict(
+/// Applies `op` to one check. Returns the units that it charged, too.
+#[inline]
+pub(super) fn decide_one(
+    op: Op,
     check: &Check,
     state: &mut Option<State>,
     now: Micros,
-    cost: u32,
-    effect: Effect,
-) -> Verdict {
-    let outcome = check.limit().rule().decide(state, now, cost, effect);
-    let is_charged = outcome.allowed && effect == Effect::Commit;
-    Verdict::new(check.limit().clone(), outcome, if is_charged { cost } else { 0 })
+) -> (Outcome, u32) {
+    let (cost, rule) = (check.cost(), check.limit().rule());
+    match op {
+        Op::Charge => {
+            let outcome = rule.decide(state, now, cost, Effect::Commit);
+            return (outcome, if outcome.allowed { cost } else { 0 });
+        }
+        Op::Peek => return (rule.decide(state, now, cost, Effect::Dry), 0),
+        Op::Refund => {
+            if let Some(receipt) = check.receipt() {
+                rule.refund(state, now, receipt, cost);
+            }
+        }
+        Op::Reset => *state = None,
+    }
+    (rule.decide(state, now, 0, Effect::Dry), 0)
 }
 
 fn decide_group(
@@ -93,7 +85,11 @@ fn decide_group(
 ) -> Vec<Verdict> {
     let mut each = |op: Op| -> Vec<Verdict> {
         let pairs = group.iter().zip(states.iter_mut());
-        pairs.map(|(check, state)| decide_one(op, check, state, now)).collect()
+        let decide = |(check, state): (&Check, _)| {
+            let (outcome, charged) = decide_one(op, check, state, now);
+            Verdict::new(check.limit().clone(), outcome, charged)
+        };
+        pairs.map(decide).collect()
     };
     if matches!(op, Op::Refund | Op::Reset) {
         return each(op);
@@ -107,7 +103,8 @@ fn decide_group(
         let effect = if settles { Effect::Settle } else { Effect::Dry };
         // A limit that allows its check is not charged if another limit denies.
         let cost = if answer.allowed() { 0 } else { check.cost() };
-        *answer = verdict(check, state, now, cost, effect);
+        let outcome = check.limit().rule().decide(state, now, cost, effect);
+        *answer = Verdict::new(check.limit().clone(), outcome, 0);
     }
     verdicts
 }

@@ -39,7 +39,7 @@ pub use self::redis::Tls;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
-pub use crate::nouns::{Check, Op, validate_group};
+pub use crate::nouns::{Check, Group, Op};
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,27 +51,26 @@ use crate::nouns::{ConfigError, Limit};
 /// `conformance` (feature `test-util`) tests what a store promises:
 ///
 /// 1. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
-/// 2. The store [validates](validate_group) a group before anything else.
-/// 3. A group is decided as one: all checks are charged, or none. Concurrent groups are decided one
+/// 2. A group is decided as one: all checks are charged, or none. Concurrent groups are decided one
 ///    after another.
-/// 4. The decision is that of [`decide`] at the store's own time, in every field.
-/// 5. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
-/// 6. A corrupt state counts as none. It never fails the check.
-/// 7. A state is kept until [`State::expires_at`], and not for ever.
-/// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
+/// 3. The decision is that of [`decide`] at the store's own time, in every field.
+/// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
+/// 5. A corrupt state counts as none. It never fails the check.
+/// 6. A state is kept until [`State::expires_at`], and not for ever.
+/// 7. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
 ///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
 ///
 /// # Example: a wrapper with a key that is never charged
 ///
 /// ```
-/// use tollgate::store::{Answer, MemoryStore, Op, Store};
-/// use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimiter};
+/// use tollgate::store::{Answer, Group, MemoryStore, Op, Store};
+/// use tollgate::{ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
 /// struct Free<S>(S, Key);
 ///
 /// impl<S: Store> Store for Free<S> {
-///     fn apply(&self, op: Op, group: &[Check]) -> Answer {
+///     fn apply(&self, op: Op, group: Group) -> Answer {
 ///         let is_free = group.iter().all(|check| *check.key() == self.1);
 ///         self.0.apply(if is_free && op == Op::Charge { Op::Peek } else { op }, group)
 ///     }
@@ -97,7 +96,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Dropping the answer before it is ready cancels the wait. Whether the charge happens is then
     /// unknown.
-    fn apply(&self, op: Op, group: &[Check]) -> Answer;
+    fn apply(&self, op: Op, group: Group) -> Answer;
 
     /// Checks that these limits can be decided in one group. Layers call this when they are built.
     ///
@@ -114,7 +113,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         (**self).apply(op, group)
     }
 

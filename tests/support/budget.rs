@@ -29,13 +29,14 @@ impl Budget {
 
     pub fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
         let key = Key::new("k");
-        decide(op, &[Check::new(&self.limit, &key).with_cost(cost)], &mut self.state, now).unwrap()
+        let check = Check::new(&self.limit, &key).with_cost(cost);
+        decide(op, &check.into(), &mut self.state, now).unwrap()
     }
 
     pub fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
         let key = Key::new("k");
         let refund = Check::new(&self.limit, &key).with_cost(units).with_receipt(receipt);
-        decide(Op::Refund, &[refund], &mut self.state, now).unwrap()
+        decide(Op::Refund, &refund.into(), &mut self.state, now).unwrap()
     }
 
     pub fn charge(&mut self, now: u64, cost: u32) -> Decision {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use tollgate::store::{Answer, Op, Store};
+use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Check, Error, Key, Limit, MemoryStore};
 
 /// An embedded store that counts its calls, and can be switched off. Clones share one store, as
@@ -29,13 +29,13 @@ impl Counting {
     /// The units that the store has charged. This call is not counted.
     pub async fn used(&self, limit: &Limit, key: &Key) -> u64 {
         let left =
-            self.store.apply(Op::Peek, &[Check::new(limit, key).with_cost(0)]).await.unwrap();
+            self.store.apply(Op::Peek, Check::new(limit, key).with_cost(0).into()).await.unwrap();
         limit.quota().capacity() - left.remaining()
     }
 }
 
 impl Store for Counting {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if self.off.load(Ordering::SeqCst) {
             return Answer::ready(Err(Error::unreachable("it is switched off")));

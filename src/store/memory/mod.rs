@@ -16,7 +16,7 @@ use self::shard::{Full, Shard};
 use super::group::decide;
 use super::{Answer, Store};
 use crate::nouns::clock::ProcessClock;
-use crate::nouns::{Check, Decision, Error, ManualClock, Micros, Op, validate_group};
+use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Op};
 
 /// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -124,16 +124,16 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn apply_one(&self, op: Op, check: &Check) -> Result<Decision, Error> {
+    fn apply_one(&self, op: Op, check: Check) -> Result<Decision, Error> {
         let now = self.now();
-        let (hash, index) = self.place(check);
+        let (hash, index) = self.place(&check);
         let mut shard = self.lock(index);
         let verdict = shard.apply(hash, op, check, now).map_err(full)?;
         self.sweep(&mut shard, now);
         Ok(Decision::from(verdict).made_at(now))
     }
 
-    fn apply_group(&self, op: Op, group: &[Check]) -> Result<Decision, Error> {
+    fn apply_group(&self, op: Op, group: &Group) -> Result<Decision, Error> {
         let places: Vec<_> = group.iter().map(|check| self.place(check)).collect();
         let mut shards = self.lock_all(places.iter().map(|&(_, index)| index));
         let now = self.now();
@@ -166,11 +166,11 @@ impl MemoryStore {
             op => decide(op),
         };
 
-        let all = budgets.into_iter().zip(states).zip(places).zip(group);
+        let all = budgets.into_iter().zip(states).zip(places).zip(group.iter());
         for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
-                budget.note(op, check, verdict, now);
+                budget.note(op, check.limit(), verdict.outcome(), now);
             }
             if let Some(shard) = shards.get_mut(&index) {
                 shard.put(hash, budget);
@@ -231,10 +231,10 @@ fn full(_: Full) -> Error {
 }
 
 impl Store for MemoryStore {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
-        Answer::ready(match group {
-            [check] => self.apply_one(op, check),
-            group => validate_group(group).and_then(|()| self.apply_group(op, group)),
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        Answer::ready(match group.into_one() {
+            Ok(check) => self.apply_one(op, check),
+            Err(group) => self.apply_group(op, &group),
         })
     }
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::shard::Shard;
 use super::table::{Place, Table};
 use crate::algorithm::State;
-use crate::nouns::{Check, Key, Limit, Micros, Op, Quota};
+use crate::nouns::{Check, Key, Limit, Micros, Op, Quota, Verdict};
 use crate::store::group::decide_one;
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
@@ -107,11 +107,13 @@ proptest! {
                 let check = Check::new(&limit, &key);
                 let op = if number % 7 == 0 { Op::Reset } else { Op::Charge };
                 let hash = super::shard::hash(&hasher, limit.name(), &key);
-                let verdict = shard.apply(hash, op, &check, now);
+                let verdict = shard.apply(hash, op, check.clone(), now);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
                 } else {
-                    let expected = decide_one(op, &check, model.entry(number).or_default(), now);
+                    let state = model.entry(number).or_default();
+                    let (outcome, charged) = decide_one(op, &check, state, now);
+                    let expected = Verdict::new(limit.clone(), outcome, charged);
                     prop_assert_eq!(verdict.ok(), Some(expected));
                 }
                 shard.sweep(now);

@@ -6,11 +6,14 @@ use hashbrown::DefaultHashBuilder;
 
 use super::table::{Place, Table};
 use crate::algorithm::{Effect, State};
-use crate::nouns::{Check, Key, Limit, Micros, Op, Verdict};
+use crate::nouns::{Check, Key, Limit, Micros, Op, Outcome, Verdict};
 use crate::store::group::decide_one;
 
-/// Places of the table that each operation sweeps.
-const SWEEP_STEP: usize = 2;
+/// Places of the table that are swept for each operation.
+const SWEPT_PER_OPERATION: usize = 2;
+
+/// Places that are swept at a time: a few together cost less than one by one.
+const SWEEP_STEP: usize = 32;
 
 /// The fewest places of a sweep round, even if the table is smaller.
 const MIN_ROUND: usize = 64;
@@ -51,16 +54,14 @@ impl Budget {
 
     /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
     /// reset ends a denial earlier.
-    pub(super) fn note(&mut self, op: Op, check: &Check, verdict: &Verdict, now: Micros) {
+    pub(super) fn note(&mut self, op: Op, limit: &Limit, outcome: &Outcome, now: Micros) {
         let known = match op {
             Op::Peek => return,
             Op::Charge => self.exhausted_until,
             Op::Refund | Op::Reset => 0,
         };
-        let outcome = verdict.outcome();
         let wait = outcome.retry_after.or_else(|| {
-            let rule = check.limit().rule();
-            let mut next = || rule.decide(&mut self.state, now, 1, Effect::Dry);
+            let mut next = || limit.rule().decide(&mut self.state, now, 1, Effect::Dry);
             (outcome.remaining == 0).then(&mut next)?.retry_after
         });
         self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
@@ -81,6 +82,8 @@ pub(super) struct Shard {
     cap: Option<usize>,
     /// The next place to sweep.
     cursor: Place,
+    /// Places that are due to be swept.
+    due: usize,
     /// Places swept in this round.
     swept: usize,
     /// The next place of an eviction.
@@ -90,7 +93,7 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn new(cap: Option<usize>) -> Self {
         let (cursor, hand) = (Place::default(), Place::default());
-        Self { table: Table::new(), cap, cursor, swept: 0, hand }
+        Self { table: Table::new(), cap, cursor, due: 0, swept: 0, hand }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -102,30 +105,31 @@ impl Shard {
         &mut self,
         hash: u64,
         op: Op,
-        check: &Check,
+        check: Check,
         now: Micros,
     ) -> Result<Verdict, Full> {
-        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(check)) else {
+        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(&check)) else {
             let mut state = None;
-            let verdict = decide_one(op, check, &mut state, now);
+            let (outcome, charged) = decide_one(op, &check, &mut state, now);
             if state.is_some() {
                 self.make_room(1, now)?;
-                let mut budget = Budget::new(check, state);
+                let mut budget = Budget::new(&check, state);
                 if self.cap.is_some() {
-                    budget.note(op, check, &verdict, now);
+                    budget.note(op, check.limit(), &outcome, now);
                 }
                 self.put(hash, budget);
             }
-            return Ok(verdict);
+            return Ok(Verdict::new(check.into_limit(), outcome, charged));
         };
-        let verdict = decide_one(op, check, &mut budget.state, now);
+        let (outcome, charged) = decide_one(op, &check, &mut budget.state, now);
         if self.cap.is_some() {
-            budget.note(op, check, &verdict, now);
+            budget.note(op, check.limit(), &outcome, now);
         }
         if budget.state.is_none() {
-            self.table.remove(hash, |budget| budget.is_of(check));
+            self.table.remove(hash, |budget| budget.is_of(&check));
         }
-        Ok(verdict)
+        // All threads share the limit's reference count: it moves, and is not cloned.
+        Ok(Verdict::new(check.into_limit(), outcome, charged))
     }
 
     /// Removes the budget of a check from the table, or creates one.
@@ -179,8 +183,14 @@ impl Shard {
         least.map(|(_, place)| place)
     }
 
-    /// Sweeps the next few places. Returns whether this was the last step of a round.
+    /// Sweeps the next few places, if enough are due. Returns whether this was the last step of a
+    /// round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
+        self.due += SWEPT_PER_OPERATION;
+        if self.due < SWEEP_STEP {
+            return false;
+        }
+        self.due = 0;
         let through = self.sweep_step(now);
         self.swept += SWEEP_STEP;
         if !through || self.swept < MIN_ROUND {

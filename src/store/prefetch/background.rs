@@ -70,7 +70,7 @@ impl<S: Store> Drop for Refunding<S> {
 pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Result<(), Error> {
     let mut result = Ok(());
     for block in blocks {
-        let answer = store.apply(Op::Refund, std::slice::from_ref(&block.refund)).await;
+        let answer = store.apply(Op::Refund, block.refund.clone().into()).await;
         result = result.and(answer.map(drop));
     }
     result

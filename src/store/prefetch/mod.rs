@@ -19,7 +19,7 @@ use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Store};
-use crate::nouns::{Check, ConfigError, Decision, Error, Key, Limit, Op, validate_group};
+use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op};
 
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -112,18 +112,18 @@ impl<S: Store> Prefetch<S> {
 }
 
 impl<S: Store> Store for Prefetch<S> {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         let shared = &self.shared;
-        match group {
-            [check] => match shared.max_block(check) {
-                Some(max) => shared.apply_prefetching(op, check, max),
-                None => shared.store.apply(op, group),
-            },
-            _ => match validate_group(group).and_then(|()| shared.settings.check_group(group)) {
-                Ok(()) => shared.store.apply(op, group),
-                Err(error) => Answer::ready(Err(error)),
-            },
+        if let [check] = &*group {
+            if let Some(max) = shared.max_block(check)
+                && let Some(decision) = shared.apply_prefetched(op, check, max)
+            {
+                return Answer::ready(Ok(decision));
+            }
+        } else if let Err(error) = shared.settings.check_group(&group) {
+            return Answer::ready(Err(error));
         }
+        shared.store.apply(op, group)
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
@@ -161,7 +161,8 @@ impl<S: Store> Shared<S> {
         limit.decides_as(check.limit()).then_some(*max)
     }
 
-    fn apply_prefetching(self: &Arc<Self>, op: Op, check: &Check, max: u64) -> Answer {
+    /// The decision, if prefetched units decide. Otherwise the store has to.
+    fn apply_prefetched(self: &Arc<Self>, op: Op, check: &Check, max: u64) -> Option<Decision> {
         let now = Instant::now();
         match op {
             // Without a reaper, unspent units would be stranded.
@@ -173,20 +174,16 @@ impl<S: Store> Shared<S> {
                 if let Some(refill) = wanted {
                     self.refill(check, refill);
                 }
-                if let Some(decision) = decision {
-                    return Answer::ready(Ok(decision));
-                }
+                decision
             }
-            Op::Peek => {
-                if let Some(decision) = self.peek(check, now) {
-                    return Answer::ready(Ok(decision));
-                }
+            Op::Peek => self.peek(check, now),
+            Op::Reset => {
+                // It voids the prefetched units, too.
+                self.forget(check);
+                None
             }
-            // A reset voids the prefetched units, too.
-            Op::Reset => self.forget(check),
-            Op::Charge | Op::Refund => {}
+            Op::Charge | Op::Refund => None,
         }
-        self.store.apply(op, std::slice::from_ref(check))
     }
 
     /// Charges a block in the background.
@@ -195,8 +192,7 @@ impl<S: Store> Shared<S> {
         let shared = Arc::clone(self);
         let refill = async move {
             let asked = Instant::now();
-            let block = std::slice::from_ref(&refilling.block);
-            let answer = shared.store.apply(Op::Charge, block).await;
+            let answer = shared.store.apply(Op::Charge, refilling.block.clone().into()).await;
             let lost = shared.stock_up(&refilling, answer, asked);
             refilling.end();
             // If the refund fails, fewer units are allowed, not more.
@@ -363,7 +359,8 @@ mod tests {
         let limit = Limit::gcra("api", Quota::per_second(1_000)).unwrap();
         let store = Prefetch::builder(MemoryStore::new()).limit(&limit).build().unwrap();
         for number in 0..1_000_u64 {
-            let decision = store.apply(Op::Charge, &[Check::new(&limit, Key::from(number))]).await;
+            let decision =
+                store.apply(Op::Charge, Check::new(&limit, Key::from(number)).into()).await;
             assert!(decision.unwrap().allowed());
         }
         let known = || store.shared.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();

@@ -28,7 +28,7 @@ use self::lane::Lane;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::{Answer, Store};
-use crate::nouns::{Check, ConfigError, Op, validate_group};
+use crate::nouns::{Check, ConfigError, Group, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -121,17 +121,16 @@ impl Lanes {
 }
 
 impl Store for RedisStore {
-    fn apply(&self, op: Op, group: &[Check]) -> Answer {
-        if let Err(error) = validate_group(group) {
-            return Answer::ready(Err(error));
-        }
-        let lane = self.lanes.lane(group);
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        let lane = self.lanes.lane(&group);
         match (&lane.settings.denials, op) {
-            (Some(denials), Op::Charge) => denials.around(group, || ask(lane, op, group, None)),
-            (Some(denials), Op::Refund | Op::Reset) => {
-                ask(lane, op, group, Some(denials.change(group)))
+            (Some(denials), Op::Charge) => {
+                denials.around(group, |group| ask(lane, op, &group, None))
             }
-            (None, _) | (_, Op::Peek) => ask(lane, op, group, None),
+            (Some(denials), Op::Refund | Op::Reset) => {
+                ask(lane, op, &group, Some(denials.change(&group)))
+            }
+            (None, _) | (_, Op::Peek) => ask(lane, op, &group, None),
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Groups: checks that are decided as one.
+
+use std::ops::Deref;
+
+use super::{Check, Error};
+
+/// The most checks in one group.
+pub(crate) const MAX_GROUP: usize = 255;
+
+/// One to 255 checks that are decided as one: all are charged, or none.
+///
+/// A group has each budget at most once. A budget that appears twice would make "all or none"
+/// ambiguous. A single check is always a group.
+///
+/// ```
+/// use tollgate::store::Group;
+/// use tollgate::{Check, Limit, Quota};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let user = Limit::token_bucket("user", Quota::per_second(5))?;
+/// let tenant = Limit::fixed_window("tenant", Quota::per_day(10_000))?;
+/// let alice = Check::new(&user, "alice");
+///
+/// let group = Group::new([alice.clone(), Check::new(&tenant, "acme")])?;
+/// assert_eq!(group.len(), 2);
+/// assert_eq!(Group::from(alice.clone()).len(), 1);
+/// assert!(Group::new([alice.clone(), alice]).is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group(Checks);
+
+/// Most groups have one check, which needs no allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Checks {
+    One(Check),
+    /// Not one.
+    Several(Vec<Check>),
+}
+
+impl Group {
+    /// Creates a group.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that [is misuse](Error::is_misuse) if there are no checks, more than 255, or
+    /// two of one budget.
+    pub fn new(checks: impl Into<Vec<Check>>) -> Result<Self, Error> {
+        let checks = checks.into();
+        if checks.is_empty() {
+            return Err(Error::misuse(format!("the group is empty; use 1 to {MAX_GROUP} checks")));
+        }
+        if checks.len() > MAX_GROUP {
+            return Err(Error::misuse(format!(
+                "the group has {} checks; use 1 to {MAX_GROUP}",
+                checks.len()
+            )));
+        }
+        for (i, check) in checks.iter().enumerate() {
+            if checks[..i].iter().any(|other| other.shares_budget_with(check)) {
+                return Err(Error::misuse(format!(
+                    "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
+                     costs",
+                    check.limit().name(),
+                    check.key()
+                )));
+            }
+        }
+        Ok(Self::of_distinct(checks))
+    }
+
+    /// The group of checks that are known to be valid.
+    pub(crate) fn of_distinct(mut checks: Vec<Check>) -> Self {
+        match checks.pop() {
+            Some(check) if checks.is_empty() => Self::from(check),
+            last => {
+                checks.extend(last);
+                Self(Checks::Several(checks))
+            }
+        }
+    }
+
+    /// The check of a group of one.
+    #[inline]
+    pub(crate) fn into_one(self) -> Result<Check, Self> {
+        match self.0 {
+            Checks::One(check) => Ok(check),
+            Checks::Several(_) => Err(self),
+        }
+    }
+}
+
+impl From<Check> for Group {
+    #[inline]
+    fn from(check: Check) -> Self {
+        Self(Checks::One(check))
+    }
+}
+
+impl Deref for Group {
+    type Target = [Check];
+
+    #[inline]
+    fn deref(&self) -> &[Check] {
+        match &self.0 {
+            Checks::One(check) => std::slice::from_ref(check),
+            Checks::Several(checks) => checks,
+        }
+    }
+}
