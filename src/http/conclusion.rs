@@ -35,6 +35,7 @@ pub(super) struct Report {
 }
 
 impl Settings {
+    #[inline]
     pub(super) fn conclude<'a>(&self, answer: &'a Result<Decision, Error>) -> Conclusion<'a> {
         let error = match answer {
             Ok(decision) => {
@@ -93,6 +94,7 @@ impl Settings {
 
     /// The report for the response to an allowed request. The decision goes into the request's
     /// extensions, if the layer is configured so.
+    #[inline]
     pub(super) fn report(&self, decision: &Decision, request: &mut Extensions) -> Report {
         let headers = BudgetHeaders::new(decision, self.reset_format);
         let decision = self.inserts_decision.then(|| {

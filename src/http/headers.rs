@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
 use super::number::{number, repeated};
-use crate::nouns::Decision;
+use crate::nouns::{Decision, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -35,15 +35,18 @@ pub(super) struct BudgetHeaders {
 enum Reset {
     /// In seconds since the Unix epoch, by the store's clock.
     At(u64),
-    /// This duration after this instant.
-    After(Duration, Instant),
+    /// At this instant.
+    After(Instant),
 }
 
 impl BudgetHeaders {
     /// The headers of a decision that was made just now.
+    #[inline]
     pub(super) fn new(decision: &Decision, format: ResetFormat) -> Self {
         let reset = match format {
-            ResetFormat::DeltaSeconds => Reset::After(decision.reset_after(), Instant::now()),
+            ResetFormat::DeltaSeconds => {
+                Reset::After(later(Instant::now(), decision.reset_after()))
+            }
             ResetFormat::EpochSeconds => Reset::At(decision.resets_at().div_ceil(1_000_000)),
         };
         Self { capacity: decision.capacity(), remaining: decision.remaining(), reset }
@@ -53,7 +56,7 @@ impl BudgetHeaders {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         let reset = match self.reset {
             Reset::At(seconds) => seconds,
-            Reset::After(duration, since) => seconds(duration.saturating_sub(since.elapsed())),
+            Reset::After(instant) => seconds(instant.saturating_duration_since(Instant::now())),
         };
         set(headers, LIMIT, repeated(self.capacity));
         set(headers, REMAINING, number(self.remaining));

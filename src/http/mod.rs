@@ -3,6 +3,7 @@
 mod body;
 mod builder;
 mod conclusion;
+mod copies;
 mod extract;
 mod future;
 mod headers;

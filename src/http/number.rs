@@ -23,30 +23,25 @@ pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_bytes(digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// The numbers that a thread keeps rendered.
-struct Rendered {
-    kept: [(u64, HeaderValue); 8],
-    /// The one to be replaced next.
-    oldest: usize,
-}
+/// The numbers that a thread keeps rendered, each at a place of its own.
+const KEPT: usize = 16;
 
 thread_local! {
-    static RENDERED: RefCell<Rendered> = const {
-        RefCell::new(Rendered { kept: [const { (0, HeaderValue::from_static("0")) }; 8], oldest: 0 })
-    };
+    static RENDERED: RefCell<[(u64, HeaderValue); KEPT]> =
+        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; KEPT]) };
 }
 
 /// A number that many responses repeat: a capacity, or a time in seconds. It is rendered once for
 /// each thread. Threads share no value: a shared reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
-    RENDERED.with_borrow_mut(|Rendered { kept, oldest }| {
-        if let Some((_, value)) = kept.iter().find(|(number, _)| *number == it) {
-            return value.clone();
+    RENDERED.with_borrow_mut(|kept| {
+        // Fibonacci hashing: capacities are round numbers, whose lowest bits are alike.
+        let place = it.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - KEPT.ilog2());
+        let (known, value) = &mut kept[place as usize];
+        if *known != it {
+            (*known, *value) = (it, number(it));
         }
-        let value = number(it);
-        kept[*oldest] = (it, value.clone());
-        *oldest = (*oldest + 1) % kept.len();
-        value
+        value.clone()
     })
 }
 

@@ -1,13 +1,13 @@
 //! What is asked for a request: from its head to checks.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
+use super::copies::Copies;
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, Limit};
+use crate::nouns::{Check, Group, Key, Limit};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request that has no key.
@@ -28,6 +28,8 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct KeyedLimit {
     pub(super) limit: Limit,
+    /// The same limit, for checks.
+    copies: Copies,
     pub(super) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
     pub(super) cost: Option<Cost>,
@@ -35,7 +37,7 @@ pub(super) struct KeyedLimit {
 
 impl KeyedLimit {
     pub(super) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
-        Self { limit, key: Arc::new(key), cost }
+        Self { copies: Copies::of(&limit), limit, key: Arc::new(key), cost }
     }
 }
 
@@ -57,16 +59,10 @@ pub(super) struct Policy {
 pub(super) enum Question {
     /// Nothing: the request is not limited.
     Unlimited,
-    /// Whether these checks are allowed, as one group.
-    Checks(Checks),
+    /// Whether this group of checks is allowed.
+    Checks(Group),
     /// Nothing: the request has no key for this limit and is rejected.
     MissingKey { limit: Limit, missing: MissingKey, status: StatusCode },
-}
-
-/// The checks of one request. Most have one, which needs no allocation.
-pub(super) enum Checks {
-    One(Check),
-    Several(Vec<Check>),
 }
 
 impl Policy {
@@ -81,59 +77,57 @@ impl Policy {
         }
     }
 
+    #[inline]
     pub(super) fn question(&self, parts: &Parts) -> Question {
         if self.exempts(parts) {
             return Question::Unlimited;
         }
-        let mut checks = Checks::Several(Vec::new());
+        if let [only] = &*self.limits {
+            return match only.key.extract(parts) {
+                Ok(key) => Question::Checks(self.check(only, key, parts).into()),
+                Err(missing) => self.without_key(only, missing).unwrap_or(Question::Unlimited),
+            };
+        }
+        let mut checks = Vec::with_capacity(self.limits.len());
         for keyed in &self.limits {
             match keyed.key.extract(parts) {
-                Ok(key) => {
-                    telemetry::keyed(&self.events, &keyed.limit);
-                    let cost = keyed.cost.as_ref().or(self.cost.as_ref());
-                    let units = cost.map_or(1, |cost| cost(parts));
-                    let check = Check::new(&keyed.limit, key).with_cost(units);
-                    checks.push(check, self.limits.len());
-                }
+                Ok(key) => checks.push(self.check(keyed, key, parts)),
                 Err(missing) => {
-                    let rejected = matches!(self.on_missing_key, OnMissingKey::Reject(_));
-                    let (limit, reason) = (&keyed.limit, missing.logged());
-                    telemetry::missing_key(&self.events, limit, reason, rejected);
-                    if let OnMissingKey::Reject(status) = self.on_missing_key {
-                        return Question::MissingKey {
-                            limit: keyed.limit.clone(),
-                            missing,
-                            status,
-                        };
+                    if let Some(rejected) = self.without_key(keyed, missing) {
+                        return rejected;
                     }
                 }
             }
         }
-        if checks.is_empty() { Question::Unlimited } else { Question::Checks(checks) }
+        if checks.is_empty() {
+            Question::Unlimited
+        } else {
+            // Each limit has a name of its own.
+            Question::Checks(Group::of_distinct(checks))
+        }
+    }
+
+    #[inline]
+    fn check(&self, keyed: &KeyedLimit, key: Key, parts: &Parts) -> Check {
+        telemetry::keyed(&self.events, &keyed.limit);
+        let cost = keyed.cost.as_ref().or(self.cost.as_ref());
+        Check::new(keyed.copies.mine(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
+    }
+
+    /// The outcome of a request without a key for a limit: rejected, unless the limit is skipped.
+    fn without_key(&self, keyed: &KeyedLimit, missing: MissingKey) -> Option<Question> {
+        let rejected = matches!(self.on_missing_key, OnMissingKey::Reject(_));
+        telemetry::missing_key(&self.events, &keyed.limit, missing.logged(), rejected);
+        match self.on_missing_key {
+            OnMissingKey::Reject(status) => {
+                Some(Question::MissingKey { limit: keyed.limit.clone(), missing, status })
+            }
+            OnMissingKey::SkipLimit => None,
+        }
     }
 
     fn exempts(&self, parts: &Parts) -> bool {
         (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
-    }
-}
-
-impl Checks {
-    fn push(&mut self, check: Check, of: usize) {
-        match self {
-            Self::Several(checks) if of > 1 => checks.push(check),
-            _ => *self = Self::One(check),
-        }
-    }
-}
-
-impl Deref for Checks {
-    type Target = [Check];
-
-    fn deref(&self) -> &[Check] {
-        match self {
-            Self::One(check) => std::slice::from_ref(check),
-            Self::Several(checks) => checks,
-        }
     }
 }
 

@@ -43,7 +43,7 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let mut answer = match self.settings.policy.question(&parts) {
+        let answer = match self.settings.policy.question(&parts) {
             Question::Unlimited => {
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
@@ -54,16 +54,16 @@ where
                 let response = responder.missing_key(&limit, &missing, status, &parts);
                 return ResponseFuture::answered(response);
             }
-            Question::Checks(checks) => self.settings.limiter.apply(Op::Charge, &checks),
+            Question::Checks(checks) => self.settings.limiter.apply(Op::Charge, checks),
         };
-        let Some(decided) = answer.now() else {
+        let Some(decided) = answer.as_ready() else {
             let (request, settings) =
                 (Request::from_parts(parts, body), Arc::clone(&self.settings));
             let inner = self.release_inner();
             let waiting = Waiting::for_decision(inner, request, answer, settings);
             return ResponseFuture::waiting(waiting);
         };
-        let decision = match self.settings.conclude(&decided) {
+        let decision = match self.settings.conclude(decided) {
             Conclusion::Allow(decision) => decision,
             Conclusion::FailOpen => {
                 let request = Request::from_parts(parts, body);

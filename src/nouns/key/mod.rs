@@ -53,6 +53,7 @@ pub struct Key(Text);
 
 impl Key {
     /// Creates a key of one part.
+    #[inline]
     pub fn new(part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
         // The fast path: most keys are one plain part.

@@ -24,6 +24,7 @@ pub(super) enum Text {
 
 impl Text {
     /// The text, cut to [`MAX`] bytes.
+    #[inline]
     pub(super) fn new(text: &[u8]) -> Self {
         let text = text.get(..MAX).unwrap_or(text);
         let len = u8::try_from(text.len()).unwrap_or(u8::MAX);
