@@ -169,7 +169,7 @@ async fn check_again(
     let before = micros_in(connection, "evalsha").await?;
     for first in (0..CHECKS).step_by(together) {
         let asked = (first..first + together)
-            .map(|number| store.apply(Op::Charge, &[Check::new(limit, &keys[number % KEYS])]));
+            .map(|number| store.apply(Op::Charge, Check::new(limit, &keys[number % KEYS]).into()));
         for answer in asked.collect::<Vec<_>>() {
             answer.await?;
         }

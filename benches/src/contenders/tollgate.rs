@@ -19,7 +19,7 @@ pub struct Algorithm {
     make: fn(&str, Quota) -> Result<Limit, ConfigError>,
     /// Whether its quota is a burst and a rate, rather than a number in a period.
     has_rate: bool,
-    /// The greatest capacity.
+    /// The greatest capacity on Redis.
     capacity: u32,
 }
 
@@ -110,6 +110,7 @@ pub(super) fn three_on_redis() -> Contender {
 }
 
 pub(super) fn in_memory(algorithm: Algorithm) -> Contender {
+    let algorithm = Algorithm { capacity: u32::MAX, ..algorithm };
     let name = format!("tollgate, {}, in memory", algorithm.name);
     Contender::new(Side::Tollgate, &name, move |setup: Setup| async move {
         let limit = algorithm.limit("user", setup.allowance);
