@@ -109,3 +109,46 @@ impl Deref for Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nouns::{Key, Limit, Quota};
+
+    fn checks(count: u64) -> Vec<Check> {
+        let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
+        (0..count).map(|key| Check::new(&limit, Key::from(key))).collect()
+    }
+
+    #[test]
+    fn group_has_1_to_255_checks() {
+        for count in [1, 2, 255] {
+            assert_eq!(Group::new(checks(count)).unwrap()[..], checks(count));
+        }
+        for count in [0, 256] {
+            let error = Group::new(checks(count)).unwrap_err();
+            assert!(error.is_misuse() && error.to_string().contains("use 1 to 255"), "{error}");
+        }
+    }
+
+    #[test]
+    fn group_has_each_budget_once() {
+        let bucket = Limit::token_bucket("api", Quota::per_second(1)).unwrap();
+        let gcra = Limit::gcra("api", Quota::per_day(9)).unwrap();
+        let window = Limit::fixed_window("api", Quota::per_second(1)).unwrap();
+        let pair = |one: &Limit, other: &Limit| {
+            Group::new([Check::new(one, "alice"), Check::new(other, "alice").with_cost(2)])
+        };
+        assert!(pair(&bucket, &gcra).unwrap_err().is_misuse(), "they share a kind of state");
+        assert!(pair(&bucket, &window).is_ok(), "a window counts for itself");
+    }
+
+    #[test]
+    fn group_of_one_check_is_that_check() {
+        let [check] = checks(1).try_into().unwrap();
+        let group = Group::new([check.clone()]).unwrap();
+        assert_eq!(group, Group::from(check.clone()));
+        assert_eq!(group.into_one(), Ok(check));
+        assert!(Group::new(checks(2)).unwrap().into_one().is_err());
+    }
+}

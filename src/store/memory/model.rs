@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::shard::Shard;
 use super::table::{Place, Table};
 use crate::algorithm::State;
-use crate::nouns::{Check, Key, Limit, Micros, Op, Quota, Verdict};
+use crate::nouns::{Check, Key, Limit, Micros, Op, Quota, Receipt, Verdict};
 use crate::store::group::decide_one;
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
@@ -127,4 +127,29 @@ proptest! {
         }
         prop_assert_eq!(shard.len(), 0);
     }
+}
+
+#[test]
+fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
+    let limit = Limit::sliding_window_with("limit", Quota::per_second(9), 4).unwrap();
+    let hasher = DefaultHashBuilder::default();
+    let mut shard = Shard::new(None);
+    let second = 1_000_000;
+    for number in 0..100_u64 {
+        let check = Check::new(&limit, Key::from(number));
+        let hash = super::shard::hash(&hasher, limit.name(), check.key());
+        let mut charge = |now| shard.apply(hash, Op::Charge, check.clone(), now).unwrap();
+        charge(second);
+        charge(second * 2);
+        let refund = check.clone().with_receipt(Receipt::new(second * 2, 1));
+        assert_eq!(shard.apply(hash, Op::Refund, refund, second * 2).unwrap().remaining(), 8);
+    }
+    let mut left_at = |now| {
+        for _ in 0..1_000 {
+            shard.sweep(now);
+        }
+        shard.len()
+    };
+    assert_eq!(left_at(second * 2), 100);
+    assert_eq!(left_at(second * 3 + second / 2), 0);
 }
