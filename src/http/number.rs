@@ -23,8 +23,8 @@ pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_bytes(digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// The numbers that a thread keeps rendered, each at a place of its own.
-const KEPT: usize = 16;
+/// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute.
+const KEPT: usize = 64;
 
 thread_local! {
     static RENDERED: RefCell<[(u64, HeaderValue); KEPT]> =

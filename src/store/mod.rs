@@ -7,7 +7,7 @@
 //! | `DenyCache` | a wrapper that answers repeated denials in this process (feature `redis`) |
 //! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
-//! A store answers one question: [`apply`](Store::apply) an operation to a group of checks. A
+//! A store answers one question: [`apply`](Store::apply) an operation to a [`Group`] of checks. A
 //! wrapper of a store is a store. To write one, implement [`Store`] with [`decide`], and run
 //! `conformance::check` (feature `test-util`) on it.
 
