@@ -220,7 +220,7 @@ async fn batch_of_dropped_checks_is_not_sent() {
 }
 
 #[tokio::test]
-async fn corrupt_budget_and_excessive_cost_do_not_fail_their_batch() {
+async fn corrupt_value_and_cost_above_the_capacity_do_not_fail_their_batch() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::token_bucket("all", Quota::per_second(9)).unwrap();

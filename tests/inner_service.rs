@@ -3,6 +3,8 @@
 #![cfg(feature = "http")]
 
 use std::convert::Infallible;
+use std::future::pending;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
@@ -208,7 +210,19 @@ async fn completed_future_stays_pending() {
             drop(future.as_mut().await);
             assert!(tokio::time::timeout(MS, future).await.is_err());
         }
+        let mut service = layer().cost(|_| u32::MAX).layer(service_fn(hello));
+        let mut future = Box::pin(service.call(Request::new(Full::default())));
+        assert_eq!(future.as_mut().await.unwrap().status(), 422);
+        assert!(tokio::time::timeout(MS, future).await.is_err(), "after a rejection");
     }
+}
+
+#[test]
+fn future_is_send_whatever_the_error_of_the_inner_service() {
+    const fn is_send<T: Send>(_: &T) {}
+
+    let inner = service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Rc<str>>>());
+    is_send(&layer(MemoryStore::new()).layer(inner).call(Request::new(Full::default())));
 }
 
 /// The most headers that a response can have.

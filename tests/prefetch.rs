@@ -253,11 +253,11 @@ fn layer_of_several_limits_rejects_a_prefetched_limit() {
 struct LateRefunds(Arc<MemoryStore>);
 
 impl Store for LateRefunds {
-    fn apply(&self, op: Op, batch: Group) -> Answer {
+    fn apply(&self, op: Op, group: Group) -> Answer {
         if op != Op::Refund {
-            return self.0.apply(op, batch);
+            return self.0.apply(op, group);
         }
-        let [refund] = &*batch else { return self.0.apply(op, batch) };
+        let [refund] = &*group else { return self.0.apply(op, group) };
         let (store, refund) = (Arc::clone(&self.0), refund.clone());
         Answer::later(async move {
             sleep(Duration::from_millis(150)).await;
@@ -312,11 +312,11 @@ async fn cost_that_exceeds_the_capacity_prefetches_nothing() {
 struct Stalling(Arc<MemoryStore>, Arc<AtomicBool>);
 
 impl Store for Stalling {
-    fn apply(&self, op: Op, batch: Group) -> Answer {
-        if self.1.load(Ordering::SeqCst) && batch.iter().any(|check| check.cost() > 1) {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        if self.1.load(Ordering::SeqCst) && group.iter().any(|check| check.cost() > 1) {
             return Answer::later(std::future::pending());
         }
-        self.0.apply(op, batch)
+        self.0.apply(op, group)
     }
 }
 

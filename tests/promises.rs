@@ -6,8 +6,8 @@ mod support;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::Op;
-use tollgate::{Decision, Limit, Quota};
+use tollgate::store::{Group, Op, decide};
+use tollgate::{Check, Decision, Limit, Quota};
 
 use self::support::budget::{Budget, SECOND, START, every_algorithm, quota};
 
@@ -314,5 +314,25 @@ fn clock_step_back_by_a_period_delays_at_most_two() {
         let two = Duration::from_secs(20);
         assert!(if is_sliding { wait > two } else { wait == two }, "{}: {wait:?}", budget.limit);
         assert!(wait <= Duration::from_secs(30), "{}: {wait:?}", budget.limit);
+    }
+}
+
+proptest! {
+    #[test]
+    fn check_alone_is_decided_as_in_a_group(
+        traffic in traffic(SECOND), changed in 1u64..20, number in 0..9_usize,
+    ) {
+        let limits = [every_algorithm(5, SECOND), every_algorithm(changed, SECOND * 2)];
+        let plenty = Limit::fixed_window("plenty", quota(1_000_000, SECOND)).unwrap();
+        let (mut alone, mut states, mut now) = ([None], [None, None], START);
+        for (step, (gap, cost)) in traffic.into_iter().enumerate() {
+            now += gap;
+            let check = Check::new(&limits[step % 7 / 5][number], "k").with_cost(cost * 2);
+            let one = decide(Op::Charge, &check.clone().into(), &mut alone, now).unwrap();
+            let group = Group::new([check, Check::new(&plenty, "k")]).unwrap();
+            let both = decide(Op::Charge, &group, &mut states, now).unwrap();
+            prop_assert_eq!(&one.verdicts()[0], &both.verdicts()[0]);
+            prop_assert_eq!(&alone[0], &states[0]);
+        }
     }
 }

@@ -102,10 +102,10 @@ async fn script_round(server: &Server, round: &mut Round<'_>) -> Result<(), Box<
     let plenty = Allowance { burst: 1_000, every_ms: 3_600_000 };
     let nothing = Allowance { burst: 1, every_ms: 3_600_000 };
     for algorithm in ALGORITHMS {
-        let limit = algorithm.limit("limit", plenty);
+        let limit = algorithm.limit_on_redis("limit", plenty);
         let alone = check(server, &mut connection, &limit, 1).await?;
         let together = check(server, &mut connection, &limit, TOGETHER).await?;
-        let denied = algorithm.limit("limit", nothing);
+        let denied = algorithm.limit_on_redis("limit", nothing);
         check(server, &mut connection, &denied, TOGETHER).await?;
         let denied = check_again(server, &mut connection, &denied, 1).await?;
         round.add(algorithm.name, &[alone, together, denied]);

@@ -226,12 +226,13 @@ impl State {
         }
     }
 
-    /// Whether the state has expired at `now` for sure. After a refund, it may have expired earlier.
-    pub(crate) fn is_over(&self, now: Micros) -> bool {
+    /// Whether the state can be deleted at `now`. After a refund under a sliding window, this is `false`
+    /// for up to a window after [`expires_at`](Self::expires_at).
+    pub(crate) fn is_deletable(&self, now: Micros) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),
-            Kind::Window(window) => window.is_over(now),
-            Kind::SubWindows(counters) => counters.is_over(now),
+            Kind::Window(window) => window.is_deletable(now),
+            Kind::SubWindows(counters) => counters.is_deletable(now),
             Kind::Log(log) => log.expires_at() <= now,
         }
     }

@@ -41,8 +41,8 @@ pub(super) trait Counter: Clone {
     fn at(&self) -> Micros;
     /// The time from which it equals a fresh counter. 0 if it is empty.
     fn expires_at(&self) -> Micros;
-    /// The latest time that [`expires_at`](Self::expires_at) can be, without a look at the counts: a
-    /// store that sweeps has most of them out of its cache.
+    /// An upper bound of [`expires_at`](Self::expires_at) that does not read the counts, for a sweep: they
+    /// are rarely in the processor's cache.
     fn expires_by(&self) -> Micros {
         self.expires_at()
     }
@@ -74,7 +74,7 @@ struct Other<C> {
     asked: Micros,
 }
 
-/// The counter of a check's own quota. It is borrowed if it is the state's first, unchanged.
+/// The counter of a check's own quota: borrowed if it is the state's first and did not move.
 pub(super) struct Own<'a, C: Clone> {
     pub(super) counter: Cow<'a, C>,
     /// Whether a denied check has to store it.
@@ -82,7 +82,7 @@ pub(super) struct Own<'a, C: Clone> {
 }
 
 impl<C: Clone> Own<'_, C> {
-    const fn new(counter: C, moved: bool) -> Self {
+    const fn owned(counter: C, moved: bool) -> Self {
         Self { counter: Cow::Owned(counter), moved }
     }
 }
@@ -105,8 +105,8 @@ impl<C: Counter> Counters<C> {
         self.all().map(Counter::expires_at).max().unwrap_or(0)
     }
 
-    /// Whether all counters have expired for sure. A refund may have emptied them earlier.
-    pub(super) fn is_over(&self, now: Micros) -> bool {
+    /// Whether all counters have expired. One that a refund emptied counts until its latest possible end.
+    pub(super) fn is_deletable(&self, now: Micros) -> bool {
         self.all().all(|counter| counter.expires_by() <= now)
     }
 
@@ -117,7 +117,7 @@ impl<C: Counter> Counters<C> {
     /// The counter of a shape at `now`.
     pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> Own<'_, C> {
         let Some(state) = state.filter(|state| now < state.expires_at()) else {
-            return Own::new(C::fresh(shape, now), false);
+            return Own::owned(C::fresh(shape, now), false);
         };
         if state.first.shape() == shape {
             let (counter, moved) = resumed(&state.first, now);
@@ -127,7 +127,7 @@ impl<C: Counter> Counters<C> {
             let (counter, set_back) = resumed(&own.counter, now);
             let is_due = now.saturating_sub(own.asked) > counter.period() / 2;
             let moved = set_back || (is_due && counter.expires_at() > now);
-            return Own::new(counter.into_owned(), moved);
+            return Own::owned(counter.into_owned(), moved);
         }
         state.derived(shape, now)
     }
@@ -151,16 +151,21 @@ impl<C: Counter> Counters<C> {
             }
         }
         let Some(mut counter) = best.map(|counter| counter.derived(shape, now)) else {
-            return Own::new(fresh, false);
+            return Own::owned(fresh, false);
         };
         if counter.at().saturating_sub(now) > period {
             counter.set_back(now);
         }
-        if now < counter.expires_at() { Own::new(counter, true) } else { Own::new(fresh, false) }
+        if now < counter.expires_at() {
+            Own::owned(counter, true)
+        } else {
+            Own::owned(fresh, false)
+        }
     }
 
-    /// Stores the counter of a decision: `None` for the state's first. `charges` are the charged
-    /// units, or `None` for a denied check with a `moved` counter.
+    /// Stores the result of a decision. `own` is the new counter of its quota, or `None` if that is the
+    /// state's first, which is charged in place. `charges` are the charged units, or `None` for a
+    /// denied check with a `moved` counter.
     pub(super) fn commit(
         state: &mut Option<Self>,
         own: Option<C>,
@@ -168,7 +173,9 @@ impl<C: Counter> Counters<C> {
         charges: Option<u64>,
     ) {
         let own = own.map(|mut own| {
-            charges.into_iter().for_each(|units| own.charge(now, units));
+            if let Some(units) = charges {
+                own.charge(now, units);
+            }
             own
         });
         match (state, own, charges) {
@@ -176,6 +183,7 @@ impl<C: Counter> Counters<C> {
                 known.first.charge(now, units);
                 known.enter(now, units);
             }
+            // A borrowed counter has a state, and did not move.
             (_, None, _) => {}
             (Some(known), Some(own), charges) if now < known.expires_at() => match charges {
                 Some(units) => {

@@ -79,8 +79,8 @@ struct View<'a> {
     time: Micros,
     /// The number of the newest sub-window.
     newest: u64,
-    /// The counts, down to the oldest sub-window. Those that have begun since the last charge are left
-    /// out: they are empty.
+    /// Newest first, down to the oldest sub-window. Sub-windows that began after the last charge are
+    /// empty and left out.
     counts: &'a [u64],
 }
 
@@ -224,6 +224,7 @@ impl SlidingWindow {
                 return start + self.length.saturating_sub(left);
             }
         }
+        // Without counts, nothing has to leave.
         view.time
     }
 

@@ -4,30 +4,56 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::nouns::Limit;
 
-/// The number of copies of a limit. A power of two.
+/// More threads share copies.
 const COPIES: usize = 16;
 
-/// A limit for each thread, of up to 16.
+/// Copies of a limit. Each thread checks one of them.
 ///
-/// Every check counts a reference to its limit. Threads that count references to one limit wait for
-/// each other: with two threads, a request takes 4 % longer, and more threads wait longer.
+/// Every check counts a reference to its limit, and threads that count on one cache line wait for each
+/// other. With two threads and 64 requests at once, copies save 4 % of a request's CPU.
 #[derive(Clone)]
 pub(super) struct Copies([Limit; COPIES]);
 
 impl Copies {
     pub(super) fn of(limit: &Limit) -> Self {
-        Self(std::array::from_fn(|_| limit.copied()))
+        Self(std::array::from_fn(|_| limit.deep_clone()))
     }
 
-    /// The copy for this thread.
-    pub(super) fn mine(&self) -> &Limit {
+    pub(super) fn of_this_thread(&self) -> &Limit {
         &self.0[THREAD.with(|number| number % COPIES)]
     }
 }
 
-/// The number of threads so far.
+/// The number of threads that have checked a limit. Threads that have ended count.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::ptr;
+    use std::thread;
+
+    use super::*;
+    use crate::nouns::Quota;
+
+    #[test]
+    fn each_thread_has_one_copy_which_equals_the_limit() {
+        let limit = Limit::gcra("api", Quota::per_second(10).burst(20)).unwrap();
+        let copies = Copies::of(&limit);
+        let own = || {
+            let (one, again) = (copies.of_this_thread(), copies.of_this_thread());
+            assert_eq!(one, &limit);
+            assert!(ptr::eq(one, again));
+            ptr::from_ref(one).addr()
+        };
+        let others: HashSet<_> = (0..COPIES)
+            .map(|_| thread::scope(|threads| threads.spawn(own).join().unwrap()))
+            .collect();
+        // Tests beside this one may take numbers in between.
+        assert!(others.len() > 1, "{others:?}");
+    }
 }

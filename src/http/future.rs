@@ -26,13 +26,13 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, S::Future, S::Error, ReqBody, ResBody>,
+        state: State<S, S::Future, ReqBody, ResBody>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, F, E, ReqBody, ResBody> {
+    enum State<S, F, ReqBody, ResBody> {
         // In a box, so that a request that is decided at once does not carry the room.
         Waiting { waiting: Box<Waiting<S, ReqBody>> },
         Calling {
@@ -42,7 +42,7 @@ pin_project! {
             report: Option<Report>,
         },
         // Taken when the future is polled. In a box for the same reason.
-        Answered { response: Option<Box<Result<Response<ResponseBody<ResBody>>, E>>> },
+        Answered { response: Option<Box<Response<ResponseBody<ResBody>>>> },
     }
 }
 
@@ -62,13 +62,7 @@ where
 
     /// A request that is rejected.
     pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
-        Self { state: State::answered(Ok(response)) }
-    }
-}
-
-impl<S, F, E, ReqBody, ResBody> State<S, F, E, ReqBody, ResBody> {
-    fn answered(response: Result<Response<ResponseBody<ResBody>>, E>) -> Self {
-        Self::Answered { response: Some(Box::new(response)) }
+        Self { state: State::Answered { response: Some(Box::new(response)) } }
     }
 }
 
@@ -80,32 +74,36 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
-        if let StateProjection::Waiting { waiting } = state.as_mut().project() {
-            let next = match ready!(waiting.poll(cx)) {
-                Ok(Next::Calling { response, report }) => State::Calling { response, report },
-                Ok(Next::Rejected(response)) => State::answered(Ok(response)),
-                Err(error) => State::answered(Err(error)),
-            };
-            state.set(next);
-        }
-        match state.as_mut().project() {
-            StateProjection::Calling { response, report } => {
-                let response = ready!(response.poll(cx));
-                let report = report.take();
-                // Drop the inner future now, so that its resources are free even if this one is
-                // kept. Polled again, this one stays pending.
-                state.set(State::Answered { response: None });
-                Poll::Ready(response.map(|mut response| {
-                    if let Some(report) = report {
-                        report.write(&mut response);
+        loop {
+            let output = match state.as_mut().project() {
+                StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx)) {
+                    Ok(Next::Calling { response, report }) => {
+                        state.set(State::Calling { response, report });
+                        continue;
                     }
-                    response.map(ResponseBody::inner)
-                }))
-            }
-            StateProjection::Answered { response } => {
-                response.take().map_or(Poll::Pending, |response| Poll::Ready(*response))
-            }
-            StateProjection::Waiting { .. } => Poll::Pending,
+                    Ok(Next::Rejected(response)) => Ok(response),
+                    Err(error) => Err(error),
+                },
+                StateProjection::Calling { response, report } => {
+                    let response = ready!(response.poll(cx));
+                    let report = report.take();
+                    // Drop the inner future now, so that its resources are free even if this one is
+                    // kept. Polled again, this one stays pending.
+                    state.set(State::Answered { response: None });
+                    return Poll::Ready(response.map(|mut response| {
+                        if let Some(report) = report {
+                            report.write(&mut response);
+                        }
+                        response.map(ResponseBody::inner)
+                    }));
+                }
+                StateProjection::Answered { response } => match response.take() {
+                    Some(response) => return Poll::Ready(Ok(*response)),
+                    None => return Poll::Pending,
+                },
+            };
+            state.set(State::Answered { response: None });
+            return Poll::Ready(output);
         }
     }
 }

@@ -34,9 +34,9 @@ pub(super) struct BudgetHeaders {
 #[derive(Clone, Copy)]
 enum Reset {
     /// In seconds since the Unix epoch, by the store's clock.
-    At(u64),
-    /// At this instant.
-    After(Instant),
+    Epoch(u64),
+    /// By the clock of this process.
+    At(Instant),
 }
 
 impl BudgetHeaders {
@@ -44,10 +44,8 @@ impl BudgetHeaders {
     #[inline]
     pub(super) fn new(decision: &Decision, format: ResetFormat) -> Self {
         let reset = match format {
-            ResetFormat::DeltaSeconds => {
-                Reset::After(later(Instant::now(), decision.reset_after()))
-            }
-            ResetFormat::EpochSeconds => Reset::At(decision.resets_at().div_ceil(1_000_000)),
+            ResetFormat::DeltaSeconds => Reset::At(later(Instant::now(), decision.reset_after())),
+            ResetFormat::EpochSeconds => Reset::Epoch(decision.resets_at().div_ceil(1_000_000)),
         };
         Self { capacity: decision.capacity(), remaining: decision.remaining(), reset }
     }
@@ -55,8 +53,8 @@ impl BudgetHeaders {
     /// Writes the headers. A header that does not fit into a full map is left out.
     pub(super) fn write(self, headers: &mut HeaderMap) {
         let reset = match self.reset {
-            Reset::At(seconds) => seconds,
-            Reset::After(instant) => seconds(instant.saturating_duration_since(Instant::now())),
+            Reset::Epoch(seconds) => seconds,
+            Reset::At(instant) => seconds(instant.saturating_duration_since(Instant::now())),
         };
         set(headers, LIMIT, repeated(self.capacity));
         set(headers, REMAINING, number(self.remaining));

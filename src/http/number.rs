@@ -23,7 +23,8 @@ pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_bytes(digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute.
+/// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute. A power of
+/// two.
 const KEPT: usize = 64;
 
 thread_local! {
@@ -31,8 +32,8 @@ thread_local! {
         const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; KEPT]) };
 }
 
-/// A number that many responses repeat: a capacity, or a time in seconds. It is rendered once for
-/// each thread. Threads share no value: a shared reference count is slower than an allocation.
+/// A number that many responses repeat: a capacity, or a time in seconds. Each thread keeps it
+/// rendered until another number needs its place. Threads share no value: a shared reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
     RENDERED.with_borrow_mut(|kept| {
         // Fibonacci hashing: capacities are round numbers, whose lowest bits are alike.
@@ -55,6 +56,13 @@ mod tests {
             assert_eq!(number(it), it.to_string());
             assert_eq!(repeated(it), it.to_string());
             assert_eq!(repeated(it), it.to_string(), "the second time");
+        }
+    }
+
+    #[test]
+    fn numbers_of_one_place_replace_each_other() {
+        for it in [60, 5, 60, 5, 0, 34, 0] {
+            assert_eq!(repeated(it), it.to_string());
         }
     }
 }

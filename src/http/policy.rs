@@ -28,7 +28,7 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct KeyedLimit {
     pub(super) limit: Limit,
-    /// The same limit, for checks.
+    /// What checks hold instead of `limit`, so that threads share no reference count.
     copies: Copies,
     pub(super) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
@@ -60,7 +60,7 @@ pub(super) enum Question {
     /// Nothing: the request is not limited.
     Unlimited,
     /// Whether this group of checks is allowed.
-    Checks(Group),
+    Group(Group),
     /// Nothing: the request has no key for this limit and is rejected.
     MissingKey { limit: Limit, missing: MissingKey, status: StatusCode },
 }
@@ -84,8 +84,8 @@ impl Policy {
         }
         if let [only] = &*self.limits {
             return match only.key.extract(parts) {
-                Ok(key) => Question::Checks(self.check(only, key, parts).into()),
-                Err(missing) => self.without_key(only, missing).unwrap_or(Question::Unlimited),
+                Ok(key) => Question::Group(self.check(only, key, parts).into()),
+                Err(missing) => self.rejection(only, missing).unwrap_or(Question::Unlimited),
             };
         }
         let mut checks = Vec::with_capacity(self.limits.len());
@@ -93,7 +93,7 @@ impl Policy {
             match keyed.key.extract(parts) {
                 Ok(key) => checks.push(self.check(keyed, key, parts)),
                 Err(missing) => {
-                    if let Some(rejected) = self.without_key(keyed, missing) {
+                    if let Some(rejected) = self.rejection(keyed, missing) {
                         return rejected;
                     }
                 }
@@ -102,8 +102,8 @@ impl Policy {
         if checks.is_empty() {
             Question::Unlimited
         } else {
-            // Each limit has a name of its own.
-            Question::Checks(Group::of_distinct(checks))
+            // The builder rejects more than 255 limits, and two of one name.
+            Question::Group(Group::of_distinct(checks))
         }
     }
 
@@ -111,11 +111,11 @@ impl Policy {
     fn check(&self, keyed: &KeyedLimit, key: Key, parts: &Parts) -> Check {
         telemetry::keyed(&self.events, &keyed.limit);
         let cost = keyed.cost.as_ref().or(self.cost.as_ref());
-        Check::new(keyed.copies.mine(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
+        Check::new(keyed.copies.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
     }
 
-    /// The outcome of a request without a key for a limit: rejected, unless the limit is skipped.
-    fn without_key(&self, keyed: &KeyedLimit, missing: MissingKey) -> Option<Question> {
+    /// The rejection of a request without a key for a limit. `None` if the layer skips that limit.
+    fn rejection(&self, keyed: &KeyedLimit, missing: MissingKey) -> Option<Question> {
         let rejected = matches!(self.on_missing_key, OnMissingKey::Reject(_));
         telemetry::missing_key(&self.events, &keyed.limit, missing.logged(), rejected);
         match self.on_missing_key {

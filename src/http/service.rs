@@ -54,7 +54,7 @@ where
                 let response = responder.missing_key(&limit, &missing, status, &parts);
                 return ResponseFuture::answered(response);
             }
-            Question::Checks(checks) => self.settings.limiter.apply(Op::Charge, checks),
+            Question::Group(group) => self.settings.limiter.apply(Op::Charge, group),
         };
         let Some(decided) = answer.as_ready() else {
             let (request, settings) =

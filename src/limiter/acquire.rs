@@ -91,14 +91,14 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`acquire`](Self::acquire), or if the checks [are not a
-    /// group](Group::new).
+    /// Returns an error like [`acquire`](Self::acquire). It [is misuse](Error::is_misuse) if there are
+    /// no checks, more than 255, or two checks of one budget.
     pub async fn acquire_all(
         &self,
-        checks: impl Into<Vec<Check>>,
+        group: impl TryInto<Group, Error: Into<Error>>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_group(&Group::new(checks)?, max_wait).await
+        self.acquire_group(&group.try_into().map_err(Into::into)?, max_wait).await
     }
 
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {

@@ -177,23 +177,29 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide, or if the checks [are not a
-    /// group](Group::new).
-    pub async fn check_all(&self, checks: impl Into<Vec<Check>>) -> Result<Decision, Error> {
-        self.apply(Op::Charge, Group::new(checks)?).await
+    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if there are
+    /// no checks, more than 255, or two checks of one budget.
+    pub async fn check_all(
+        &self,
+        group: impl TryInto<Group, Error: Into<Error>>,
+    ) -> Result<Decision, Error> {
+        self.apply(Op::Charge, group).await
     }
 
     /// Applies an operation to a check or to a group of checks, in one call to the store.
-    #[inline]
-    pub fn apply(&self, op: Op, group: impl Into<Group>) -> Answer {
-        match op {
-            Op::Charge | Op::Peek => self.shared.store.apply(op, group.into()),
-            Op::Refund | Op::Reset => self.replenish(op, group.into()),
+    ///
+    /// The answer is an error that [is misuse](Error::is_misuse) if the checks
+    /// [are no group](Group::new), or if the store cannot decide their limits together.
+    pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
+        match (op, group.try_into()) {
+            (_, Err(error)) => Answer::ready(Err(error.into())),
+            (Op::Charge | Op::Peek, Ok(group)) => self.shared.store.apply(op, group),
+            (Op::Refund | Op::Reset, Ok(group)) => self.give_back(op, group),
         }
     }
 
-    /// Applies a refund or a reset, and wakes the waiters for its budgets.
-    fn replenish(&self, op: Op, group: Group) -> Answer {
+    /// Applies a refund or a reset. Wakes the waiters of its budgets when it is answered.
+    fn give_back(&self, op: Op, group: Group) -> Answer {
         let answer = self.shared.store.apply(op, group.clone());
         match self.shared.turns.awaited(&group) {
             None => answer,

@@ -71,35 +71,30 @@ impl Check {
     }
 
     /// The limit under which the cost counts.
-    #[inline]
     #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
     /// The key whose budget is charged.
-    #[inline]
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
     /// The cost, in units.
-    #[inline]
     #[must_use]
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
     /// The receipt of the charge to refund.
-    #[inline]
     #[must_use]
     pub const fn receipt(&self) -> Option<Receipt> {
         self.receipt
     }
 
     /// The limit, for the answer to this check.
-    #[inline]
     pub(crate) fn into_limit(self) -> Limit {
         self.limit
     }

@@ -1,5 +1,6 @@
 //! Errors of building (`ConfigError`) and of deciding (`Error`).
 
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -186,6 +187,13 @@ impl Error {
     #[must_use]
     pub const fn may_have_charged(&self) -> bool {
         self.may_have_charged
+    }
+}
+
+/// For conversions into a [`Group`](crate::store::Group) that cannot fail.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! Groups: checks that are decided as one.
 
 use std::ops::Deref;
+use std::slice::Iter;
 
 use super::{Check, Error};
 
@@ -10,7 +11,7 @@ pub(crate) const MAX_GROUP: usize = 255;
 /// One to 255 checks that are decided as one: all are charged, or none.
 ///
 /// A group has each budget at most once. A budget that appears twice would make "all or none"
-/// ambiguous. A single check is always a group.
+/// ambiguous. A single check converts into a group, and a vector, an array or a slice of checks may.
 ///
 /// ```
 /// use tollgate::store::Group;
@@ -35,7 +36,7 @@ pub struct Group(Checks);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Checks {
     One(Check),
-    /// Not one.
+    /// Two or more.
     Several(Vec<Check>),
 }
 
@@ -45,44 +46,23 @@ impl Group {
     /// # Errors
     ///
     /// Returns an error that [is misuse](Error::is_misuse) if there are no checks, more than 255, or
-    /// two of one budget.
+    /// two checks of one budget.
     pub fn new(checks: impl Into<Vec<Check>>) -> Result<Self, Error> {
         let checks = checks.into();
-        if checks.is_empty() {
-            return Err(Error::misuse(format!("the group is empty; use 1 to {MAX_GROUP} checks")));
-        }
-        if checks.len() > MAX_GROUP {
-            return Err(Error::misuse(format!(
-                "the group has {} checks; use 1 to {MAX_GROUP}",
-                checks.len()
-            )));
-        }
-        for (i, check) in checks.iter().enumerate() {
-            if checks[..i].iter().any(|other| other.shares_budget_with(check)) {
-                return Err(Error::misuse(format!(
-                    "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
-                     costs",
-                    check.limit().name(),
-                    check.key()
-                )));
-            }
-        }
+        validate(&checks)?;
         Ok(Self::of_distinct(checks))
     }
 
-    /// The group of checks that are known to be valid.
-    pub(crate) fn of_distinct(mut checks: Vec<Check>) -> Self {
-        match checks.pop() {
-            Some(check) if checks.is_empty() => Self::from(check),
-            last => {
-                checks.extend(last);
-                Self(Checks::Several(checks))
-            }
+    /// Creates a group without validation. The caller guarantees 1 to 255 checks of distinct budgets.
+    pub(crate) fn of_distinct(checks: Vec<Check>) -> Self {
+        debug_assert!(validate(&checks).is_ok(), "the caller guarantees a valid group");
+        match <[Check; 1]>::try_from(checks) {
+            Ok([check]) => Self::from(check),
+            Err(checks) => Self(Checks::Several(checks)),
         }
     }
 
     /// The check of a group of one.
-    #[inline]
     pub(crate) fn into_one(self) -> Result<Check, Self> {
         match self.0 {
             Checks::One(check) => Ok(check),
@@ -90,6 +70,44 @@ impl Group {
         }
     }
 }
+
+fn validate(checks: &[Check]) -> Result<(), Error> {
+    if checks.is_empty() {
+        return Err(Error::misuse(format!("the group is empty; use 1 to {MAX_GROUP} checks")));
+    }
+    if checks.len() > MAX_GROUP {
+        return Err(Error::misuse(format!(
+            "the group has {} checks; use 1 to {MAX_GROUP}",
+            checks.len()
+        )));
+    }
+    for (i, check) in checks.iter().enumerate() {
+        if checks[..i].iter().any(|other| other.shares_budget_with(check)) {
+            return Err(Error::misuse(format!(
+                "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
+                 costs",
+                check.limit().name(),
+                check.key()
+            )));
+        }
+    }
+    Ok(())
+}
+
+macro_rules! try_from {
+    ($($(const $n:ident)? $checks:ty),*) => {$(
+        impl$(<const $n: usize>)? TryFrom<$checks> for Group {
+            type Error = Error;
+
+            /// Creates a group like [`Group::new`].
+            fn try_from(checks: $checks) -> Result<Self, Error> {
+                Self::new(checks)
+            }
+        }
+    )*};
+}
+
+try_from!(Vec<Check>, &[Check], const N [Check; N], const N &[Check; N]);
 
 impl From<Check> for Group {
     #[inline]
@@ -107,6 +125,15 @@ impl Deref for Group {
             Checks::One(check) => std::slice::from_ref(check),
             Checks::Several(checks) => checks,
         }
+    }
+}
+
+impl<'a> IntoIterator for &'a Group {
+    type Item = &'a Check;
+    type IntoIter = Iter<'a, Check>;
+
+    fn into_iter(self) -> Iter<'a, Check> {
+        self.iter()
     }
 }
 

@@ -77,9 +77,9 @@ pub struct Limit {
 
 /// The parts of a limit, which all of its clones share.
 ///
-/// They have cache lines of their own, so that threads that count references next to them do not
-/// slow down those that read.
-#[derive(Debug, PartialEq, Eq)]
+/// The counts of an `Arc` stand before its value. The alignment puts them on another cache line, so
+/// that counting does not slow down readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 struct Definition {
     name: Box<str>,
@@ -205,12 +205,10 @@ impl Limit {
         Ok(Self { shared: Arc::new(Definition { name: name.into(), quota, rule }) })
     }
 
-    /// The same limit, with a reference count of its own.
+    /// A copy that shares no reference count with this limit.
     #[cfg(feature = "http")]
-    pub(crate) fn copied(&self) -> Self {
-        let Definition { name, quota, rule } = &*self.shared;
-        let (name, quota, rule) = (name.clone(), *quota, rule.clone());
-        Self { shared: Arc::new(Definition { name, quota, rule }) }
+    pub(crate) fn deep_clone(&self) -> Self {
+        Self { shared: Arc::new((*self.shared).clone()) }
     }
 
     /// The limit's name.
@@ -248,7 +246,7 @@ impl Limit {
 
     /// Whether checks of one key under both limits charge the same budget.
     pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
-        // The fast path: most often it is the same limit.
+        // The fast path, without a comparison of names.
         Arc::ptr_eq(&self.shared, &other.shared)
             || (self.name() == other.name() && self.kind() == other.kind())
     }

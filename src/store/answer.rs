@@ -49,7 +49,7 @@ impl Answer {
 
     /// Takes the answer, if it is ready.
     #[cfg(feature = "redis")]
-    pub(crate) fn now(&mut self) -> Option<Result<Decision, Error>> {
+    pub(crate) fn take_ready(&mut self) -> Option<Result<Decision, Error>> {
         match &mut self.0 {
             Inner::Ready(answer) => answer.take(),
             _ => None,

@@ -142,7 +142,7 @@ impl Denials {
             return Answer::ready(Ok(denial.again_at(now)));
         }
         let mut answer = ask(group);
-        if let Some(answer) = answer.now() {
+        if let Some(answer) = answer.take_ready() {
             return Answer::ready(self.stand_in(known, &denial, answer));
         }
         let denials = Arc::clone(self);

@@ -95,7 +95,7 @@ impl<S: Store> DenyCache<S> {
         let asked = denials.asked(Instant::now());
         let mut answer = self.store.apply(Op::Charge, group.clone());
         let known = || denials.known(&group);
-        if let Some(answer) = answer.now() {
+        if let Some(answer) = answer.take_ready() {
             if let Some(denial) = denial(&answer) {
                 denials.record(known(), asked, denial);
             }
@@ -114,7 +114,7 @@ impl<S: Store> DenyCache<S> {
     /// Asks the store for a refund or a reset.
     fn ask_change(&self, mut change: Change, op: Op, group: Group) -> Answer {
         let mut answer = self.store.apply(op, group);
-        if let Some(answer) = answer.now() {
+        if let Some(answer) = answer.take_ready() {
             change.answered(&answer);
             return Answer::ready(answer);
         }

@@ -46,13 +46,18 @@ pub fn decide(
             states.len()
         )));
     }
-    // A group is not empty.
+    if let ([check], [state]) = (&**group, &mut *states) {
+        let (outcome, charged) = decide_one(op, check, state, now_us);
+        let verdict = Verdict::new(check.limit().clone(), outcome, charged);
+        return Ok(Decision::from(verdict).made_at(now_us));
+    }
+    // Always a decision: a group is not empty.
     Decision::of_group(decide_group(op, group, states, now_us))
         .map(|decision| decision.made_at(now_us))
         .ok_or_else(|| Error::misuse("the group is empty"))
 }
 
-/// Applies `op` to one check. Returns the units that it charged, too.
+/// Applies `op` to one check. Returns the outcome and the charged units.
 #[inline]
 pub(super) fn decide_one(
     op: Op,

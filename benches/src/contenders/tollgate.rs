@@ -20,14 +20,14 @@ pub struct Algorithm {
     /// Whether its quota is a burst and a rate, rather than a number in a period.
     has_rate: bool,
     /// The greatest capacity on Redis.
-    capacity: u32,
+    capacity_on_redis: u32,
 }
 
 pub const TOKEN_BUCKET: Algorithm = Algorithm {
     name: "token bucket",
     make: Limit::token_bucket,
     has_rate: true,
-    capacity: u32::MAX,
+    capacity_on_redis: u32::MAX,
 };
 
 /// All six: the sliding window with one sub-window and with ten, and the leaky bucket as a meter,
@@ -40,28 +40,32 @@ pub const ALGORITHMS: [Algorithm; 7] = [
         name: "fixed window",
         make: Limit::fixed_window,
         has_rate: false,
-        capacity: u32::MAX,
+        capacity_on_redis: u32::MAX,
     },
     Algorithm {
         name: "sliding window",
         make: Limit::sliding_window,
         has_rate: false,
-        capacity: u32::MAX,
+        capacity_on_redis: u32::MAX,
     },
     Algorithm {
         name: "sliding window of 10",
         make: |name, quota| Limit::sliding_window_with(name, quota, 10),
         has_rate: false,
-        capacity: u32::MAX,
+        capacity_on_redis: u32::MAX,
     },
-    Algorithm { name: "sliding log", make: Limit::sliding_log, has_rate: false, capacity: 1_000 },
+    Algorithm {
+        name: "sliding log",
+        make: Limit::sliding_log,
+        has_rate: false,
+        capacity_on_redis: 1_000,
+    },
 ];
 
 impl Algorithm {
     /// The limit with this allowance.
     pub fn limit(&self, name: &str, Allowance { burst, every_ms }: Allowance) -> Limit {
         let every = Duration::from_millis(every_ms.into());
-        let burst = burst.min(self.capacity);
         let quota = if self.has_rate {
             Quota::new(1, every).burst(burst.into())
         } else {
@@ -69,11 +73,16 @@ impl Algorithm {
         };
         (self.make)(name, quota).expect("the numbers are in range")
     }
+
+    pub fn limit_on_redis(&self, name: &str, allowance: Allowance) -> Limit {
+        let burst = allowance.burst.min(self.capacity_on_redis);
+        self.limit(name, Allowance { burst, ..allowance })
+    }
 }
 
 pub(super) fn on_redis(algorithm: Algorithm) -> Contender {
     on_redis_as(format!("tollgate, {}", algorithm.name), move |setup| async move {
-        layer(&connect(&setup, |it| it).await, algorithm.limit("user", setup.allowance))
+        layer(&connect(&setup, |it| it).await, algorithm.limit_on_redis("user", setup.allowance))
     })
 }
 
@@ -81,7 +90,7 @@ pub(super) fn without_deny_cache(algorithm: Algorithm) -> Contender {
     let name = format!("tollgate, {}, no deny cache", algorithm.name);
     on_redis_as(name, move |setup| async move {
         let store = connect(&setup, |it| it.deny_for(Duration::ZERO)).await;
-        layer(&store, algorithm.limit("user", setup.allowance))
+        layer(&store, algorithm.limit_on_redis("user", setup.allowance))
     })
 }
 
@@ -110,7 +119,6 @@ pub(super) fn three_on_redis() -> Contender {
 }
 
 pub(super) fn in_memory(algorithm: Algorithm) -> Contender {
-    let algorithm = Algorithm { capacity: u32::MAX, ..algorithm };
     let name = format!("tollgate, {}, in memory", algorithm.name);
     Contender::new(Side::Tollgate, &name, move |setup: Setup| async move {
         let limit = algorithm.limit("user", setup.allowance);

@@ -28,8 +28,8 @@ const MIN_PER_SHARD: usize = 64;
 ///
 /// - Decisions are exact under concurrency: each check holds the locks of its keys' shards.
 /// - The time is the process's own and never steps back.
-/// - Each operation deletes a few full budgets, so memory is bounded by the keys in use. The store
-///   spawns no task.
+/// - Operations also delete full budgets, so memory is bounded by the keys in use. The store spawns no
+///   task.
 /// - With a [cap](Self::max_keys), memory is bounded for any number of keys.
 ///
 /// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,
@@ -191,8 +191,8 @@ impl MemoryStore {
         order.into_iter().map(|index| (index, self.lock(index))).collect()
     }
 
-    /// Deletes a few expired budgets. At the end of a round, also sweeps another shard, so that the
-    /// traffic of one key is enough to sweep all shards.
+    /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard, so
+    /// that the traffic of one key is enough to sweep all shards.
     fn sweep(&self, shard: &mut Shard, now: Micros) {
         if matches!(self.clock, Clock::Manual(_)) || !shard.sweep(now) {
             return;

@@ -20,8 +20,8 @@ enum Run {
     Remove(u16, u16),
     /// Walks over a number of places, and removes the entry at every n-th.
     Walk(u16, u8),
-    /// Sweeps a number of times, and removes all multiples of a number.
-    Sweep(u16, u16),
+    /// Sweeps a number of times, some places at a time, and removes all multiples of a number.
+    Sweep(u16, usize, u16),
 }
 
 fn run() -> impl Strategy<Value = Run> {
@@ -29,7 +29,8 @@ fn run() -> impl Strategy<Value = Run> {
         (0..6_000_u16, 0..3_000_u16).prop_map(|(from, count)| Run::Add(from, count)),
         (0..6_000_u16, 0..3_000_u16).prop_map(|(from, count)| Run::Remove(from, count)),
         (0..16_000_u16, 1..4_u8).prop_map(|(places, nth)| Run::Walk(places, nth)),
-        (0..16_000_u16, 1..4_u16).prop_map(|(times, of)| Run::Sweep(times, of)),
+        (0..16_000_u16, 1..64_usize, 1..4_u16)
+            .prop_map(|(times, places, of)| Run::Sweep(times, places, of)),
     ]
 }
 
@@ -71,9 +72,9 @@ proptest! {
                     }
                     (cursor, _) = table.next(cursor);
                 },
-                Run::Sweep(times, of) => for _ in 0..times {
+                Run::Sweep(times, places, of) => for _ in 0..times {
                     let swept = RefCell::new(Vec::new());
-                    table.sweep(&mut cursor, 2, |number| {
+                    table.sweep(&mut cursor, places, |number| {
                         let is_over = number % of == 0;
                         swept.borrow_mut().extend(is_over.then_some(*number));
                         is_over
@@ -129,6 +130,44 @@ proptest! {
     }
 }
 
+/// The same key under several quotas of each kind of state.
+fn limits() -> Vec<Vec<Limit>> {
+    let quotas = [Quota::per_second(5), Quota::per_minute(90), Quota::per_second(2)];
+    let of = |make: &dyn Fn(Quota) -> Limit| quotas.map(make).to_vec();
+    vec![
+        of(&|quota| Limit::token_bucket("limit", quota).unwrap()),
+        of(&|quota| Limit::fixed_window("limit", quota).unwrap()),
+        of(&|quota| Limit::sliding_window_with("limit", quota, 4).unwrap()),
+        of(&|quota| Limit::sliding_log("limit", quota).unwrap()),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn state_is_not_deletable_before_it_expires(
+        kind in 0..4_usize,
+        steps in prop::collection::vec((0..3_usize, 0..12_u8, -2_000_000..40_000_000_i64), 1..40),
+    ) {
+        let limits = &limits()[kind];
+        let (mut state, mut now, mut receipt) = (None, 1_790_000_000_000_000_i64, None);
+        for (limit, op, pause) in steps {
+            now += if op % 3 == 0 { pause } else { pause / 100 };
+            let time = now.unsigned_abs();
+            let op = match op { 0 => Op::Reset, 1..=3 => Op::Refund, 4 => Op::Peek, _ => Op::Charge };
+            let check = Check::new(&limits[limit], "key").with_receipt(receipt);
+            let (_, charged) = decide_one(op, &check, &mut state, time);
+            receipt = if charged > 0 { Some(Receipt::new(time, charged)) } else { receipt };
+            if let Some(state) = &state {
+                let end = state.expires_at();
+                prop_assert!(!state.is_deletable(end.saturating_sub(1)), "{:?}", state);
+                prop_assert!(!state.is_deletable(time) || end <= time, "{:?}", state);
+                // At most a window of 75 s later.
+                prop_assert!(state.is_deletable(end + 75_000_000), "{:?}", state);
+            }
+        }
+    }
+}
+
 #[test]
 fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     let limit = Limit::sliding_window_with("limit", Quota::per_second(9), 4).unwrap();
@@ -152,4 +191,23 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     };
     assert_eq!(left_at(second * 2), 100);
     assert_eq!(left_at(second * 3 + second / 2), 0);
+}
+
+#[test]
+fn shard_sweeps_32_places_at_every_16th_operation() {
+    let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
+    let hasher = DefaultHashBuilder::default();
+    let mut shard = Shard::new(None);
+    for number in 0..300_u64 {
+        let check = Check::new(&limit, Key::from(number));
+        let hash = super::shard::hash(&hasher, limit.name(), check.key());
+        shard.apply(hash, Op::Charge, check, 0).unwrap();
+    }
+    let later = 60_000_000;
+    for operation in 1..=64 {
+        let before = shard.len();
+        shard.sweep(later);
+        let swept = before - shard.len();
+        assert!(if operation % 16 == 0 { (1..=32).contains(&swept) } else { swept == 0 });
+    }
 }

@@ -48,8 +48,8 @@ impl Budget {
         self.state.as_ref().map_or(0, State::expires_at)
     }
 
-    fn is_over(&self, now: Micros) -> bool {
-        self.state.as_ref().is_none_or(|state| state.is_over(now))
+    fn is_deletable(&self, now: Micros) -> bool {
+        self.state.as_ref().is_none_or(|state| state.is_deletable(now))
     }
 
     /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
@@ -82,7 +82,7 @@ pub(super) struct Shard {
     cap: Option<usize>,
     /// The next place to sweep.
     cursor: Place,
-    /// Places that are due to be swept.
+    /// Places to sweep, counted since the last step.
     due: usize,
     /// Places swept in this round.
     swept: usize,
@@ -119,6 +119,7 @@ impl Shard {
                 }
                 self.put(hash, budget);
             }
+            // Moved, not cloned: threads share the limit's reference count.
             return Ok(Verdict::new(check.into_limit(), outcome, charged));
         };
         let (outcome, charged) = decide_one(op, &check, &mut budget.state, now);
@@ -128,7 +129,6 @@ impl Shard {
         if budget.state.is_none() {
             self.table.remove(hash, |budget| budget.is_of(&check));
         }
-        // All threads share the limit's reference count: it moves, and is not cloned.
         Ok(Verdict::new(check.into_limit(), outcome, charged))
     }
 
@@ -183,7 +183,7 @@ impl Shard {
         least.map(|(_, place)| place)
     }
 
-    /// Sweeps the next few places, if enough are due. Returns whether this was the last step of a
+    /// Sweeps [`SWEEP_STEP`] places, if as many are due. Returns whether this was the last step of a
     /// round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
         self.due += SWEPT_PER_OPERATION;
@@ -210,6 +210,6 @@ impl Shard {
     }
 
     fn sweep_step(&mut self, now: Micros) -> bool {
-        self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| budget.is_over(now))
+        self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| budget.is_deletable(now))
     }
 }

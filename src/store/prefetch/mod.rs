@@ -161,7 +161,7 @@ impl<S: Store> Shared<S> {
         limit.decides_as(check.limit()).then_some(*max)
     }
 
-    /// The decision, if prefetched units decide. Otherwise the store has to.
+    /// The decision, if the prefetched units are enough. `None` if the store has to decide.
     fn apply_prefetched(self: &Arc<Self>, op: Op, check: &Check, max: u64) -> Option<Decision> {
         let now = Instant::now();
         match op {
@@ -178,7 +178,7 @@ impl<S: Store> Shared<S> {
             }
             Op::Peek => self.peek(check, now),
             Op::Reset => {
-                // It voids the prefetched units, too.
+                // A reset voids the prefetched units, too.
                 self.forget(check);
                 None
             }
