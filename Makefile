@@ -54,7 +54,7 @@ test-image: ## the tests on the server of an image (docker): make test-image IMA
 	server=$$(sh tests/server-of-image.sh "$(IMAGE)") && \
 	  REDIS_SERVER="$(CURDIR)/$$server" cargo test --all-features $(TESTED)
 
-bench: redis wrk ## tollgate and its peers side by side, in about 12 minutes: writes benches/RESULTS.md and benches/results.svg
+bench: redis wrk ## tollgate and its peers side by side, in about 16 minutes: writes benches/RESULTS.md and benches/results.svg
 	cargo run --release -p tollgate-benches --bin tollgate-benches
 
 micro: redis ## the decisions, the embedded store, and allocations a request

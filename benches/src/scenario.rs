@@ -81,7 +81,7 @@ pub fn all() -> Vec<Scenario> {
     let mut all = Vec::new();
     for at_once in [1, 64, 256, 1_024] {
         let scenario = on_redis(at_once, "10,000 keys", contenders::on_redis, 10_000, SPREAD);
-        // One at a time, the scheduler decides more than the limiters do.
+        // One at a time, the scheduler's choices weigh more than the limiter's code.
         let rounds = if at_once == 1 { 5 * ROUNDS } else { ROUNDS };
         all.push(Scenario { rounds, ..scenario });
     }
@@ -144,7 +144,8 @@ fn on_redis(
 
 fn in_memory(concurrency: usize, title: &str, keys: usize, allowance: Allowance) -> Scenario {
     let title = format!("in memory, {title}");
-    on_redis(concurrency, &title, contenders::in_memory, keys, allowance).against_governor()
+    let scenario = on_redis(concurrency, &title, contenders::in_memory, keys, allowance);
+    Scenario { rounds: 2 * ROUNDS + 1, ..scenario }.against_governor()
 }
 
 /// wrk sends the keys itself: 10,000 of them.
