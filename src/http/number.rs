@@ -28,21 +28,24 @@ pub(super) fn number(number: u64) -> HeaderValue {
 const KEPT: usize = 64;
 
 thread_local! {
-    static RENDERED: RefCell<[(u64, HeaderValue); KEPT]> =
-        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; KEPT]) };
+    static RENDERED: RefCell<[(u64, Option<HeaderValue>); KEPT]> =
+        const { RefCell::new([const { (0, None) }; KEPT]) };
 }
 
-/// A number that many responses repeat: a capacity, or a time in seconds. Each thread keeps it
-/// rendered until another number needs its place. Threads share no value: a shared reference count is slower than an allocation.
+/// A number that many responses repeat: a capacity, or a time in seconds. From its second time on, each
+/// thread keeps it rendered until another number needs its place. Threads share no value: a shared
+/// reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
     RENDERED.with_borrow_mut(|kept| {
         // Fibonacci hashing: capacities are round numbers, whose lowest bits are alike.
         let place = it.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - KEPT.ilog2());
         let (known, value) = &mut kept[place as usize];
         if *known != it {
-            (*known, *value) = (it, number(it));
+            // A value that is kept costs one allocation more, and this number may not come again.
+            (*known, *value) = (it, None);
+            return number(it);
         }
-        value.clone()
+        value.get_or_insert_with(|| number(it)).clone()
     })
 }
 
@@ -56,6 +59,7 @@ mod tests {
             assert_eq!(number(it), it.to_string());
             assert_eq!(repeated(it), it.to_string());
             assert_eq!(repeated(it), it.to_string(), "the second time");
+            assert_eq!(repeated(it), it.to_string(), "the third time");
         }
     }
 
