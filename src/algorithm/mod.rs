@@ -226,14 +226,14 @@ impl State {
         }
     }
 
-    /// Whether the state can be deleted at `now`. For a sliding window or a log, this can be `false` for
-    /// up to a window after [`expires_at`](Self::expires_at).
+    /// Whether the state can be deleted at `now`. After a refund under a sliding window, this is `false`
+    /// for up to a window after [`expires_at`](Self::expires_at).
     pub(crate) fn is_deletable(&self, now: Micros) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),
             Kind::Window(window) => window.is_deletable(now),
             Kind::SubWindows(counters) => counters.is_deletable(now),
-            Kind::Log(log) => log.is_deletable(now),
+            Kind::Log(log) => log.expires_at() <= now,
         }
     }
 }

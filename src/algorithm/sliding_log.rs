@@ -76,12 +76,6 @@ impl Log {
         (self.newest() + self.keep.period as i64) as Micros
     }
 
-    /// Whether the log can be deleted at `now`. Mostly without a look at its entries, which are rarely in
-    /// the processor's cache: it is kept as long as its period is in use.
-    pub(super) fn is_deletable(&self, now: Micros) -> bool {
-        self.keep.until <= now as i64 && self.expires_at() <= now
-    }
-
     fn newest(&self) -> i64 {
         self.entries.back().map_or(0, |newest| newest.at)
     }
