@@ -74,6 +74,15 @@ impl SubWindows {
     }
 }
 
+/// The time from which none of the units count: 0 without units. The last count is that of the oldest
+/// sub-window, and `newest` is the number of the newest one.
+fn end_of(counts: &[u64], newest: u64, length: Micros) -> Micros {
+    counts
+        .iter()
+        .position(|&count| count > 0)
+        .map_or(0, |youngest| (newest + (counts.len() - youngest) as u64) * length)
+}
+
 /// The sub-windows at a time.
 struct View<'a> {
     time: Micros,
@@ -105,9 +114,7 @@ impl Counter for SubWindows {
     }
 
     fn expires_at(&self) -> Micros {
-        self.counts.iter().position(|&count| count > 0).map_or(0, |youngest| {
-            (self.newest() + (self.counts.len() - youngest) as u64) * self.length
-        })
+        end_of(&self.counts, self.newest(), self.length)
     }
 
     fn expires_by(&self) -> Micros {
@@ -227,13 +234,6 @@ impl SlidingWindow {
         // Without counts, nothing has to leave.
         view.time
     }
-
-    /// The time from which none of the units count.
-    fn empty_at(&self, view: &View<'_>) -> Micros {
-        view.counts.iter().position(|&count| count > 0).map_or(0, |youngest| {
-            (view.newest + (view.counts.len() - youngest) as u64) * self.length
-        })
-    }
 }
 
 impl SlidingWindow {
@@ -252,16 +252,16 @@ impl SlidingWindow {
         let retry_after = (!allowed && !exceeds_capacity)
             .then(|| self.time_until(&view, self.limit - cost) - now);
         let remaining = self.limit.saturating_sub(if allowed { used + cost } else { used });
-        let empty_at = if allowed && cost > 0 {
+        let end = if allowed && cost > 0 {
             (view.newest + counter.counts.len() as u64) * self.length
         } else {
-            self.empty_at(&view)
+            end_of(view.counts, view.newest, self.length)
         };
         if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
             let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
             Counters::commit(state, own, now, charges);
         }
-        let reset_after = empty_at.saturating_sub(now);
+        let reset_after = end.saturating_sub(now);
         Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay: 0 }
     }
 
