@@ -4,6 +4,8 @@ use std::process::Command;
 use std::thread::available_parallelism;
 use std::{env, fs};
 
+use crate::scenario::{ROUNDS, ROUNDS_ALONE, ROUNDS_IN_MEMORY, ROUNDS_OF_GROWTH};
+
 /// A line for the head of a report.
 pub fn describe() -> String {
     let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -20,10 +22,10 @@ pub fn describe() -> String {
     let rust = says("rustc");
     format!(
         "{model}, {cores} cores that the clients and Redis share, {} {}, Redis {redis}, {}.\n\
-         Medians of {} rounds: 25 one at a time, 11 in memory, 3 of growth.\n",
+         Medians of {ROUNDS} rounds: {ROUNDS_ALONE} one at a time on Redis, {ROUNDS_IN_MEMORY} in memory, \
+         {ROUNDS_OF_GROWTH} of growth.\n",
         env::consts::OS,
         env::consts::ARCH,
         rust.trim(),
-        crate::scenario::ROUNDS,
     )
 }

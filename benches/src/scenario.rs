@@ -14,6 +14,14 @@ use crate::{http, replicas};
 /// The number of turns of each contender.
 pub const ROUNDS: usize = 5;
 
+/// One at a time on Redis, the scheduler's choices weigh more than the limiter's code.
+pub const ROUNDS_ALONE: usize = 25;
+
+/// In memory, two runs of five rounds differ by 0.1 in a ratio.
+pub const ROUNDS_IN_MEMORY: usize = 11;
+
+pub const ROUNDS_OF_GROWTH: usize = 3;
+
 /// The measured time of a turn.
 const TURN: Duration = Duration::from_millis(500);
 
@@ -81,8 +89,7 @@ pub fn all() -> Vec<Scenario> {
     let mut all = Vec::new();
     for at_once in [1, 64, 256, 1_024] {
         let scenario = on_redis(at_once, "10,000 keys", contenders::on_redis, 10_000, SPREAD);
-        // One at a time, the scheduler's choices weigh more than the limiter's code.
-        let rounds = if at_once == 1 { 5 * ROUNDS } else { ROUNDS };
+        let rounds = if at_once == 1 { ROUNDS_ALONE } else { ROUNDS };
         all.push(Scenario { rounds, ..scenario });
     }
     let three = "three limits (in one check; peers in three layers)";
@@ -145,7 +152,7 @@ fn on_redis(
 fn in_memory(concurrency: usize, title: &str, keys: usize, allowance: Allowance) -> Scenario {
     let title = format!("in memory, {title}");
     let scenario = on_redis(concurrency, &title, contenders::in_memory, keys, allowance);
-    Scenario { rounds: 2 * ROUNDS + 1, ..scenario }.against_governor()
+    Scenario { rounds: ROUNDS_IN_MEMORY, ..scenario }.against_governor()
 }
 
 /// wrk sends the keys itself: 10,000 of them.
@@ -163,7 +170,7 @@ fn of_replicas(count: usize, title: &str, keys: usize, allowance: Allowance) -> 
 fn of_growth(place: &str, title: &str, who: fn() -> Vec<Contender>, keys: usize) -> Scenario {
     let title = format!("growth {place}, {title}");
     // The first requests of a million keys take long enough to be measured once.
-    let rounds = if keys < 1_000_000 { 3 } else { 1 };
+    let rounds = if keys < 1_000_000 { ROUNDS_OF_GROWTH } else { 1 };
     Scenario { title, way: Way::Growth, rounds, ..on_redis(256, "", who, keys, LASTING) }
 }
 
