@@ -11,7 +11,8 @@ pub(crate) const MAX_GROUP: usize = 255;
 /// One to 255 checks that are decided as one: all are charged, or none.
 ///
 /// A group has each budget at most once. A budget that appears twice would make "all or none"
-/// ambiguous. A single check converts into a group, and a vector, an array or a slice of checks may.
+/// ambiguous. A single check converts with `From`. A vector, an array or a slice of checks converts
+/// with `TryFrom`.
 ///
 /// ```
 /// use tollgate::store::Group;

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::clock::ManualClock;
-use tollgate::store::Group;
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, RateLimiter, RedisStore};
 
 use crate::limit::WireLimit;
@@ -43,7 +42,7 @@ impl Replay {
         let (key, receipt) = (Key::new(&request.key), request.receipt());
         let ask = |limit| Check::new(limit, &key).with_cost(request.cost).with_receipt(receipt);
         let group: Vec<_> = self.limits.iter().map(ask).collect();
-        Ok(self.limiter.apply(request.op(), Group::new(group)?).await?)
+        Ok(self.limiter.apply(request.op(), group).await?)
     }
 }
 
