@@ -11,7 +11,7 @@ local MAX_SUM = (2 ^ 53 - 1) / 2
 -- Starts a log of one entry.
 local function charge_first(cost, now, limit, new_period)
   if cost > limit then return nil end
-  return struct.pack(HEAD, KIND, new_period, limit, now + new_period, now, 0, 0, 0, 0, 0, 0, 0, now,
+  return struct.pack(HEAD, KIND, new_period, limit, now, 0, 0, 0, 0, 0, 0, 0, now,
     0, cost), limit - cost, new_period, 0
 end
 
@@ -20,16 +20,16 @@ local function charge(value, cost, now, limit, new_period)
   if not value then return charge_first(cost, now, limit, new_period) end
   -- A value as long as what is read at first may be longer.
   if #value < HEAD_SIZE or #value >= SHORT then return nil end
-  local kind, period, most, asks, since, clock_bytes, sum_bytes, slots, first, entries, before,
+  local kind, period, most, since, clock_bytes, sum_bytes, slots, first, entries, before,
     oldest, newest, clock, sum = struct.unpack(HEAD, value)
   local size = clock_bytes + sum_bytes
   if period ~= new_period or newest > now or #value ~= HEAD_SIZE + slots * size
-    or not is_valid(kind, period, most, asks, clock_bytes, sum_bytes, slots, first, entries,
+    or not is_valid(kind, period, most, clock_bytes, sum_bytes, slots, first, entries,
       before, oldest, newest, clock, sum) then
     return nil
   end
   if now >= newest + period then return charge_first(cost, now, limit, new_period) end
-  if most < limit or asks <= now then return nil end
+  if most < limit then return nil end
 
   if slots == 0 and newest ~= now then
     clock_bytes, sum_bytes = bytes_for(period), bytes_for(2 * most)
@@ -68,7 +68,7 @@ local function charge(value, cost, now, limit, new_period)
       .. string.sub(ring, place + size + 1)
     entries, clock, newest = entries + 1, clock + now - newest, now
   end
-  return struct.pack(HEAD, KIND, period, most, now + period, since, clock_bytes, sum_bytes, slots,
+  return struct.pack(HEAD, KIND, period, most, since, clock_bytes, sum_bytes, slots,
     first, entries, before, oldest, newest, clock, sum + cost) .. ring,
     limit - used, period, 0, old_end
 end

@@ -11,14 +11,14 @@ local MAX_SUM = (2 ^ 53 - 1) / 2
 
 local key
 -- The log, as stored.
-local period, most, asks, since, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
+local period, most, since, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
   newest, clock, sum
 -- Whether there is a log; the time to decide by; how far the clock was set back; the number of the
 -- oldest entries that have left for this quota, and their units.
 local stored, time, set_back, gone, left
--- The period, the largest limit and `asks` after this check, and whether a denied check has to
--- store them.
-local next_period, next_most, next_asks, moved
+-- The longest period and the largest limit after this check, and whether a denied check has to
+-- store them or the time.
+local next_period, next_most, moved
 -- Whether the head has to be stored again, and when the stored value expires, if that is known.
 local changed, old_end
 
@@ -26,10 +26,10 @@ local changed, old_end
 local function unpack_head(value)
   if #value < HEAD_SIZE then return false end
   local kind
-  kind, period, most, asks, since, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
+  kind, period, most, since, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
     newest, clock, sum = struct.unpack(HEAD, value)
   local length = HEAD_SIZE + slots * (clock_bytes + sum_bytes)
-  return is_valid(kind, period, most, asks, clock_bytes, sum_bytes, slots, first, entries,
+  return is_valid(kind, period, most, clock_bytes, sum_bytes, slots, first, entries,
       before, oldest, newest, clock, sum)
     and ((#value == length and length < SHORT) or redis.call('STRLEN', key) == length)
 end
@@ -82,11 +82,11 @@ local function count_older(age)
 end
 
 local function start_anew()
-  period, most, asks, since = new_period, limit, now + new_period, now
+  period, most, since = new_period, limit, now
   clock_bytes, sum_bytes, slots, first, entries = 0, 0, 0, 0, 0
   before, oldest, newest, clock, sum = 0, 0, now, 0, 0
   time, set_back, gone, left, moved = now, 0, 0, 0, false
-  next_period, next_most, next_asks = period, most, asks
+  next_period, next_most = period, most
 end
 
 local function look()
@@ -94,15 +94,8 @@ local function look()
   gone = count_older(newest - (time + set_back - min(period, new_period)))
   left = units_before(gone)
 
-  local until_then = asks - set_back
-  next_period, next_most, next_asks = max(period, new_period), max(most, limit), until_then
-  if until_then <= time then next_period, next_most = new_period, limit end
-  if until_then <= time or new_period >= period then next_asks = time + new_period end
-  -- Another period has charged since this one, the longest, last asked.
-  local is_shared = until_then < newest - set_back + period
-  local is_due = time + period - until_then > floor(period / 2)
+  next_period, next_most = max(period, new_period), max(most, limit)
   moved = set_back > 0 or new_period > period or limit > most
-    or (new_period == period and is_shared and is_due)
 end
 
 local function load(value, its_key)
@@ -142,8 +135,8 @@ end
 local function adopt()
   if set_back > 0 then since = newest + 1 end
   newest = newest - set_back
-  local age = newest - (time - min(period, next_period))
-  period, most, asks = next_period, next_most, next_asks
+  local age = newest - (time - period)
+  period, most = next_period, next_most
   set_back, moved = 0, false
   forget(count_older(age))
   local surplus = sum - before - most
@@ -288,7 +281,7 @@ end
 local function save()
   if not changed then return nil end
   if sum == before then return false end
-  return struct.pack(HEAD, KIND, period, most, asks, since, clock_bytes, sum_bytes, slots, first,
+  return struct.pack(HEAD, KIND, period, most, since, clock_bytes, sum_bytes, slots, first,
     entries, before, oldest, newest, clock, sum), newest + period, old_end, slots > 0
 end
 

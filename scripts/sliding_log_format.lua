@@ -5,10 +5,9 @@
 -- requests of one microsecond never touch the ring. A log that is short enough to be read with its
 -- head is written whole.
 --
--- head     76 bytes:
---            B  kind   I6 period    us for which an entry is kept: the longest period that asks
---                      I6 most      the largest limit that asks
---                      I7 asks      until when that period needs its entries, in us
+-- head     69 bytes:
+--            B  kind   I6 period    us for which an entry is kept: the longest period of a check
+--                      I6 most      the largest limit of a check
 --                      I7 since     time of the first charge that can be refunded
 --                      B, B         bytes of a slot's clock and of its sum
 --                      I4 slots     of the ring     I4 first   slot of the oldest entry
@@ -24,7 +23,7 @@ local KIND = 3
 local MAX_EXACT = 2 ^ 53 - 1
 -- More us than any period lasts: ten leap years.
 local MAX_PERIOD = 10 * 366 * 86400 * 1000000
-local HEAD, HEAD_SIZE = '>BI6I6I7I7BBI4I4I4I7I7i7I7I7', 76
+local HEAD, HEAD_SIZE = '>BI6I6I7BBI4I4I4I7I7i7I7I7', 69
 
 -- How many bytes of a log are read at first.
 local SHORT = 256
@@ -56,9 +55,9 @@ local function slot_format(clock_bytes, sum_bytes)
 end
 
 -- Whether a head of these numbers can have been stored.
-local function is_valid(kind, period, most, asks, clock_bytes, sum_bytes, slots, first, entries,
+local function is_valid(kind, period, most, clock_bytes, sum_bytes, slots, first, entries,
   before, oldest, newest, clock, sum)
-  if kind ~= KIND or period == 0 or period > MAX_PERIOD or most == 0 or asks > MAX_EXACT
+  if kind ~= KIND or period == 0 or period > MAX_PERIOD or most == 0
     or newest > MAX_EXACT or sum > MAX_EXACT
     or before > sum or oldest > clock or clock > MAX_EXACT
     or (entries == 0 and oldest ~= clock) then

@@ -144,7 +144,7 @@ async fn restarted_log_frees_the_memory_of_the_old_one() {
         limiter.check(&limit, &key).await.unwrap();
         let length: usize = connection.strlen(format!("tollgate:{{{number}}}:l:log")).unwrap();
         // The head alone, or nothing if it has expired already.
-        assert!(length == 76 || length == 0, "{length}");
+        assert!(length == 69 || length == 0, "{length}");
         seen += length;
     }
     assert!(seen > 0);

@@ -157,3 +157,29 @@ async fn short_quota_is_not_locked_out_by_a_long_one() {
         assert!(count >= 180, "{long}: {count} of the 300 that are left in an hour");
     }
 }
+
+#[tokio::test]
+async fn log_counts_the_units_of_a_short_quota_since_a_denied_check_of_a_long_one() {
+    let log = |limit, seconds| Limit::sliding_log("limit", per(limit, seconds)).unwrap();
+    let (long, short) = (log(2, 200), log(1, 10));
+    let allowed = charge_on_both(&[
+        (0, &long, 2),
+        (190, &long, 1),
+        (190, &short, 1),
+        // The charge of the first second leaves. The short quota's two do not.
+        (200, &short, 1),
+        (200, &long, 1),
+    ])
+    .await;
+    assert_eq!(allowed, [true, false, true, true, false]);
+}
+
+#[tokio::test]
+async fn log_keeps_the_units_of_a_quota_when_a_longer_one_is_no_longer_used() {
+    let log = |limit, seconds| Limit::sliding_log("limit", per(limit, seconds)).unwrap();
+    let (longest, long, short) = (log(9, 300), log(3, 200), log(1, 10));
+    let mut steps = vec![(0, &longest, 1)];
+    // The longest quota's period ends between two checks of the long one.
+    steps.extend([(150, &long, 1), (250, &long, 1), (301, &short, 1), (340, &long, 1)]);
+    assert_eq!(charge_on_both(&steps).await, [true, true, true, true, false]);
+}

@@ -10,15 +10,15 @@
 //!
 //! # Two quotas in turn
 //!
-//! A check counts the entries of its own period. The log keeps entries for the longest period in
-//! use. A period is in use until it had no check for its own length. A denied check is also a use.
-//! It is stored once half of the period has passed since the last store.
+//! A check counts the entries of its own period. The log keeps entries for the longest period that
+//! has checked it, until it is empty. It does not shrink before: a quota that checks rarely would
+//! then miss units that it has to count. A denied check is stored if its period or limit is new.
 //!
 //! A short period may allow far more units within the long period than any quota needs. So the
-//! oldest entries also leave once the newer ones hold as many units as the largest limit in use,
-//! `keep.limit`. This changes no decision. A check whose period includes units that left also
-//! counts at least `keep.limit` others, and is denied. It is allowed once at most `limit - cost`
-//! units are left, which depends on an entry that is kept.
+//! oldest entries also leave once the newer ones hold as many units as the largest limit that has
+//! checked the log, `keep.limit`. This changes no decision. A check whose period includes units
+//! that left also counts at least `keep.limit` others, and is denied. It is allowed once at most
+//! `limit - cost` units are left, which depends on an entry that is kept.
 //!
 //! # Refunds
 //!
@@ -52,12 +52,10 @@ struct Entry {
 /// The quotas for which entries are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keep {
-    /// The longest period in use.
+    /// The longest period of a check since the log began.
     period: Micros,
-    /// The largest limit in use.
+    /// The largest limit of a check since the log began.
     limit: u64,
-    /// The time until which that period is in use, unless it has another check.
-    until: i64,
 }
 
 /// The state: the allowed requests, oldest first.
@@ -122,7 +120,7 @@ impl Log {
             self.since = self.newest() + 1;
             self.entries.iter_mut().for_each(|entry| entry.at -= view.set_back);
         }
-        let left = view.time - view.keep.period.min(self.keep.period) as i64;
+        let left = view.time - self.keep.period as i64;
         self.keep = view.keep;
         self.forget(self.up_to(left));
         if let Some(surplus) = (self.sum() - self.before).checked_sub(self.keep.limit) {
@@ -181,9 +179,8 @@ impl SlidingLog {
     }
 
     fn empty(&self, now: Micros) -> Log {
-        let (period, limit, now) = (self.period, self.limit, now as i64);
-        let keep = Keep { period, limit, until: now + period as i64 };
-        Log { entries: VecDeque::new(), before: 0, keep, since: now }
+        let keep = Keep { period: self.period, limit: self.limit };
+        Log { entries: VecDeque::new(), before: 0, keep, since: now as i64 }
     }
 
     fn view(&self, log: &Log, now: Micros) -> View {
@@ -195,24 +192,11 @@ impl SlidingLog {
         let first = log.up_to(left);
         let before = log.sum_before(first);
 
-        let old = Keep { until: log.keep.until - set_back, ..log.keep };
-        let is_over = old.until <= time;
         let keep = Keep {
-            period: if is_over { self.period } else { old.period.max(self.period) },
-            limit: if is_over { self.limit } else { old.limit.max(self.limit) },
-            until: if is_over || self.period >= old.period {
-                time + self.period as i64
-            } else {
-                old.until
-            },
+            period: log.keep.period.max(self.period),
+            limit: log.keep.limit.max(self.limit),
         };
-        // Another period has charged since the last check of this one, the longest.
-        let is_shared = old.until < newest - set_back + old.period as i64;
-        let is_due = time + old.period as i64 - old.until > (old.period / 2) as i64;
-        let moved = set_back > 0
-            || self.period > old.period
-            || self.limit > old.limit
-            || (self.period == old.period && is_shared && is_due);
+        let moved = set_back > 0 || keep != log.keep;
         View { time, set_back, before, used: log.sum() - before, keep, moved }
     }
 }

@@ -189,6 +189,9 @@ impl Limit {
     }
 
     /// Exactly `limit` units in any window of `period`, wherever it starts.
+    ///
+    /// After a change to a shorter period or a smaller limit, the log of a key keeps the size and the
+    /// expiry of the larger quota until the key was idle for the longer period, or is reset.
     pub fn sliding_log(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| Ok(Rule::SlidingLog(SlidingLog::new(quota)?)))
     }
