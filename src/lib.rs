@@ -45,7 +45,8 @@ pub mod decision {
 /// | extractor | key |
 /// |---|---|
 /// | `Extension` | a value in the request's extensions, such as a user id |
-/// | `PeerIp`, `PeerNetwork` | the peer's address |
+/// | `ClientIp` | the client's address, behind proxies that are trusted by name |
+/// | `PeerIp` | the peer's address, without proxies |
 /// | `Header` | a header that a gateway sets |
 /// | `Route` | method and path template of the matched route (feature `axum`) |
 /// | `Global` | one key for all requests |
@@ -57,8 +58,8 @@ pub mod key {
     pub use crate::http::Route;
     #[cfg(feature = "http")]
     pub use crate::http::{
-        And, Extension, FromFn, Global, Header, KeyExtractor, MissingKey, Or, PeerIp, PeerNetwork,
-        from_fn,
+        And, ClientIp, ClientNetwork, Extension, FromFn, Global, Header, KeyExtractor, MissingKey,
+        Networks, OnInvalidAddress, Or, PeerIp, from_fn,
     };
     pub use crate::nouns::Key;
 }

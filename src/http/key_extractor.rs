@@ -110,13 +110,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
 pub struct MissingKey {
     reason: Cow<'static, str>,
     detail: Option<Cow<'static, str>>,
+    is_skippable: bool,
 }
 
 impl MissingKey {
     /// Creates an error with a reason. It is logged, and sent to the client if the request is
     /// rejected.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), detail: None }
+        Self { reason: reason.into(), detail: None, is_skippable: true }
     }
 
     /// Sets the text for the log, in place of the reason. It can name internals of the application.
@@ -125,6 +126,19 @@ impl MissingKey {
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
         self
+    }
+
+    /// Rejects the request even under
+    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit). For a key that the client
+    /// could have made unknown: it must not buy a request without a limit.
+    #[must_use]
+    pub fn never_skipped(mut self) -> Self {
+        self.is_skippable = false;
+        self
+    }
+
+    pub(super) const fn is_skippable(&self) -> bool {
+        self.is_skippable
     }
 
     pub(super) fn logged(&self) -> &str {
@@ -189,11 +203,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         };
         match self.1.extract(parts) {
             Ok(key) => Ok(self.marked(key)),
-            Err(second) => Err(MissingKey::new(format!("{first}; {second}")).detail(format!(
-                "{}; {}",
-                first.logged(),
-                second.logged()
-            ))),
+            Err(second) => {
+                let detail = format!("{}; {}", first.logged(), second.logged());
+                let is_skippable = first.is_skippable && second.is_skippable;
+                let missing = MissingKey::new(format!("{first}; {second}")).detail(detail);
+                Err(MissingKey { is_skippable, ..missing })
+            }
         }
     }
 

@@ -38,8 +38,9 @@ use crate::nouns::{ConfigError, Limit, Quota};
 ///
 /// # The path of a request
 ///
-/// 1. A request that a [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight
-///    requests, unless [`limit_preflight`](Self::limit_preflight) is set.
+/// 1. A request that a [`forbid`](Self::forbid) predicate matches is answered with 403. One that a
+///    [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight requests, unless
+///    [`limit_preflight`](Self::limit_preflight) is set.
 /// 2. The key is extracted. There is no default: a layer cannot be built without a key. A request
 ///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
@@ -168,6 +169,14 @@ impl RateLimitLayer {
     #[must_use]
     pub fn skip(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
+    }
+
+    /// Adds a predicate for requests that are answered with 403, such as those from
+    /// [blocked networks](crate::key::ClientIp::is_in). They consume nothing, and the store is not asked.
+    /// A request that a `skip` predicate matches, too, is forbidden. Default: none.
+    #[must_use]
+    pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))
     }
 
     /// Limits CORS preflight requests, too.

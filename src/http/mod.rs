@@ -2,6 +2,7 @@
 
 mod body;
 mod builder;
+mod client_ip;
 mod conclusion;
 mod copies;
 mod extract;
@@ -19,6 +20,7 @@ mod waiting;
 
 pub use body::ResponseBody;
 pub use builder::{RateLimitLayerBuilder, UnkeyedLayer};
+pub use client_ip::{ClientIp, ClientNetwork, Networks, OnInvalidAddress};
 #[cfg(feature = "axum")]
 pub use extract::Route;
 pub use extract::{Extension, Global, Header};
@@ -26,7 +28,7 @@ pub use future::ResponseFuture;
 pub use headers::ResetFormat;
 pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;
-pub use peer::{PeerIp, PeerNetwork};
+pub use peer::PeerIp;
 pub use policy::OnMissingKey;
 pub use responder::{Reason, Rejection};
 pub use service::RateLimit;

@@ -1,14 +1,15 @@
-//! Key extractors for the peer's address.
+//! The peer's address, and the key extractor for it.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::HeaderMap;
 use http::request::Parts;
 
+use super::client_ip::Prefixes;
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{ConfigError, Key};
-
-/// The bits of an IPv6 address that identify a client: providers give a /64 to one customer.
-const IPV6_PREFIX: u8 = 64;
+use crate::nouns::Key;
+use crate::telemetry;
 
 /// For the log only: clients should not see how the service is built.
 const ADVICE: &str = "the peer's address is unknown: with axum, serve the router with \
@@ -18,9 +19,12 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 /// A key extractor for the address of the peer.
 ///
 /// A client cannot spoof it. **Behind a proxy, it is the proxy's address**, and all clients share
-/// one budget. An IPv4 address counts with all its bits, and is the same in its IPv6 notation,
-/// which a dual-stack listener shows. An IPv6 address counts with its first 64 bits, because a
-/// single client can have all addresses of a /64. For other sizes, use [`PeerNetwork`].
+/// one budget: use [`ClientIp`](crate::key::ClientIp). An event warns once if a peer in a private
+/// network sends forwarding headers.
+///
+/// An IPv4 address counts with all its bits, and is the same in its IPv6 notation, which a dual-stack
+/// listener shows. An IPv6 address counts with its first 64 bits, because a single client can have
+/// all addresses of a /64. For other sizes, use [`ClientIp::direct`](crate::key::ClientIp::direct).
 ///
 /// With axum, serve with connect info:
 ///
@@ -38,62 +42,59 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 pub struct PeerIp;
 
 impl PeerIp {
-    const NETWORK: PeerNetwork = PeerNetwork { ipv6_prefix: IPV6_PREFIX };
-
     /// Returns the key of an address, for a reset or a refund of its budget.
     #[must_use]
     pub fn key_of(address: IpAddr) -> Key {
-        Self::NETWORK.key_of(address)
+        Prefixes::DEFAULT.network_of(address).into()
     }
 }
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        Self::NETWORK.extract(parts)
+        let peer = peer_ip(parts)?;
+        warn_of_proxy(peer, &parts.headers);
+        Ok(Self::key_of(peer))
     }
 }
 
-/// A key extractor for the network of the peer: [`PeerIp`] with another prefix for IPv6.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerNetwork {
-    ipv6_prefix: u8,
+/// Reports once in a process that an untrusted peer seems to be a proxy.
+pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if REPORTED.load(Ordering::Relaxed) || !is_private(peer) {
+        return;
+    }
+    let header = FORWARDING_HEADERS.into_iter().find(|&header| headers.contains_key(header));
+    if let Some(header) = header
+        && !REPORTED.swap(true, Ordering::Relaxed)
+    {
+        telemetry::peer_is_proxy(header);
+    }
 }
 
-impl PeerNetwork {
-    /// Creates an extractor that counts the first `bits` of an IPv6 address. Range: 32 to 128.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `bits` is out of range.
-    pub fn ipv6_prefix(bits: u8) -> Result<Self, ConfigError> {
-        if !(32..=128).contains(&bits) {
-            return Err(ConfigError::new(format!("`ipv6_prefix` is {bits}; use 32 to 128")));
+const FORWARDING_HEADERS: [&str; 3] = ["x-forwarded-for", "forwarded", "x-real-ip"];
+
+/// Whether an address is one that proxies have, and clients on the Internet have not: loopback,
+/// private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.
+const fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            address.is_loopback()
+                || address.is_private()
+                || address.is_link_local()
+                || (first == 100 && second & 0xC0 == 64)
         }
-        Ok(Self { ipv6_prefix: bits })
-    }
-
-    /// Returns the key of an address. For a server that keeps the peer's address elsewhere, use it
-    /// with [`from_fn`](crate::key::from_fn).
-    #[must_use]
-    pub fn key_of(&self, address: IpAddr) -> Key {
-        match address.to_canonical() {
-            address @ IpAddr::V4(_) => address.into(),
-            IpAddr::V6(address) => {
-                let mask = u128::MAX << (128 - u32::from(self.ipv6_prefix));
-                let network = Ipv6Addr::from_bits(address.to_bits() & mask).to_string();
-                // A key escapes colons.
-                Key::new(format!("{}/{}", network.replace(':', "-"), self.ipv6_prefix))
-            }
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
         }
     }
 }
 
-impl KeyExtractor for PeerNetwork {
-    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        let peer =
-            peer(parts).ok_or(MissingKey::new("the peer's address is unknown").detail(ADVICE))?;
-        Ok(self.key_of(peer.ip()))
-    }
+/// The peer's address, in its canonical form.
+pub(super) fn peer_ip(parts: &Parts) -> Result<IpAddr, MissingKey> {
+    let peer =
+        peer(parts).ok_or(MissingKey::new("the peer's address is unknown").detail(ADVICE))?;
+    Ok(peer.ip().to_canonical())
 }
 
 fn peer(parts: &Parts) -> Option<SocketAddr> {

@@ -17,7 +17,9 @@ pub enum OnMissingKey {
     /// The request is rejected with this status.
     Reject(StatusCode),
     /// The limit whose key is missing is skipped. The layer's other limits decide. If none is left,
-    /// the request is not limited.
+    /// the request is not limited. A key that is [never
+    /// skipped](crate::key::MissingKey::never_skipped), such as an unknown client address, rejects the
+    /// request with 400.
     SkipLimit,
 }
 
@@ -48,6 +50,8 @@ pub(super) struct Policy {
     pub(super) limits: Vec<KeyedLimit>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<Cost>,
+    /// A request that matches one of them is rejected.
+    pub(super) forbid: Vec<Predicate>,
     /// A request that matches one of them is not limited.
     pub(super) skip: Vec<Predicate>,
     pub(super) limits_preflight: bool,
@@ -61,6 +65,8 @@ pub(super) enum Question {
     Unlimited,
     /// Whether this group of checks is allowed.
     Group(Group),
+    /// Nothing: the request is forbidden.
+    Forbidden,
     /// Nothing: the request has no key for this limit and is rejected.
     MissingKey { limit: Limit, missing: MissingKey, status: StatusCode },
 }
@@ -70,6 +76,7 @@ impl Policy {
         Self {
             limits,
             cost: None,
+            forbid: Vec::new(),
             skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
@@ -79,6 +86,9 @@ impl Policy {
 
     #[inline]
     pub(super) fn question(&self, parts: &Parts) -> Question {
+        if self.forbid.iter().any(|forbid| forbid(parts)) {
+            return Question::Forbidden;
+        }
         if self.exempts(parts) {
             return Question::Unlimited;
         }
@@ -116,14 +126,14 @@ impl Policy {
 
     /// The rejection of a request without a key for a limit. `None` if the layer skips that limit.
     fn rejection(&self, keyed: &KeyedLimit, missing: MissingKey) -> Option<Question> {
-        let rejected = matches!(self.on_missing_key, OnMissingKey::Reject(_));
-        telemetry::missing_key(&self.events, &keyed.limit, missing.logged(), rejected);
-        match self.on_missing_key {
-            OnMissingKey::Reject(status) => {
-                Some(Question::MissingKey { limit: keyed.limit.clone(), missing, status })
-            }
-            OnMissingKey::SkipLimit => None,
-        }
+        let status = match self.on_missing_key {
+            OnMissingKey::Reject(status) => Some(status),
+            OnMissingKey::SkipLimit if missing.is_skippable() => None,
+            OnMissingKey::SkipLimit => Some(StatusCode::BAD_REQUEST),
+        };
+        telemetry::missing_key(&self.events, &keyed.limit, missing.logged(), status.is_some());
+        let limit = &keyed.limit;
+        status.map(|status| Question::MissingKey { limit: limit.clone(), missing, status })
     }
 
     fn exempts(&self, parts: &Parts) -> bool {

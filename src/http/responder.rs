@@ -18,6 +18,7 @@ use crate::nouns::{Decision, Limit};
 /// |---|---|
 /// | [`RateLimited`](Self::RateLimited) | 429 |
 /// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
+/// | [`Forbidden`](Self::Forbidden) | 403 |
 /// | [`MissingKey`](Self::MissingKey) | 400, or [as configured](crate::RateLimitLayer::on_missing_key) |
 /// | [`StoreUnavailable`](Self::StoreUnavailable) | 503 |
 /// | [`Overloaded`](Self::Overloaded) | 503 |
@@ -30,6 +31,8 @@ pub enum Reason {
     RateLimited,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,
+    /// A [`forbid`](crate::RateLimitLayer::forbid) predicate matches the request.
+    Forbidden,
     /// The request has no key.
     MissingKey,
     /// The store is unavailable, and the layer [fails closed](crate::layer::OnStoreFailure).
@@ -105,6 +108,7 @@ impl<'a> Rejection<'a> {
             (_, None, Some((limit, missing))) => {
                 format!("no key for the rate limit `{}`: {missing}", limit.name())
             }
+            (Reason::Forbidden, None, None) => "forbidden".to_owned(),
             (_, None, None) => "the rate limit cannot be checked at the moment".to_owned(),
         }
     }
@@ -162,14 +166,11 @@ impl Responder {
         self.respond(&rejection, status, |_| {})
     }
 
-    /// The response to a request that the store did not decide.
-    pub(super) fn undecided<B>(
-        &self,
-        reason: Reason,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
+    /// The response to a request for which no store was asked, or none decided.
+    pub(super) fn unasked<B>(&self, reason: Reason, request: &Parts) -> Response<ResponseBody<B>> {
         let rejection = Rejection { reason, decision: None, missing_key: None, request };
         let status = match reason {
+            Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };

@@ -48,6 +48,10 @@ where
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
             }
+            Question::Forbidden => {
+                self.release_inner();
+                return ResponseFuture::answered(self.settings.forbid(&parts));
+            }
             Question::MissingKey { limit, missing, status } => {
                 self.release_inner();
                 let responder = &self.settings.responder;

@@ -49,6 +49,13 @@ impl fmt::Debug for ConfigError {
 
 impl StdError for ConfigError {}
 
+/// For conversions that cannot fail, where a setting accepts any conversion.
+impl From<Infallible> for ConfigError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
 /// A failed check: the store did not decide.
 ///
 /// A denial is never an error: it is a [`Decision`](crate::Decision). The caller chooses whether to

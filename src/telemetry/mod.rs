@@ -101,6 +101,51 @@ pub(crate) fn missing_key(at_most: &Throttle, limit: &Limit, reason: &str, rejec
     }
 }
 
+/// A trusted proxy named no client, and its request counts for the proxy.
+#[cfg(feature = "http")]
+pub(crate) fn missing_client_address(header: &http::HeaderName) {
+    tracing::warn!(
+        target: TARGET,
+        header = header.as_str(),
+        "trusted proxy sent no client address: the request counts for the proxy"
+    );
+}
+
+/// A trusted proxy wrote something else than an address, and the request counts for the proxy.
+#[cfg(feature = "http")]
+pub(crate) fn invalid_client_address(
+    at_most: &Throttle,
+    header: &http::HeaderName,
+    reason: &dyn std::fmt::Display,
+) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(
+            target: TARGET,
+            header = header.as_str(),
+            %reason,
+            unreported,
+            "trusted proxy sent an invalid client address: the request counts for the proxy"
+        );
+    }
+}
+
+/// The peer is counted, and seems to be a proxy.
+#[cfg(feature = "http")]
+pub(crate) fn peer_is_proxy(header: &str) {
+    tracing::warn!(
+        target: TARGET,
+        header,
+        "untrusted peer in a private network sends a forwarding header: all clients behind it share \
+         one budget, use `ClientIp::behind` with its network"
+    );
+}
+
+/// A client is in a forbidden network.
+#[cfg(feature = "http")]
+pub(crate) fn forbidden(limits: &str) {
+    tracing::debug!(target: TARGET, limits, "request forbidden");
+}
+
 /// A request had a key. Reports earlier requests without a key that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn keyed(missing: &Throttle, limit: &Limit) {

@@ -1,0 +1,260 @@
+//! The client's address, behind proxies that are trusted by name.
+//!
+//! The core is pure: from the peer's address and the request's headers to an address, or to the
+//! reason why there is none.
+
+mod address;
+mod chain;
+mod forwarded;
+mod network;
+mod networks;
+mod presets;
+mod settings;
+mod trust;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::request::Parts;
+
+pub use self::network::ClientNetwork;
+pub(super) use self::network::Prefixes;
+pub use self::networks::Networks;
+use self::trust::{Problem, Trust};
+use super::peer::{peer_ip, warn_of_proxy};
+use super::{KeyExtractor, MissingKey};
+use crate::nouns::{ConfigError, Key};
+use crate::telemetry::{self, Throttle};
+
+/// A key extractor for the client's address, behind proxies that are trusted by name.
+///
+/// A client can send any forwarding header. So a header counts only where a proxy wrote it:
+///
+/// 1. A peer outside of the trusted networks is the client. Its headers are ignored.
+/// 2. `X-Forwarded-For` is read from right to left, because each proxy appends the address of its own
+///    peer. All lines of the header are one list. Empty entries are skipped.
+/// 3. The first address outside of the trusted networks is the client. What is to the left of it is
+///    whatever the client sent, and is not read.
+/// 4. If all addresses are trusted, or there is no header, the peer is the client.
+/// 5. An entry that is not an address (garbage, `unknown`, an obfuscated identifier) ends the walk.
+///    The request is [rejected](Self::on_invalid).
+///
+/// ```
+/// use tollgate::key::ClientIp;
+/// use tollgate::{Quota, RateLimitLayer, RateLimiter};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::in_memory();
+/// let client = ClientIp::behind(["10.0.0.0/8", "fd00::/8"])?;
+/// let layer = RateLimitLayer::token_bucket(&limiter, "search", Quota::per_minute(100)).key(client)?;
+/// # let _ = layer;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The peer's address comes from the server, as for [`PeerIp`](crate::key::PeerIp).
+///
+/// # One client, one key
+///
+/// An IPv6 client is counted by the first 64 bits of its address, because it usually has all
+/// addresses of a /64: see [`ipv6_prefix`](Self::ipv6_prefix). An IPv4-mapped address
+/// (`::ffff:192.0.2.1`) is the IPv4 address. Ports and zones (`%eth0`) are ignored. So an address has
+/// one key in all its spellings.
+///
+/// # Which proxies
+///
+/// | in front of the service | use |
+/// |---|---|
+/// | nginx, HAProxy, Envoy, AWS ALB | [`behind`](Self::behind), or [`nginx`](Self::nginx), [`haproxy`](Self::haproxy), [`envoy`](Self::envoy), [`aws_alb`](Self::aws_alb) |
+/// | a Kubernetes ingress | [`kubernetes_ingress`](Self::kubernetes_ingress) |
+/// | Cloudflare | [`cloudflare`](Self::cloudflare) |
+/// | CloudFront | [`cloudfront`](Self::cloudfront) |
+/// | Fly.io | [`fly`](Self::fly) |
+/// | proxies whose addresses change, or a Unix socket | [`behind_hops`](Self::behind_hops) |
+/// | a load balancer that speaks the PROXY protocol | [`direct`](Self::direct) with [`peer_from`](Self::peer_from) |
+/// | nothing | [`PeerIp`](crate::key::PeerIp) |
+///
+/// With several proxies in a row, trust all of them: `behind` with Cloudflare's networks and your own
+/// finds the client behind both.
+///
+/// # Differences from other crates
+///
+/// `client-ip` and `axum-client-ip` take the rightmost address of a header that the operator chooses.
+/// That is right behind exactly one proxy, and if no client can reach the service without it.
+/// `ClientIp` also verifies that the peer is a trusted proxy, walks through any number of proxies,
+/// accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. tower_governor's
+/// `SmartIpKeyExtractor` takes the leftmost address, which the client chooses.
+#[derive(Clone)]
+pub struct ClientIp {
+    trust: Trust,
+    prefixes: Prefixes,
+    on_missing: OnInvalidAddress,
+    on_invalid: OnInvalidAddress,
+    peer_from: Option<PeerFrom>,
+    events: Arc<Events>,
+}
+
+type PeerFrom = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
+
+#[derive(Default)]
+struct Events {
+    /// Whether it was reported that a proxy sends no header.
+    reported_missing: AtomicBool,
+    invalid: Throttle,
+}
+
+/// What happens to a request whose client address is missing or invalid, where a trusted proxy should
+/// have written it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnInvalidAddress {
+    /// The request has no key, and is rejected. This holds under
+    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit), too: the limit is never
+    /// skipped.
+    Reject,
+    /// The request counts for the peer, which is the proxy. All such requests share that one budget.
+    UsePeer,
+}
+
+/// What clients see.
+const UNKNOWN: &str = "the client's address is unknown";
+
+impl ClientIp {
+    /// The client's address, in its canonical form.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is unknown.
+    pub fn address(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
+        let headers = &parts.headers;
+        match &self.trust {
+            Trust::Hops(hops, chain) => trust::nth(*chain, headers, *hops),
+            Trust::Networks(trusted, source) => {
+                let peer = self.peer(parts)?;
+                if !trusted.contains(peer) {
+                    warn_of_proxy(peer, headers);
+                    return Ok(peer);
+                }
+                source.client(headers, trusted, peer)
+            }
+        }
+        .or_else(|problem| self.without_client(problem, parts))
+    }
+
+    /// The outcome if a trusted proxy names no client.
+    fn without_client(&self, problem: Problem, parts: &Parts) -> Result<IpAddr, MissingKey> {
+        let outcome = match problem {
+            Problem::Missing => self.on_missing,
+            Problem::Invalid(_) => self.on_invalid,
+        };
+        match outcome {
+            OnInvalidAddress::UsePeer => {
+                self.report(problem);
+                self.peer(parts)
+            }
+            OnInvalidAddress::Reject => Err(MissingKey::new(UNKNOWN)
+                .detail(format!("{UNKNOWN}: `{}`: {problem}", self.trust.header()))
+                .never_skipped()),
+        }
+    }
+
+    fn peer(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
+        let Some(peer_from) = &self.peer_from else {
+            return peer_ip(parts).map_err(MissingKey::never_skipped);
+        };
+        let peer = peer_from(parts).ok_or_else(|| {
+            MissingKey::new(UNKNOWN)
+                .detail("`ClientIp::peer_from` found no address")
+                .never_skipped()
+        })?;
+        Ok(peer.to_canonical())
+    }
+
+    /// The network by which the client is counted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the client's address is unknown.
+    pub fn network(&self, parts: &Parts) -> Result<ClientNetwork, MissingKey> {
+        self.address(parts).map(|address| self.network_of(address))
+    }
+
+    /// The network by which an address is counted. It converts into a key, for a reset or a refund of
+    /// its budget.
+    #[must_use]
+    pub fn network_of(&self, address: IpAddr) -> ClientNetwork {
+        self.prefixes.network_of(address)
+    }
+
+    /// A predicate for the requests of clients in these networks: for
+    /// [`skip`](crate::RateLimitLayer::skip), or for [`forbid`](crate::RateLimitLayer::forbid).
+    ///
+    /// ```
+    /// use tollgate::key::{ClientIp, Networks};
+    /// use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let client = ClientIp::behind(["10.0.0.0/8"])?;
+    /// let blocked = Networks::new(["198.51.100.0/24"])?;
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
+    ///     .key(client.clone())?
+    ///     .skip(client.is_in(["192.168.0.0/16"])?)
+    ///     .forbid(client.is_in(&blocked)?);
+    /// // While the service runs:
+    /// blocked.replace(["198.51.100.0/24", "203.0.113.7"])?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A request without a known client address is in no network.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
+    pub fn is_in(
+        &self,
+        networks: impl TryInto<Networks, Error: Into<ConfigError>>,
+    ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
+        let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
+        Ok(move |parts: &Parts| client.address(parts).is_ok_and(|it| networks.contains(it)))
+    }
+
+    /// Reports that a request counts for the proxy.
+    fn report(&self, problem: Problem) {
+        match problem {
+            Problem::Missing => {
+                if !self.events.reported_missing.swap(true, Ordering::Relaxed) {
+                    telemetry::missing_client_address(&self.trust.header());
+                }
+            }
+            Problem::Invalid(_) => {
+                telemetry::invalid_client_address(
+                    &self.events.invalid,
+                    &self.trust.header(),
+                    &problem,
+                );
+            }
+        }
+    }
+}
+
+impl KeyExtractor for ClientIp {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        self.network(parts).map(Key::from)
+    }
+}
+
+impl fmt::Debug for ClientIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientIp")
+            .field("trust", &self.trust)
+            .field("prefixes", &self.prefixes)
+            .field("on_missing", &self.on_missing)
+            .field("on_invalid", &self.on_invalid)
+            .finish_non_exhaustive()
+    }
+}

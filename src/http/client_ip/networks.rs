@@ -1,0 +1,209 @@
+//! Sets of networks: trusted proxies, internal clients, forbidden clients.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::nouns::ConfigError;
+
+/// The bits before the IPv4 address in an IPv4-mapped IPv6 address.
+const MAPPED_PREFIX: u8 = 96;
+
+/// A set of networks that can be replaced while the service runs.
+///
+/// A clone is a handle on the same set. An array, a slice or a vector of strings converts into a set.
+/// A network is written as `10.0.0.0/8` or `fd00::/8`, and a single address as `10.0.0.1`. A network
+/// of IPv4-mapped addresses (`::ffff:10.0.0.0/104`) is the IPv4 network.
+///
+/// ```
+/// use tollgate::key::{ClientIp, Networks};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let proxies = Networks::new(["10.0.0.0/8", "fd00::/8"])?;
+/// let client = ClientIp::behind(&proxies)?;
+///
+/// // Later, while the service runs: requests from now on are judged by the new set.
+/// proxies.replace(["10.0.0.0/8", "192.0.2.0/24"])?;
+/// # let _ = client;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct Networks {
+    set: Arc<ArcSwap<Set>>,
+}
+
+/// Disjoint networks, in ascending order.
+#[derive(Clone, Default)]
+struct Set {
+    v4: Vec<Ipv4Net>,
+    v6: Vec<Ipv6Net>,
+}
+
+impl Networks {
+    /// Creates a set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is malformed or has bits beyond its prefix, or if together they
+    /// contain every IPv4 or every IPv6 address. Such a set would trust every client.
+    pub fn new<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Result<Self, ConfigError> {
+        let networks: Result<Vec<_>, _> =
+            networks.into_iter().map(|network| parse(network.as_ref())).collect();
+        Self::of(networks?)
+    }
+
+    /// Reads a set from a file with one network a line. Empty lines and text after a `#` are ignored.
+    ///
+    /// Vendors publish such lists, for example `https://www.cloudflare.com/ips-v4`. The crate contains
+    /// none, because they change. To follow a change, read the file again and
+    /// [replace](Self::replace) the set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, or has an invalid line.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigError::new(format!("cannot read the networks in `{}`: {error}", path.display()))
+        })?;
+        let lines = text.lines().zip(1_u64..).map(|(line, number)| {
+            let network = line.split_once('#').map_or(line, |(network, _)| network).trim();
+            (network, number)
+        });
+        let networks: Result<Vec<_>, _> = lines
+            .filter(|(network, _)| !network.is_empty())
+            .map(|(network, number)| {
+                parse(network).map_err(|error| {
+                    ConfigError::new(format!("`{}`, line {number}: {error}", path.display()))
+                })
+            })
+            .collect();
+        Self::of(networks?)
+    }
+
+    fn of(networks: Vec<IpNet>) -> Result<Self, ConfigError> {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for network in networks {
+            match network {
+                IpNet::V4(network) => v4.push(network),
+                IpNet::V6(network) => v6.push(network),
+            }
+        }
+        let (mut v4, mut v6) = (Ipv4Net::aggregate(&v4), Ipv6Net::aggregate(&v6));
+        v4.sort_unstable();
+        v6.sort_unstable();
+        let mut prefixes =
+            v4.iter().map(Ipv4Net::prefix_len).chain(v6.iter().map(Ipv6Net::prefix_len));
+        if prefixes.any(|prefix| prefix == 0) {
+            return Err(ConfigError::new(
+                "the networks contain every address of their kind, together; name the networks of \
+                 your proxies or clients",
+            ));
+        }
+        Ok(Self { set: Arc::new(ArcSwap::from_pointee(Set { v4, v6 })) })
+    }
+
+    /// Replaces the networks, in this handle and in all its clones.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid. The set keeps its networks then.
+    pub fn replace(
+        &self,
+        networks: impl TryInto<Self, Error: Into<ConfigError>>,
+    ) -> Result<(), ConfigError> {
+        self.set.store(networks.try_into().map_err(Into::into)?.set.load_full());
+        Ok(())
+    }
+
+    /// Whether an address is in one of the networks. An IPv4 address is the same in its IPv6
+    /// notation.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let set = self.set.load();
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let place = set.v4.partition_point(|network| network.broadcast() < address);
+                set.v4.get(place).is_some_and(|network| network.contains(&address))
+            }
+            IpAddr::V6(address) => {
+                let place = set.v6.partition_point(|network| network.broadcast() < address);
+                set.v6.get(place).is_some_and(|network| network.contains(&address))
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<IpNet, ConfigError> {
+    let text = text.trim();
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.to_canonical().into());
+    }
+    let Ok(network) = text.parse::<IpNet>() else {
+        return Err(ConfigError::new(format!(
+            "`{}` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an address",
+            text.escape_debug()
+        )));
+    };
+    if network.addr() != network.network() {
+        return Err(ConfigError::new(format!(
+            "`{network}` has bits beyond its prefix; use `{}` for the network, or `{}` for the \
+             address",
+            network.trunc(),
+            network.addr()
+        )));
+    }
+    Ok(canonical(network))
+}
+
+/// The IPv4 network, if the network contains only IPv4-mapped addresses.
+fn canonical(network: IpNet) -> IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(MAPPED_PREFIX)) {
+        (IpAddr::V4(address), Some(prefix)) if matches!(network, IpNet::V6(_)) => {
+            Ipv4Net::new(address, prefix).map_or(network, IpNet::V4)
+        }
+        _ => network,
+    }
+}
+
+impl From<&Self> for Networks {
+    fn from(networks: &Self) -> Self {
+        networks.clone()
+    }
+}
+
+impl<N: AsRef<str>, const LENGTH: usize> TryFrom<[N; LENGTH]> for Networks {
+    type Error = ConfigError;
+
+    fn try_from(networks: [N; LENGTH]) -> Result<Self, ConfigError> {
+        Self::new(networks)
+    }
+}
+
+impl<N: AsRef<str>> TryFrom<&[N]> for Networks {
+    type Error = ConfigError;
+
+    fn try_from(networks: &[N]) -> Result<Self, ConfigError> {
+        Self::new(networks)
+    }
+}
+
+impl<N: AsRef<str>> TryFrom<Vec<N>> for Networks {
+    type Error = ConfigError;
+
+    fn try_from(networks: Vec<N>) -> Result<Self, ConfigError> {
+        Self::new(networks)
+    }
+}
+
+impl fmt::Debug for Networks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = self.set.load();
+        f.debug_list().entries(&set.v4).entries(&set.v6).finish()
+    }
+}

@@ -1,0 +1,187 @@
+//! The settings of a [`ClientIp`].
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::HeaderName;
+use http::request::Parts;
+
+use super::chain::{Chain, MAX_ENTRIES};
+use super::trust::{Source, Trust};
+use super::{ClientIp, Networks, OnInvalidAddress, Prefixes};
+use crate::nouns::ConfigError;
+
+impl ClientIp {
+    /// Behind proxies in these networks, which append to `X-Forwarded-For`.
+    ///
+    /// Trust the addresses from which your proxies connect, and no network in which clients are. In a
+    /// trusted network, a client can name itself anything. The networks can be
+    /// [replaced](Networks::replace) while the service runs. Without networks, no peer is trusted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a [network](Networks::new) is invalid.
+    pub fn behind(
+        networks: impl TryInto<Networks, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
+        let networks = networks.try_into().map_err(Into::into)?;
+        Ok(Self::new(Trust::Networks(networks, Source::Chain(Chain::XForwardedFor))))
+    }
+
+    /// Behind `hops` proxies, 1 to 32, whatever their addresses: the client is the n-th address of
+    /// `X-Forwarded-For` from the right.
+    ///
+    /// **Every request must come through all these proxies.** A client that reaches the service with
+    /// fewer hops chooses its own address. If you know the addresses of the proxies, use
+    /// [`behind`](Self::behind). This is Envoy's `xff_num_trusted_hops` with `use_remote_address`, and
+    /// one more than it without.
+    ///
+    /// A request with fewer addresses has no key, unless [`on_missing`](Self::on_missing) is set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `hops` is out of range.
+    pub fn behind_hops(hops: usize) -> Result<Self, ConfigError> {
+        const MOST: usize = 32;
+        const { assert!(MOST < MAX_ENTRIES) }
+        if !(1..=MOST).contains(&hops) {
+            return Err(ConfigError::new(format!("`hops` is {hops}; use 1 to {MOST}")));
+        }
+        let client = Self::new(Trust::Hops(hops, Chain::XForwardedFor));
+        Ok(client.on_missing(OnInvalidAddress::Reject))
+    }
+
+    /// Without a proxy: the peer is the client, and headers are ignored.
+    ///
+    /// This is [`PeerIp`](crate::key::PeerIp) with settings.
+    #[must_use]
+    pub fn direct() -> Self {
+        Self::new(Trust::Networks(Networks::default(), Source::Chain(Chain::XForwardedFor)))
+    }
+
+    fn new(trust: Trust) -> Self {
+        Self {
+            trust,
+            prefixes: Prefixes::DEFAULT,
+            on_missing: OnInvalidAddress::UsePeer,
+            on_invalid: OnInvalidAddress::Reject,
+            peer_from: None,
+            events: Arc::default(),
+        }
+    }
+
+    /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For`: the `for` parameters of its
+    /// elements, by the same rules. An element without one is invalid, and so is a line that does not
+    /// follow the grammar.
+    #[must_use]
+    pub fn forwarded(mut self) -> Self {
+        match &mut self.trust {
+            Trust::Networks(_, source) => *source = Source::Chain(Chain::Forwarded),
+            Trust::Hops(_, chain) => *chain = Chain::Forwarded,
+        }
+        self
+    }
+
+    /// Reads a header with one address, such as `X-Real-IP`, in place of `X-Forwarded-For`.
+    ///
+    /// The peer itself must set this header, and overwrite what the client sent. Otherwise the client
+    /// chooses its address. An empty header, and one that is sent more than once, are invalid.
+    /// `CloudFront-Viewer-Address` has a port, which is ignored.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `name` is not a header name, is `X-Forwarded-For` or `Forwarded`, or if the
+    /// trust is by [hops](Self::behind_hops).
+    pub fn header(mut self, name: &str) -> Result<Self, ConfigError> {
+        let name: HeaderName = name.parse().map_err(|error| {
+            ConfigError::new(format!(
+                "`{}` is not a header name ({error}); use a name such as `x-real-ip`",
+                name.escape_debug()
+            ))
+        })?;
+        if [Chain::XForwardedFor, Chain::Forwarded].iter().any(|chain| chain.header() == name) {
+            return Err(ConfigError::new(format!(
+                "`{name}` is a list of addresses, of which clients can send the first; use \
+                 `ClientIp::behind` without `header`, or with `forwarded`"
+            )));
+        }
+        match &mut self.trust {
+            Trust::Networks(_, source) => *source = Source::Single(name),
+            Trust::Hops(..) => {
+                return Err(ConfigError::new(format!(
+                    "`{name}` has one address, and hops count the addresses of a list; name the \
+                     proxy's networks with `ClientIp::behind`"
+                )));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Counts IPv6 clients by the first `bits` of their addresses. Range: 32 to 128. Default: 64.
+    ///
+    /// A provider that gives each customer a /56 or a /48 gives it 256 or 65,536 networks of 64 bits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `bits` is out of range.
+    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, ConfigError> {
+        self.prefixes.set_ipv6(bits)?;
+        Ok(self)
+    }
+
+    /// Counts IPv4 clients by the first `bits` of their addresses. Range: 8 to 32. Default: 32.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `bits` is out of range.
+    pub fn ipv4_prefix(mut self, bits: u8) -> Result<Self, ConfigError> {
+        self.prefixes.set_ipv4(bits)?;
+        Ok(self)
+    }
+
+    /// Sets the outcome if a trusted proxy sends no header, or too few addresses for the number of
+    /// hops. Default: the peer is the client; with hops, the request is rejected.
+    ///
+    /// A proxy sends no header with its own requests, such as health checks. Some proxies also remove
+    /// the header if the client lists it in `Connection`.
+    #[must_use]
+    pub fn on_missing(mut self, outcome: OnInvalidAddress) -> Self {
+        self.on_missing = outcome;
+        self
+    }
+
+    /// Sets the outcome if the entry that names the client is not an address, or the header is too
+    /// long. Default: the request is rejected, and an event says why.
+    #[must_use]
+    pub fn on_invalid(mut self, outcome: OnInvalidAddress) -> Self {
+        self.on_invalid = outcome;
+        self
+    }
+
+    /// Sets where the peer's address comes from. Default: the server's connect info, as for
+    /// [`PeerIp`](crate::key::PeerIp).
+    ///
+    /// For a listener that speaks the PROXY protocol, and puts the address that it received into the
+    /// request's extensions. See `examples/proxy_protocol.rs`.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use http::request::Parts;
+    /// use tollgate::key::ClientIp;
+    ///
+    /// #[derive(Clone)]
+    /// struct Source(IpAddr);
+    ///
+    /// let client = ClientIp::direct()
+    ///     .peer_from(|parts: &Parts| parts.extensions.get::<Source>().map(|source| source.0));
+    /// # let _ = client;
+    /// ```
+    #[must_use]
+    pub fn peer_from(
+        mut self,
+        peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.peer_from = Some(Arc::new(peer));
+        self
+    }
+}
