@@ -7,8 +7,11 @@ TESTED = -p tollgate -p tollgate-replay
 # The nightly toolchain, for options that stable lacks, such as `nightly-2026-03-20`.
 NIGHTLY ?= nightly
 
-.PHONY: help test check doc features msrv minimal package deny public-types test-image bench micro \
-	attack lint-lua redis wrk luacheck
+# For how long to fuzz.
+FUZZ_SECONDS ?= 60
+
+.PHONY: help test check doc proxies fuzz features msrv minimal package deny public-types test-image \
+	bench micro attack lint-lua redis wrk luacheck nginx haproxy
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +34,14 @@ lint-lua: luacheck ## luacheck over scripts/
 
 doc: ## the documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+
+proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients that spoof their address
+	cargo build --all-features --example behind_proxy --example proxy_protocol
+	cargo test --all-features --test proxies -- --ignored
+
+fuzz: ## the parsers of forwarding headers, for FUZZ_SECONDS (cargo-fuzz, nightly)
+	mkdir -p fuzz/corpus/client_ip
+	cargo +$(NIGHTLY) fuzz run client_ip fuzz/corpus/client_ip tests/client_ip_corpus -- -max_total_time=$(FUZZ_SECONDS) -max_len=512
 
 features: ## lints on every set of features (cargo-hack)
 	cargo hack clippy -p tollgate --lib --feature-powerset -- -D warnings
@@ -70,6 +81,10 @@ redis: ## a redis-server, installed if it is missing
 # Installs wrk, the HTTP client of the benchmarks, where it is missing.
 wrk:
 	@command -v wrk >/dev/null || sh tests/install.sh wrk
+
+# Install the proxies of the tests where they are missing. They are not always on a user's path.
+nginx haproxy:
+	@PATH="$$PATH:/usr/sbin" command -v $@ >/dev/null || sh tests/install.sh $@
 
 # Installs luacheck where it is missing.
 luacheck:
