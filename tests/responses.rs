@@ -135,3 +135,22 @@ fn layer_with_more_limits_than_a_group_holds_is_an_error() {
         "the layer has 256 limits; use at most 255"
     );
 }
+
+#[tokio::test]
+async fn forbidden_request_is_403_and_consumes_nothing() {
+    let limiter = RateLimiter::in_memory();
+    let is_forbidden = |parts: &http::request::Parts| parts.headers["accept"] == "text/html";
+    let layer = RateLimitLayer::gcra(&limiter, "api", PER_HOUR).key(Global).unwrap();
+    // A request that is skipped, too, is forbidden.
+    let layer = layer.forbid(is_forbidden).skip(is_forbidden);
+    let plain = app(layer.clone());
+    for _ in 0..3 {
+        let forbidden = (StatusCode::FORBIDDEN, "forbidden\n".to_owned());
+        assert_eq!(send(&plain, get("text/html")).await, forbidden);
+    }
+    assert_eq!(send(&plain, get("*/*")).await.0, StatusCode::OK);
+    assert_eq!(send(&plain, get("*/*")).await.0, StatusCode::TOO_MANY_REQUESTS);
+    let described = app(layer.respond_with(describe));
+    let (status, body) = send(&described, get("text/html")).await;
+    assert_eq!((status.as_u16(), &*body), (403, "Forbidden None text/html 403 Forbidden"));
+}

@@ -83,7 +83,7 @@ fn forwarded(line: &[u8]) -> Vec<Option<IpAddr>> {
             let (name, value) = (&pair[..equals], &pair[equals + 1..]);
             let Some(value) = value_of(value).filter(|_| is_token(name)) else { return vec![None] };
             count += 1;
-            if name.to_ascii_lowercase() == b"for" {
+            if name.eq_ignore_ascii_case(b"for") {
                 addresses.push(address(&value));
             }
         }
@@ -147,12 +147,11 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
     } else {
         (entry, None)
     };
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || "._-".contains(it))
+    };
     if let Some(port) = port {
         let is_number = port.chars().all(|it| it.is_ascii_digit()) && port.parse::<u16>().is_ok();
-        let is_name = |name: &str| {
-            !name.is_empty()
-                && name.chars().all(|it| it.is_ascii_alphanumeric() || "._-".contains(it))
-        };
         if !is_number && !port.strip_prefix('_').is_some_and(is_name) {
             return None;
         }
@@ -161,7 +160,8 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
         return Some(v4.into());
     }
     let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let v6: Ipv6Addr = inner.split('%').next()?.parse().ok()?;
+    let (inner, zone) = inner.split_once('%').unwrap_or((inner, "none"));
+    let v6: Ipv6Addr = inner.parse().ok().filter(|_| is_name(zone))?;
     Some(v6.to_ipv4_mapped().map_or(v6.into(), IpAddr::V4))
 }
 

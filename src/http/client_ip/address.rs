@@ -45,19 +45,23 @@ fn v4(text: &str) -> Option<IpAddr> {
 }
 
 fn v6(text: &str) -> Option<IpAddr> {
-    let address = text.split_once('%').map_or(text, |(address, _zone)| address);
+    let address = match text.split_once('%') {
+        Some((address, zone)) => is_name(zone).then_some(address)?,
+        None => text,
+    };
     address.parse::<Ipv6Addr>().ok().map(|address| IpAddr::V6(address).to_canonical())
 }
 
 /// A port, or the obfuscated port of RFC 7239.
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
-        Some(name) => is_obfuscated(name),
+        Some(name) => is_name(name),
         None => text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok(),
     }
 }
 
-fn is_obfuscated(name: &str) -> bool {
+/// Whether the text is a zone, or an obfuscated port without its underscore.
+fn is_name(name: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !name.is_empty() && name.bytes().all(is_valid)
 }

@@ -1,0 +1,100 @@
+//! What `ClientIp`, `PeerIp` and `forbid` log.
+
+#![cfg(feature = "axum")]
+
+mod support;
+
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderValue, Request};
+use tollgate::key::{ClientIp, KeyExtractor, OnInvalidAddress, PeerIp};
+use tollgate::{Quota, RateLimitLayer, RateLimiter};
+
+use self::support::log::Log;
+use self::support::requests::{from_peer, status};
+
+const PROXY: &str = "10.0.0.1";
+
+fn layer(key: impl KeyExtractor) -> RateLimitLayer {
+    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(100));
+    layer.key(key).unwrap()
+}
+
+fn app(layer: RateLimitLayer) -> Router {
+    Router::new().fallback(|| async { "hello" }).layer(layer)
+}
+
+fn with(peer: &str, name: &'static str, value: &'static str) -> Request<Body> {
+    let mut request = from_peer(peer);
+    request.headers_mut().insert(name, HeaderValue::from_static(value));
+    request
+}
+
+/// The one line that was logged since the last call.
+fn only_line(log: &Log) -> String {
+    let mut lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines.remove(0)
+}
+
+#[tokio::test]
+async fn forwarding_header_of_an_untrusted_private_peer_is_a_warning_once() {
+    let (log, _guard) = Log::start();
+    let app = app(layer(PeerIp));
+    for peer in ["192.0.2.1", "2001:db8::1", "100.128.0.1"] {
+        status(&app, with(peer, "x-forwarded-for", "203.0.113.9")).await;
+    }
+    status(&app, from_peer(PROXY)).await;
+    assert!(log.lines().is_empty(), "a public peer, or no header");
+    status(&app, with("100.64.0.1", "x-forwarded-for", "203.0.113.9")).await;
+    let line = only_line(&log);
+    assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
+    assert!(line.contains("use `ClientIp::behind` with its network"), "{line}");
+    for peer in [PROXY, "127.0.0.1", "fd00::1"] {
+        status(&app, with(peer, "forwarded", "for=203.0.113.9")).await;
+    }
+    assert!(log.lines().is_empty(), "once in a process");
+}
+
+#[tokio::test]
+async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
+    let (log, _guard) = Log::start();
+    let app = app(layer(ClientIp::behind(["10.0.0.0/8"]).unwrap()));
+    for _ in 0..3 {
+        assert_eq!(status(&app, from_peer(PROXY)).await, 200);
+    }
+    let line = only_line(&log);
+    assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
+    assert!(line.contains("trusted proxy sent no client address"), "{line}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn invalid_header_of_a_trusted_proxy_is_a_warning_without_its_bytes() {
+    let (log, _guard) = Log::start();
+    let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
+    let lenient = app(layer(behind.clone().on_invalid(OnInvalidAddress::UsePeer)));
+    for _ in 0..3 {
+        assert_eq!(status(&lenient, with(PROXY, "x-forwarded-for", "<attack>")).await, 200);
+    }
+    let line = only_line(&log);
+    assert!(line.contains("trusted proxy sent an invalid client address"), "{line}");
+    assert!(line.contains("reason=the entry is not an address"), "{line}");
+    assert!(!line.contains("attack"), "{line}");
+    let strict = app(layer(behind));
+    assert_eq!(status(&strict, with(PROXY, "x-forwarded-for", "<attack>")).await, 400);
+    let line = only_line(&log);
+    assert!(line.contains("request without a rate limit key"), "{line}");
+    assert!(line.contains("`x-forwarded-for`: the entry is not an address"), "{line}");
+    assert!(!line.contains("attack"), "{line}");
+}
+
+#[tokio::test]
+async fn forbidden_request_is_a_debug_event() {
+    let (log, _guard) = Log::start();
+    let networks = ["198.51.100.0/24"];
+    let app = app(layer(PeerIp).forbid(ClientIp::direct().is_in(networks).unwrap()));
+    assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
+    assert_eq!(status(&app, from_peer("198.51.100.7")).await, 403);
+    let line = only_line(&log);
+    assert!(line.contains("DEBUG") && line.contains("request forbidden limits=\"api\""), "{line}");
+}
