@@ -82,3 +82,10 @@ pub mod layer {
 pub mod limit {
     pub use crate::nouns::{Algorithm, Limit, Quota};
 }
+
+/// How to use tollgate, by topic. Documentation only.
+#[cfg(all(feature = "axum", any(doc, doctest)))]
+pub mod guide {
+    #[doc = include_str!("guide/behind_a_proxy.md")]
+    pub mod behind_a_proxy {}
+}
