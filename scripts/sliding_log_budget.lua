@@ -140,7 +140,12 @@ local function adopt()
   set_back, moved = 0, false
   forget(count_older(age))
   local surplus = sum - before - most
-  if surplus > 0 then forget(find(0, math.huge, surplus + 1)) end
+  if surplus > 0 then
+    local leaving, next_age = find(0, math.huge, surplus + 1)
+    -- They still count. A refund of the units that stand in for them would expose that.
+    if leaving > 0 then since = max(since, newest + 1) end
+    forget(leaving, next_age)
+  end
 end
 
 -- The slots of the ring from the i-th oldest entry on, as one string.
@@ -257,10 +262,6 @@ local function refund(back, charged_at)
   local i, age = count_older(newest - charged_at + 1)
   if newest - age ~= charged_at then return end
   local units = min(back, select(2, entry(i)) - units_before(i))
-  if new_period ~= period or limit ~= most then
-    local held = sum - before - units_before(count_older(newest - time + period))
-    if held >= most then units = min(units, held - most) end
-  end
   if units <= 0 then return end
   changed = true
   if entries - i < MAX_CHANGED then

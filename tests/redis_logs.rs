@@ -157,3 +157,29 @@ async fn log_restarts_its_sums_before_they_lose_precision() {
     let head: Vec<u8> = connection.getrange(redis_key, 62, 68).unwrap();
     assert_eq!(head, 100_u64.to_be_bytes()[1..], "the sums start from zero again");
 }
+
+#[tokio::test]
+async fn refund_through_the_largest_quota_exposes_no_entries_that_left_early() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
+    for limiter in [redis, RateLimiter::new(MemoryStore::with_clock(clock.clone()))] {
+        let hourly = Limit::sliding_log("log", Quota::per_hour(10)).unwrap();
+        let each_minute = Limit::sliding_log("log", Quota::per_minute(5)).unwrap();
+        let key = Key::new("k");
+        assert!(limiter.check(&hourly, &key).await.unwrap().allowed());
+        let mut receipts = Vec::new();
+        for _ in 0..6 {
+            clock.advance(Duration::from_secs(60));
+            let decision = limiter.check_n(&each_minute, &key, 5).await.unwrap();
+            assert!(decision.allowed());
+            receipts.extend(decision.receipt());
+        }
+        // Of the 31 units of this hour, 21 are left.
+        for receipt in &receipts[4..] {
+            limiter.refund(&hourly, &key, 5, *receipt).await.unwrap();
+        }
+        assert!(!limiter.check_n(&hourly, &key, 5).await.unwrap().allowed());
+        clock.advance(Duration::from_secs(7_200));
+    }
+}

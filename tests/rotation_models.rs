@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tollgate::decision::Receipt;
 use tollgate::store::{Op, State, decide};
 use tollgate::{Check, Key, Limit, Quota};
 
@@ -116,16 +117,21 @@ fn quotas() -> impl Strategy<Value = Vec<Asked>> {
     })
 }
 
-/// A pause in thousandths of the longest period, the direction of the turns, and a cost for each
-/// quota.
-fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>)>> {
+/// A pause in thousandths of the longest period, the direction of the turns, a cost for each quota, and
+/// how many charges before the last one is refunded, if any.
+fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>, Option<usize>)>> {
     let pause = prop_oneof![4 => 0u64..50, 2 => 0u64..400, 2 => 400u64..1_500, 1 => Just(2_000)];
-    let step = (pause, prop::bool::ANY, prop::collection::vec(0u32..6, 4));
+    let step = (
+        pause,
+        prop::bool::ANY,
+        prop::collection::vec(0u32..6, 4),
+        prop::option::weighted(0.2, 0usize..6),
+    );
     prop::collection::vec(step, 1..120)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 15_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn alternating_quotas_keep_the_promise_of_each(quotas in quotas(), steps in steps()) {
@@ -136,15 +142,18 @@ proptest! {
         let mut allowed: Vec<(u64, u64)> = Vec::new();
         let mut charges: Vec<Vec<(u64, usize)>> = vec![Vec::new(); quotas.len()];
         let mut is_known = vec![false; quotas.len()];
-        for (pause, backwards, costs) in steps {
+        let mut receipts: Vec<Receipt> = Vec::new();
+        for (pause, backwards, costs, refunded) in steps {
             let pause = pause * longest / 1_000;
             now += pause;
             // After so long, a quota may start from the state of the others.
             if pause >= longest {
                 allowed.clear();
                 charges.iter_mut().for_each(Vec::clear);
+                receipts.clear();
             }
-            if allowed.last().is_none_or(|&(at, _)| now - at >= longest) {
+            let last = allowed.iter().rfind(|(_, units)| *units > 0);
+            if last.is_none_or(|&(at, _)| now - at >= longest) {
                 is_known.fill(false);
             }
             let mut turns: Vec<_> = quotas.iter().zip(&costs).enumerate().collect();
@@ -173,8 +182,20 @@ proptest! {
                     continue;
                 }
                 allowed.push((now, cost.into()));
+                receipts.extend(decision.receipt());
                 charges[number].push((now, allowed.len()));
                 prop_assert!(is_promised(quota, &allowed, now), "{} at {now}: {allowed:?}", quota.limit);
+            }
+            // Through any of the quotas. The model counts it as given back as a whole.
+            if let Some(before) = refunded
+                && matches!(quotas[0].algorithm, Algorithm::Log)
+                && let Some(place) = allowed.len().checked_sub(before + 1)
+                && allowed[place].1 > 0
+            {
+                let (receipt, quota) = (receipts[place], &quotas[before % quotas.len()]);
+                let refund = Check::new(&quota.limit, &key).with_cost(receipt.cost());
+                decide(Op::Refund, &refund.with_receipt(receipt).into(), &mut states, now).unwrap();
+                allowed[place].1 = 0;
             }
         }
         for (quota, charges) in quotas.iter().zip(&charges) {

@@ -26,6 +26,9 @@
 //! entries. With many newer entries, it subtracts them from the oldest entries instead. That never
 //! allows too much: the oldest entries leave first, and then the charge counts in full again.
 //!
+//! Once an entry left because newer ones hold the largest limit, the receipts of those newer ones are
+//! void: a refund would leave fewer units than count.
+//!
 //! Twin: `scripts/sliding_log.lua`.
 
 use std::collections::VecDeque;
@@ -125,7 +128,12 @@ impl Log {
         self.forget(self.up_to(left));
         if let Some(surplus) = (self.sum() - self.before).checked_sub(self.keep.limit) {
             let known = self.before + surplus;
-            self.forget(self.entries.partition_point(|entry| entry.sum <= known));
+            let leaving = self.entries.partition_point(|entry| entry.sum <= known);
+            if leaving > 0 {
+                // They still count. A refund of the units that stand in for them would expose that.
+                self.since = self.since.max(self.newest() + 1);
+            }
+            self.forget(leaving);
         }
     }
 
@@ -202,24 +210,6 @@ impl SlidingLog {
 }
 
 impl SlidingLog {
-    /// The most units that a refund may subtract.
-    ///
-    /// A log of several quotas removes entries that still count, once newer ones hold as much as
-    /// the largest limit. A refund of those newer units would expose the missing entries. So it
-    /// leaves as many units as the largest limit. A log of a single quota never holds more than its
-    /// limit.
-    fn spare(&self, log: &Log, now: i64) -> u64 {
-        if log.keep.period == self.period && log.keep.limit == self.limit {
-            return u64::MAX;
-        }
-        let left = now.max(log.newest()) - log.keep.period as i64;
-        let first = log.up_to(left);
-        let held = log.sum() - log.sum_before(first);
-        held.checked_sub(log.keep.limit).unwrap_or(u64::MAX)
-    }
-}
-
-impl SlidingLog {
     pub(super) fn decide(
         &self,
         state: &mut Option<Log>,
@@ -283,7 +273,7 @@ impl SlidingLog {
         let place = log.entries.partition_point(|entry| entry.at < charged_at);
         if let Some(entry) = log.entries.get(place).filter(|entry| entry.at == charged_at) {
             let held = entry.sum - log.sum_before(place);
-            let units = units.min(held).min(self.spare(log, now as i64));
+            let units = units.min(held);
             if units > 0 {
                 log.take_back(place, units);
             }
