@@ -59,7 +59,7 @@ pub mod key {
     #[cfg(feature = "http")]
     pub use crate::http::{
         And, ClientIp, ClientNetwork, Extension, FromFn, Global, Header, KeyExtractor, MissingKey,
-        Networks, OnInvalidAddress, Or, PeerIp, from_fn,
+        Networks, OnUnknownClient, Or, PeerIp, from_fn,
     };
     pub use crate::nouns::Key;
 }

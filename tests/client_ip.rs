@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::Request;
 use http::request::Parts;
 use tollgate::Key;
-use tollgate::key::{ClientIp, KeyExtractor, Networks, OnInvalidAddress, PeerIp};
+use tollgate::key::{ClientIp, KeyExtractor, Networks, OnUnknownClient, PeerIp};
 
 /// A proxy in `10.0.0.0/8`.
 const PROXY: &str = "10.0.0.1";
@@ -90,7 +90,7 @@ fn client_is_the_first_untrusted_address_from_the_right() {
 #[test]
 fn entry_that_is_not_an_address_ends_the_walk() {
     let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
-    let forgiving = behind.clone().on_invalid(OnInvalidAddress::UsePeer);
+    let forgiving = behind.clone().on_invalid(OnUnknownClient::UsePeer);
     for value in [
         "198.51.100.7, garbage",
         "198.51.100.7, garbage, 10.1.2.3",
@@ -163,7 +163,11 @@ fn nth_address_from_the_right_counts_behind_hops() {
     let forwarded = ClientIp::behind_hops(2).unwrap().forwarded();
     let headers = [("forwarded", "for=192.0.2.1, for=192.0.2.2"), ("forwarded", "for=192.0.2.3")];
     assert_eq!(client(&forwarded, PROXY, &headers), found("192.0.2.2"));
-    let forgiving = ClientIp::behind_hops(2).unwrap().on_missing(OnInvalidAddress::UsePeer);
+    // Nobody knows how many elements a malformed line has.
+    let open_quote =
+        [("forwarded", "for=6.6.6.6"), ("forwarded", "x=\", for=192.0.2.1, for=192.0.2.2")];
+    assert_eq!(client(&forwarded, PROXY, &open_quote), unknown());
+    let forgiving = ClientIp::behind_hops(2).unwrap().on_missing(OnUnknownClient::UsePeer);
     assert_eq!(client(&forgiving, PROXY, &[("x-forwarded-for", "192.0.2.1")]), found(PROXY));
 }
 
@@ -206,7 +210,7 @@ fn documented_example_of_haproxy() {
 fn documented_examples_of_envoy() {
     let edge = "203.0.113.128, 203.0.113.10, 203.0.113.1";
     let internal = "203.0.113.128, 203.0.113.10, 203.0.113.1, 192.0.2.5";
-    let hops = |hops| ClientIp::behind_hops(hops).unwrap().on_missing(OnInvalidAddress::UsePeer);
+    let hops = |hops| ClientIp::behind_hops(hops).unwrap().on_missing(OnUnknownClient::UsePeer);
     for (example, settings, peer, values, expected) in [
         (1, ClientIp::direct(), "192.0.2.5", &[edge][..], "192.0.2.5"),
         (2, hops(1), "10.11.12.13", &[internal], "192.0.2.5"),
@@ -309,13 +313,14 @@ fn header_of_one_address_has_exactly_one() {
     ] {
         assert_eq!(client(&behind, PROXY, &lines("x-real-ip", values)), expected, "{values:?}");
     }
-    let strict = behind.on_missing(OnInvalidAddress::Reject);
+    let strict = behind.on_missing(OnUnknownClient::Reject);
     assert_eq!(client(&strict, PROXY, &[]), unknown());
     let cloudfront = ClientIp::cloudfront(["10.0.0.0/8"]).unwrap();
     for (value, expected) in [
         ("198.51.100.10:46532", found("198.51.100.10")),
         ("2001:db8::1:443", found("2001:db8::1")),
         ("2001:db8:85a3:0:0:8a2e:370:7334:443", found("2001:db8:85a3::8a2e:370:7334")),
+        ("[2001:db8::1]:443", found("2001:db8::1")),
         ("198.51.100.10", unknown()),
     ] {
         let headers = [("cloudfront-viewer-address", value)];
@@ -371,8 +376,54 @@ fn clients_are_counted_by_network() {
     assert_ne!(key(&whole, "2001:db8::1"), key(&whole, "2001:db8::2"));
     assert_eq!(default.network_of("2001:db8::9".parse().unwrap()).to_string(), "2001:db8::/64");
     let network = wide.network_of("2001:db8:1:2::3".parse().unwrap());
-    assert_eq!((network.address().to_string(), network.prefix()), ("2001:db8:1::".to_owned(), 48));
+    assert_eq!(
+        (network.address().to_string(), network.prefix_len()),
+        ("2001:db8:1::".to_owned(), 48)
+    );
     assert_ne!(key(&wide, "192.0.2.1"), key(&ClientIp::direct(), "192.0.2.0"));
+}
+
+#[test]
+fn networks_convert_from_strings_and_lists_of_them() {
+    let list = vec!["10.0.0.0/8".to_owned(), "fd00::/8".to_owned()];
+    for behind in [
+        ClientIp::behind(&list),
+        ClientIp::behind(list.as_slice()),
+        ClientIp::behind(&["10.0.0.0/8", "fd00::/8"]),
+        ClientIp::behind(list.clone()),
+        ClientIp::behind("10.0.0.0/8"),
+    ] {
+        let headers = [("x-forwarded-for", "192.0.2.1")];
+        assert_eq!(client(&behind.unwrap(), PROXY, &headers), found("192.0.2.1"));
+    }
+    assert!(Networks::default().is_empty() && !Networks::new(list).unwrap().is_empty());
+}
+
+/// `is_in` is for `skip`: it is false if nobody knows. `may_be_in` is for `forbid`: it is true then.
+#[test]
+fn unknown_client_is_in_no_network_and_may_be_in_any() {
+    let networks = ["10.0.0.0/8", "203.0.113.0/24"];
+    let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
+    let lenient = behind.clone().on_invalid(OnUnknownClient::UsePeer);
+    let strict = behind.clone().on_missing(OnUnknownClient::Reject);
+    for (client, value, is_in, may_be_in) in [
+        (&behind, Some("203.0.113.7"), true, true),
+        (&behind, Some("192.0.2.1"), false, false),
+        (&behind, Some("garbage"), false, true),
+        // The proxy's own address is in the networks. It is not the client.
+        (&behind, Some("10.0.0.9"), false, false),
+        (&behind, None, false, false),
+        (&strict, None, false, true),
+        (&lenient, Some("garbage"), false, false),
+    ] {
+        let headers: Vec<_> = value.map(|value| ("x-forwarded-for", value)).into_iter().collect();
+        let parts = head(PROXY, &headers);
+        assert_eq!(client.is_in(networks).unwrap()(&parts), is_in, "{value:?}");
+        assert_eq!(client.may_be_in(networks).unwrap()(&parts), may_be_in, "{value:?}");
+    }
+    // Without a proxy, the peer is the client.
+    let parts = head("10.0.0.1", &[]);
+    assert!(ClientIp::direct().is_in(networks).unwrap()(&parts));
 }
 
 #[test]
@@ -443,6 +494,18 @@ fn networks_are_read_from_a_file() {
     std::fs::write(&path, "10.0.0.0/8\nexample.com\n").unwrap();
     let error = Networks::from_file(&path).unwrap_err().to_string();
     assert!(error.ends_with("line 2: `example.com` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an address"), "{error}");
+    // As a file is for a moment while it is written.
+    std::fs::write(&path, "# none\n").unwrap();
+    let error = Networks::from_file(&path).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "has no networks; write one to a line, or use `Networks::default()` for none"
+        ),
+        "{error}"
+    );
+    std::fs::write(&path, "0.0.0.0/0\n").unwrap();
+    let error = Networks::from_file(&path).unwrap_err().to_string();
+    assert!(error.contains("`: the networks contain every IPv4 address"), "{error}");
     std::fs::remove_file(&path).unwrap();
     let error = Networks::from_file(&path).unwrap_err().to_string();
     assert!(error.starts_with("cannot read the networks in `"), "{error}");
@@ -451,8 +514,8 @@ fn networks_are_read_from_a_file() {
 #[test]
 fn invalid_settings_are_errors() {
     let message = |result: Result<ClientIp, tollgate::ConfigError>| result.unwrap_err().to_string();
-    let every = "the networks contain every address of their kind, together; name the networks of \
-                 your proxies or clients";
+    let every = "the networks contain every IPv4 address, and so every client; use smaller ones";
+    let every_v6 = "the networks contain every IPv6 address, and so every client; use smaller ones";
     for (result, expected) in [
         (
             ClientIp::behind(["10.0.0.1/8"]),
@@ -460,7 +523,7 @@ fn invalid_settings_are_errors() {
              `10.0.0.1` for the address",
         ),
         (ClientIp::behind(["0.0.0.0/0"]), every),
-        (ClientIp::behind(["10.0.0.0/8", "::/0"]), every),
+        (ClientIp::behind(["10.0.0.0/8", "::/0"]), every_v6),
         (ClientIp::behind(["::ffff:0:0/96"]), every),
         (ClientIp::behind(["0.0.0.0/1", "128.0.0.0/1"]), every),
         (

@@ -7,7 +7,7 @@ mod support;
 use axum::Router;
 use axum::body::Body;
 use http::{HeaderValue, Request};
-use tollgate::key::{ClientIp, KeyExtractor, OnInvalidAddress, PeerIp};
+use tollgate::key::{ClientIp, KeyExtractor, OnUnknownClient, PeerIp};
 use tollgate::{Quota, RateLimitLayer, RateLimiter};
 
 use self::support::log::Log;
@@ -49,7 +49,7 @@ async fn forwarding_header_of_an_untrusted_private_peer_is_a_warning_once() {
     status(&app, with("100.64.0.1", "x-forwarded-for", "203.0.113.9")).await;
     let line = only_line(&log);
     assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
-    assert!(line.contains("use `ClientIp::behind` with its network"), "{line}");
+    assert!(line.contains("peer=100.64.0.1") && line.contains("`ClientIp::behind`"), "{line}");
     for peer in [PROXY, "127.0.0.1", "fd00::1"] {
         status(&app, with(peer, "forwarded", "for=203.0.113.9")).await;
     }
@@ -66,13 +66,31 @@ async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
     let line = only_line(&log);
     assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
     assert!(line.contains("trusted proxy sent no client address"), "{line}");
+    assert!(line.contains("proxy=10.0.0.1"), "{line}");
+    for _ in 0..3 {
+        assert_eq!(status(&app, with(PROXY, "x-forwarded-for", "10.0.0.9")).await, 200);
+    }
+    let line = only_line(&log);
+    assert!(line.contains("trusted proxy sent only trusted addresses"), "{line}");
+}
+
+/// The listener knows the client. Its headers mean nothing.
+#[tokio::test]
+async fn forwarding_header_behind_the_proxy_protocol_is_no_warning() {
+    let (log, _guard) = Log::start();
+    let client = ClientIp::direct().peer_from(|_| Some([127, 0, 0, 1].into()));
+    assert_eq!(
+        status(&app(layer(client)), with(PROXY, "x-forwarded-for", "203.0.113.9")).await,
+        200
+    );
+    assert!(log.lines().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn invalid_header_of_a_trusted_proxy_is_a_warning_without_its_bytes() {
     let (log, _guard) = Log::start();
     let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
-    let lenient = app(layer(behind.clone().on_invalid(OnInvalidAddress::UsePeer)));
+    let lenient = app(layer(behind.clone().on_invalid(OnUnknownClient::UsePeer)));
     for _ in 0..3 {
         assert_eq!(status(&lenient, with(PROXY, "x-forwarded-for", "<attack>")).await, 200);
     }
@@ -92,7 +110,7 @@ async fn invalid_header_of_a_trusted_proxy_is_a_warning_without_its_bytes() {
 async fn forbidden_request_is_a_debug_event() {
     let (log, _guard) = Log::start();
     let networks = ["198.51.100.0/24"];
-    let app = app(layer(PeerIp).forbid(ClientIp::direct().is_in(networks).unwrap()));
+    let app = app(layer(PeerIp).forbid(ClientIp::direct().may_be_in(networks).unwrap()));
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     assert_eq!(status(&app, from_peer("198.51.100.7")).await, 403);
     let line = only_line(&log);

@@ -131,7 +131,7 @@ fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>, Option<usize>)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 15_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn alternating_quotas_keep_the_promise_of_each(quotas in quotas(), steps in steps()) {

@@ -77,7 +77,7 @@ impl Settings {
     /// The response to a forbidden request.
     pub(super) fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
         telemetry::forbidden(&self.names);
-        self.responder.unasked(Reason::Forbidden, request)
+        self.responder.without_decision(Reason::Forbidden, request)
     }
 
     /// The response to a rejected request.
@@ -88,7 +88,7 @@ impl Settings {
     ) -> Response<ResponseBody<B>> {
         let decision = match rejected {
             Rejected::Denied(decision) => decision,
-            Rejected::Undecided(reason) => return self.responder.unasked(reason, request),
+            Rejected::Undecided(reason) => return self.responder.without_decision(reason, request),
         };
         let budget = BudgetHeaders::new(decision, self.reset_format);
         let write_headers = |decision: &Decision, map: &mut http::HeaderMap| {

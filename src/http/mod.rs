@@ -20,7 +20,7 @@ mod waiting;
 
 pub use body::ResponseBody;
 pub use builder::{RateLimitLayerBuilder, UnkeyedLayer};
-pub use client_ip::{ClientIp, ClientNetwork, Networks, OnInvalidAddress};
+pub use client_ip::{ClientIp, ClientNetwork, Networks, OnUnknownClient};
 #[cfg(feature = "axum")]
 pub use extract::Route;
 pub use extract::{Extension, Global, Header};

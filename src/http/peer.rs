@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::HeaderMap;
+use http::header::FORWARDED;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 
 use super::client_ip::Prefixes;
 use super::{KeyExtractor, MissingKey};
@@ -52,22 +53,24 @@ impl PeerIp {
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         let peer = peer_ip(parts)?;
-        warn_of_proxy(peer, &parts.headers);
+        warn_of_proxy(peer, &parts.headers, &FORWARDED);
         Ok(Self::key_of(peer))
     }
 }
 
-/// Reports once in a process that an untrusted peer seems to be a proxy.
-pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap) {
+/// Reports once in a process that an untrusted peer seems to be a proxy: it sends `header`, or another
+/// forwarding header.
+pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: &HeaderName) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if REPORTED.load(Ordering::Relaxed) || !is_private(peer) {
         return;
     }
-    let header = FORWARDING_HEADERS.into_iter().find(|&header| headers.contains_key(header));
+    let mut known = FORWARDING_HEADERS.into_iter().chain([header.as_str()]);
+    let header = known.find(|&header| headers.contains_key(header));
     if let Some(header) = header
         && !REPORTED.swap(true, Ordering::Relaxed)
     {
-        telemetry::peer_is_proxy(header);
+        telemetry::peer_is_proxy(peer, header);
     }
 }
 
@@ -92,9 +95,9 @@ const fn is_private(address: IpAddr) -> bool {
 
 /// The peer's address, in its canonical form.
 pub(super) fn peer_ip(parts: &Parts) -> Result<IpAddr, MissingKey> {
-    let peer =
-        peer(parts).ok_or(MissingKey::new("the peer's address is unknown").detail(ADVICE))?;
-    Ok(peer.ip().to_canonical())
+    let missing =
+        || MissingKey::new("the peer's address is unknown").detail(ADVICE).never_skipped();
+    Ok(peer(parts).ok_or_else(missing)?.ip().to_canonical())
 }
 
 fn peer(parts: &Parts) -> Option<SocketAddr> {

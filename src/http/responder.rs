@@ -166,8 +166,12 @@ impl Responder {
         self.respond(&rejection, status, |_| {})
     }
 
-    /// The response to a request for which no store was asked, or none decided.
-    pub(super) fn unasked<B>(&self, reason: Reason, request: &Parts) -> Response<ResponseBody<B>> {
+    /// The response to a request that was forbidden, or that the store did not decide.
+    pub(super) fn without_decision<B>(
+        &self,
+        reason: Reason,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
         let rejection = Rejection { reason, decision: None, missing_key: None, request };
         let status = match reason {
             Reason::Forbidden => StatusCode::FORBIDDEN,

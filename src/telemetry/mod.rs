@@ -4,6 +4,9 @@
 //! Failures are `warn` or `error`. An event that traffic can cause appears at most once a second,
 //! with the count of those that were left out: a client must not fill the log.
 
+#[cfg(feature = "http")]
+use std::net::IpAddr;
+
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -103,11 +106,23 @@ pub(crate) fn missing_key(at_most: &Throttle, limit: &Limit, reason: &str, rejec
 
 /// A trusted proxy named no client, and its request counts for the proxy.
 #[cfg(feature = "http")]
-pub(crate) fn missing_client_address(header: &http::HeaderName) {
+pub(crate) fn missing_client_address(proxy: IpAddr, header: &http::HeaderName) {
     tracing::warn!(
         target: TARGET,
+        %proxy,
         header = header.as_str(),
         "trusted proxy sent no client address: the request counts for the proxy"
+    );
+}
+
+/// A trusted proxy named only other trusted proxies, and its request counts for the proxy.
+#[cfg(feature = "http")]
+pub(crate) fn only_trusted_addresses(proxy: IpAddr, header: &http::HeaderName) {
+    tracing::warn!(
+        target: TARGET,
+        %proxy,
+        header = header.as_str(),
+        "trusted proxy sent only trusted addresses: the request counts for the proxy"
     );
 }
 
@@ -115,12 +130,14 @@ pub(crate) fn missing_client_address(header: &http::HeaderName) {
 #[cfg(feature = "http")]
 pub(crate) fn invalid_client_address(
     at_most: &Throttle,
+    proxy: IpAddr,
     header: &http::HeaderName,
     reason: &dyn std::fmt::Display,
 ) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
+            %proxy,
             header = header.as_str(),
             %reason,
             unreported,
@@ -131,12 +148,13 @@ pub(crate) fn invalid_client_address(
 
 /// The peer is counted, and seems to be a proxy.
 #[cfg(feature = "http")]
-pub(crate) fn peer_is_proxy(header: &str) {
+pub(crate) fn peer_is_proxy(peer: IpAddr, header: &str) {
     tracing::warn!(
         target: TARGET,
+        %peer,
         header,
-        "untrusted peer in a private network sends a forwarding header: all clients behind it share \
-         one budget, use `ClientIp::behind` with its network"
+        "untrusted peer in a private network sends a forwarding header: if it is a proxy, name its \
+         network with `ClientIp::behind`, or all clients behind it share one budget"
     );
 }
 

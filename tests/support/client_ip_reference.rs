@@ -14,6 +14,10 @@ const PEER: &str = "10.0.0.1";
 const LONGEST: usize = 4096;
 const MOST_ENTRIES: usize = 48;
 
+/// A line with a syntax error. Nobody knows how many elements it has: as many as hops are counted here,
+/// none with an address.
+const MALFORMED: [Option<IpAddr>; 3] = [None; 3];
+
 /// Reads settings and headers from bytes, and compares. The first byte chooses the header and who is
 /// trusted. The others are the lines of the header.
 pub fn compare(input: &[u8]) {
@@ -68,20 +72,22 @@ fn list(line: &[u8]) -> Vec<Option<IpAddr>> {
     entries.filter(|entry| !entry.is_empty()).map(address).collect()
 }
 
-/// The elements of a line of `Forwarded`. A line with a syntax error is one entry without an address.
+/// The elements of a line of `Forwarded`.
 fn forwarded(line: &[u8]) -> Vec<Option<IpAddr>> {
     let mut elements = Vec::new();
-    let Some(pieces) = split_unquoted(line, b',') else { return vec![None] };
+    let Some(pieces) = split_unquoted(line, b',') else { return MALFORMED.to_vec() };
     for element in pieces {
-        let Some(pairs) = split_unquoted(element, b';') else { return vec![None] };
+        let Some(pairs) = split_unquoted(element, b';') else { return MALFORMED.to_vec() };
         let mut addresses = Vec::new();
         let mut count = 0;
         for pair in pairs.into_iter().map(trimmed).filter(|pair| !pair.is_empty()) {
             let Some(equals) = pair.iter().position(|&byte| byte == b'=') else {
-                return vec![None];
+                return MALFORMED.to_vec();
             };
             let (name, value) = (&pair[..equals], &pair[equals + 1..]);
-            let Some(value) = value_of(value).filter(|_| is_token(name)) else { return vec![None] };
+            let Some(value) = value_of(value).filter(|_| is_token(name)) else {
+                return MALFORMED.to_vec();
+            };
             count += 1;
             if name.eq_ignore_ascii_case(b"for") {
                 addresses.push(address(&value));

@@ -29,9 +29,10 @@ pub(super) fn parse(entry: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// An address that always has a port, and no brackets: `192.0.2.1:80`, `2001:db8::1:80`.
+/// An address that always has a port, with or without brackets: `192.0.2.1:80`, `2001:db8::1:80`.
 pub(super) fn parse_with_port(entry: &[u8]) -> Option<IpAddr> {
     let (address, port) = text(entry)?.rsplit_once(':')?;
+    let address = address.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(address);
     let address = if address.contains(':') { v6(address) } else { v4(address) };
     address.filter(|_| is_port(port))
 }

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 use super::address::{parse, trim};
 use super::forwarded;
 
-/// The most entries that are read, empty ones included. No chain of proxies is so long.
+/// The most entries that are read, empty ones and empty lines included. No chain of proxies is so long.
 pub(super) const MAX_ENTRIES: usize = 64;
 
 /// The most bytes of a header that are read, from the end.
@@ -18,8 +18,17 @@ pub(super) const MAX_BYTES: usize = 8192;
 pub(super) enum Invalid {
     /// The entry is not an address: garbage, `unknown`, or an obfuscated identifier.
     NotAnAddress,
+    /// The line does not follow the grammar, so nobody knows how many entries it has.
+    Malformed,
     /// The header is longer than what is read of it.
     TooLong,
+}
+
+impl Invalid {
+    /// Whether what is invalid is one entry, and others can be counted.
+    pub(super) fn is_one_entry(self) -> bool {
+        self == Self::NotAnAddress
+    }
 }
 
 type Entry = Result<IpAddr, Invalid>;
@@ -33,10 +42,12 @@ pub(super) enum Chain {
 }
 
 impl Chain {
-    pub(super) const fn header(self) -> HeaderName {
+    pub(super) const fn header(self) -> &'static HeaderName {
+        static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+        static FORWARDED: HeaderName = http::header::FORWARDED;
         match self {
-            Self::XForwardedFor => HeaderName::from_static("x-forwarded-for"),
-            Self::Forwarded => HeaderName::from_static("forwarded"),
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::Forwarded => &FORWARDED,
         }
     }
 
@@ -102,7 +113,7 @@ fn x_forwarded_for<T>(
         if !budget.takes_entry() || (before.is_none() && cut > 0) {
             return visit(Err(Invalid::TooLong));
         }
-        budget.takes_bytes(entry.len().saturating_add(1));
+        let _is_cut_above = budget.takes_bytes(entry.len().saturating_add(1));
         let entry = trim(entry);
         if !entry.is_empty() {
             let found = visit(parse(entry).ok_or(Invalid::NotAnAddress));
@@ -121,11 +132,11 @@ fn forwarded<T>(
     budget: &mut Budget,
     visit: &mut impl FnMut(Entry) -> Option<T>,
 ) -> Option<T> {
-    if !budget.takes_bytes(line.len()) {
+    if !budget.takes_entry() || !budget.takes_bytes(line.len()) {
         return visit(Err(Invalid::TooLong));
     }
     let Some(elements) = forwarded::elements(line) else {
-        return visit(Err(Invalid::NotAnAddress));
+        return visit(Err(Invalid::Malformed));
     };
     elements.into_iter().rev().find_map(|node| {
         if budget.takes_entry() {

@@ -90,8 +90,8 @@ use crate::telemetry::{self, Throttle};
 pub struct ClientIp {
     trust: Trust,
     prefixes: Prefixes,
-    on_missing: OnInvalidAddress,
-    on_invalid: OnInvalidAddress,
+    on_missing: OnUnknownClient,
+    on_invalid: OnUnknownClient,
     peer_from: Option<PeerFrom>,
     events: Arc<Events>,
 }
@@ -100,8 +100,9 @@ type PeerFrom = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
 #[derive(Default)]
 struct Events {
-    /// Whether it was reported that a proxy sends no header.
+    /// Whether it was reported that a proxy sends no header. Its health checks may have none.
     reported_missing: AtomicBool,
+    reported_all_trusted: AtomicBool,
     invalid: Throttle,
 }
 
@@ -109,7 +110,7 @@ struct Events {
 /// have written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OnInvalidAddress {
+pub enum OnUnknownClient {
     /// The request has no key, and is rejected. This holds under
     /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit), too: the limit is never
     /// skipped.
@@ -128,41 +129,52 @@ impl ClientIp {
     ///
     /// Returns an error if the address is unknown.
     pub fn address(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
-        let headers = &parts.headers;
-        match &self.trust {
-            Trust::Hops(hops, chain) => trust::nth(*chain, headers, *hops),
-            Trust::Networks(trusted, source) => {
-                let peer = self.peer(parts)?;
-                if !trusted.contains(peer) {
-                    warn_of_proxy(peer, headers);
-                    return Ok(peer);
-                }
-                source.client(headers, trusted, peer)
-            }
-        }
-        .or_else(|problem| self.without_client(problem, parts))
-    }
-
-    /// The outcome if a trusted proxy names no client.
-    fn without_client(&self, problem: Problem, parts: &Parts) -> Result<IpAddr, MissingKey> {
-        let outcome = match problem {
-            Problem::Missing => self.on_missing,
-            Problem::Invalid(_) => self.on_invalid,
+        let problem = match self.find(parts)? {
+            Ok(client) => return Ok(client),
+            Err(problem) => problem,
         };
-        match outcome {
-            OnInvalidAddress::UsePeer => {
-                self.report(problem);
-                self.peer(parts)
+        match self.outcome(problem) {
+            OnUnknownClient::UsePeer => {
+                let peer = self.peer(parts)?;
+                self.report(problem, peer);
+                Ok(peer)
             }
-            OnInvalidAddress::Reject => Err(MissingKey::new(UNKNOWN)
+            OnUnknownClient::Reject => Err(MissingKey::new(UNKNOWN)
                 .detail(format!("{UNKNOWN}: `{}`: {problem}", self.trust.header()))
                 .never_skipped()),
         }
     }
 
+    /// The client, or why a trusted proxy names none.
+    fn find(&self, parts: &Parts) -> Result<Result<IpAddr, Problem>, MissingKey> {
+        let headers = &parts.headers;
+        match &self.trust {
+            Trust::Hops(hops, chain) => Ok(trust::nth(*chain, headers, *hops)),
+            Trust::Networks(trusted, source) => {
+                let peer = self.peer(parts)?;
+                let trusted = trusted.current();
+                if trusted.contains(peer) {
+                    return Ok(source.client(headers, &trusted));
+                }
+                if self.peer_from.is_none() {
+                    warn_of_proxy(peer, headers, self.trust.header());
+                }
+                Ok(Ok(peer))
+            }
+        }
+    }
+
+    const fn outcome(&self, problem: Problem) -> OnUnknownClient {
+        match problem {
+            Problem::AllTrusted => OnUnknownClient::UsePeer,
+            Problem::Missing => self.on_missing,
+            Problem::Invalid(_) => self.on_invalid,
+        }
+    }
+
     fn peer(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
         let Some(peer_from) = &self.peer_from else {
-            return peer_ip(parts).map_err(MissingKey::never_skipped);
+            return peer_ip(parts);
         };
         let peer = peer_from(parts).ok_or_else(|| {
             MissingKey::new(UNKNOWN)
@@ -188,29 +200,26 @@ impl ClientIp {
         self.prefixes.network_of(address)
     }
 
-    /// A predicate for the requests of clients in these networks: for
-    /// [`skip`](crate::RateLimitLayer::skip), or for [`forbid`](crate::RateLimitLayer::forbid).
+    /// A predicate for the requests of clients in these networks, for
+    /// [`skip`](crate::RateLimitLayer::skip).
+    ///
+    /// A request whose client is unknown is in no network. This includes requests that count for the
+    /// proxy: otherwise, a network that contains the proxy would let them pass without a limit.
     ///
     /// ```
-    /// use tollgate::key::{ClientIp, Networks};
+    /// use tollgate::key::ClientIp;
     /// use tollgate::{Quota, RateLimitLayer, RateLimiter};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let client = ClientIp::behind(["10.0.0.0/8"])?;
-    /// let blocked = Networks::new(["198.51.100.0/24"])?;
+    /// let client = ClientIp::behind(["10.0.1.0/24"])?;
     /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
     ///     .key(client.clone())?
-    ///     .skip(client.is_in(["192.168.0.0/16"])?)
-    ///     .forbid(client.is_in(&blocked)?);
-    /// // While the service runs:
-    /// blocked.replace(["198.51.100.0/24", "203.0.113.7"])?;
+    ///     .skip(client.is_in(["10.0.0.0/8"])?);
     /// # let _ = layer;
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// A request without a known client address is in no network.
     ///
     /// # Errors
     ///
@@ -220,23 +229,65 @@ impl ClientIp {
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
         let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
-        Ok(move |parts: &Parts| client.address(parts).is_ok_and(|it| networks.contains(it)))
+        Ok(
+            move |parts: &Parts| matches!(client.find(parts), Ok(Ok(address)) if networks.contains(address)),
+        )
+    }
+
+    /// A predicate for the requests of clients that are in these networks, or may be: for
+    /// [`forbid`](crate::RateLimitLayer::forbid).
+    ///
+    /// It also matches a request that would be rejected for its unknown client. So no client leaves a
+    /// forbidden network by making its address unknown. It does not match a request that counts for the
+    /// proxy, such as a health check.
+    ///
+    /// ```
+    /// use tollgate::key::{ClientIp, Networks};
+    /// use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let client = ClientIp::behind(["10.0.1.0/24"])?;
+    /// let forbidden = Networks::new(["198.51.100.0/24"])?;
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
+    ///     .key(client.clone())?
+    ///     .forbid(client.may_be_in(&forbidden)?);
+    /// // While the service runs:
+    /// forbidden.replace(["198.51.100.0/24", "203.0.113.7"])?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
+    pub fn may_be_in(
+        &self,
+        networks: impl TryInto<Networks, Error: Into<ConfigError>>,
+    ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
+        let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
+        Ok(move |parts: &Parts| match client.find(parts) {
+            Ok(Ok(address)) => networks.contains(address),
+            Ok(Err(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
+            Err(_) => true,
+        })
     }
 
     /// Reports that a request counts for the proxy.
-    fn report(&self, problem: Problem) {
+    fn report(&self, problem: Problem, proxy: IpAddr) {
+        let (events, header) = (&self.events, self.trust.header());
+        let is_first = |reported: &AtomicBool| !reported.swap(true, Ordering::Relaxed);
         match problem {
-            Problem::Missing => {
-                if !self.events.reported_missing.swap(true, Ordering::Relaxed) {
-                    telemetry::missing_client_address(&self.trust.header());
-                }
+            Problem::Missing if is_first(&events.reported_missing) => {
+                telemetry::missing_client_address(proxy, header);
             }
+            Problem::AllTrusted if is_first(&events.reported_all_trusted) => {
+                telemetry::only_trusted_addresses(proxy, header);
+            }
+            Problem::Missing | Problem::AllTrusted => {}
             Problem::Invalid(_) => {
-                telemetry::invalid_client_address(
-                    &self.events.invalid,
-                    &self.trust.header(),
-                    &problem,
-                );
+                telemetry::invalid_client_address(&events.invalid, proxy, header, &problem);
             }
         }
     }

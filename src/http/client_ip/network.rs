@@ -69,7 +69,7 @@ impl ClientNetwork {
 
     /// The number of bits that identify the client.
     #[must_use]
-    pub const fn prefix(&self) -> u8 {
+    pub const fn prefix_len(&self) -> u8 {
         self.prefix
     }
 }

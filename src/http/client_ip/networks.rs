@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ const MAPPED_PREFIX: u8 = 96;
 
 /// A set of networks that can be replaced while the service runs.
 ///
-/// A clone is a handle on the same set. An array, a slice or a vector of strings converts into a set.
+/// A clone is a handle on the same set. The default is empty. A string, and an array, a slice or a
+/// vector of strings convert into a set with `TryFrom`.
 /// A network is written as `10.0.0.0/8` or `fd00::/8`, and a single address as `10.0.0.1`. A network
 /// of IPv4-mapped addresses (`::ffff:10.0.0.0/104`) is the IPv4 network.
 ///
@@ -39,7 +41,7 @@ pub struct Networks {
 
 /// Disjoint networks, in ascending order.
 #[derive(Clone, Default)]
-struct Set {
+pub(super) struct Set {
     v4: Vec<Ipv4Net>,
     v6: Vec<Ipv6Net>,
 }
@@ -60,12 +62,12 @@ impl Networks {
     /// Reads a set from a file with one network a line. Empty lines and text after a `#` are ignored.
     ///
     /// Vendors publish such lists, for example `https://www.cloudflare.com/ips-v4`. The crate contains
-    /// none, because they change. To follow a change, read the file again and
-    /// [replace](Self::replace) the set.
+    /// none, because they change. To follow a change, write a new file, rename it over the old one, read
+    /// it again, and [replace](Self::replace) the set.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or has an invalid line.
+    /// Returns an error if the file cannot be read, has an invalid line, or has no networks.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -83,7 +85,16 @@ impl Networks {
                 })
             })
             .collect();
-        Self::of(networks?)
+        let networks = networks?;
+        if networks.is_empty() {
+            // So is a file that is being written, or whose download failed.
+            return Err(ConfigError::new(format!(
+                "`{}` has no networks; write one to a line, or use `Networks::default()` for none",
+                path.display()
+            )));
+        }
+        Self::of(networks)
+            .map_err(|error| ConfigError::new(format!("`{}`: {error}", path.display())))
     }
 
     fn of(networks: Vec<IpNet>) -> Result<Self, ConfigError> {
@@ -97,18 +108,21 @@ impl Networks {
         let (mut v4, mut v6) = (Ipv4Net::aggregate(&v4), Ipv6Net::aggregate(&v6));
         v4.sort_unstable();
         v6.sort_unstable();
-        let mut prefixes =
-            v4.iter().map(Ipv4Net::prefix_len).chain(v6.iter().map(Ipv6Net::prefix_len));
-        if prefixes.any(|prefix| prefix == 0) {
-            return Err(ConfigError::new(
-                "the networks contain every address of their kind, together; name the networks of \
-                 your proxies or clients",
-            ));
+        for (has_all, kind) in [
+            (v4.iter().any(|network| network.prefix_len() == 0), "IPv4"),
+            (v6.iter().any(|network| network.prefix_len() == 0), "IPv6"),
+        ] {
+            if has_all {
+                return Err(ConfigError::new(format!(
+                    "the networks contain every {kind} address, and so every client; use smaller ones"
+                )));
+            }
         }
         Ok(Self { set: Arc::new(ArcSwap::from_pointee(Set { v4, v6 })) })
     }
 
-    /// Replaces the networks, in this handle and in all its clones.
+    /// Replaces the networks, in this handle and in all its clones. Each request is judged by the
+    /// networks at its start. Another handle is copied, not followed.
     ///
     /// # Errors
     ///
@@ -125,15 +139,32 @@ impl Networks {
     /// notation.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let set = self.set.load();
+        self.current().contains(address)
+    }
+
+    /// Whether there are no networks.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let set = self.current();
+        set.v4.is_empty() && set.v6.is_empty()
+    }
+
+    /// The networks as they are now, for all questions of one request.
+    pub(super) fn current(&self) -> impl Deref<Target = Arc<Set>> {
+        self.set.load()
+    }
+}
+
+impl Set {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => {
-                let place = set.v4.partition_point(|network| network.broadcast() < address);
-                set.v4.get(place).is_some_and(|network| network.contains(&address))
+                let place = self.v4.partition_point(|network| network.broadcast() < address);
+                self.v4.get(place).is_some_and(|network| network.contains(&address))
             }
             IpAddr::V6(address) => {
-                let place = set.v6.partition_point(|network| network.broadcast() < address);
-                set.v6.get(place).is_some_and(|network| network.contains(&address))
+                let place = self.v6.partition_point(|network| network.broadcast() < address);
+                self.v6.get(place).is_some_and(|network| network.contains(&address))
             }
         }
     }
@@ -193,6 +224,31 @@ impl<N: AsRef<str>> TryFrom<&[N]> for Networks {
     }
 }
 
+impl<N: AsRef<str>, const LENGTH: usize> TryFrom<&[N; LENGTH]> for Networks {
+    type Error = ConfigError;
+
+    fn try_from(networks: &[N; LENGTH]) -> Result<Self, ConfigError> {
+        Self::new(networks)
+    }
+}
+
+/// One network.
+impl TryFrom<&str> for Networks {
+    type Error = ConfigError;
+
+    fn try_from(network: &str) -> Result<Self, ConfigError> {
+        Self::new([network])
+    }
+}
+
+impl<N: AsRef<str>> TryFrom<&Vec<N>> for Networks {
+    type Error = ConfigError;
+
+    fn try_from(networks: &Vec<N>) -> Result<Self, ConfigError> {
+        Self::new(networks)
+    }
+}
+
 impl<N: AsRef<str>> TryFrom<Vec<N>> for Networks {
     type Error = ConfigError;
 
@@ -203,7 +259,7 @@ impl<N: AsRef<str>> TryFrom<Vec<N>> for Networks {
 
 impl fmt::Debug for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = self.set.load();
+        let set = self.current();
         f.debug_list().entries(&set.v4).entries(&set.v6).finish()
     }
 }

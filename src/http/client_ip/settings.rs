@@ -7,8 +7,8 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::chain::{Chain, MAX_ENTRIES};
-use super::trust::{Source, Trust};
-use super::{ClientIp, Networks, OnInvalidAddress, Prefixes};
+use super::trust::{Single, Source, Trust};
+use super::{ClientIp, Networks, OnUnknownClient, Prefixes};
 use crate::nouns::ConfigError;
 
 impl ClientIp {
@@ -48,7 +48,7 @@ impl ClientIp {
             return Err(ConfigError::new(format!("`hops` is {hops}; use 1 to {MOST}")));
         }
         let client = Self::new(Trust::Hops(hops, Chain::XForwardedFor));
-        Ok(client.on_missing(OnInvalidAddress::Reject))
+        Ok(client.on_missing(OnUnknownClient::Reject))
     }
 
     /// Without a proxy: the peer is the client, and headers are ignored.
@@ -63,8 +63,8 @@ impl ClientIp {
         Self {
             trust,
             prefixes: Prefixes::DEFAULT,
-            on_missing: OnInvalidAddress::UsePeer,
-            on_invalid: OnInvalidAddress::Reject,
+            on_missing: OnUnknownClient::UsePeer,
+            on_invalid: OnUnknownClient::Reject,
             peer_from: None,
             events: Arc::default(),
         }
@@ -99,14 +99,14 @@ impl ClientIp {
                 name.escape_debug()
             ))
         })?;
-        if [Chain::XForwardedFor, Chain::Forwarded].iter().any(|chain| chain.header() == name) {
+        if [Chain::XForwardedFor, Chain::Forwarded].iter().any(|chain| *chain.header() == name) {
             return Err(ConfigError::new(format!(
                 "`{name}` is a list of addresses, of which clients can send the first; use \
                  `ClientIp::behind` without `header`, or with `forwarded`"
             )));
         }
         match &mut self.trust {
-            Trust::Networks(_, source) => *source = Source::Single(name),
+            Trust::Networks(_, source) => *source = Source::Single(Single::new(name)),
             Trust::Hops(..) => {
                 return Err(ConfigError::new(format!(
                     "`{name}` has one address, and hops count the addresses of a list; name the \
@@ -145,7 +145,7 @@ impl ClientIp {
     /// A proxy sends no header with its own requests, such as health checks. Some proxies also remove
     /// the header if the client lists it in `Connection`.
     #[must_use]
-    pub fn on_missing(mut self, outcome: OnInvalidAddress) -> Self {
+    pub fn on_missing(mut self, outcome: OnUnknownClient) -> Self {
         self.on_missing = outcome;
         self
     }
@@ -153,7 +153,7 @@ impl ClientIp {
     /// Sets the outcome if the entry that names the client is not an address, or the header is too
     /// long. Default: the request is rejected, and an event says why.
     #[must_use]
-    pub fn on_invalid(mut self, outcome: OnInvalidAddress) -> Self {
+    pub fn on_invalid(mut self, outcome: OnUnknownClient) -> Self {
         self.on_invalid = outcome;
         self
     }

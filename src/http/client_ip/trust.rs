@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::address;
 use super::chain::{Chain, Invalid};
-use super::networks::Networks;
+use super::networks::{Networks, Set};
 
 #[derive(Clone, Debug)]
 pub(super) enum Trust {
@@ -21,23 +21,31 @@ pub(super) enum Trust {
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Chain(Chain),
-    /// A header with one address.
-    Single(HeaderName),
+    Single(Single),
 }
 
-/// Why the header of a trusted proxy names no client.
+/// A header with one address.
+#[derive(Clone, Debug)]
+pub(super) struct Single {
+    name: HeaderName,
+    parse: fn(&[u8]) -> Option<IpAddr>,
+}
+
+/// Why a trusted proxy names no client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     /// There is no header, or it has fewer addresses than hops.
     Missing,
+    /// All addresses are those of trusted proxies.
+    AllTrusted,
     Invalid(&'static str),
 }
 
 impl Trust {
     /// The header that is read.
-    pub(super) fn header(&self) -> HeaderName {
+    pub(super) const fn header(&self) -> &HeaderName {
         match self {
-            Self::Networks(_, Source::Single(name)) => name.clone(),
+            Self::Networks(_, Source::Single(single)) => &single.name,
             Self::Networks(_, Source::Chain(chain)) | Self::Hops(_, chain) => chain.header(),
         }
     }
@@ -45,36 +53,22 @@ impl Trust {
 
 impl Source {
     /// The client that a trusted peer names.
-    pub(super) fn client(
-        &self,
-        headers: &HeaderMap,
-        trusted: &Networks,
-        peer: IpAddr,
-    ) -> Result<IpAddr, Problem> {
+    pub(super) fn client(&self, headers: &HeaderMap, trusted: &Set) -> Result<IpAddr, Problem> {
         match self {
-            Self::Chain(chain) => nearest_untrusted(*chain, headers, trusted, peer),
-            Self::Single(name) => single(name, headers),
+            Self::Chain(chain) => nearest_untrusted(*chain, headers, trusted),
+            Self::Single(single) => single.client(headers),
         }
     }
 }
 
-/// The newest address outside of the trusted networks. If all are inside, it is the peer.
-fn nearest_untrusted(
-    chain: Chain,
-    headers: &HeaderMap,
-    trusted: &Networks,
-    peer: IpAddr,
-) -> Result<IpAddr, Problem> {
-    let mut is_empty = true;
+/// The newest address outside of the trusted networks.
+fn nearest_untrusted(chain: Chain, headers: &HeaderMap, trusted: &Set) -> Result<IpAddr, Problem> {
+    let mut problem = Problem::Missing;
     let found = chain.find(headers, |entry| {
-        is_empty = false;
+        problem = Problem::AllTrusted;
         entry.map_or(true, |address| !trusted.contains(address)).then_some(entry)
     });
-    match found {
-        Some(entry) => Ok(entry?),
-        None if is_empty => Err(Problem::Missing),
-        None => Ok(peer),
-    }
+    Ok(found.ok_or(problem)??)
 }
 
 /// The n-th address, counted from the newest.
@@ -82,29 +76,37 @@ pub(super) fn nth(chain: Chain, headers: &HeaderMap, hops: usize) -> Result<IpAd
     let mut newer = 0_usize;
     let found = chain.find(headers, |entry| {
         newer = newer.saturating_add(1);
-        (newer == hops || entry == Err(Invalid::TooLong)).then_some(entry)
+        let is_countable = entry.map_or_else(Invalid::is_one_entry, |_| true);
+        (newer == hops || !is_countable).then_some(entry)
     });
     Ok(found.ok_or(Problem::Missing)??)
 }
 
-fn single(name: &HeaderName, headers: &HeaderMap) -> Result<IpAddr, Problem> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next().ok_or(Problem::Missing)?;
-    if values.next().is_some() {
-        return Err(Problem::Invalid("the header is sent more than once"));
+impl Single {
+    pub(super) fn new(name: HeaderName) -> Self {
+        let parse = match name.as_str() {
+            "cloudfront-viewer-address" => address::parse_with_port,
+            _ => address::parse,
+        };
+        Self { name, parse }
     }
-    let value = address::trim(value.as_bytes());
-    let address = match name.as_str() {
-        "cloudfront-viewer-address" => address::parse_with_port(value),
-        _ => address::parse(value),
-    };
-    address.ok_or(Invalid::NotAnAddress.into())
+
+    fn client(&self, headers: &HeaderMap) -> Result<IpAddr, Problem> {
+        let mut values = headers.get_all(&self.name).iter();
+        let value = values.next().ok_or(Problem::Missing)?;
+        if values.next().is_some() {
+            return Err(Problem::Invalid("the header is sent more than once"));
+        }
+        let address = (self.parse)(address::trim(value.as_bytes()));
+        address.ok_or(Invalid::NotAnAddress.into())
+    }
 }
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(match invalid {
             Invalid::NotAnAddress => "the entry is not an address",
+            Invalid::Malformed => "the line is malformed",
             Invalid::TooLong => "the header is too long",
         })
     }
@@ -114,6 +116,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "the header is missing, or has too few addresses",
+            Self::AllTrusted => "all addresses are trusted",
             Self::Invalid(reason) => reason,
         })
     }
