@@ -45,7 +45,7 @@ pub mod decision {
 /// | extractor | key |
 /// |---|---|
 /// | `Extension` | a value in the request's extensions, such as a user id |
-/// | `ClientIp` | the client's address, behind proxies that are trusted by name |
+/// | `ClientIp` | the client's address, behind trusted proxies |
 /// | `PeerIp` | the peer's address, without proxies |
 /// | `Header` | a header that a gateway sets |
 /// | `Route` | method and path template of the matched route (feature `axum`) |

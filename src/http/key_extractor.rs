@@ -18,6 +18,9 @@ use crate::nouns::Key;
 /// request gets a fresh budget each time. Use the authenticated user or the peer's address. For
 /// paths, use the matched route (`Route`) and never the request's path.
 ///
+/// Normalize a name as your login does, for example to lower case. Otherwise each spelling has a fresh
+/// budget.
+///
 /// Two extractors under one limit share the budget of equal values: user `42` and a header of `42`
 /// have one key. [`or`](Self::or) keeps the keys of its two extractors apart.
 ///
@@ -129,8 +132,8 @@ impl MissingKey {
     }
 
     /// Rejects the request even under
-    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit). For a key that the client
-    /// could have made unknown: it must not buy a request without a limit.
+    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit). Use it if a client can cause
+    /// this error: otherwise, the client would not be limited.
     #[must_use]
     pub fn never_skipped(mut self) -> Self {
         self.is_skippable = false;

@@ -164,16 +164,16 @@ impl RateLimitLayer {
         self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))
     }
 
-    /// Adds a predicate for requests that are not limited, such as health checks. Default: CORS
-    /// preflight requests only.
+    /// Adds a predicate for requests that are not limited, such as health checks. A request is skipped if
+    /// one of them matches. Default: CORS preflight requests only.
     #[must_use]
     pub fn skip(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
     }
 
     /// Adds a predicate for requests that are answered with 403, such as those from
-    /// [blocked networks](crate::key::ClientIp::is_in). They consume nothing, and the store is not asked.
-    /// A request that a `skip` predicate matches, too, is forbidden. Default: none.
+    /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store is not
+    /// asked. A request that a `skip` predicate matches, too, is forbidden. Default: none.
     #[must_use]
     pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))

@@ -37,6 +37,9 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 /// # }
 /// ```
 ///
+/// In a test without a socket, put a [`SocketAddr`] into the request's extensions, or add axum's
+/// `MockConnectInfo` as the outermost layer.
+///
 /// With tonic 0.14 and the feature `tonic`, the address comes from tonic's server, with or without
 /// TLS. With other servers, put the peer's [`SocketAddr`] into the request's extensions.
 #[derive(Clone, Copy, Debug)]

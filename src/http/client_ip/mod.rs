@@ -1,4 +1,4 @@
-//! The client's address, behind proxies that are trusted by name.
+//! The client's address, behind trusted proxies.
 //!
 //! The core is pure: from the peer's address and the request's headers to an address, or to the
 //! reason why there is none.
@@ -28,16 +28,17 @@ use super::{KeyExtractor, MissingKey};
 use crate::nouns::{ConfigError, Key};
 use crate::telemetry::{self, Throttle};
 
-/// A key extractor for the client's address, behind proxies that are trusted by name.
+/// A key extractor for the client's address behind trusted proxies.
 ///
-/// A client can send any forwarding header. So a header counts only where a proxy wrote it:
+/// A client can send any forwarding header. So a header counts only where a proxy wrote it. With
+/// [`behind`](Self::behind):
 ///
 /// 1. A peer outside of the trusted networks is the client. Its headers are ignored.
 /// 2. `X-Forwarded-For` is read from right to left, because each proxy appends the address of its own
 ///    peer. All lines of the header are one list. Empty entries are skipped.
-/// 3. The first address outside of the trusted networks is the client. What is to the left of it is
-///    whatever the client sent, and is not read.
-/// 4. If all addresses are trusted, or there is no header, the peer is the client.
+/// 3. The first address outside of the trusted networks is the client. Entries to the left of it come
+///    from the client, and are not read.
+/// 4. If all addresses are trusted, or there is no header, the request counts for the peer.
 /// 5. An entry that is not an address (garbage, `unknown`, an obfuscated identifier) ends the walk.
 ///    The request is [rejected](Self::on_invalid).
 ///
@@ -47,45 +48,33 @@ use crate::telemetry::{self, Throttle};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = RateLimiter::in_memory();
-/// let client = ClientIp::behind(["10.0.0.0/8", "fd00::/8"])?;
+/// let client = ClientIp::behind(["10.0.1.0/24", "fd00:1::/64"])?;
 /// let layer = RateLimitLayer::token_bucket(&limiter, "search", Quota::per_minute(100)).key(client)?;
 /// # let _ = layer;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// The peer's address comes from the server, as for [`PeerIp`](crate::key::PeerIp).
+/// The [guide](crate::guide::behind_a_proxy) has the settings for each proxy and platform. The peer's
+/// address comes from the server, as for [`PeerIp`](crate::key::PeerIp).
 ///
 /// # One client, one key
 ///
 /// An IPv6 client is counted by the first 64 bits of its address, because it usually has all
 /// addresses of a /64: see [`ipv6_prefix`](Self::ipv6_prefix). An IPv4-mapped address
 /// (`::ffff:192.0.2.1`) is the IPv4 address. Ports and zones (`%eth0`) are ignored. So an address has
-/// one key in all its spellings.
-///
-/// # Which proxies
-///
-/// | in front of the service | use |
-/// |---|---|
-/// | nginx, HAProxy, Envoy, AWS ALB | [`behind`](Self::behind), or [`nginx`](Self::nginx), [`haproxy`](Self::haproxy), [`envoy`](Self::envoy), [`aws_alb`](Self::aws_alb) |
-/// | a Kubernetes ingress | [`kubernetes_ingress`](Self::kubernetes_ingress) |
-/// | Cloudflare | [`cloudflare`](Self::cloudflare) |
-/// | CloudFront | [`cloudfront`](Self::cloudfront) |
-/// | Fly.io | [`fly`](Self::fly) |
-/// | proxies whose addresses change, or a Unix socket | [`behind_hops`](Self::behind_hops) |
-/// | a load balancer that speaks the PROXY protocol | [`direct`](Self::direct) with [`peer_from`](Self::peer_from) |
-/// | nothing | [`PeerIp`](crate::key::PeerIp) |
-///
-/// With several proxies in a row, trust all of them: `behind` with Cloudflare's networks and your own
-/// finds the client behind both.
+/// one key in all its spellings. Clients behind a translator from IPv4 to IPv6 (NAT64) share its
+/// network.
 ///
 /// # Differences from other crates
 ///
 /// `client-ip` and `axum-client-ip` take the rightmost address of a header that the operator chooses.
 /// That is right behind exactly one proxy, and if no client can reach the service without it.
 /// `ClientIp` also verifies that the peer is a trusted proxy, walks through any number of proxies,
-/// accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. tower_governor's
-/// `SmartIpKeyExtractor` takes the leftmost address, which the client chooses.
+/// accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. nginx's
+/// `real_ip_recursive` takes the leftmost address if all are trusted; `ClientIp` takes the peer, because
+/// a host in a trusted network could write any. tower_governor's `SmartIpKeyExtractor` takes the leftmost
+/// address, which the client chooses.
 #[derive(Clone)]
 pub struct ClientIp {
     trust: Trust,

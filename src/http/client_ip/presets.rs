@@ -14,7 +14,7 @@ impl ClientIp {
     ///
     /// # Errors
     ///
-    /// Returns an error if a network is invalid. So do all presets.
+    /// Returns an error if a network is invalid.
     pub fn nginx(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -23,8 +23,12 @@ impl ClientIp {
 
     /// Behind HAProxy with `option forwardfor`, which adds a line of `X-Forwarded-For` at the end.
     ///
-    /// With `option forwarded`, add [`forwarded`](Self::forwarded). Do not use `forwardfor if-none`:
-    /// it keeps a header that the client sent.
+    /// With `option forwarded` (HAProxy 2.8 and later), add [`forwarded`](Self::forwarded). Do not use
+    /// `forwardfor if-none`: it keeps a header that the client sent.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn haproxy(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -33,6 +37,10 @@ impl ClientIp {
 
     /// Behind Envoy with `use_remote_address: true`, which appends the address of its peer to
     /// `X-Forwarded-For`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn envoy(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -40,10 +48,17 @@ impl ClientIp {
     }
 
     /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. The networks are those of the
-    /// ingress controller's pods.
+    /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all pods,
+    /// every pod can choose its address: restrict who can reach the service with a network policy.
     ///
     /// The ingress sees clients only if its own service keeps their addresses: with
-    /// `externalTrafficPolicy: Local`, or with the PROXY protocol from the load balancer.
+    /// `externalTrafficPolicy: Local`, or with the PROXY protocol from the load balancer. In
+    /// ingress-nginx, leave `use-forwarded-headers` off, or set `proxy-real-ip-cidr` to the load
+    /// balancer: by default it believes every client then.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn kubernetes_ingress(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -54,6 +69,10 @@ impl ClientIp {
     /// load balancer's subnets. Client ports in the header are accepted.
     ///
     /// In the mode `preserve`, the load balancer does not write the header, and clients choose it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn aws_alb(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -63,8 +82,12 @@ impl ClientIp {
     /// Behind CloudFront: `CloudFront-Viewer-Address`, if the origin request policy adds it. The
     /// networks are CloudFront's, which AWS publishes as `CLOUDFRONT_ORIGIN_FACING`.
     ///
-    /// With a load balancer between CloudFront and the service, use [`behind`](Self::behind) with the
-    /// networks of both.
+    /// All customers of CloudFront share these networks. Accept only your own distribution, by a secret
+    /// header that it adds and your service verifies.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn cloudfront(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -72,11 +95,17 @@ impl ClientIp {
     }
 
     /// Behind Cloudflare: `CF-Connecting-IP`, which Cloudflare overwrites. The networks are
-    /// Cloudflare's, which it publishes at `https://www.cloudflare.com/ips/`.
+    /// Cloudflare's, which it publishes at `https://www.cloudflare.com/ips/`: two lists, for IPv4 and for
+    /// IPv6.
     ///
-    /// With a proxy of your own between Cloudflare and the service, use [`behind`](Self::behind) with
-    /// the networks of both. `CF-Connecting-IP` would count for a client that reaches your proxy
-    /// without Cloudflare.
+    /// All customers of Cloudflare share these networks. Accept only your own zone, by Authenticated
+    /// Origin Pulls or a tunnel. Do not use `X-Forwarded-For` here: another customer's Worker can send
+    /// any. With a proxy of your own between Cloudflare and the service, let that proxy take the client
+    /// from `CF-Connecting-IP`, if the request comes from Cloudflare, and send it as `X-Real-IP`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn cloudflare(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -84,9 +113,15 @@ impl ClientIp {
     }
 
     /// Behind Fly.io's proxy: `Fly-Client-IP`. The networks are those from which the proxy connects.
+    /// Fly.io publishes no list: log the peer's address of a few requests. It is private.
     ///
     /// With another proxy before Fly.io's, `Fly-Client-IP` is the address of that proxy. Use
-    /// [`behind`](Self::behind) with the networks of both.
+    /// [`behind`](Self::behind) with the networks of both, and with the addresses that Fly.io assigned to
+    /// your app (`fly ips list`): Fly.io appends them to `X-Forwarded-For`, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a network is invalid.
     pub fn fly(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {

@@ -14,9 +14,10 @@ use crate::nouns::ConfigError;
 impl ClientIp {
     /// Behind proxies in these networks, which append to `X-Forwarded-For`.
     ///
-    /// Trust the addresses from which your proxies connect, and no network in which clients are. In a
-    /// trusted network, a client can name itself anything. The networks can be
-    /// [replaced](Networks::replace) while the service runs. Without networks, no peer is trusted.
+    /// Trust the addresses from which your proxies connect, and no network in which clients are: a client
+    /// in a trusted network can choose its address. The proxies must write the header themselves: see the
+    /// [guide](crate::guide::behind_a_proxy). The networks can be [replaced](Networks::replace) while the
+    /// service runs. Without networks, no peer is trusted.
     ///
     /// # Errors
     ///
@@ -33,8 +34,8 @@ impl ClientIp {
     ///
     /// **Every request must come through all these proxies.** A client that reaches the service with
     /// fewer hops chooses its own address. If you know the addresses of the proxies, use
-    /// [`behind`](Self::behind). This is Envoy's `xff_num_trusted_hops` with `use_remote_address`, and
-    /// one more than it without.
+    /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and `xff_num_trusted_hops`,
+    /// count that Envoy, too: one more than its hops.
     ///
     /// A request with fewer addresses has no key, unless [`on_missing`](Self::on_missing) is set.
     ///
@@ -53,7 +54,8 @@ impl ClientIp {
 
     /// Without a proxy: the peer is the client, and headers are ignored.
     ///
-    /// This is [`PeerIp`](crate::key::PeerIp) with settings.
+    /// This is [`PeerIp`](crate::key::PeerIp) with settings. [`forwarded`](Self::forwarded) and
+    /// [`header`](Self::header) have no effect: no peer is trusted.
     #[must_use]
     pub fn direct() -> Self {
         Self::new(Trust::Networks(Networks::default(), Source::Chain(Chain::XForwardedFor)))
@@ -70,7 +72,7 @@ impl ClientIp {
         }
     }
 
-    /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For`: the `for` parameters of its
+    /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For` or another header: the `for` parameters of its
     /// elements, by the same rules. An element without one is invalid, and so is a line that does not
     /// follow the grammar.
     #[must_use]
