@@ -73,8 +73,8 @@ pub mod key {
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason,
-        Rejection, ResetFormat, ResponseBody, ResponseFuture, UnkeyedLayer,
+        IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer, RateLimitLayerBuilder,
+        Reason, Rejection, ReportOn, ResetFormat, ResponseBody, ResponseFuture, UnkeyedLayer,
     };
 }
 

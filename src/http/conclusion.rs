@@ -1,9 +1,9 @@
 //! From the store's answer to what happens to the request.
 
 use http::request::Parts;
-use http::{Extensions, Response};
+use http::{Extensions, Request, Response};
 
-use super::headers::{self, BudgetHeaders};
+use super::headers::{Fields, Partition};
 use super::settings::Settings;
 use super::{OnStoreFailure, Reason, ResponseBody};
 use crate::nouns::{Decision, Error, Source};
@@ -28,11 +28,7 @@ pub(super) enum Rejected<'a> {
 }
 
 /// The budget that the response to an allowed request reports.
-pub(super) struct Report {
-    headers: BudgetHeaders,
-    /// For the response's extensions, if the layer is configured so.
-    decision: Option<Box<Decision>>,
-}
+pub(super) struct Report(Fields);
 
 impl Settings {
     #[inline]
@@ -84,43 +80,48 @@ impl Settings {
     pub(super) fn reject<B>(
         &self,
         rejected: Rejected<'_>,
+        partitions: &[Partition],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let decision = match rejected {
             Rejected::Denied(decision) => decision,
             Rejected::Undecided(reason) => return self.responder.without_decision(reason, request),
         };
-        let budget = BudgetHeaders::new(decision, self.reset_format);
-        let write_headers = |decision: &Decision, map: &mut http::HeaderMap| {
-            budget.write(map);
-            headers::write_retry_after(decision, map);
-        };
-        self.responder.denied(decision, write_headers, request)
+        let retry_after = self.headers.retry_after(decision);
+        self.responder.denied(decision, retry_after, request, |headers| {
+            self.headers.write_denial(decision, partitions, retry_after, headers);
+        })
     }
 
     /// The report for the response to an allowed request. The decision goes into the request's
     /// extensions, if the layer is configured so.
     #[inline]
-    pub(super) fn report(&self, decision: &Decision, request: &mut Extensions) -> Report {
-        let headers = BudgetHeaders::new(decision, self.reset_format);
-        let decision = self.inserts_decision.then(|| {
-            insert_if_tighter(request, decision);
-            Box::new(decision.clone())
-        });
-        Report { headers, decision }
+    pub(super) fn report<B>(
+        &self,
+        decision: &Decision,
+        partitions: &[Partition],
+        request: &mut Request<B>,
+    ) -> Report {
+        let mut fields = self.headers.of_allowed(decision, partitions, request.method());
+        if self.inserts_decision {
+            insert_if_tighter(request.extensions_mut(), decision);
+            fields.keep(decision.clone());
+        }
+        Report(fields)
     }
 }
 
 impl Report {
-    pub(super) fn write<B>(self, response: &mut Response<B>) {
+    pub(super) fn write<B>(mut self, response: &mut Response<B>) {
         let denied_inside =
             response.extensions().get::<Decision>().is_some_and(|inner| !inner.allowed());
         if denied_inside {
             // A layer closer to the handler says when to try again.
             return;
         }
-        self.headers.write_if_tighter(response.headers_mut());
-        if let Some(decision) = &self.decision {
+        let decision = self.0.take_decision();
+        self.0.write(response.status(), response.headers_mut());
+        if let Some(decision) = &decision {
             insert_if_tighter(response.extensions_mut(), decision);
         }
     }

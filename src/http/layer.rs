@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -10,8 +11,8 @@ use tower_layer::Layer;
 
 use super::settings::Settings;
 use super::{
-    OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayerBuilder, Rejection, ResetFormat,
-    UnkeyedLayer,
+    IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayerBuilder, Rejection, ReportOn,
+    ResetFormat, UnkeyedLayer,
 };
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Limit, Quota};
@@ -45,7 +46,8 @@ use crate::nouns::{ConfigError, Limit, Quota};
 ///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
-///    and a line of text. A request whose [cost](Self::cost) is above the capacity is answered with
+///    `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above the
+///    capacity is answered with
 ///    422 and no `Retry-After`: no wait helps. [`respond_with`](Self::respond_with) changes these
 ///    and all other responses of the layer.
 /// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
@@ -53,7 +55,10 @@ use crate::nouns::{ConfigError, Limit, Quota};
 ///    service again afterwards. A decision that needs no wait uses the service that is ready.
 ///    Dropping the response future cancels the wait.
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
-///    [`X-RateLimit-Reset`](Self::reset_format). The response to a denied request has the
+///    [`X-RateLimit-Reset`](Self::reset_format), and the [`RateLimit` fields](Self::ietf_headers) if
+///    they are set. [`report_on`](Self::report_on) restricts that. Fields of the inner service stay
+///    where they are stricter, and lists are added to. A response with status 304 or 101, and the
+///    response to a `CONNECT`, has none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
 ///    see [`insert_decision`](Self::insert_decision).
 /// 7. When the store is unavailable, the request is forwarded without rate limit headers, unless
@@ -258,7 +263,76 @@ impl RateLimitLayer {
     /// Sets the format of `X-RateLimit-Reset`. Default: seconds since the Unix epoch.
     #[must_use]
     pub fn reset_format(self, format: ResetFormat) -> Self {
-        self.with(|settings| settings.reset_format = format)
+        self.with(|settings| settings.headers.reset_format = format)
+    }
+
+    /// Sets the responses that report budgets. Default: all. This does not change `Retry-After`, which
+    /// every denial has.
+    #[must_use]
+    pub fn report_on(self, responses: ReportOn) -> Self {
+        self.with(|settings| settings.headers.report_on = responses)
+    }
+
+    /// Sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft), too. They are
+    /// not a standard yet, so choose the revision that your clients read.
+    ///
+    /// `RateLimit-Policy` has every limit of the layer: its capacity, and the seconds in which it is
+    /// replenished, if that is a second or more. `RateLimit` has what is left of it, and the seconds
+    /// until it is full again, or in a denial until the request is allowed. Where a revision reports one
+    /// limit only, it is the deciding one.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use tollgate::layer::IetfDraft;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// // RateLimit-Policy: "api";q=100;w=60
+    /// // RateLimit: "api";r=99;t=1
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
+    ///     .key(PeerIp)?
+    ///     .ietf_headers(IetfDraft::Draft11);
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ietf_headers(self, draft: IetfDraft) -> Self {
+        self.with(|settings| settings.headers.ietf = Some(draft))
+    }
+
+    /// Adds a partition key to the fields of [`IetfDraft::Draft11`]: `pk`, which tells a client which of
+    /// its budgets a response reports. It is the first 16 bytes of the HMAC-SHA256, under `secret`, of
+    /// the limit's name, a zero byte and the key. So it does not disclose the key. All replicas need the
+    /// same secret.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the secret has fewer than 16 bytes.
+    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        Arc::make_mut(&mut self.settings).headers.set_partition_secret(secret.as_ref())?;
+        Ok(self)
+    }
+
+    /// Sends no `X-RateLimit-*`.
+    #[must_use]
+    pub fn without_x_ratelimit(self) -> Self {
+        self.with(|settings| settings.headers.sends_x_ratelimit = false)
+    }
+
+    /// Sends `X-RateLimit-Reset-After`, too: the seconds until the budget is full again, with three
+    /// decimals.
+    #[must_use]
+    pub fn reset_after_header(self) -> Self {
+        self.with(|settings| settings.headers.sends_reset_after = true)
+    }
+
+    /// Adds up to so many whole seconds to `Retry-After`, at random, so that clients do not all return
+    /// at once. Default: 0. It is never earlier than without.
+    #[must_use]
+    pub fn retry_after_jitter(self, most: Duration) -> Self {
+        self.with(|settings| settings.headers.set_jitter(most))
     }
 
     /// Puts the [`Decision`](crate::Decision) of an allowed request into the request's extensions,

@@ -25,7 +25,7 @@ pub use client_ip::{ClientIp, ClientNetwork, Networks, OnUnknownClient};
 pub use extract::Route;
 pub use extract::{Extension, Global, Header};
 pub use future::ResponseFuture;
-pub use headers::ResetFormat;
+pub use headers::{IetfDraft, ReportOn, ResetFormat};
 pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;
 pub use peer::PeerIp;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-use super::headers::{retry_after_seconds, set};
+use super::headers::set;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
 
@@ -52,11 +52,17 @@ pub enum Reason {
 pub struct Rejection<'a> {
     reason: Reason,
     decision: Option<&'a Decision>,
+    /// In seconds.
+    retry_after: Option<u64>,
     missing_key: Option<(&'a Limit, &'a MissingKey)>,
     request: &'a Parts,
 }
 
 impl<'a> Rejection<'a> {
+    const fn of(reason: Reason, request: &'a Parts) -> Self {
+        Self { reason, decision: None, retry_after: None, missing_key: None, request }
+    }
+
     /// Why the request is rejected.
     #[must_use]
     pub const fn reason(&self) -> Reason {
@@ -77,6 +83,13 @@ impl<'a> Rejection<'a> {
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {
         self.decision
+    }
+
+    /// The seconds that `Retry-After` says, with its jitter. `None` if no wait helps, or if the store
+    /// did not decide.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<u64> {
+        self.retry_after
     }
 
     /// The key extractor's error, if there is no key.
@@ -103,7 +116,7 @@ impl<'a> Rejection<'a> {
             (_, Some(decision), _) => format!(
                 "rate limit `{}` exceeded: try again in {} s",
                 decision.limit().name(),
-                retry_after_seconds(decision).unwrap_or(1)
+                self.retry_after.unwrap_or(1)
             ),
             (_, None, Some((limit, missing))) => {
                 format!("no key for the rate limit `{}`: {missing}", limit.name())
@@ -137,8 +150,9 @@ impl Responder {
     pub(super) fn denied<B>(
         &self,
         decision: &Decision,
-        write_headers: impl FnOnce(&Decision, &mut HeaderMap),
+        retry_after: Option<u64>,
         request: &Parts,
+        write_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<ResponseBody<B>> {
         let (reason, status) = if decision.exceeds_capacity() {
             // To try again is no use.
@@ -146,8 +160,10 @@ impl Responder {
         } else {
             (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
         };
-        let rejection = Rejection { reason, decision: Some(decision), missing_key: None, request };
-        let mut response = self.respond(&rejection, status, |map| write_headers(decision, map));
+        let decided = Some(decision);
+        let rejection =
+            Rejection { reason, decision: decided, retry_after, missing_key: None, request };
+        let mut response = self.respond(&rejection, status, write_headers);
         response.extensions_mut().insert(decision.clone());
         response
     }
@@ -161,8 +177,7 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let missing_key = Some((limit, missing));
-        let rejection =
-            Rejection { reason: Reason::MissingKey, decision: None, missing_key, request };
+        let rejection = Rejection { missing_key, ..Rejection::of(Reason::MissingKey, request) };
         self.respond(&rejection, status, |_| {})
     }
 
@@ -172,7 +187,7 @@ impl Responder {
         reason: Reason,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let rejection = Rejection { reason, decision: None, missing_key: None, request };
+        let rejection = Rejection::of(reason, request);
         let status = match reason {
             Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,

@@ -43,6 +43,7 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (parts, body) = request.into_parts();
+        let partitions;
         let answer = match self.settings.policy.question(&parts) {
             Question::Unlimited => {
                 let request = Request::from_parts(parts, body);
@@ -58,13 +59,16 @@ where
                 let response = responder.missing_key(&limit, &missing, status, &parts);
                 return ResponseFuture::answered(response);
             }
-            Question::Group(group) => self.settings.limiter.apply(Op::Charge, group),
+            Question::Group(group) => {
+                partitions = self.settings.headers.partitions(&group);
+                self.settings.limiter.apply(Op::Charge, group)
+            }
         };
         let Some(decided) = answer.as_ready() else {
             let (request, settings) =
                 (Request::from_parts(parts, body), Arc::clone(&self.settings));
             let inner = self.release_inner();
-            let waiting = Waiting::for_decision(inner, request, answer, settings);
+            let waiting = Waiting::for_decision(inner, request, answer, partitions, settings);
             return ResponseFuture::waiting(waiting);
         };
         let decision = match self.settings.conclude(decided) {
@@ -75,12 +79,13 @@ where
             }
             Conclusion::Reject(rejected) => {
                 self.release_inner();
-                return ResponseFuture::answered(self.settings.reject(rejected, &parts));
+                let response = self.settings.reject(rejected, &partitions, &parts);
+                return ResponseFuture::answered(response);
             }
         };
         let mut request = Request::from_parts(parts, body);
         let delay = decision.delay();
-        let report = self.settings.report(decision, request.extensions_mut());
+        let report = self.settings.report(decision, &partitions, &mut request);
         if delay.is_zero() {
             return ResponseFuture::calling(self.inner.call(request), Some(report));
         }

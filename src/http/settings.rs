@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ResetFormat;
+use super::headers::HeaderSettings;
 use super::policy::Policy;
 use super::responder::Responder;
 use crate::limiter::RateLimiter;
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     pub(super) names: String,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) on_overload: OnStoreFailure,
-    pub(super) reset_format: ResetFormat,
+    pub(super) headers: HeaderSettings,
     pub(super) inserts_decision: bool,
     /// For requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
@@ -53,7 +53,7 @@ impl Settings {
             responder: Responder::default(),
             on_store_failure: OnStoreFailure::FailOpen,
             on_overload: OnStoreFailure::FailClosed,
-            reset_format: ResetFormat::EpochSeconds,
+            headers: HeaderSettings::default(),
             inserts_decision: false,
             events: Arc::default(),
         }

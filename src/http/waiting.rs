@@ -12,6 +12,7 @@ use tower_service::Service;
 
 use super::ResponseBody;
 use super::conclusion::{Conclusion, Report};
+use super::headers::Partition;
 use super::settings::Settings;
 use crate::store::Answer;
 
@@ -26,7 +27,7 @@ pub(super) struct Waiting<S, ReqBody> {
 
 enum Stage {
     /// For a decision.
-    Checking { answer: Answer, settings: Arc<Settings> },
+    Checking { answer: Answer, partitions: Vec<Partition>, settings: Arc<Settings> },
     /// For the delay of an allowed request.
     Delaying(Pin<Box<Sleep>>),
     /// For the inner service.
@@ -51,9 +52,10 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: Request<ReqBody>,
         answer: Answer,
+        partitions: Vec<Partition>,
         settings: Arc<Settings>,
     ) -> Self {
-        let stage = Stage::Checking { answer, settings };
+        let stage = Stage::Checking { answer, partitions, settings };
         Self { service, request: Some(request), report: None, stage }
     }
 
@@ -79,19 +81,19 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
-                Stage::Checking { answer, settings } => {
+                Stage::Checking { answer, partitions, settings } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
                     let Some(mut request) = self.request.take() else { return Poll::Pending };
                     let delay = match settings.conclude(&answer) {
                         Conclusion::Allow(decision) => {
                             let delay = decision.delay();
-                            self.report = Some(settings.report(decision, request.extensions_mut()));
+                            self.report = Some(settings.report(decision, partitions, &mut request));
                             delay
                         }
                         Conclusion::FailOpen => Duration::ZERO,
                         Conclusion::Reject(rejected) => {
                             let (parts, _) = request.into_parts();
-                            let response = settings.reject(rejected, &parts);
+                            let response = settings.reject(rejected, partitions, &parts);
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     };

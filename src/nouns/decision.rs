@@ -151,12 +151,6 @@ impl Decision {
         self.decided_at
     }
 
-    /// The time when the deciding limit's budget is full again, as [`decided_at`](Self::decided_at).
-    #[cfg(feature = "http")]
-    pub(crate) const fn resets_at(&self) -> Micros {
-        self.decided_at.saturating_add(self.deciding.outcome.reset_after)
-    }
-
     /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
     /// charged.
     ///

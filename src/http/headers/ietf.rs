@@ -1,0 +1,232 @@
+//! The `RateLimit` header fields of draft-ietf-httpapi-ratelimit-headers, by revision.
+//!
+//! | revision | fields |
+//! |---|---|
+//! | 6 | `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, `RateLimit-Policy: 100;w=60` |
+//! | 7 | `RateLimit: limit=100, remaining=50, reset=5`, `RateLimit-Policy: 100;w=60` |
+//! | 8 to 11 | `RateLimit: "api";r=50;t=5`, `RateLimit-Policy: "api";q=100;w=60` |
+
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use sfv::{DictSerializer, Integer, KeyRef, ListSerializer, ParameterSerializer, StringRef};
+use tokio::time::Instant;
+
+use super::super::number::number;
+use super::partition::Partition;
+use super::{seconds, set};
+use crate::nouns::{Decision, Limit, Verdict};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const BUDGET: HeaderName = HeaderName::from_static("ratelimit");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+
+/// A revision of the `RateLimit` header fields (draft-ietf-httpapi-ratelimit-headers). They are not a
+/// standard yet, and revisions do not understand each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IetfDraft {
+    /// Revision 6: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset` and `RateLimit-Policy`.
+    Draft6,
+    /// Revision 7: the dictionary `RateLimit`, and `RateLimit-Policy`.
+    Draft7,
+    /// Revisions 8 to 11: the lists `RateLimit` and `RateLimit-Policy`, with the names of the limits.
+    Draft11,
+}
+
+/// The fields of a decision.
+#[derive(Clone)]
+pub(super) struct Ietf {
+    draft: IetfDraft,
+    made_at: Instant,
+    deciding: Budget,
+    /// Of each limit of the layer.
+    budgets: Vec<Budget>,
+}
+
+#[derive(Clone)]
+struct Budget {
+    limit: Limit,
+    remaining: u64,
+    /// The time until more units are available. `None` if no wait helps.
+    reset: Option<Duration>,
+    partition: Option<Partition>,
+    /// Whether it is in `RateLimit`, too, and not only in `RateLimit-Policy`.
+    is_reported: bool,
+}
+
+impl Ietf {
+    /// The fields of a decision that was made just now. `retry_after` is what `Retry-After` says.
+    pub(super) fn new(
+        draft: IetfDraft,
+        decision: &Decision,
+        partitions: &[Partition],
+        retry_after: Option<u64>,
+    ) -> Self {
+        let budget = |verdict: &Verdict, partition| Budget {
+            limit: verdict.limit().clone(),
+            remaining: verdict.remaining(),
+            reset: match (verdict.allowed(), verdict.retry_after()) {
+                (true, _) => Some(verdict.reset_after()),
+                // Never later than `Retry-After`, and the same for the limit that decides.
+                (false, Some(_)) if verdict == decision.deciding() => {
+                    retry_after.map(Duration::from_secs)
+                }
+                (false, retry_after) => retry_after,
+            },
+            partition,
+            // `Retry-After` must not be earlier than any reset. So a denial reports the limits that
+            // denied.
+            is_reported: decision.allowed() || !verdict.allowed(),
+        };
+        let mut partitions = partitions.iter().copied().map(Some).chain(std::iter::repeat(None));
+        Self {
+            draft,
+            made_at: Instant::now(),
+            deciding: budget(decision.deciding(), None),
+            budgets: decision
+                .verdicts()
+                .iter()
+                .map(|verdict| budget(verdict, partitions.next().flatten()))
+                .collect(),
+        }
+    }
+
+    /// Adds the fields to those that the map has. A field with one value stays if it is stricter.
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        match self.draft {
+            IetfDraft::Draft6 => self.write_numbers(headers),
+            IetfDraft::Draft7 => self.write_dictionary(headers),
+            IetfDraft::Draft11 => append(headers, BUDGET, self.budgets()),
+        }
+        append(headers, POLICY, self.policies());
+    }
+
+    fn write_numbers(&self, headers: &mut HeaderMap) {
+        let reported = |headers: &HeaderMap| headers.get(REMAINING)?.to_str().ok()?.parse().ok();
+        if !is_stricter(self.deciding.remaining, headers, &[LIMIT, REMAINING, RESET], reported) {
+            return;
+        }
+        for (name, value) in [LIMIT, REMAINING, RESET].into_iter().zip(self.numbers()) {
+            if let Some(value) = value {
+                set(headers, name, number(value));
+            }
+        }
+    }
+
+    fn write_dictionary(&self, headers: &mut HeaderMap) {
+        let reported = |headers: &HeaderMap| {
+            let mut members = headers.get(BUDGET)?.to_str().ok()?.split(',');
+            members.find_map(|it| it.trim().strip_prefix("remaining=")?.parse().ok())
+        };
+        if !is_stricter(self.deciding.remaining, headers, &[BUDGET], reported) {
+            return;
+        }
+        let mut dictionary = DictSerializer::new();
+        for (name, value) in ["limit", "remaining", "reset"].into_iter().zip(self.numbers()) {
+            if let (Ok(name), Some(value)) = (KeyRef::from_str(name), value) {
+                let _no_parameters = dictionary.bare_item(name, integer(value));
+            }
+        }
+        if let Some(value) = dictionary.finish().and_then(|it| it.try_into().ok()) {
+            set(headers, BUDGET, value);
+        }
+    }
+
+    /// Limit, remaining and reset of the deciding limit.
+    fn numbers(&self) -> [Option<u64>; 3] {
+        let Budget { limit, remaining, .. } = &self.deciding;
+        [Some(limit.quota().capacity()), Some(*remaining), self.reset(&self.deciding)]
+    }
+
+    /// The seconds from now until a budget has more units.
+    fn reset(&self, budget: &Budget) -> Option<u64> {
+        budget.reset.map(|reset| seconds(reset.saturating_sub(self.made_at.elapsed())))
+    }
+
+    fn budgets(&self) -> Option<HeaderValue> {
+        let reported = self.budgets.iter().filter(|budget| budget.is_reported);
+        named(reported.map(|it| (it, [("r", Some(it.remaining)), ("t", self.reset(it))])))
+    }
+
+    fn policies(&self) -> Option<HeaderValue> {
+        let quotas =
+            self.budgets.iter().map(|it| (it, it.limit.quota().capacity(), window(&it.limit)));
+        if self.draft == IetfDraft::Draft11 {
+            return named(
+                quotas.map(|(it, quota, window)| (it, [("q", Some(quota)), ("w", window)])),
+            );
+        }
+        let mut list = ListSerializer::new();
+        for (_, quota, window) in quotas {
+            let _no_more = with_parameters(list.bare_item(integer(quota)), [("w", window)]);
+        }
+        list.finish()?.try_into().ok()
+    }
+}
+
+/// A list of the limits' names, with parameters.
+fn named<'a>(
+    budgets: impl Iterator<Item = (&'a Budget, [(&'static str, Option<u64>); 2])>,
+) -> Option<HeaderValue> {
+    let mut list = ListSerializer::new();
+    for (budget, parameters) in budgets {
+        let Ok(name) = StringRef::from_str(budget.limit.name()) else { continue };
+        let item = with_parameters(list.bare_item(name), parameters);
+        if let (Ok(name), Some(partition)) = (KeyRef::from_str("pk"), &budget.partition) {
+            let _last_parameter = item.parameter(name, partition.as_bytes());
+        }
+    }
+    list.finish()?.try_into().ok()
+}
+
+/// Adds the parameters that have a value.
+fn with_parameters<'a, const COUNT: usize>(
+    mut item: ParameterSerializer<&'a mut String>,
+    parameters: [(&'static str, Option<u64>); COUNT],
+) -> ParameterSerializer<&'a mut String> {
+    for (name, value) in parameters {
+        if let (Ok(name), Some(value)) = (KeyRef::from_str(name), value) {
+            item = item.parameter(name, integer(value));
+        }
+    }
+    item
+}
+
+/// Adds a line, unless the map holds as many headers as it can.
+fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        drop(headers.try_append(name, value));
+    }
+}
+
+/// Whether fields with so many units left replace those that the map has, of a layer closer to the
+/// handler or of the handler itself: if they are stricter. Fields that cannot be compared stay.
+fn is_stricter(
+    remaining: u64,
+    headers: &HeaderMap,
+    names: &[HeaderName],
+    reported: impl FnOnce(&HeaderMap) -> Option<u64>,
+) -> bool {
+    match reported(headers) {
+        Some(reported) => remaining < reported,
+        None => !names.iter().any(|name| headers.contains_key(name)),
+    }
+}
+
+/// The seconds in which the capacity is replenished: a whole window, or a bucket from empty to full. So
+/// capacity and window say the rate. `None` below a second, which the drafts cannot say.
+fn window(limit: &Limit) -> Option<u64> {
+    let quota = limit.quota();
+    let micros = quota.period().as_micros().saturating_mul(quota.capacity().into());
+    let micros = micros.checked_div(quota.limit().into())?;
+    let seconds = u64::try_from(micros.div_ceil(1_000_000)).ok()?;
+    (micros >= 1_000_000).then_some(seconds)
+}
+
+/// An integer of at most 15 digits, as structured fields have them.
+fn integer(number: u64) -> Integer {
+    Integer::try_from(number).unwrap_or(Integer::MAX)
+}

@@ -1,0 +1,215 @@
+//! The headers that report budgets, and `Retry-After`.
+
+mod ietf;
+mod partition;
+mod retry_after;
+mod x_ratelimit;
+
+use std::time::{Duration, SystemTime};
+
+use http::header::{CACHE_CONTROL, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Method, StatusCode};
+
+use self::ietf::Ietf;
+pub use self::ietf::IetfDraft;
+pub(super) use self::partition::Partition;
+use self::partition::PartitionSecret;
+use self::retry_after::{Jitter, retry_after_seconds};
+pub use self::x_ratelimit::ResetFormat;
+use self::x_ratelimit::{ResetAfter, XRateLimit};
+use super::number::number;
+use crate::nouns::{ConfigError, Decision, Group};
+
+/// The responses that report budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReportOn {
+    /// Allowed and denied requests.
+    AllResponses,
+    /// Denied requests.
+    Denials,
+    /// None. A denial has `Retry-After` all the same.
+    Never,
+}
+
+/// Which headers a layer sends, and with which responses.
+#[derive(Clone)]
+pub(super) struct HeaderSettings {
+    pub(super) report_on: ReportOn,
+    pub(super) sends_x_ratelimit: bool,
+    pub(super) reset_format: ResetFormat,
+    pub(super) sends_reset_after: bool,
+    pub(super) ietf: Option<IetfDraft>,
+    partition: Option<PartitionSecret>,
+    jitter: Jitter,
+}
+
+impl Default for HeaderSettings {
+    fn default() -> Self {
+        Self {
+            report_on: ReportOn::AllResponses,
+            sends_x_ratelimit: true,
+            reset_format: ResetFormat::EpochSeconds,
+            sends_reset_after: false,
+            ietf: None,
+            partition: None,
+            jitter: Jitter::default(),
+        }
+    }
+}
+
+/// What a response reports. It is made at the decision, and written when there is a response.
+///
+/// Each request carries it to its response, so what few layers send is in a box.
+#[derive(Default)]
+pub(super) struct Fields {
+    x_ratelimit: Option<XRateLimit>,
+    more: Option<Box<More>>,
+}
+
+#[derive(Default)]
+struct More {
+    reset_after: Option<ResetAfter>,
+    ietf: Option<Ietf>,
+    /// For the response's extensions.
+    decision: Option<Decision>,
+}
+
+impl HeaderSettings {
+    pub(super) fn set_partition_secret(&mut self, secret: &[u8]) -> Result<(), ConfigError> {
+        self.partition = Some(PartitionSecret::new(secret)?);
+        Ok(())
+    }
+
+    pub(super) fn set_jitter(&mut self, most: Duration) {
+        self.jitter = Jitter::up_to(most);
+    }
+
+    /// The partition of each check, if responses report it.
+    #[inline]
+    pub(super) fn partitions(&self, group: &Group) -> Vec<Partition> {
+        match &self.partition {
+            Some(secret) => group.iter().map(|check| secret.partition(check)).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The fields of the response to an allowed request. A tunnel's response has none.
+    #[inline]
+    pub(super) fn of_allowed(
+        &self,
+        decision: &Decision,
+        partitions: &[Partition],
+        method: &Method,
+    ) -> Fields {
+        let is_reported = self.report_on == ReportOn::AllResponses && method != Method::CONNECT;
+        if is_reported { self.fields(decision, partitions, None) } else { Fields::default() }
+    }
+
+    /// What `Retry-After` says of a denial, in seconds. `None` if no wait helps.
+    pub(super) fn retry_after(&self, decision: &Decision) -> Option<u64> {
+        retry_after_seconds(decision).map(|seconds| self.jitter.lengthen(seconds))
+    }
+
+    /// Writes the headers of a denial.
+    pub(super) fn write_denial(
+        &self,
+        decision: &Decision,
+        partitions: &[Partition],
+        retry_after: Option<u64>,
+        headers: &mut HeaderMap,
+    ) {
+        if self.report_on != ReportOn::Never {
+            self.fields(decision, partitions, retry_after).write_all(headers);
+            if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
+                write_date(decision, headers);
+            }
+        }
+        if let Some(seconds) = retry_after {
+            set(headers, RETRY_AFTER, number(seconds));
+            // RFC 6585, section 4.
+            set(headers, CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+    }
+
+    #[inline]
+    fn fields(
+        &self,
+        decision: &Decision,
+        partitions: &[Partition],
+        retry_after: Option<u64>,
+    ) -> Fields {
+        let x_ratelimit =
+            self.sends_x_ratelimit.then(|| XRateLimit::new(decision, self, retry_after));
+        let sends_more = self.sends_reset_after || self.ietf.is_some();
+        let more = sends_more.then(|| self.more(decision, partitions, retry_after));
+        Fields { x_ratelimit, more }
+    }
+
+    #[cold]
+    fn more(
+        &self,
+        decision: &Decision,
+        partitions: &[Partition],
+        retry_after: Option<u64>,
+    ) -> Box<More> {
+        let reset_after = self.sends_reset_after.then(|| ResetAfter::new(decision, retry_after));
+        let ietf = self.ietf.map(|draft| Ietf::new(draft, decision, partitions, retry_after));
+        Box::new(More { reset_after, ietf, decision: None })
+    }
+}
+
+impl Fields {
+    /// Keeps the decision for the response's extensions.
+    #[cold]
+    pub(super) fn keep(&mut self, decision: Decision) {
+        self.more.get_or_insert_default().decision = Some(decision);
+    }
+
+    #[inline]
+    pub(super) fn take_decision(&mut self) -> Option<Decision> {
+        self.more.as_mut()?.decision.take()
+    }
+
+    /// Writes the fields to the response of the inner service. A response without a new
+    /// representation (304), and one that begins another protocol (101), get none.
+    #[inline]
+    pub(super) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
+        if status != StatusCode::NOT_MODIFIED && !status.is_informational() {
+            self.write_all(headers);
+        }
+    }
+
+    #[inline]
+    fn write_all(self, headers: &mut HeaderMap) {
+        let is_written = self.x_ratelimit.is_none_or(|fields| fields.write(headers));
+        let Some(more) = self.more else { return };
+        if let Some(reset_after) = more.reset_after.filter(|_| is_written) {
+            reset_after.write(headers);
+        }
+        if let Some(ietf) = more.ietf {
+            ietf.write(headers);
+        }
+    }
+}
+
+/// Writes the time of the decision, by the clock of `X-RateLimit-Reset`: clients subtract the two.
+fn write_date(decision: &Decision, headers: &mut HeaderMap) {
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(decision.decided_at()));
+    if let Some(time) = time.filter(|_| decision.decided_at() > 0)
+        && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(time))
+    {
+        set(headers, DATE, date);
+    }
+}
+
+/// Sets a header, unless the map holds as many as it can: `HeaderMap::insert` would panic then.
+pub(super) fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    // A response without the header is worth more to the client than none.
+    drop(headers.try_insert(name, value));
+}
+
+/// Whole seconds, rounded up: never early.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
