@@ -25,7 +25,7 @@ test: redis ## all tests, on a redis-server that the tests start themselves ($RE
 check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
-	for features in $(FEWER_FEATURES) axum tonic; do \
+	for features in $(FEWER_FEATURES) axum tonic json; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 

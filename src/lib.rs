@@ -73,8 +73,9 @@ pub mod key {
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer, RateLimitLayerBuilder,
-        Reason, Rejection, ReportOn, ResetFormat, ResponseBody, ResponseFuture, UnkeyedLayer,
+        BodyFormat, IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer,
+        RateLimitLayerBuilder, Reason, Rejection, ReportOn, ResetFormat, ResponseBody,
+        ResponseFuture, UnkeyedLayer,
     };
 }
 

@@ -11,8 +11,8 @@ use tower_layer::Layer;
 
 use super::settings::Settings;
 use super::{
-    IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayerBuilder, Rejection, ReportOn,
-    ResetFormat, UnkeyedLayer,
+    BodyFormat, IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayerBuilder,
+    Rejection, ReportOn, ResetFormat, UnkeyedLayer,
 };
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Limit, Quota};
@@ -220,11 +220,20 @@ impl RateLimitLayer {
         self.with(|settings| settings.on_overload = outcome)
     }
 
+    /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON, problem
+    /// details and a choice by `Accept` need the feature `json`.
+    #[must_use]
+    pub fn body_format(self, format: BodyFormat) -> Self {
+        self.with(|settings| settings.responder.format = format)
+    }
+
     /// Sets the function that answers all requests that the layer rejects.
     ///
     /// It gets the [`Rejection`]: the [reason](Rejection::reason), the limit, the decision if there
     /// is one, and the request's head. It also gets the default response, whose status, rate limit
-    /// headers and `Retry-After` are set. The response that it returns is sent as it is.
+    /// headers and `Retry-After` are set. The response that it returns is sent as it is, without its body
+    /// if the request is a `HEAD`. Its body is anything that converts into `Bytes`: serialize JSON
+    /// yourself, or see [`body_format`](Self::body_format).
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

@@ -30,6 +30,6 @@ pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;
 pub use peer::PeerIp;
 pub use policy::OnMissingKey;
-pub use responder::{Reason, Rejection};
+pub use responder::{BodyFormat, Reason, Rejection};
 pub use service::RateLimit;
 pub use settings::OnStoreFailure;

@@ -1,13 +1,19 @@
 //! How a rejected request is answered: from the reason, the decision and the request's head to a
 //! response.
 
+#[cfg(feature = "json")]
+mod accept;
+mod format;
+
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 
+pub use self::format::BodyFormat;
+use self::format::Rendered;
 use super::headers::set;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
@@ -142,6 +148,7 @@ pub(super) type Respond =
 /// Answers all rejected requests of a layer.
 #[derive(Clone, Default)]
 pub(super) struct Responder {
+    pub(super) format: BodyFormat,
     pub(super) custom: Option<Respond>,
 }
 
@@ -202,15 +209,31 @@ impl Responder {
         status: StatusCode,
         write_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<ResponseBody<B>> {
-        let mut response = Response::new(Bytes::from(rejection.message() + "\n"));
+        let Rendered { content_type, body, varies } = self.format.render(rejection, status);
+        let mut response = Response::new(body);
         *response.status_mut() = status;
-        let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
-        set(response.headers_mut(), header::CONTENT_TYPE, content_type);
-        write_headers(response.headers_mut());
-        match &self.custom {
+        let headers = response.headers_mut();
+        set(headers, header::CONTENT_TYPE, content_type);
+        if varies {
+            set(headers, header::VARY, HeaderValue::from_static("accept"));
+        }
+        write_headers(headers);
+        let mut response = match &self.custom {
             Some(custom) => custom(rejection, response),
             None => response,
+        };
+        if rejection.request.method == Method::HEAD {
+            without_body(&mut response);
         }
-        .map(ResponseBody::rejection)
+        response.map(ResponseBody::rejection)
     }
+}
+
+/// Leaves out the body, as the response to `HEAD` has to, and keeps its length.
+fn without_body(response: &mut Response<Bytes>) {
+    let length = HeaderValue::from(response.body().len());
+    if !response.headers().contains_key(header::CONTENT_LENGTH) {
+        set(response.headers_mut(), header::CONTENT_LENGTH, length);
+    }
+    *response.body_mut() = Bytes::new();
 }
