@@ -10,7 +10,7 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc proxies clients fuzz features msrv minimal package deny public-types test-image \
 	bench micro attack lint-lua redis wrk luacheck nginx haproxy
 
 help: ## this list
@@ -25,7 +25,7 @@ test: redis ## all tests, on a redis-server that the tests start themselves ($RE
 check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
-	for features in $(FEWER_FEATURES) axum tonic json; do \
+	for features in $(FEWER_FEATURES) axum tonic json grpc; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 
@@ -38,6 +38,14 @@ doc: ## the documentation, without warnings
 proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients that spoof their address
 	cargo build --all-features --example behind_proxy --example proxy_protocol
 	cargo test --all-features --test proxies -- --ignored
+
+# Clients in other languages, by exact version.
+clients: ## gRPC's Python client against the layer: it retries when it was told to
+	@command -v python3 >/dev/null && python3 -c "import venv, ensurepip" 2>/dev/null \
+	  || sh tests/install.sh python3-venv
+	test -x target/clients/bin/python || python3 -m venv target/clients
+	target/clients/bin/python -m pip install --quiet --disable-pip-version-check grpcio==1.76.0
+	cargo test --all-features --test grpc -- --ignored --nocapture
 
 fuzz: ## the parsers of forwarding headers, for FUZZ_SECONDS (cargo-fuzz, nightly)
 	mkdir -p fuzz/corpus/client_ip

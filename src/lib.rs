@@ -48,6 +48,7 @@ pub mod decision {
 /// | `ClientIp` | the client's address, behind trusted proxies |
 /// | `PeerIp` | the peer's address, without proxies |
 /// | `Header` | a header that a gateway sets |
+/// | `GrpcMetadata`, `GrpcMethod` | a metadata entry, or the method, of a gRPC call (feature `grpc`) |
 /// | `Route` | method and path template of the matched route (feature `axum`) |
 /// | `Global` | one key for all requests |
 /// | `from_fn` | a closure |
@@ -61,6 +62,8 @@ pub mod key {
         And, ClientIp, ClientNetwork, Extension, FromFn, Global, Header, KeyExtractor, MissingKey,
         Networks, OnUnknownClient, Or, PeerIp, from_fn,
     };
+    #[cfg(feature = "grpc")]
+    pub use crate::http::{GrpcMetadata, GrpcMethod};
     pub use crate::nouns::Key;
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs redis-server, wrk, nginx, haproxy or luacheck with the machine's package manager: sh install.sh TOOL
+# Installs redis-server, wrk, nginx, haproxy, python3-venv or luacheck with the machine's package manager: sh install.sh TOOL
 set -eu
 tool=$1
 
@@ -20,12 +20,14 @@ if command -v apt-get >/dev/null; then
 elif command -v dnf >/dev/null; then
   case $tool in
     redis-server) as_root dnf install -y redis || as_root dnf install -y valkey-compat-redis ;;
+    python3-venv) as_root dnf install -y python3 ;;
     luacheck) as_root dnf install -y luarocks lua-devel gcc && as_root luarocks install luacheck ;;
     *) as_root dnf install -y "$tool" ;;
   esac
 elif command -v brew >/dev/null; then
   case $tool in
     redis-server) brew install redis ;;
+    python3-venv) brew install python ;;
     *) brew install "$tool" ;;
   esac
 else

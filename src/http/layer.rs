@@ -234,6 +234,8 @@ impl RateLimitLayer {
     /// headers and `Retry-After` are set. The response that it returns is sent as it is, without its body
     /// if the request is a `HEAD`. Its body is anything that converts into `Bytes`: serialize JSON
     /// yourself, or see [`body_format`](Self::body_format).
+    /// A gRPC call (feature `grpc`) gets a response without a body, with status 200 and `grpc-status`:
+    /// return that as it is.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

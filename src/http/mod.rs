@@ -7,6 +7,8 @@ mod conclusion;
 mod copies;
 mod extract;
 mod future;
+#[cfg(feature = "grpc")]
+mod grpc_keys;
 mod headers;
 mod key_extractor;
 mod layer;
@@ -25,6 +27,8 @@ pub use client_ip::{ClientIp, ClientNetwork, Networks, OnUnknownClient};
 pub use extract::Route;
 pub use extract::{Extension, Global, Header};
 pub use future::ResponseFuture;
+#[cfg(feature = "grpc")]
+pub use grpc_keys::{GrpcMetadata, GrpcMethod};
 pub use headers::{IetfDraft, ReportOn, ResetFormat};
 pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;

@@ -4,6 +4,8 @@
 #[cfg(feature = "json")]
 mod accept;
 mod format;
+#[cfg(feature = "grpc")]
+mod grpc;
 
 use std::fmt;
 use std::sync::Arc;
@@ -203,21 +205,29 @@ impl Responder {
         self.respond(&rejection, status, |_| {})
     }
 
+    fn default(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
+        #[cfg(feature = "grpc")]
+        if let Some(content_type) = grpc::content_type(rejection.request) {
+            return grpc::response(rejection, status, content_type);
+        }
+        let Rendered { content_type, body, varies } = self.format.render(rejection, status);
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        set(response.headers_mut(), header::CONTENT_TYPE, content_type);
+        if varies {
+            set(response.headers_mut(), header::VARY, HeaderValue::from_static("accept"));
+        }
+        response
+    }
+
     fn respond<B>(
         &self,
         rejection: &Rejection<'_>,
         status: StatusCode,
         write_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<ResponseBody<B>> {
-        let Rendered { content_type, body, varies } = self.format.render(rejection, status);
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        set(headers, header::CONTENT_TYPE, content_type);
-        if varies {
-            set(headers, header::VARY, HeaderValue::from_static("accept"));
-        }
-        write_headers(headers);
+        let mut response = self.default(rejection, status);
+        write_headers(response.headers_mut());
         let mut response = match &self.custom {
             Some(custom) => custom(rejection, response),
             None => response,

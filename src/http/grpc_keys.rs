@@ -1,0 +1,115 @@
+//! Key extractors for gRPC calls.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, MetadataMap};
+
+use super::{Header, KeyExtractor, MissingKey};
+use crate::nouns::{ConfigError, Key};
+
+/// A key extractor for a metadata entry of a gRPC call.
+///
+/// An entry whose name ends with `-bin` is decoded, so that all spellings of its base64 have one key.
+/// **Clients choose their metadata.** Use an entry that a gateway sets, or that authentication has
+/// verified. An entry that is missing, empty or sent more than once gives no key.
+#[derive(Clone, Debug)]
+pub struct GrpcMetadata(Name);
+
+#[derive(Clone, Debug)]
+enum Name {
+    Ascii(Header),
+    Binary(BinaryMetadataKey),
+}
+
+impl GrpcMetadata {
+    /// Creates an extractor for the entry `name`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `name` is not the name of a metadata entry.
+    pub fn new(name: &str) -> Result<Self, ConfigError> {
+        let invalid = || {
+            ConfigError::new(format!(
+                "`{}` is not the name of a metadata entry; use a name such as `x-api-key` or `token-bin`",
+                name.escape_debug()
+            ))
+        };
+        if name.ends_with("-bin") {
+            let name = BinaryMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+            return Ok(Self(Name::Binary(name)));
+        }
+        AsciiMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+        Ok(Self(Name::Ascii(Header::new(name)?)))
+    }
+}
+
+impl KeyExtractor for GrpcMetadata {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        let name = match &self.0 {
+            Name::Ascii(header) => return header.extract(parts),
+            Name::Binary(name) => name,
+        };
+        let mut header = http::HeaderMap::new();
+        for value in parts.headers.get_all(name.as_str()) {
+            let known = http::HeaderName::from_bytes(name.as_str().as_bytes());
+            if let Ok(name) = known {
+                drop(header.try_append(name, value.clone()));
+            }
+        }
+        let metadata = MetadataMap::from_headers(header);
+        let mut values = metadata.get_all_bin(name).iter();
+        match (values.next().map(|value| value.to_bytes()), values.next()) {
+            (Some(Ok(value)), None) if !value.is_empty() => Ok(Key::new(value)),
+            (None, _) => Err(MissingKey::new(format!("the metadata entry `{name}` is missing"))),
+            (_, Some(_)) => {
+                Err(MissingKey::new(format!("the metadata entry `{name}` is sent more than once")))
+            }
+            (Some(_), None) => {
+                Err(MissingKey::new(format!("the metadata entry `{name}` is empty or malformed")))
+            }
+        }
+    }
+}
+
+/// A key extractor for the method of a gRPC call, such as `shop.Orders/Place`.
+///
+/// Clients choose the path of a call. So only the methods that are named have a key of their own. All
+/// others share the key `OTHER`.
+#[derive(Clone, Debug)]
+pub struct GrpcMethod {
+    /// Sorted.
+    methods: Arc<[String]>,
+}
+
+impl GrpcMethod {
+    /// Creates an extractor for these methods, each as `package.Service/Method`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a method has another form.
+    pub fn among<M: AsRef<str>>(methods: impl IntoIterator<Item = M>) -> Result<Self, ConfigError> {
+        let mut names = Vec::new();
+        for method in methods {
+            let name = method.as_ref();
+            let parts: Vec<_> = name.split('/').collect();
+            if !matches!(*parts, [service, method] if !service.is_empty() && !method.is_empty()) {
+                return Err(ConfigError::new(format!(
+                    "`{}` is not a gRPC method; use `package.Service/Method`",
+                    name.escape_debug()
+                )));
+            }
+            names.push(name.to_owned());
+        }
+        names.sort_unstable();
+        Ok(Self { methods: names.into() })
+    }
+}
+
+impl KeyExtractor for GrpcMethod {
+    fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        let path = parts.uri.path().strip_prefix('/').unwrap_or_default();
+        let known = self.methods.binary_search_by(|method| method.as_str().cmp(path));
+        Ok(Key::new(if known.is_ok() { path } else { "OTHER" }))
+    }
+}

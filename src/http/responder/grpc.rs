@@ -1,0 +1,84 @@
+//! Responses to gRPC calls: a status in the headers, without a body ("trailers-only").
+//!
+//! A client reads an HTTP 429 as `UNAVAILABLE`, or fails to parse its body. So a rejected call is answered
+//! with HTTP 200 and a gRPC status, with details that tell clients when to retry (gRFC A6, and
+//! `google.rpc.RetryInfo` and `QuotaFailure`).
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::{Reason, Rejection};
+use crate::http::headers::set;
+
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The content type of the response to a gRPC call. `None` for other requests.
+pub(super) fn content_type(request: &Parts) -> Option<HeaderValue> {
+    let content_type = request.headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let kind = essence.strip_prefix("application/grpc")?;
+    let is =
+        |name: &str| kind == name || kind.strip_prefix(name).is_some_and(|it| it.starts_with('+'));
+    Some(HeaderValue::from_static(match () {
+        () if is("-web-text") => "application/grpc-web-text+proto",
+        () if is("-web") => "application/grpc-web+proto",
+        () if is("") => "application/grpc",
+        () => return None,
+    }))
+}
+
+/// The response to a rejected call that would have had this HTTP status.
+pub(super) fn response(
+    rejection: &Rejection<'_>,
+    status: StatusCode,
+    content_type: HeaderValue,
+) -> Response<Bytes> {
+    let code = code(rejection.reason(), status);
+    let mut details = ErrorDetails::new();
+    if let Some(seconds) = rejection.retry_after() {
+        details.set_retry_info(Some(std::time::Duration::from_secs(seconds)));
+    }
+    if let Some(decision) = rejection.decision() {
+        for verdict in decision.verdicts().iter().filter(|verdict| !verdict.allowed()) {
+            let name = verdict.limit().name();
+            details.add_quota_failure_violation(name, format!("rate limit `{name}` exceeded"));
+        }
+    }
+    let status = Status::with_error_details(code, rejection.message(), details);
+    let mut response = status.into_http::<Bytes>();
+    let headers = response.headers_mut();
+    set(headers, header::CONTENT_TYPE, content_type);
+    if let Some(pushback) = pushback(rejection) {
+        set(headers, PUSHBACK, HeaderValue::from(pushback));
+    }
+    response
+}
+
+const fn code(reason: Reason, status: StatusCode) -> Code {
+    match reason {
+        Reason::RateLimited | Reason::ExceedsCapacity => Code::ResourceExhausted,
+        Reason::Forbidden => Code::PermissionDenied,
+        Reason::MissingKey => match status {
+            StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+            StatusCode::FORBIDDEN => Code::PermissionDenied,
+            _ => Code::InvalidArgument,
+        },
+        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => Code::Unavailable,
+        Reason::Misconfigured => Code::Internal,
+    }
+}
+
+/// When a client with a retry policy tries again, in milliseconds. A negative number means never.
+fn pushback(rejection: &Rejection<'_>) -> Option<i32> {
+    match rejection.reason() {
+        Reason::RateLimited => {
+            let millis = rejection.retry_after()?.saturating_mul(1_000);
+            Some(i32::try_from(millis).unwrap_or(i32::MAX))
+        }
+        Reason::ExceedsCapacity => Some(-1),
+        _ => None,
+    }
+}

@@ -1,0 +1,213 @@
+//! Rejected gRPC calls have a gRPC status: with tonic's client over TCP, and as bare HTTP.
+
+#![cfg(feature = "grpc")]
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tollgate::clock::ManualClock;
+use tollgate::key::{Global, GrpcMetadata, GrpcMethod, KeyExtractor, PeerIp};
+use tollgate::layer::{OnMissingKey, OnStoreFailure};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tonic::Code;
+use tonic::transport::{Endpoint, Server};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+use tower::ServiceExt;
+
+const ONCE: Quota = Quota::per_minute(1);
+
+async fn serve(layer: RateLimitLayer) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_, service) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(layer).add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    address
+}
+
+async fn client(server: SocketAddr) -> HealthClient<tonic::transport::Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{server}")).unwrap();
+    HealthClient::new(endpoint.connect().await.unwrap())
+}
+
+fn call() -> HealthCheckRequest {
+    HealthCheckRequest::default()
+}
+
+fn layer(key: impl KeyExtractor) -> RateLimitLayer {
+    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
+    RateLimitLayer::fixed_window(limiter, "api", ONCE).key(key).unwrap()
+}
+
+/// A store that fails every check.
+#[derive(Debug)]
+struct Failing(fn() -> Error);
+
+impl Store for Failing {
+    fn apply(&self, _: Op, _: Group) -> Answer {
+        Answer::ready(Err((self.0)()))
+    }
+}
+
+#[tokio::test]
+async fn denial_says_when_to_retry_and_which_limit_denied() {
+    let mut client = client(serve(layer(PeerIp)).await).await;
+    client.check(call()).await.unwrap();
+    let denied = client.check(call()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(denied.message(), "rate limit `api` exceeded: try again in 60 s");
+    let retry = denied.get_details_retry_info().unwrap();
+    assert_eq!(retry.retry_delay, Some(Duration::from_secs(60)));
+    let violations = denied.get_details_quota_failure().unwrap().violations;
+    assert_eq!((violations.len(), &*violations[0].subject), (1, "api"));
+    assert_eq!(violations[0].description, "rate limit `api` exceeded");
+    let metadata = denied.metadata();
+    assert_eq!(metadata.get("grpc-retry-pushback-ms").unwrap(), "60000");
+    assert_eq!(metadata.get("retry-after").unwrap(), "60");
+    assert_eq!(metadata.get("x-ratelimit-remaining").unwrap(), "0");
+}
+
+#[tokio::test]
+async fn denied_stream_has_the_status_and_the_connection_stays_open() {
+    let mut client = client(serve(layer(PeerIp)).await).await;
+    let mut stream = client.watch(call()).await.unwrap().into_inner();
+    assert!(stream.message().await.unwrap().is_some());
+    for _ in 0..3 {
+        assert_eq!(client.watch(call()).await.unwrap_err().code(), Code::ResourceExhausted);
+    }
+}
+
+#[tokio::test]
+async fn every_rejection_has_a_code() {
+    let failing = |error| {
+        let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE);
+        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed)
+    };
+    let keyless = || layer(GrpcMetadata::new("x-user").unwrap());
+    for (layer, code, pushback) in [
+        (layer(Global).cost(|_| 2), Code::ResourceExhausted, Some("-1")),
+        (layer(Global).forbid(|_| true), Code::PermissionDenied, None),
+        (keyless(), Code::InvalidArgument, None),
+        (
+            keyless().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED)),
+            Code::Unauthenticated,
+            None,
+        ),
+        (failing(|| Error::unreachable("no server")), Code::Unavailable, None),
+        (failing(|| Error::full("no room")), Code::Unavailable, None),
+        (failing(|| Error::misuse("never")), Code::Internal, None),
+    ] {
+        let status = client(serve(layer).await).await.check(call()).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status:?}");
+        let told = status.metadata().get("grpc-retry-pushback-ms").map(|it| it.to_str().unwrap());
+        assert_eq!(told, pushback, "{status:?}");
+    }
+}
+
+async fn post(app: &Router, content_type: &str) -> Response<Body> {
+    let request = Request::post("/shop.Orders/Place").header("content-type", content_type);
+    app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn content_type_of_the_request_decides_the_kind_of_response() {
+    let app = Router::new().fallback(|| async { "hello" }).layer(layer(Global));
+    assert_eq!(post(&app, "application/grpc").await.status(), StatusCode::OK);
+    for (asked, answered) in [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("Application/gRPC+json; charset=utf-8", "application/grpc"),
+        ("application/grpc-web", "application/grpc-web+proto"),
+        ("application/grpc-web+proto", "application/grpc-web+proto"),
+        ("application/grpc-web-text", "application/grpc-web-text+proto"),
+    ] {
+        let response = post(&app, asked).await;
+        assert_eq!(response.status(), StatusCode::OK, "{asked}");
+        let headers = response.headers();
+        assert_eq!(headers["content-type"], answered, "{asked}");
+        assert_eq!(headers["grpc-status"], "8");
+        assert!(headers["grpc-message"].to_str().unwrap().contains("try%20again"), "{headers:?}");
+        assert_eq!(headers["retry-after"], "60");
+        assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    }
+    for other in ["application/grpcfoo", "application/json", "text/plain; a=application/grpc"] {
+        let response = post(&app, other).await;
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{other}");
+        assert!(!response.headers().contains_key("grpc-status"));
+    }
+}
+
+#[tokio::test]
+async fn named_methods_have_keys_of_their_own_and_others_share_one() {
+    let methods = GrpcMethod::among(["shop.Orders/Place", "shop.Orders/List"]).unwrap();
+    let key = |path: &str| {
+        let parts = Request::post(path).body(()).unwrap().into_parts().0;
+        methods.extract(&parts).unwrap().to_string()
+    };
+    assert_eq!(key("/shop.Orders/Place"), "shop.Orders/Place");
+    assert_eq!(key("http://host/shop.Orders/List"), "shop.Orders/List");
+    for other in ["/shop.Orders/place", "/shop.Orders/Place/", "//shop.Orders/Place", "/x/1", "/"] {
+        assert_eq!(key(other), "OTHER", "{other}");
+    }
+    for invalid in ["", "Place", "/shop.Orders/Place", "a/b/c", "a/"] {
+        let error = GrpcMethod::among([invalid]).unwrap_err().to_string();
+        assert!(error.ends_with("is not a gRPC method; use `package.Service/Method`"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn binary_metadata_has_one_key_in_all_spellings() {
+    let key = |name: &str, values: &[&str]| {
+        let mut request = Request::post("/");
+        for value in values {
+            request = request.header(name, *value);
+        }
+        let parts = request.body(()).unwrap().into_parts().0;
+        let key = GrpcMetadata::new(name).unwrap().extract(&parts);
+        key.map(|key| key.to_string()).map_err(|missing| missing.to_string())
+    };
+    assert_eq!(key("token-bin", &["YWxpY2U"]).unwrap(), "alice");
+    assert_eq!(key("token-bin", &["YWxpY2U="]).unwrap(), "alice");
+    assert_eq!(key("x-user", &["alice"]).unwrap(), "alice");
+    for (values, problem) in [
+        (&[][..], "missing"),
+        (&[""], "empty or malformed"),
+        (&["!"], "empty or malformed"),
+        (&["YWxpY2U", "YWxpY2U"], "more than once"),
+    ] {
+        let error = key("token-bin", values).unwrap_err();
+        assert!(error.contains("`token-bin`") && error.contains(problem), "{error}");
+    }
+    for invalid in ["", "a b", "caf\u{e9}", "caf\u{e9}-bin"] {
+        assert!(GrpcMetadata::new(invalid).is_err(), "{invalid}");
+    }
+}
+
+/// `make clients` installs the client.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs grpcio: make clients"]
+async fn grpcio_retries_when_it_was_told_to() {
+    let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
+    let layer = RateLimitLayer::of(RateLimiter::in_memory(), limit).key(PeerIp).unwrap();
+    let server = serve(layer).await;
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/clients/bin/python");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/grpcio_client.py");
+    let port = server.port().to_string();
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new(python).args([script, &port]).output().expect("run `make clients`")
+    });
+    let output = output.await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    print!("{text}");
+}
