@@ -10,8 +10,8 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients fuzz features msrv minimal package deny public-types test-image \
-	bench micro attack lint-lua redis wrk luacheck nginx haproxy
+.PHONY: help test check doc proxies clients browser fuzz features msrv minimal package deny public-types test-image \
+	bench micro attack lint-lua redis wrk luacheck nginx haproxy chromium
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ clients: ## gRPC's Python client against the layer: it retries when it was told 
 	test -x target/clients/bin/python || python3 -m venv target/clients
 	target/clients/bin/python -m pip install --quiet --disable-pip-version-check grpcio==1.76.0
 	cargo test --all-features --test grpc -- --ignored --nocapture
+
+browser: chromium ## a page in headless Chromium that reads the headers of a denial
+	cargo test --all-features --test cors -- --ignored
 
 fuzz: ## the parsers of forwarding headers, for FUZZ_SECONDS (cargo-fuzz, nightly)
 	mkdir -p fuzz/corpus/client_ip
@@ -93,6 +96,10 @@ wrk:
 # Install the proxies of the tests where they are missing. They are not always on a user's path.
 nginx haproxy:
 	@PATH="$$PATH:/usr/sbin" command -v $@ >/dev/null || sh tests/install.sh $@
+
+# Installs the browser of the tests where it is missing.
+chromium:
+	@command -v chromium >/dev/null || sh tests/install.sh chromium
 
 # Installs luacheck where it is missing.
 luacheck:

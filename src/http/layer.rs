@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
 use http::request::Parts;
+use http::{HeaderName, Response};
 use tower_layer::Layer;
 
 use super::settings::Settings;
@@ -75,7 +75,7 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// layer only. To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
-/// layer expose `Retry-After` and `X-RateLimit-*`. Put it inside authentication if the key is a
+/// layer expose [its headers](Self::exposed_headers). Put it inside authentication if the key is a
 /// user. The headers belong to one client: a response that a shared cache may keep should not carry
 /// them.
 ///
@@ -218,6 +218,30 @@ impl RateLimitLayer {
     #[must_use]
     pub fn on_overload(self, outcome: OnStoreFailure) -> Self {
         self.with(|settings| settings.on_overload = outcome)
+    }
+
+    /// The names of the headers that this layer sends, for a CORS layer outside of it. Without
+    /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use axum::{Router, routing::get};
+    /// use tower_http::cors::{Any, CorsLayer};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100)).key(PeerIp)?;
+    /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(limit.exposed_headers());
+    /// // The CORS layer is added last, so it is outside: its headers are on denials, too.
+    /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit).layer(cors);
+    /// # let _ = app;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exposed_headers(&self) -> Vec<HeaderName> {
+        self.settings.headers.names()
     }
 
     /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON, problem

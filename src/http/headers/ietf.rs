@@ -36,6 +36,18 @@ pub enum IetfDraft {
     Draft11,
 }
 
+impl IetfDraft {
+    /// The fields of the revision.
+    pub(super) fn names(self) -> &'static [HeaderName] {
+        static NUMBERS: [HeaderName; 4] = [LIMIT, REMAINING, RESET, POLICY];
+        static BUDGETS: [HeaderName; 2] = [BUDGET, POLICY];
+        match self {
+            Self::Draft6 => &NUMBERS,
+            Self::Draft7 | Self::Draft11 => &BUDGETS,
+        }
+    }
+}
+
 /// The fields of a decision.
 #[derive(Clone)]
 pub(super) struct Ietf {

@@ -85,6 +85,22 @@ impl HeaderSettings {
         self.jitter = Jitter::up_to(most);
     }
 
+    /// The headers that responses may have.
+    pub(super) fn names(&self) -> Vec<HeaderName> {
+        let mut names = vec![RETRY_AFTER];
+        if self.report_on == ReportOn::Never {
+            return names;
+        }
+        if self.sends_x_ratelimit {
+            names.extend(x_ratelimit::NAMES);
+        }
+        if self.sends_reset_after {
+            names.push(x_ratelimit::RESET_AFTER);
+        }
+        names.extend(self.ietf.into_iter().flat_map(IetfDraft::names).cloned());
+        names
+    }
+
     /// The partition of each check, if responses report it.
     #[inline]
     pub(super) fn partitions(&self, group: &Group) -> Vec<Partition> {

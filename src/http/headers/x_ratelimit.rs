@@ -12,7 +12,9 @@ use crate::nouns::{Decision, later};
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
+pub(super) const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
+
+pub(super) const NAMES: [HeaderName; 3] = [LIMIT, REMAINING, RESET];
 
 /// The format of `X-RateLimit-Reset`, the time when the budget is full again. Both are rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
