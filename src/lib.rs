@@ -71,8 +71,9 @@ pub mod key {
 ///
 /// Start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](layer::OnStoreFailure),
-/// [`ResetFormat`](layer::ResetFormat), and [`Rejection`](layer::Rejection) with its
-/// [`Reason`](layer::Reason).
+/// [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
+/// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat), and
+/// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason).
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{

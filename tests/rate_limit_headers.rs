@@ -17,6 +17,7 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnMissingKey, ReportOn, ResetFormat};
+use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::requests::{number, plain, request, send};
@@ -264,14 +265,38 @@ async fn stricter_fields_of_the_service_stay() {
             assert_eq!(response.get_all(name).iter().count(), 1);
         }
     }
+    // Of several lines, the strictest counts. Of equals, the later reset.
+    for (remaining, reset, stays) in
+        [(&["9", "0"][..], "9", true), (&["1"], "1790000061", true), (&["1"], "1790000059", false)]
+    {
+        let (limiter, _clock) = limiter();
+        let service = move || async move {
+            let mut response = [("x-ratelimit-reset", reset)].into_response();
+            for value in remaining {
+                let value = value.parse().unwrap();
+                response.headers_mut().append("x-ratelimit-remaining", value);
+            }
+            response
+        };
+        let app = Router::new().fallback(service).layer(window(&limiter));
+        let response = headers(&app).await;
+        assert_eq!(response["x-ratelimit-reset"] == reset, stays, "{remaining:?} {reset}");
+    }
     // Lists are joined.
     let (limiter, _clock) = limiter();
     let service =
         || async { [("ratelimit", "\"tenant\";r=7"), ("ratelimit-policy", "\"tenant\";q=9")] };
     let layer = window(&limiter).ietf_headers(IetfDraft::Draft11);
     let response = headers(&Router::new().fallback(service).layer(layer)).await;
-    assert_eq!(values(&response, &["ratelimit"]), ["\"tenant\";r=7", "\"api\";r=1;t=60"]);
-    assert_eq!(values(&response, &["ratelimit-policy"]), ["\"tenant\";q=9", "\"api\";q=2;w=60"]);
+    assert_eq!(values(&response, &["ratelimit"]), ["\"tenant\";r=7, \"api\";r=1;t=60"]);
+    assert_eq!(values(&response, &["ratelimit-policy"]), ["\"tenant\";q=9, \"api\";q=2;w=60"]);
+    // A list of another revision, or a malformed one, would be lost with ours in it.
+    for theirs in ["limit=9, remaining=0, reset=7", "garbage(", ""] {
+        let service = move || async move { [("ratelimit", theirs)] };
+        let layer = window(&RateLimiter::in_memory()).ietf_headers(IetfDraft::Draft11);
+        let response = headers(&Router::new().fallback(service).layer(layer)).await;
+        assert_eq!(values(&response, &["ratelimit"]), [theirs]);
+    }
 }
 
 #[tokio::test]
@@ -284,12 +309,12 @@ async fn stacked_layers_list_the_policies_of_both() {
     };
     let app = app(layer("inner", 5)).layer(layer("outer", 9));
     let response = headers(&app).await;
-    assert_eq!(values(&response, &["ratelimit"]), ["\"inner\";r=4;t=60", "\"outer\";r=8;t=60"]);
+    assert_eq!(values(&response, &["ratelimit"]), ["\"inner\";r=4;t=60, \"outer\";r=8;t=60"]);
     assert_eq!(values(&response, &["x-ratelimit-limit"]), ["5"]);
 }
 
 #[tokio::test]
-async fn partition_key_tells_budgets_apart_and_no_keys() {
+async fn partition_key_identifies_the_budget_and_hides_the_key() {
     let by = |secret: &str| {
         let (limiter, _clock) = limiter();
         let user = Header::new("x-user").unwrap();
@@ -358,23 +383,28 @@ async fn responses_without_a_decision_report_no_budget() {
     }
 }
 
-fn algorithms() -> impl Strategy<Value = Limit> {
-    let numbers = (1u64..20, 1u64..5_000_000, 0u64..10);
-    (0usize..8, numbers).prop_map(|(algorithm, (limit, period_us, burst))| {
-        let quota = Quota::new(limit, Duration::from_micros(period_us * limit));
-        let with_burst = quota.burst(limit + burst);
-        match algorithm {
-            0 => Limit::token_bucket("api", with_burst),
-            1 => Limit::gcra("api", with_burst),
-            2 => Limit::leaky_bucket_meter("api", with_burst),
-            3 => Limit::fixed_window("api", quota),
-            4 => Limit::fixed_window_aligned("api", quota),
-            5 => Limit::sliding_window("api", quota),
-            6 => Limit::sliding_window_with("api", quota, 1 + burst as u32),
-            _ => Limit::sliding_log("api", quota),
-        }
-        // Not every period can be divided into sub-windows.
-        .unwrap_or_else(|_| Limit::fixed_window("api", quota).unwrap())
+/// One to three limits of any algorithms.
+fn limits() -> impl Strategy<Value = Vec<Limit>> {
+    let numbers = (0usize..8, 1u64..20, 1u64..5_000_000, 0u64..10);
+    prop::collection::vec(numbers, 1..4).prop_map(|all| {
+        let limits =
+            all.into_iter().enumerate().map(|(number, (algorithm, limit, period_us, burst))| {
+                let quota = Quota::new(limit, Duration::from_micros(period_us * limit));
+                let (with_burst, name) = (quota.burst(limit + burst), &*format!("limit-{number}"));
+                match algorithm {
+                    0 => Limit::token_bucket(name, with_burst),
+                    1 => Limit::gcra(name, with_burst),
+                    2 => Limit::leaky_bucket_meter(name, with_burst),
+                    3 => Limit::fixed_window(name, quota),
+                    4 => Limit::fixed_window_aligned(name, quota),
+                    5 => Limit::sliding_window(name, quota),
+                    6 => Limit::sliding_window_with(name, quota, 1 + burst as u32),
+                    _ => Limit::sliding_log(name, quota),
+                }
+                // Not every period can be divided into sub-windows.
+                .unwrap_or_else(|_| Limit::fixed_window(name, quota).unwrap())
+            });
+        limits.collect()
     })
 }
 
@@ -390,11 +420,12 @@ fn waits(headers: &HeaderMap, now: Duration) -> Vec<(String, Duration)> {
     waits.push(("x-ratelimit-reset".to_owned(), reset.saturating_sub(now)));
     if let Some(value) = headers.get("ratelimit") {
         let text = value.to_str().unwrap();
-        let seconds = text.split([';', ',']).find_map(|it| {
+        // A client of several limits waits for all that it has used up: for the last of them.
+        let seconds = text.split([';', ',']).filter_map(|it| {
             let it = it.trim();
             it.strip_prefix("t=").or(it.strip_prefix("reset="))?.parse().ok()
         });
-        waits.extend(seconds.map(|it| (text.to_owned(), Duration::from_secs(it))));
+        waits.extend(seconds.max().map(|it| (text.to_owned(), Duration::from_secs(it))));
     }
     waits
 }
@@ -409,7 +440,7 @@ proptest! {
     /// Whichever number a client obeys, its next request is allowed.
     #[test]
     fn no_number_is_too_early_and_none_contradicts_another(
-        limit in algorithms(),
+        limits in limits(),
         draft in drafts(),
         jitter in 0u64..4,
         steps in prop::collection::vec((0u64..3_000_000, 1u32..4), 1..25),
@@ -418,8 +449,9 @@ proptest! {
         runtime.block_on(async {
             let (limiter, clock) = limiter();
             let cost = |parts: &http::request::Parts| number(&parts.headers, "x-cost") as u32;
-            let layer = RateLimitLayer::of(&limiter, limit.clone()).key(Global).unwrap().cost(cost);
-            let layer = layer.ietf_headers(draft).retry_after_jitter(Duration::from_secs(jitter));
+            let layer = RateLimitLayer::builder(&limiter);
+            let layer = limits.iter().fold(layer, |layer, limit| layer.limit(limit.clone(), Global));
+            let layer = layer.build().unwrap().cost(cost).ietf_headers(draft).retry_after_jitter(Duration::from_secs(jitter));
             let app = app(layer);
             let mut now = Duration::from_micros(START * 1_000_000 + 123_457);
             for (pause, cost) in steps {
@@ -437,20 +469,22 @@ proptest! {
                 prop_assert!(left <= capacity);
                 for (name, wait) in waits(headers, now) {
                     clock.set(now + wait);
-                    let later = limiter.peek(&limit, &Key::global(), cost).await.unwrap();
-                    prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: {headers:?}");
+                    for limit in &limits {
+                        let later = limiter.peek(limit, &Key::global(), cost).await.unwrap();
+                        prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: {headers:?}");
+                    }
                     clock.set(now);
                 }
-                let ietf_left = match draft {
-                    IetfDraft::Draft6 => number(headers, "ratelimit-remaining").to_string(),
+                let reported = match draft {
+                    IetfDraft::Draft6 => vec![number(headers, "ratelimit-remaining").to_string()],
                     _ => {
                         let text = headers["ratelimit"].to_str().unwrap();
                         let parts = text.split([';', ',']).map(str::trim);
-                        let mut left = parts.filter_map(|it| it.strip_prefix("r=").or(it.strip_prefix("remaining=")));
-                        left.next().unwrap().to_owned()
+                        let left = parts.filter_map(|it| it.strip_prefix("r=").or(it.strip_prefix("remaining=")));
+                        left.map(str::to_owned).collect()
                     }
                 };
-                prop_assert_eq!(ietf_left, left.to_string());
+                prop_assert!(reported.contains(&left.to_string()), "{headers:?}");
                 if status == StatusCode::TOO_MANY_REQUESTS {
                     let retry_after = number(headers, "retry-after");
                     prop_assert!(retry_after >= 1);
@@ -467,5 +501,55 @@ proptest! {
             }
             Ok(())
         })?;
+    }
+}
+
+/// A store that does not say when it decided, or says it in a wrong unit.
+#[derive(Debug)]
+struct Timeless(MemoryStore, u64);
+
+impl Store for Timeless {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        let (answer, at) = (self.0.apply(op, group), self.1);
+        Answer::later(async move { Ok(answer.await?.made_at(at)) })
+    }
+}
+
+#[tokio::test]
+async fn time_of_a_store_that_makes_no_sense_is_harmless() {
+    for at in [0, 1, u64::MAX / 2, u64::MAX] {
+        let app = app(window(&RateLimiter::new(Timeless(MemoryStore::new(), at))));
+        for _ in 0..3 {
+            let response = headers(&app).await;
+            assert_eq!(number(&response, "x-ratelimit-limit"), 2);
+            if at == 0 {
+                let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+                assert!((now - 1..now + 120).contains(&number(&response, "x-ratelimit-reset")));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_have_at_most_fifteen_digits_in_ietf_fields() {
+    let (limiter, _clock) = limiter();
+    let huge = Quota::new(4_000_000_000_000_000, Duration::from_secs(60));
+    let layer = RateLimitLayer::fixed_window(&limiter, "api", huge).key(Global).unwrap();
+    let response = headers(&app(layer.ietf_headers(IetfDraft::Draft6))).await;
+    assert_eq!(values(&response, &["ratelimit-limit"]), ["999999999999999"]);
+    assert_eq!(values(&response, &["ratelimit-policy"]), ["999999999999999;w=60"]);
+}
+
+#[tokio::test]
+async fn request_that_can_never_pass_has_no_reset() {
+    for draft in [IetfDraft::Draft6, IetfDraft::Draft7, IetfDraft::Draft11] {
+        let (limiter, _clock) = limiter();
+        let response = headers(&app(window(&limiter).cost(|_| 3).ietf_headers(draft))).await;
+        for name in ["retry-after", "ratelimit-reset", "cache-control"] {
+            assert!(!response.contains_key(name), "{response:?}");
+        }
+        let reported = values(&response, &["ratelimit"]);
+        assert!(reported.iter().all(|it| !it.contains("t=")), "{reported:?}");
+        assert_eq!(values(&response, &["ratelimit-policy"]).len(), 1);
     }
 }

@@ -91,7 +91,7 @@ impl RateLimitLayerBuilder {
     /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
     /// tokens under another, in one check.
     ///
-    /// The headers report the limit with the fewest units left, whatever its unit is. The
+    /// The headers report the limit that allows the fewest further requests of the same cost. The
     /// [verdicts](crate::Decision::verdicts) have every limit.
     ///
     /// ```

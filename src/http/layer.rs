@@ -47,8 +47,7 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
 ///    `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above the
-///    capacity is answered with
-///    422 and no `Retry-After`: no wait helps. [`respond_with`](Self::respond_with) changes these
+///    capacity is answered with 422 and no `Retry-After`: no wait helps. [`respond_with`](Self::respond_with) changes these
 ///    and all other responses of the layer.
 /// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
 ///    for a decision or for its delay, does not hold the inner service ready: it waits for the
@@ -57,8 +56,8 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
 ///    [`X-RateLimit-Reset`](Self::reset_format), and the [`RateLimit` fields](Self::ietf_headers) if
 ///    they are set. [`report_on`](Self::report_on) restricts that. Fields of the inner service stay
-///    where they are stricter, and lists are added to. A response with status 304 or 101, and the
-///    response to a `CONNECT`, has none. The response to a denied request has the
+///    where they are stricter or cannot be compared, and lists are added to. A response with status
+///    304 or 101, and that of an allowed `CONNECT`, has none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
 ///    see [`insert_decision`](Self::insert_decision).
 /// 7. When the store is unavailable, the request is forwarded without rate limit headers, unless
@@ -69,8 +68,9 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// Layers share a budget only if they use the same limiter (or Redis and prefix), the same limit
 /// name, and the same key. Stacked layers are decided one after another, the outer one first. A
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
-/// the limits into [one layer](Self::builder). Of stacked layers, the headers report the tightest
-/// budget. The decision in the extensions is the tightest of the layers with
+/// the limits into [one layer](Self::builder). Then its numbers are never too early. Of stacked layers,
+/// the headers report the budget with the fewest units left, and of a denial those of the layer that
+/// denied: another layer may deny the next request. The decision in the extensions is the tightest of the layers with
 /// [`insert_decision`](Self::insert_decision). With stacked layers it has the receipt of that one
 /// layer only. To refund all charges of a request, put its limits into one layer.
 ///
@@ -302,7 +302,7 @@ impl RateLimitLayer {
     }
 
     /// Sets the responses that report budgets. Default: all. This does not change `Retry-After`, which
-    /// every denial has.
+    /// every 429 has.
     #[must_use]
     pub fn report_on(self, responses: ReportOn) -> Self {
         self.with(|settings| settings.headers.report_on = responses)
@@ -311,10 +311,11 @@ impl RateLimitLayer {
     /// Sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft), too. They are
     /// not a standard yet, so choose the revision that your clients read.
     ///
-    /// `RateLimit-Policy` has every limit of the layer: its capacity, and the seconds in which it is
-    /// replenished, if that is a second or more. `RateLimit` has what is left of it, and the seconds
-    /// until it is full again, or in a denial until the request is allowed. Where a revision reports one
-    /// limit only, it is the deciding one.
+    /// `RateLimit-Policy` has every limit that was checked: its capacity, and the seconds in which it is
+    /// replenished. A period below a second cannot be said: revisions 6 and 7 leave the limit out, later
+    /// ones the period. `RateLimit` has the units that are left, and the seconds until the budget is full
+    /// again. In a denial, it has the limits that denied, and the seconds until each allows the request.
+    /// Where a revision reports one limit only, it is the deciding one. Numbers have at most 15 digits.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -337,10 +338,9 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.ietf = Some(draft))
     }
 
-    /// Adds a partition key to the fields of [`IetfDraft::Draft11`]: `pk`, which tells a client which of
-    /// its budgets a response reports. It is the first 16 bytes of the HMAC-SHA256, under `secret`, of
-    /// the limit's name, a zero byte and the key. So it does not disclose the key. All replicas need the
-    /// same secret.
+    /// Adds the parameter `pk` to the fields of [`IetfDraft::Draft11`]: it identifies the budget. It is
+    /// the first 16 bytes of the HMAC-SHA256, under `secret`, of the limit's name, a zero byte and the
+    /// key. So it does not disclose the key. All replicas need the same secret.
     ///
     /// # Errors
     ///
@@ -350,7 +350,7 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// Sends no `X-RateLimit-*`.
+    /// Sends no `X-RateLimit-*` headers, and no `X-RateLimit-Reset-After`.
     #[must_use]
     pub fn without_x_ratelimit(self) -> Self {
         self.with(|settings| settings.headers.sends_x_ratelimit = false)
@@ -363,8 +363,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.sends_reset_after = true)
     }
 
-    /// Adds up to so many whole seconds to `Retry-After`, at random, so that clients do not all return
-    /// at once. Default: 0. It is never earlier than without.
+    /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at once.
+    /// Default: 0. Most: a day. Rounded up to whole seconds. The other headers agree with it.
     #[must_use]
     pub fn retry_after_jitter(self, most: Duration) -> Self {
         self.with(|settings| settings.headers.set_jitter(most))

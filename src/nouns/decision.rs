@@ -11,7 +11,8 @@ use super::{Limit, Micros, Receipt, Verdict};
 ///
 /// A group is allowed if every limit allows its check. The accessors return the values of the
 /// *deciding* limit. In a denied group, that is the limit with the longest wait. In an allowed
-/// group, it is the limit with the fewest units left. [`delay`](Self::delay) is the longest of all.
+/// group, it is the limit that allows the fewest further checks of the same cost, and of equals the one
+/// that is full last. [`delay`](Self::delay) is the longest of all.
 /// [`verdicts`](Self::verdicts) returns each verdict, in the order of the group. In a denied group,
 /// a verdict that allows its check reports the budget without a charge: nothing was consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,6 +267,21 @@ mod tests {
         let verdicts = group.iter().zip(remaining);
         let verdicts = verdicts.map(|(name, left)| verdict(name, true, left, None)).collect();
         assert_eq!(Decision::of_group(verdicts).unwrap().limit().name(), "tight");
+    }
+
+    #[test]
+    fn fewest_further_checks_decide_and_of_equals_the_latest_reset() {
+        let mut second = verdict("second", true, 0, None);
+        let mut day = verdict("day", true, 0, None);
+        (second.outcome.reset_after, day.outcome.reset_after) = (1_000_000, 86_400_000_000);
+        let decision = Decision::of_group(vec![second, day]).unwrap();
+        assert_eq!(decision.limit().name(), "day");
+        // 59 requests more, and no second one of 800 tokens.
+        let requests = verdict("requests", true, 59, None);
+        let mut tokens = verdict("tokens", true, 200, None);
+        tokens.charged = 800;
+        let decision = Decision::of_group(vec![requests, tokens]).unwrap();
+        assert_eq!(decision.limit().name(), "tokens");
     }
 
     #[test]

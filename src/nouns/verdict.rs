@@ -100,9 +100,17 @@ impl Verdict {
     }
 
     /// The order in which verdicts decide a group: first a cost above the capacity, then the
-    /// longest wait, then (of limits that allow the check) the fewest units left.
-    pub(super) fn severity(&self) -> (bool, bool, Micros, Reverse<u64>) {
-        let Outcome { allowed, exceeds_capacity, remaining, retry_after, .. } = self.outcome;
-        (exceeds_capacity, !allowed, retry_after.unwrap_or(0), Reverse(remaining))
+    /// longest wait, then (of limits that allow the check) the fewest further checks of its cost, then
+    /// the latest time when the budget is full again.
+    pub(super) fn severity(&self) -> (bool, bool, Micros, Reverse<u64>, Micros) {
+        let outcome = &self.outcome;
+        let cost = u64::from(self.charged.max(1));
+        (
+            outcome.exceeds_capacity,
+            !outcome.allowed,
+            outcome.retry_after.unwrap_or(0),
+            Reverse(outcome.remaining.checked_div(cost).unwrap_or(0)),
+            outcome.reset_after,
+        )
     }
 }

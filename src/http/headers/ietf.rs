@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::super::number::number;
 use super::partition::Partition;
-use super::{seconds, set};
+use super::{is_stricter, numbers, seconds, set};
 use crate::nouns::{Decision, Limit, Verdict};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -111,34 +111,40 @@ impl Ietf {
         match self.draft {
             IetfDraft::Draft6 => self.write_numbers(headers),
             IetfDraft::Draft7 => self.write_dictionary(headers),
-            IetfDraft::Draft11 => append(headers, BUDGET, self.budgets()),
+            IetfDraft::Draft11 => append(headers, BUDGET, self.budgets(), is_name),
         }
-        append(headers, POLICY, self.policies());
+        match self.draft {
+            IetfDraft::Draft6 | IetfDraft::Draft7 => {
+                append(headers, POLICY, self.policies(), is_digit)
+            }
+            IetfDraft::Draft11 => append(headers, POLICY, self.policies(), is_name),
+        }
     }
 
     fn write_numbers(&self, headers: &mut HeaderMap) {
-        let reported = |headers: &HeaderMap| headers.get(REMAINING)?.to_str().ok()?.parse().ok();
-        if !is_stricter(self.deciding.remaining, headers, &[LIMIT, REMAINING, RESET], reported) {
-            return;
-        }
-        for (name, value) in [LIMIT, REMAINING, RESET].into_iter().zip(self.numbers()) {
-            if let Some(value) = value {
+        let Some([limit, remaining, reset]) = self.numbers() else { return };
+        let (theirs, their_reset) = (numbers(headers, &REMAINING), numbers(headers, &RESET));
+        let is_known = !theirs.is_empty();
+        let has_others = headers.contains_key(LIMIT) || headers.contains_key(RESET);
+        let replaces = is_stricter((remaining, reset), &theirs, &their_reset);
+        if replaces && (is_known || !has_others) {
+            for (name, value) in [(LIMIT, limit), (REMAINING, remaining), (RESET, reset)] {
                 set(headers, name, number(value));
             }
         }
     }
 
     fn write_dictionary(&self, headers: &mut HeaderMap) {
-        let reported = |headers: &HeaderMap| {
-            let mut members = headers.get(BUDGET)?.to_str().ok()?.split(',');
-            members.find_map(|it| it.trim().strip_prefix("remaining=")?.parse().ok())
-        };
-        if !is_stricter(self.deciding.remaining, headers, &[BUDGET], reported) {
-            return;
+        let Some(ours) = self.numbers() else { return };
+        if headers.contains_key(BUDGET) {
+            let reported = |name| vec![member(headers, name)];
+            if !is_stricter((ours[1], ours[2]), &reported("remaining="), &reported("reset=")) {
+                return;
+            }
         }
         let mut dictionary = DictSerializer::new();
-        for (name, value) in ["limit", "remaining", "reset"].into_iter().zip(self.numbers()) {
-            if let (Ok(name), Some(value)) = (KeyRef::from_str(name), value) {
+        for (name, value) in ["limit", "remaining", "reset"].into_iter().zip(ours) {
+            if let Ok(name) = KeyRef::from_str(name) {
                 let _no_parameters = dictionary.bare_item(name, integer(value));
             }
         }
@@ -147,10 +153,12 @@ impl Ietf {
         }
     }
 
-    /// Limit, remaining and reset of the deciding limit.
-    fn numbers(&self) -> [Option<u64>; 3] {
+    /// Limit, remaining and reset of the deciding limit. `None` if no wait helps: these numbers would say
+    /// that it does.
+    fn numbers(&self) -> Option<[u64; 3]> {
         let Budget { limit, remaining, .. } = &self.deciding;
-        [Some(limit.quota().capacity()), Some(*remaining), self.reset(&self.deciding)]
+        let numbers = [limit.quota().capacity(), *remaining, self.reset(&self.deciding)?];
+        Some(numbers.map(|it| it.min(LARGEST)))
     }
 
     /// The seconds from now until a budget has more units.
@@ -172,7 +180,8 @@ impl Ietf {
             );
         }
         let mut list = ListSerializer::new();
-        for (_, quota, window) in quotas {
+        // These revisions require a window.
+        for (_, quota, window) in quotas.filter(|(_, _, window)| window.is_some()) {
             let _no_more = with_parameters(list.bare_item(integer(quota)), [("w", window)]);
         }
         list.finish()?.try_into().ok()
@@ -207,25 +216,45 @@ fn with_parameters<'a, const COUNT: usize>(
     item
 }
 
-/// Adds a line, unless the map holds as many headers as it can.
-fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
-    if let Some(value) = value {
-        drop(headers.try_append(name, value));
+/// Adds members to a list, in one line: revision 6 allows no second one. A list of which a member starts
+/// otherwise is of another revision, or malformed, and stays as it is.
+fn append(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    members: Option<HeaderValue>,
+    is_start: fn(u8) -> bool,
+) {
+    let Some(members) = members else { return };
+    let mut lines = Vec::new();
+    for line in headers.get_all(&name) {
+        if !line.as_bytes().trim_ascii().first().is_some_and(|&first| is_start(first)) {
+            return;
+        }
+        lines.push(line.as_bytes());
     }
+    let value = if lines.is_empty() {
+        members
+    } else {
+        lines.push(members.as_bytes());
+        let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b", "[..])) else { return };
+        joined
+    };
+    set(headers, name, value);
 }
 
-/// Whether fields with so many units left replace those that the map has, of a layer closer to the
-/// handler or of the handler itself: if they are stricter. Fields that cannot be compared stay.
-fn is_stricter(
-    remaining: u64,
-    headers: &HeaderMap,
-    names: &[HeaderName],
-    reported: impl FnOnce(&HeaderMap) -> Option<u64>,
-) -> bool {
-    match reported(headers) {
-        Some(reported) => remaining < reported,
-        None => !names.iter().any(|name| headers.contains_key(name)),
-    }
+fn is_name(first: u8) -> bool {
+    first == b'"'
+}
+
+fn is_digit(first: u8) -> bool {
+    first.is_ascii_digit()
+}
+
+/// A member of the dictionary of revision 7. Of several, the last one counts.
+fn member(headers: &HeaderMap, name: &str) -> Option<u64> {
+    let lines = headers.get_all(BUDGET).iter().rev();
+    let mut members = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
+    members.find_map(|member| member.trim().strip_prefix(name))?.parse().ok()
 }
 
 /// The seconds in which the capacity is replenished: a whole window, or a bucket from empty to full. So
@@ -238,7 +267,9 @@ fn window(limit: &Limit) -> Option<u64> {
     (micros >= 1_000_000).then_some(seconds)
 }
 
-/// An integer of at most 15 digits, as structured fields have them.
+/// The largest integer of a structured field: 15 digits.
+const LARGEST: u64 = 999_999_999_999_999;
+
 fn integer(number: u64) -> Integer {
     Integer::try_from(number).unwrap_or(Integer::MAX)
 }

@@ -94,7 +94,7 @@ impl HeaderSettings {
         if self.sends_x_ratelimit {
             names.extend(x_ratelimit::NAMES);
         }
-        if self.sends_reset_after {
+        if self.sends_reset_after() {
             names.push(x_ratelimit::RESET_AFTER);
         }
         names.extend(self.ietf.into_iter().flat_map(IetfDraft::names).cloned());
@@ -105,9 +105,15 @@ impl HeaderSettings {
     #[inline]
     pub(super) fn partitions(&self, group: &Group) -> Vec<Partition> {
         match &self.partition {
-            Some(secret) => group.iter().map(|check| secret.partition(check)).collect(),
-            None => Vec::new(),
+            Some(secret) if self.reports_partitions() => {
+                group.iter().map(|check| secret.partition(check)).collect()
+            }
+            _ => Vec::new(),
         }
+    }
+
+    fn reports_partitions(&self) -> bool {
+        self.ietf == Some(IetfDraft::Draft11) && self.report_on != ReportOn::Never
     }
 
     /// The fields of the response to an allowed request. A tunnel's response has none.
@@ -157,9 +163,19 @@ impl HeaderSettings {
     ) -> Fields {
         let x_ratelimit =
             self.sends_x_ratelimit.then(|| XRateLimit::new(decision, self, retry_after));
-        let sends_more = self.sends_reset_after || self.ietf.is_some();
+        let sends_more = self.sends_more();
         let more = sends_more.then(|| self.more(decision, partitions, retry_after));
         Fields { x_ratelimit, more }
+    }
+
+    /// `X-RateLimit-Reset-After` belongs to the others.
+    const fn sends_reset_after(&self) -> bool {
+        self.sends_reset_after && self.sends_x_ratelimit
+    }
+
+    #[inline]
+    const fn sends_more(&self) -> bool {
+        self.sends_reset_after() || self.ietf.is_some()
     }
 
     #[cold]
@@ -169,7 +185,7 @@ impl HeaderSettings {
         partitions: &[Partition],
         retry_after: Option<u64>,
     ) -> Box<More> {
-        let reset_after = self.sends_reset_after.then(|| ResetAfter::new(decision, retry_after));
+        let reset_after = self.sends_reset_after().then(|| ResetAfter::new(decision, retry_after));
         let ietf = self.ietf.map(|draft| Ietf::new(draft, decision, partitions, retry_after));
         Box::new(More { reset_after, ietf, decision: None })
     }
@@ -211,11 +227,26 @@ impl Fields {
 
 /// Writes the time of the decision, by the clock of `X-RateLimit-Reset`: clients subtract the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
-    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(decision.decided_at()));
-    if let Some(time) = time.filter(|_| decision.decided_at() > 0)
+    /// The year 10000, which no date can say.
+    const END: Duration = Duration::from_secs(253_402_300_800);
+    let since_epoch = Duration::from_micros(decided_at(decision));
+    let time = SystemTime::UNIX_EPOCH.checked_add(since_epoch).filter(|_| since_epoch < END);
+    if let Some(time) = time
         && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(time))
     {
         set(headers, DATE, date);
+    }
+}
+
+/// The time of a decision, in microseconds since the Unix epoch. A store need not say it.
+#[inline]
+fn decided_at(decision: &Decision) -> u64 {
+    match decision.decided_at() {
+        0 => {
+            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            now.as_micros().try_into().unwrap_or(u64::MAX)
+        }
+        known => known,
     }
 }
 
@@ -223,6 +254,23 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
 pub(super) fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     // A response without the header is worth more to the client than none.
     drop(headers.try_insert(name, value));
+}
+
+/// The values of a header as numbers. `None` where one is not a number.
+fn numbers(headers: &HeaderMap, name: &HeaderName) -> Vec<Option<u64>> {
+    let values = headers.get_all(name).iter();
+    values.map(|value| value.to_str().ok()?.trim().parse().ok()).collect()
+}
+
+/// Whether fields with so many units left, and so late a reset, replace the reported ones. Fewer units are
+/// stricter, then a later reset. A reported value that is not a number stays.
+fn is_stricter(ours: (u64, u64), remaining: &[Option<u64>], reset: &[Option<u64>]) -> bool {
+    let Some(remaining) = remaining.iter().copied().collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let Some(least) = remaining.into_iter().min() else { return true };
+    let latest = reset.iter().copied().flatten().max();
+    ours.0 < least || (ours.0 == least && latest.is_some_and(|latest| ours.1 > latest))
 }
 
 /// Whole seconds, rounded up: never early.

@@ -10,6 +10,9 @@ use hashbrown::DefaultHashBuilder;
 use super::seconds;
 use crate::nouns::Decision;
 
+/// The most seconds of jitter: a day.
+const LONGEST: u64 = 86_400;
+
 /// When to try again, in whole seconds, rounded up, at least 1: 0 would say "now".
 pub(super) fn retry_after_seconds(decision: &Decision) -> Option<u64> {
     decision.retry_after().map(|retry_after| seconds(retry_after).max(1))
@@ -26,7 +29,7 @@ pub(super) struct Jitter {
 
 impl Jitter {
     pub(super) fn up_to(most: Duration) -> Self {
-        Self { most: seconds(most), ..Self::default() }
+        Self { most: seconds(most).min(LONGEST), ..Self::default() }
     }
 
     pub(super) fn lengthen(&self, seconds: u64) -> u64 {

@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::super::number::{number, repeated};
-use super::{HeaderSettings, seconds, set};
+use super::{HeaderSettings, decided_at, is_stricter, numbers, seconds, set};
 use crate::nouns::{Decision, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -17,6 +17,8 @@ pub(super) const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-
 pub(super) const NAMES: [HeaderName; 3] = [LIMIT, REMAINING, RESET];
 
 /// The format of `X-RateLimit-Reset`, the time when the budget is full again. Both are rounded up.
+///
+/// Seconds since the epoch are by the store's clock. A denial has a `Date` by the same clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetFormat {
@@ -57,20 +59,21 @@ impl XRateLimit {
                 Reset::At(later(Instant::now(), Duration::from_micros(reset_after)))
             }
             ResetFormat::EpochSeconds => {
-                Reset::Epoch(decision.decided_at().saturating_add(reset_after).div_ceil(1_000_000))
+                Reset::Epoch(decided_at(decision).saturating_add(reset_after).div_ceil(1_000_000))
             }
         };
         Self { capacity: decision.capacity(), remaining: decision.remaining(), reset }
     }
 
-    /// Writes the fields, unless the map has stricter ones, or some that cannot be compared. Returns
-    /// whether it did.
+    /// Writes the fields, unless the map has stricter ones. Returns whether it did.
     #[inline]
     pub(super) fn write(self, headers: &mut HeaderMap) -> bool {
-        let reported = headers.get(REMAINING);
-        let is_reported = reported.is_some();
-        let reported = reported.and_then(|it| it.to_str().ok()?.parse().ok());
-        if is_reported && reported.is_none_or(|reported: u64| reported <= self.remaining) {
+        let reset = match self.reset {
+            Reset::Epoch(seconds) => seconds,
+            Reset::At(instant) => seconds(from_now(instant)),
+        };
+        let is_reported = headers.contains_key(REMAINING);
+        if is_reported && !replaces(headers, self.remaining, reset) {
             return false;
         }
         if let Ok(Some(theirs)) = headers.try_insert(LIMIT, repeated(self.capacity))
@@ -80,14 +83,22 @@ impl XRateLimit {
             set(headers, LIMIT, theirs);
             return false;
         }
-        let reset = match self.reset {
-            Reset::Epoch(seconds) => seconds,
-            Reset::At(instant) => seconds(from_now(instant)),
-        };
         set(headers, REMAINING, number(self.remaining));
         set(headers, RESET, repeated(reset));
         true
     }
+}
+
+/// Whether the fields replace those of the map.
+#[cold]
+fn replaces(headers: &mut HeaderMap, remaining: u64, reset: u64) -> bool {
+    let is_stricter =
+        is_stricter((remaining, reset), &numbers(headers, &REMAINING), &numbers(headers, &RESET));
+    if is_stricter {
+        // It belongs to the fields that are replaced.
+        headers.remove(RESET_AFTER);
+    }
+    is_stricter
 }
 
 /// The time until the budget is full again, in microseconds, and at least until `Retry-After`, which
@@ -118,7 +129,7 @@ fn from_now(instant: Instant) -> Duration {
 
 /// Seconds with three decimals, rounded up.
 fn decimal(duration: Duration) -> HeaderValue {
-    let millis = duration.as_micros().div_ceil(1_000);
+    let millis = duration.as_nanos().div_ceil(1_000_000);
     let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0"))
 }
