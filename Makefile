@@ -39,13 +39,19 @@ proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients th
 	cargo build --all-features --example behind_proxy --example proxy_protocol
 	cargo test --all-features --test proxies -- --ignored
 
-# Clients in other languages, by exact version.
-clients: ## gRPC's Python client against the layer: it retries when it was told to
+clients: ## clients from npm, PyPI and crates.io, by exact version: each waits as it was told
 	@command -v python3 >/dev/null && python3 -c "import venv, ensurepip" 2>/dev/null \
 	  || sh tests/install.sh python3-venv
+	@command -v npm >/dev/null || sh tests/install.sh npm
+	mkdir -p target/clients/npm
+	cp tests/clients/clients.py target/clients
+	cp tests/clients/package.json tests/clients/clients.mjs target/clients/npm
 	test -x target/clients/bin/python || python3 -m venv target/clients
-	target/clients/bin/python -m pip install --quiet --disable-pip-version-check grpcio==1.76.0
-	cargo test --all-features --test grpc -- --ignored --nocapture
+	target/clients/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -r tests/clients/requirements.txt
+	npm install --silent --no-audit --no-fund --prefix target/clients/npm
+	cargo build --manifest-path tests/clients/reqwest/Cargo.toml --target-dir target/clients/reqwest
+	cargo test --all-features --test clients --test grpc -- --ignored --nocapture
 
 browser: chromium ## a page in headless Chromium that reads the headers of a denial
 	cargo test --all-features --test cors -- --ignored

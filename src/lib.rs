@@ -93,4 +93,7 @@ pub mod limit {
 pub mod guide {
     #[doc = include_str!("guide/behind_a_proxy.md")]
     pub mod behind_a_proxy {}
+
+    #[doc = include_str!("guide/clients.md")]
+    pub mod clients {}
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv or luacheck with the machine's package manager: sh install.sh TOOL
+# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm or luacheck with the machine's package manager: sh install.sh TOOL
 set -eu
 tool=$1
 

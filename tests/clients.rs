@@ -1,0 +1,106 @@
+//! Real HTTP clients, by exact version: each is denied, waits as it was told, and passes on its next try.
+//!
+//! `make clients` installs them and runs these tests.
+
+#![cfg(feature = "axum")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tollgate::key::Header;
+use tollgate::layer::IetfDraft;
+use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+
+/// An answer to a client: when, with which status, and when to come back.
+type Answer = (Instant, u16, Option<u64>);
+
+#[derive(Clone, Default)]
+struct Answers(Arc<Mutex<BTreeMap<String, Vec<Answer>>>>);
+
+async fn record(State(answers): State<Answers>, request: Request, next: Next) -> Response {
+    let client = request.headers()["x-client"].to_str().unwrap().to_owned();
+    let response = next.run(request).await;
+    let header = response.headers().get("retry-after");
+    let retry_after = header.map(|it| it.to_str().unwrap().parse().unwrap());
+    let answer = (Instant::now(), response.status().as_u16(), retry_after);
+    answers.0.lock().unwrap().entry(client).or_default().push(answer);
+    response
+}
+
+/// A server that allows one request in two seconds to each client, with a path for each family of
+/// headers.
+async fn serve() -> (SocketAddr, Answers) {
+    let limiter = RateLimiter::in_memory();
+    let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
+    let layer = RateLimitLayer::of(&limiter, limit).key(Header::new("x-client").unwrap()).unwrap();
+    let hello = || get(|| async { "hello" });
+    let answers = Answers::default();
+    let app = Router::new()
+        .route("/default", hello().layer(layer.clone()))
+        .route("/draft6", hello().layer(layer.clone().ietf_headers(IetfDraft::Draft6)))
+        .route("/draft7", hello().layer(layer.ietf_headers(IetfDraft::Draft7)))
+        .layer(middleware::from_fn_with_state(answers.clone(), record));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (address, answers)
+}
+
+fn installed(path: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/clients")).join(path)
+}
+
+/// Runs a program with the server's URL, and then verifies what its clients did.
+async fn run(program: &str, script: Option<&str>, clients: usize) {
+    let (server, answers) = serve().await;
+    let mut command = Command::new(installed(program));
+    command.args(script.map(installed)).arg(format!("http://{server}"));
+    let output = tokio::task::spawn_blocking(move || command.output().expect("run `make clients`"));
+    let output = output.await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    print!("{text}");
+
+    let answers = answers.0.lock().unwrap();
+    assert_eq!(answers.len(), clients, "{:?}", answers.keys());
+    for (client, answers) in answers.iter() {
+        let statuses: Vec<_> = answers.iter().map(|(_, status, _)| *status).collect();
+        assert_eq!(statuses, [200, 429, 200], "{client}");
+        let [_, (denied_at, _, told), (passed_at, ..)] = answers[..] else { unreachable!() };
+        let (told, waited) = (Duration::from_secs(told.unwrap()), passed_at - denied_at);
+        println!("{client}: told {told:?}, came after {waited:.2?}");
+        // A timer of a client may fire some milliseconds early.
+        assert!(
+            waited + Duration::from_millis(20) >= told,
+            "{client}: told {told:?}, came after {waited:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs clients: make clients"]
+async fn clients_from_npm_come_back_when_they_were_told_to() {
+    run("npm/node_modules/.bin/node", Some("npm/clients.mjs"), 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs clients: make clients"]
+async fn clients_from_pypi_come_back_when_they_were_told_to() {
+    run("bin/python", Some("clients.py"), 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs clients: make clients"]
+async fn client_from_crates_io_comes_back_when_it_was_told_to() {
+    run("reqwest/debug/reqwest-client", None, 1).await;
+}
