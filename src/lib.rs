@@ -96,4 +96,7 @@ pub mod guide {
 
     #[doc = include_str!("guide/clients.md")]
     pub mod clients {}
+
+    #[doc = include_str!("guide/where_the_layer_goes.md")]
+    pub mod where_the_layer_goes {}
 }

@@ -1,0 +1,58 @@
+//! A limit in front of a service of hyper, without axum: 10 requests at once for each client address, then
+//! 1 a second.
+//!
+//! ```sh
+//! cargo run --example hyper_service
+//! ```
+//!
+//! `PORT` is the port to listen on, 3000 if it is not set.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tollgate::key::PeerIp;
+use tollgate::{Quota, RateLimitLayer, RateLimiter};
+use tower::{ServiceBuilder, service_fn};
+
+async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new("hello\n".into()))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let quota = Quota::per_second(1).burst(10);
+    let limit =
+        RateLimitLayer::token_bucket(RateLimiter::in_memory(), "hyper", quota).key(PeerIp)?;
+    let service = ServiceBuilder::new().layer(limit).service(service_fn(hello));
+
+    let port: u16 = std::env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        let service = service.clone();
+        tokio::spawn(async move {
+            // hyper does not know the peer: the request's extensions tell the layer.
+            let service = ServiceBuilder::new()
+                .map_request(move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert::<SocketAddr>(peer);
+                    request
+                })
+                .service(service);
+            let connection = Builder::new(TokioExecutor::new());
+            let service = TowerToHyperService::new(service);
+            if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
+                eprintln!("{peer}: {error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,29 @@
+//! A limit in front of a gRPC server: 10 calls at once for each client address, then 1 a second. A denied
+//! call has the status `RESOURCE_EXHAUSTED`, and says when to retry.
+//!
+//! ```sh
+//! cargo run --example tonic_service --features grpc
+//! ```
+//!
+//! `PORT` is the port to listen on, 3000 if it is not set. The service is gRPC's health checking.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use tollgate::key::PeerIp;
+use tollgate::{Quota, RateLimitLayer, RateLimiter};
+use tonic::transport::Server;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let quota = Quota::per_second(1).burst(10);
+    let limit =
+        RateLimitLayer::token_bucket(RateLimiter::in_memory(), "grpc", quota).key(PeerIp)?;
+    let (_reporter, health) = tonic_health::server::health_reporter();
+
+    let port: u16 = std::env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    println!("listening on http://{address}");
+    Server::builder().layer(limit).add_service(health).serve(address).await?;
+    Ok(())
+}
