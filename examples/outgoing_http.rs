@@ -14,6 +14,7 @@ use http_body_util::Empty;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tollgate::key::from_fn;
+use tollgate::layer::ReportOn;
 use tollgate::{Key, Quota, RateLimitLayer, RateLimiter};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -26,6 +27,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(5).burst(20);
     let limit =
         RateLimitLayer::leaky_bucket(RateLimiter::in_memory(), "provider", quota).key(host)?;
+    // The provider's own headers stay.
+    let limit = limit.report_on(ReportOn::Never);
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let mut provider = ServiceBuilder::new().layer(limit).service(client);
 

@@ -138,7 +138,15 @@ async fn content_type_of_the_request_decides_the_kind_of_response() {
         assert_eq!(headers["grpc-status"], "8");
         assert!(headers["grpc-message"].to_str().unwrap().contains("try%20again"), "{headers:?}");
         assert_eq!(headers["retry-after"], "60");
+        assert_eq!(headers["cache-control"], "no-store");
         assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    }
+    // Only a POST is a call: a cache must not keep a rejected GET as an empty 200.
+    for method in ["GET", "HEAD", "PUT"] {
+        let request = Request::builder().method(method).uri("/app.js");
+        let request = request.header("content-type", "application/grpc").body(Body::empty());
+        let response = app.clone().oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{method}");
     }
     for other in ["application/grpcfoo", "application/json", "text/plain; a=application/grpc"] {
         let response = post(&app, other).await;
@@ -188,6 +196,7 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
         let error = key("token-bin", values).unwrap_err();
         assert!(error.contains("`token-bin`") && error.contains(problem), "{error}");
     }
+    assert_eq!(key("Token-Bin", &["YWxpY2U"]).unwrap(), "alice");
     for invalid in ["", "a b", "caf\u{e9}", "caf\u{e9}-bin"] {
         assert!(GrpcMetadata::new(invalid).is_err(), "{invalid}");
     }

@@ -18,8 +18,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http_body_util::BodyExt;
+use tollgate::clock::ManualClock;
 use tollgate::key::{Global, KeyExtractor, PeerIp};
-use tollgate::{Decision, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Decision, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{BoxError, ServiceBuilder};
 use tower_http::compression::CompressionLayer;
@@ -29,7 +30,8 @@ use self::support::requests::{from_peer, plain, request, send, status};
 
 fn limit(units: u64, key: impl KeyExtractor) -> RateLimitLayer {
     let quota = Quota::per_hour(units);
-    RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", quota).key(key).unwrap()
+    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
+    RateLimitLayer::fixed_window(limiter, "api", quota).key(key).unwrap()
 }
 
 async fn hello() -> &'static str {
@@ -115,6 +117,7 @@ async fn timeout_outside_includes_the_delay_and_inside_it_does_not() {
     assert_eq!(status(&outside, plain("/")).await, 200);
     assert_eq!(status(&outside, plain("/")).await, 408);
     assert_eq!(handled.load(Ordering::Relaxed), 1, "it was not forwarded");
+    assert_eq!(status(&outside, plain("/")).await, 408, "its units stay charged");
     let inside = Router::new().route("/", handler).layer(timeout()).layer(delaying());
     assert_eq!(status(&inside, plain("/")).await, 200);
     assert_eq!(status(&inside, plain("/")).await, 200);

@@ -9,10 +9,11 @@ use axum::body::Body;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use tollgate::key::{Global, Header};
+use tollgate::clock::ManualClock;
+use tollgate::key::{Global, Header, KeyExtractor, MissingKey};
 use tollgate::layer::{BodyFormat, OnStoreFailure};
 use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Error, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::requests::{plain, request, send};
 
@@ -24,7 +25,8 @@ fn app(layer: RateLimitLayer) -> Router {
 
 /// A layer whose only unit is used up.
 async fn exhausted(format: BodyFormat) -> Router {
-    let layer = RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", ONCE);
+    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let layer = RateLimitLayer::fixed_window(limiter, "api", ONCE);
     let app = app(layer.key(Global).unwrap().body_format(format));
     assert_eq!(send(&app, plain("/")).await.status(), StatusCode::OK);
     app
@@ -167,6 +169,11 @@ async fn accept_header_chooses_the_format() {
         (&["text/html", "application/json;q=0.3"], json),
         (&["*/*;q=0.1, text/plain;q=0"], json),
         (&["APPLICATION/JSON"], json),
+        (&["application/json; charset=utf-8"], json),
+        (&["text/plain;charset=utf-8;q=0.9, application/json;q=0.8"], text),
+        (&[", application/json, ,"], json),
+        (&["", "application/json"], json),
+        (&["application/json;q=0.0000, text/plain;q=0.1"], text),
         // None of them, or none that can be read.
         (&["image/png"], text),
         (&["application/json;q=0"], text),
@@ -197,13 +204,18 @@ async fn response_to_head_has_the_length_and_no_body() {
     }
 }
 
-/// What a client sent is quoted in JSON, and cannot break out of it.
+/// An extractor whose reason repeats what a client sent.
+struct Echo;
+
+impl KeyExtractor for Echo {
+    fn extract(&self, _: &http::request::Parts) -> Result<Key, MissingKey> {
+        Err(MissingKey::new("a\"},\\{\n<b>"))
+    }
+}
+
 #[tokio::test]
-async fn text_of_the_application_is_escaped() {
-    let missing = |_: &http::request::Parts| None::<tollgate::Key>;
-    let key = tollgate::key::from_fn(missing);
-    let named = RateLimitLayer::gcra(RateLimiter::in_memory(), "a'},{<b>", ONCE).key(key).unwrap();
-    let app = app(named.body_format(BodyFormat::Json));
-    let json = value(&app, "application/json").await;
-    assert_eq!(json["limit"], "a'},{<b>");
+async fn text_of_an_extractor_is_escaped() {
+    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", ONCE).key(Echo).unwrap();
+    let json = value(&app(layer.body_format(BodyFormat::Json)), "application/json").await;
+    assert_eq!(json["message"], "no key for the rate limit `api`: a\"},\\{\n<b>");
 }

@@ -29,6 +29,7 @@ impl GrpcMetadata {
     ///
     /// Returns an error if `name` is not the name of a metadata entry.
     pub fn new(name: &str) -> Result<Self, ConfigError> {
+        let name = &*name.to_ascii_lowercase();
         let invalid = || {
             ConfigError::new(format!(
                 "`{}` is not the name of a metadata entry; use a name such as `x-api-key` or `token-bin`",

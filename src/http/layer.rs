@@ -220,7 +220,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.on_overload = outcome)
     }
 
-    /// The names of the headers that this layer sends, for a CORS layer outside of it. Without
+    /// The names of the headers that this layer sends, for a CORS layer outside of it. With the feature
+    /// `grpc`, also those of a gRPC status, which gRPC-Web clients read. Without
     /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
     ///
     /// ```
@@ -241,7 +242,11 @@ impl RateLimitLayer {
     /// ```
     #[must_use]
     pub fn exposed_headers(&self) -> Vec<HeaderName> {
-        self.settings.headers.names()
+        #[cfg_attr(not(feature = "grpc"), expect(unused_mut))]
+        let mut names = self.settings.headers.names();
+        #[cfg(feature = "grpc")]
+        names.extend(super::responder::GRPC_NAMES);
+        names
     }
 
     /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON, problem
@@ -302,7 +307,7 @@ impl RateLimitLayer {
     }
 
     /// Sets the responses that report budgets. Default: all. This does not change `Retry-After`, which
-    /// every 429 has.
+    /// every denial has that a wait can end.
     #[must_use]
     pub fn report_on(self, responses: ReportOn) -> Self {
         self.with(|settings| settings.headers.report_on = responses)

@@ -188,7 +188,9 @@ impl Decision {
     #[cfg(feature = "redis")]
     pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
         let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
-        self.decided_at = self.decided_at.saturating_add(elapsed);
+        if self.decided_at > 0 {
+            self.decided_at = self.decided_at.saturating_add(elapsed);
+        }
         for verdict in self.group.iter_mut().chain([&mut self.deciding]) {
             let outcome = &mut verdict.outcome;
             outcome.retry_after = outcome.retry_after.map(|it| it.saturating_sub(elapsed).max(1));

@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use sfv::{DictSerializer, Integer, KeyRef, ListSerializer, ParameterSerializer, StringRef};
+use sfv::{
+    DictSerializer, Integer, KeyRef, List, ListSerializer, ParameterSerializer, Parser, StringRef,
+};
 use tokio::time::Instant;
 
 use super::super::number::number;
@@ -81,6 +83,7 @@ impl Ietf {
             limit: verdict.limit().clone(),
             remaining: verdict.remaining(),
             reset: match (verdict.allowed(), verdict.retry_after()) {
+                _ if decision.exceeds_capacity() => None,
                 (true, _) => Some(verdict.reset_after()),
                 // Never later than `Retry-After`, and the same for the limit that decides.
                 (false, Some(_)) if verdict == decision.deciding() => {
@@ -227,7 +230,9 @@ fn append(
     let Some(members) = members else { return };
     let mut lines = Vec::new();
     for line in headers.get_all(&name) {
-        if !line.as_bytes().trim_ascii().first().is_some_and(|&first| is_start(first)) {
+        let starts_well =
+            line.as_bytes().trim_ascii().first().is_some_and(|&first| is_start(first));
+        if !starts_well || Parser::new(line.as_bytes()).parse::<List>().is_err() {
             return;
         }
         lines.push(line.as_bytes());

@@ -98,6 +98,9 @@ impl HeaderSettings {
             names.push(x_ratelimit::RESET_AFTER);
         }
         names.extend(self.ietf.into_iter().flat_map(IetfDraft::names).cloned());
+        if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
+            names.push(DATE);
+        }
         names
     }
 
@@ -270,7 +273,10 @@ fn is_stricter(ours: (u64, u64), remaining: &[Option<u64>], reset: &[Option<u64>
     };
     let Some(least) = remaining.into_iter().min() else { return true };
     let latest = reset.iter().copied().flatten().max();
-    ours.0 < least || (ours.0 == least && latest.is_some_and(|latest| ours.1 > latest))
+    // Seconds since the epoch and seconds from now do not compare.
+    let is_epoch = |seconds: u64| seconds > 1_000_000_000;
+    let is_later = |latest: u64| ours.1 > latest && is_epoch(ours.1) == is_epoch(latest);
+    ours.0 < least || (ours.0 == least && latest.is_some_and(is_later))
 }
 
 /// Whole seconds, rounded up: never early.

@@ -76,15 +76,16 @@ impl XRateLimit {
         if is_reported && !replaces(headers, self.remaining, reset) {
             return false;
         }
-        if let Ok(Some(theirs)) = headers.try_insert(LIMIT, repeated(self.capacity))
-            && !is_reported
-        {
-            // A limit alone says too little to compare.
-            set(headers, LIMIT, theirs);
-            return false;
+        for (name, value) in [(LIMIT, self.capacity), (RESET, reset)] {
+            if let Ok(Some(theirs)) = headers.try_insert(name.clone(), repeated(value))
+                && !is_reported
+            {
+                // A limit or a reset alone says too little to compare.
+                set(headers, name, theirs);
+                return false;
+            }
         }
         set(headers, REMAINING, number(self.remaining));
-        set(headers, RESET, repeated(reset));
         true
     }
 }

@@ -29,7 +29,9 @@ fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
     if value.len() > MAX_BYTES {
         return None;
     }
-    let accept: Accept = value.parse().ok()?;
+    let ranges: Vec<_> =
+        value.split(',').map(without_parameters).filter(|it| !it.is_empty()).collect();
+    let accept: Accept = ranges.join(",").parse().ok()?;
     let available: Vec<_> =
         FORMATS.iter().filter_map(|(name, _)| MediaType::parse(name).ok()).collect();
     let chosen = accept.negotiate(&available)?;
@@ -37,4 +39,17 @@ fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
         .iter()
         .find(|(name, _)| MediaType::parse(name).as_ref() == Ok(chosen))
         .map(|(_, it)| *it)
+}
+
+/// A media range with its quality alone. Other parameters, such as a charset, do not tell the formats
+/// apart. None of the formats has a quoted parameter, which could contain a comma.
+fn without_parameters(range: &str) -> String {
+    let mut parts = range.split(';').map(str::trim);
+    let name = parts.next().unwrap_or_default().to_owned();
+    let quality = parts.find(|it| it.starts_with("q=") || it.starts_with("Q="));
+    match quality {
+        // Three decimals are the most.
+        Some(quality) => name + ";q=" + quality[2..].get(..5).unwrap_or(&quality[2..]),
+        None => name,
+    }
 }

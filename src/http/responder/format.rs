@@ -22,8 +22,8 @@ pub enum BodyFormat {
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     Json,
     /// Problem details (RFC 9457), with the types of draft-ietf-httpapi-ratelimit-headers:
-    /// `quota-exceeded` for 429, with the names of the limits that denied in `violated-policies`, and
-    /// `temporary-reduced-capacity` for 503. Other responses have the type `about:blank`.
+    /// `quota-exceeded` for a denial, with the names of the limits that denied in `violated-policies`, and
+    /// `temporary-reduced-capacity` if the store is unavailable. Other responses have the type `about:blank`.
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     ProblemDetails,
@@ -96,7 +96,7 @@ fn json(rejection: &Rejection<'_>) -> Bytes {
 #[cfg(feature = "json")]
 #[derive(serde::Serialize)]
 struct Problem<'a> {
-    r#type: &'static str,
+    r#type: String,
     title: &'a str,
     status: u16,
     detail: String,
@@ -106,15 +106,13 @@ struct Problem<'a> {
 
 #[cfg(feature = "json")]
 fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
-    let (r#type, title) = match status {
-        StatusCode::TOO_MANY_REQUESTS => {
-            ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota Exceeded")
+    const TYPES: &str = "https://iana.org/assignments/http-problem-types";
+    let (r#type, title) = match rejection.reason() {
+        Reason::RateLimited => (format!("{TYPES}#quota-exceeded"), "Quota Exceeded"),
+        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => {
+            (format!("{TYPES}#temporary-reduced-capacity"), "Temporary Reduced Capacity")
         }
-        StatusCode::SERVICE_UNAVAILABLE => (
-            "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-            "Temporary Reduced Capacity",
-        ),
-        status => ("about:blank", status.canonical_reason().unwrap_or("Rejected")),
+        _ => ("about:blank".to_owned(), status.canonical_reason().unwrap_or("Rejected")),
     };
     let verdicts = rejection.decision().map(crate::nouns::Decision::verdicts).unwrap_or_default();
     let denied = verdicts.iter().filter(|verdict| !verdict.allowed());

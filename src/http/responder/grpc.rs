@@ -6,17 +6,29 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{Reason, Rejection};
 use crate::http::headers::set;
 
+/// The headers that gRPC-Web clients read.
+pub(in crate::http) const NAMES: [HeaderName; 4] = [
+    HeaderName::from_static("grpc-status"),
+    HeaderName::from_static("grpc-message"),
+    HeaderName::from_static("grpc-status-details-bin"),
+    PUSHBACK,
+];
+
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The content type of the response to a gRPC call. `None` for other requests.
 pub(super) fn content_type(request: &Parts) -> Option<HeaderValue> {
+    // All calls are. A cache must not keep a rejection of another request, which has status 200.
+    if request.method != Method::POST {
+        return None;
+    }
     let content_type = request.headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let kind = essence.strip_prefix("application/grpc")?;
@@ -51,6 +63,7 @@ pub(super) fn response(
     let mut response = status.into_http::<Bytes>();
     let headers = response.headers_mut();
     set(headers, header::CONTENT_TYPE, content_type);
+    set(headers, header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(pushback) = pushback(rejection) {
         set(headers, PUSHBACK, HeaderValue::from(pushback));
     }
@@ -75,8 +88,9 @@ const fn code(reason: Reason, status: StatusCode) -> Code {
 fn pushback(rejection: &Rejection<'_>) -> Option<i32> {
     match rejection.reason() {
         Reason::RateLimited => {
+            // 24 days fit into the number. To come then would be too early.
             let millis = rejection.retry_after()?.saturating_mul(1_000);
-            Some(i32::try_from(millis).unwrap_or(i32::MAX))
+            Some(i32::try_from(millis).unwrap_or(-1))
         }
         Reason::ExceedsCapacity => Some(-1),
         _ => None,

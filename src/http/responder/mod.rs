@@ -16,6 +16,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 
 pub use self::format::BodyFormat;
 use self::format::Rendered;
+#[cfg(feature = "grpc")]
+pub(super) use self::grpc::NAMES as GRPC_NAMES;
 use super::headers::set;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
