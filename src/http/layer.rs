@@ -163,6 +163,7 @@ impl RateLimitLayer {
     /// It applies to each limit of the layer without a
     /// [cost of its own](RateLimitLayerBuilder::limit_with_cost).
     ///
+    /// A request that carries several operations, such as a GraphQL query or a batch, can cost as many.
     /// Bound the cost: `cost` reads what a client sent.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
