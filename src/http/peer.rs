@@ -56,28 +56,28 @@ impl PeerIp {
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         let peer = peer_ip(parts)?;
-        warn_of_proxy(peer, &parts.headers, &FORWARDED);
+        warn_of_proxy(peer, &parts.headers, None);
         Ok(Self::key_of(peer))
     }
 }
 
-/// Reports once in a process that an untrusted peer seems to be a proxy: it sends `header`, or another
-/// forwarding header.
-pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: &HeaderName) {
+/// Reports once in a process that an untrusted peer seems to be a proxy: it sends a well-known forwarding
+/// header, or the one that is configured.
+pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: Option<&HeaderName>) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if REPORTED.load(Ordering::Relaxed) || !is_private(peer) {
         return;
     }
-    let mut known = FORWARDING_HEADERS.into_iter().chain([header.as_str()]);
-    let header = known.find(|&header| headers.contains_key(header));
-    if let Some(header) = header
+    let mut known = FORWARDING_HEADERS.iter().chain(header);
+    if let Some(header) = known.find(|&header| headers.contains_key(header))
         && !REPORTED.swap(true, Ordering::Relaxed)
     {
-        telemetry::peer_is_proxy(peer, header);
+        telemetry::peer_is_proxy(peer, header.as_str());
     }
 }
 
-const FORWARDING_HEADERS: [&str; 3] = ["x-forwarded-for", "forwarded", "x-real-ip"];
+static FORWARDING_HEADERS: [HeaderName; 3] =
+    [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
 
 /// Whether an address is one that proxies have, and clients on the Internet have not: loopback,
 /// private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.

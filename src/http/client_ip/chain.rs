@@ -18,7 +18,7 @@ pub(super) const MAX_BYTES: usize = 8192;
 pub(super) enum Invalid {
     /// The entry is not an address: garbage, `unknown`, or an obfuscated identifier.
     NotAnAddress,
-    /// The line does not follow the grammar, so nobody knows how many entries it has.
+    /// The line does not follow the grammar, so its entries cannot be counted.
     Malformed,
     /// The header is longer than what is read of it.
     TooLong,
@@ -126,7 +126,7 @@ fn x_forwarded_for<T>(
     None
 }
 
-/// Quoted strings can only be told apart from the start of a line. So it is parsed as a whole.
+/// The start of a line decides which of its quotes open a string. So the line is parsed as a whole.
 fn forwarded<T>(
     line: &[u8],
     budget: &mut Budget,

@@ -25,7 +25,7 @@ pub(super) fn elements(line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
         if parser.is_at_end() {
             return Some(elements);
         }
-        parser.expect(b',')?;
+        parser.take(b',')?;
     }
 }
 
@@ -44,7 +44,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Option<()> {
+    fn take(&mut self, byte: u8) -> Option<()> {
         self.rest = self.rest.strip_prefix(&[byte])?;
         Some(())
     }
@@ -62,7 +62,7 @@ impl<'a> Parser<'a> {
                 }
                 self.skip_whitespace();
             }
-            if self.expect(b';').is_none() {
+            if self.take(b';').is_none() {
                 break;
             }
         }
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
 
     fn pair(&mut self) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
         let name = self.token()?;
-        self.expect(b'=')?;
+        self.take(b'=')?;
         let value = match self.rest {
             [b'"', ..] => self.quoted_string()?,
             _ => Cow::Borrowed(self.token()?),
@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
     }
 
     fn quoted_string(&mut self) -> Option<Cow<'a, [u8]>> {
-        self.expect(b'"')?;
+        self.take(b'"')?;
         let mut value = Vec::new();
         loop {
             let (&byte, rest) = self.rest.split_first()?;
@@ -109,23 +109,6 @@ impl<'a> Parser<'a> {
 }
 
 /// The characters of a token (RFC 9110, 5.6.2).
-const fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        )
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -108,6 +108,14 @@ pub enum OnUnknownClient {
     UsePeer,
 }
 
+/// What the head of a request says of its client.
+enum Found {
+    /// The client: the peer, or the address that a trusted proxy names.
+    Client(IpAddr),
+    /// A trusted proxy names no client, for this reason.
+    Unknown(Problem),
+}
+
 /// What clients see.
 const UNKNOWN: &str = "the client's address is unknown";
 
@@ -119,8 +127,8 @@ impl ClientIp {
     /// Returns an error if the address is unknown.
     pub fn address(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
         let problem = match self.find(parts)? {
-            Ok(client) => return Ok(client),
-            Err(problem) => problem,
+            Found::Client(address) => return Ok(address),
+            Found::Unknown(problem) => problem,
         };
         match self.outcome(problem) {
             OnUnknownClient::UsePeer => {
@@ -134,23 +142,23 @@ impl ClientIp {
         }
     }
 
-    /// The client, or why a trusted proxy names none.
-    fn find(&self, parts: &Parts) -> Result<Result<IpAddr, Problem>, MissingKey> {
+    fn find(&self, parts: &Parts) -> Result<Found, MissingKey> {
         let headers = &parts.headers;
-        match &self.trust {
-            Trust::Hops(hops, chain) => Ok(trust::nth(*chain, headers, *hops)),
+        let named = match &self.trust {
+            Trust::Hops(hops, chain) => trust::nth(*chain, headers, *hops),
             Trust::Networks(trusted, source) => {
                 let peer = self.peer(parts)?;
                 let trusted = trusted.current();
-                if trusted.contains(peer) {
-                    return Ok(source.client(headers, &trusted));
+                if !trusted.contains(peer) {
+                    if self.peer_from.is_none() {
+                        warn_of_proxy(peer, headers, Some(self.trust.header()));
+                    }
+                    return Ok(Found::Client(peer));
                 }
-                if self.peer_from.is_none() {
-                    warn_of_proxy(peer, headers, self.trust.header());
-                }
-                Ok(Ok(peer))
+                source.client(headers, &trusted)
             }
-        }
+        };
+        Ok(named.map_or_else(Found::Unknown, Found::Client))
     }
 
     const fn outcome(&self, problem: Problem) -> OnUnknownClient {
@@ -218,9 +226,10 @@ impl ClientIp {
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
         let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
-        Ok(
-            move |parts: &Parts| matches!(client.find(parts), Ok(Ok(address)) if networks.contains(address)),
-        )
+        Ok(move |parts: &Parts| match client.find(parts) {
+            Ok(Found::Client(address)) => networks.contains(address),
+            Ok(Found::Unknown(_)) | Err(_) => false,
+        })
     }
 
     /// A predicate for the requests of clients that are in these networks, or may be: for
@@ -257,8 +266,8 @@ impl ClientIp {
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
         let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
         Ok(move |parts: &Parts| match client.find(parts) {
-            Ok(Ok(address)) => networks.contains(address),
-            Ok(Err(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
+            Ok(Found::Client(address)) => networks.contains(address),
+            Ok(Found::Unknown(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
             Err(_) => true,
         })
     }

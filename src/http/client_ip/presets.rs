@@ -49,12 +49,12 @@ impl ClientIp {
 
     /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. The networks are those of the
     /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all pods,
-    /// every pod can choose its address: restrict who can reach the service with a network policy.
+    /// every pod can choose its address: restrict access to the service with a network policy.
     ///
     /// The ingress sees clients only if its own service keeps their addresses: with
     /// `externalTrafficPolicy: Local`, or with the PROXY protocol from the load balancer. In
     /// ingress-nginx, leave `use-forwarded-headers` off, or set `proxy-real-ip-cidr` to the load
-    /// balancer: by default it believes every client then.
+    /// balancer. Its default then accepts the header of every client.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl ClientIp {
     }
 
     /// Behind Fly.io's proxy: `Fly-Client-IP`. The networks are those from which the proxy connects.
-    /// Fly.io publishes no list: log the peer's address of a few requests. It is private.
+    /// Fly.io publishes no list: log the peer's address of a few requests.
     ///
     /// With another proxy before Fly.io's, `Fly-Client-IP` is the address of that proxy. Use
     /// [`behind`](Self::behind) with the networks of both, and with the addresses that Fly.io assigned to

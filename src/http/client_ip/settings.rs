@@ -72,9 +72,9 @@ impl ClientIp {
         }
     }
 
-    /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For` or another header: the `for` parameters of its
-    /// elements, by the same rules. An element without one is invalid, and so is a line that does not
-    /// follow the grammar.
+    /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For` or another header: the `for`
+    /// parameters of its elements, by the same rules. An element without one is invalid, and so is a line
+    /// that does not follow the grammar.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         match &mut self.trust {
