@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, MetadataMap};
 
 use super::{Header, KeyExtractor, MissingKey};
@@ -19,7 +20,7 @@ pub struct GrpcMetadata(Name);
 #[derive(Clone, Debug)]
 enum Name {
     Ascii(Header),
-    Binary(BinaryMetadataKey),
+    Binary(HeaderName, BinaryMetadataKey),
 }
 
 impl GrpcMetadata {
@@ -37,8 +38,9 @@ impl GrpcMetadata {
             ))
         };
         if name.ends_with("-bin") {
+            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
             let name = BinaryMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
-            return Ok(Self(Name::Binary(name)));
+            return Ok(Self(Name::Binary(header, name)));
         }
         AsciiMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
         Ok(Self(Name::Ascii(Header::new(name)?)))
@@ -47,18 +49,16 @@ impl GrpcMetadata {
 
 impl KeyExtractor for GrpcMetadata {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        let name = match &self.0 {
+        let (header, name) = match &self.0 {
             Name::Ascii(header) => return header.extract(parts),
-            Name::Binary(name) => name,
+            Name::Binary(header, name) => (header, name),
         };
-        let mut header = http::HeaderMap::new();
-        for value in parts.headers.get_all(name.as_str()) {
-            let known = http::HeaderName::from_bytes(name.as_str().as_bytes());
-            if let Ok(name) = known {
-                drop(header.try_append(name, value.clone()));
-            }
+        // tonic decodes metadata, which it makes of headers. A second value is enough to reject both.
+        let mut headers = HeaderMap::new();
+        for value in parts.headers.get_all(header).iter().take(2) {
+            drop(headers.try_append(header.clone(), value.clone()));
         }
-        let metadata = MetadataMap::from_headers(header);
+        let metadata = MetadataMap::from_headers(headers);
         let mut values = metadata.get_all_bin(name).iter();
         match (values.next().map(|value| value.to_bytes()), values.next()) {
             (Some(Ok(value)), None) if !value.is_empty() => Ok(Key::new(value)),

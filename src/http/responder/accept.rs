@@ -32,17 +32,14 @@ fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
     let ranges: Vec<_> =
         value.split(',').map(without_parameters).filter(|it| !it.is_empty()).collect();
     let accept: Accept = ranges.join(",").parse().ok()?;
-    let available: Vec<_> =
-        FORMATS.iter().filter_map(|(name, _)| MediaType::parse(name).ok()).collect();
-    let chosen = accept.negotiate(&available)?;
-    FORMATS
-        .iter()
-        .find(|(name, _)| MediaType::parse(name).as_ref() == Ok(chosen))
-        .map(|(_, it)| *it)
+    let formats = FORMATS.map(|(name, format)| (MediaType::parse(name), format));
+    let available = formats.iter().filter_map(|(name, _)| name.as_ref().ok());
+    let chosen = accept.negotiate(available)?;
+    formats.iter().find(|(name, _)| name.as_ref() == Ok(chosen)).map(|(_, format)| *format)
 }
 
-/// A media range with its quality alone. Other parameters, such as a charset, do not tell the formats
-/// apart. None of the formats has a quoted parameter, which could contain a comma.
+/// A media range with its quality alone. Other parameters, such as a charset, make no difference between
+/// the formats. Of a quoted parameter with a comma, the rest becomes a range that matches none of them.
 fn without_parameters(range: &str) -> String {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next().unwrap_or_default().to_owned();

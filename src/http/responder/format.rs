@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode};
 
 use super::Rejection;
 #[cfg(feature = "json")]
-use super::{Reason, accept};
+use super::{accept, json};
 
 /// The format of the body of the responses to rejected requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,8 @@ pub enum BodyFormat {
     Json,
     /// Problem details (RFC 9457), with the types of draft-ietf-httpapi-ratelimit-headers:
     /// `quota-exceeded` for a denial, with the names of the limits that denied in `violated-policies`, and
-    /// `temporary-reduced-capacity` if the store is unavailable. Other responses have the type `about:blank`.
+    /// `temporary-reduced-capacity` if the store is unavailable. Other responses have the type
+    /// `about:blank`.
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     ProblemDetails,
@@ -43,6 +44,7 @@ pub(super) struct Rendered {
 }
 
 impl BodyFormat {
+    #[cfg_attr(not(feature = "json"), expect(unused_variables, reason = "text has no status"))]
     pub(super) fn render(self, rejection: &Rejection<'_>, status: StatusCode) -> Rendered {
         #[cfg(feature = "json")]
         if self == Self::ByAccept {
@@ -51,82 +53,11 @@ impl BodyFormat {
         }
         let (content_type, body) = match self {
             #[cfg(feature = "json")]
-            Self::Json => ("application/json", json(rejection)),
+            Self::Json => ("application/json", json::object(rejection)),
             #[cfg(feature = "json")]
-            Self::ProblemDetails => ("application/problem+json", problem(rejection, status)),
-            _ => {
-                let _text_needs_no_status = status;
-                ("text/plain; charset=utf-8", Bytes::from(rejection.message() + "\n"))
-            }
+            Self::ProblemDetails => ("application/problem+json", json::problem(rejection, status)),
+            _ => ("text/plain; charset=utf-8", Bytes::from(rejection.message() + "\n")),
         };
         Rendered { content_type: HeaderValue::from_static(content_type), body, varies: false }
     }
-}
-
-#[cfg(feature = "json")]
-#[derive(serde::Serialize)]
-struct Json<'a> {
-    error: &'static str,
-    message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after: Option<u64>,
-}
-
-#[cfg(feature = "json")]
-fn json(rejection: &Rejection<'_>) -> Bytes {
-    serialize(&Json {
-        error: match rejection.reason() {
-            Reason::RateLimited => "rate_limited",
-            Reason::ExceedsCapacity => "exceeds_capacity",
-            Reason::Forbidden => "forbidden",
-            Reason::MissingKey => "missing_key",
-            // Clients need not know how the store failed.
-            Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => "unavailable",
-            Reason::Misconfigured => "internal",
-        },
-        message: rejection.message(),
-        limit: rejection.limit().map(crate::nouns::Limit::name),
-        retry_after: rejection.retry_after(),
-    })
-}
-
-/// The members of RFC 9457. No crate for them keeps the fragment of a type.
-#[cfg(feature = "json")]
-#[derive(serde::Serialize)]
-struct Problem<'a> {
-    r#type: String,
-    title: &'a str,
-    status: u16,
-    detail: String,
-    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
-    violated_policies: Vec<&'a str>,
-}
-
-#[cfg(feature = "json")]
-fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
-    const TYPES: &str = "https://iana.org/assignments/http-problem-types";
-    let (r#type, title) = match rejection.reason() {
-        Reason::RateLimited => (format!("{TYPES}#quota-exceeded"), "Quota Exceeded"),
-        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => {
-            (format!("{TYPES}#temporary-reduced-capacity"), "Temporary Reduced Capacity")
-        }
-        _ => ("about:blank".to_owned(), status.canonical_reason().unwrap_or("Rejected")),
-    };
-    let verdicts = rejection.decision().map(crate::nouns::Decision::verdicts).unwrap_or_default();
-    let denied = verdicts.iter().filter(|verdict| !verdict.allowed());
-    serialize(&Problem {
-        r#type,
-        title,
-        status: status.as_u16(),
-        detail: rejection.message(),
-        violated_policies: denied.map(|verdict| verdict.limit().name()).collect(),
-    })
-}
-
-#[cfg(feature = "json")]
-fn serialize(value: &impl serde::Serialize) -> Bytes {
-    // Strings and numbers: this cannot fail.
-    serde_json::to_vec(value).unwrap_or_default().into()
 }

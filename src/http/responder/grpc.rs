@@ -1,8 +1,8 @@
 //! Responses to gRPC calls: a status in the headers, without a body ("trailers-only").
 //!
 //! A client reads an HTTP 429 as `UNAVAILABLE`, or fails to parse its body. So a rejected call is answered
-//! with HTTP 200 and a gRPC status, with details that tell clients when to retry (gRFC A6, and
-//! `google.rpc.RetryInfo` and `QuotaFailure`).
+//! with HTTP 200 and a gRPC status. Its details have the time of the next try (gRFC A6,
+//! `google.rpc.RetryInfo`) and the limits that denied (`QuotaFailure`).
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -13,8 +13,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{Reason, Rejection};
 use crate::http::headers::set;
 
-/// The headers that gRPC-Web clients read.
-pub(in crate::http) const NAMES: [HeaderName; 4] = [
+/// The headers of a status.
+pub(super) const NAMES: [HeaderName; 4] = [
     HeaderName::from_static("grpc-status"),
     HeaderName::from_static("grpc-message"),
     HeaderName::from_static("grpc-status-details-bin"),
@@ -25,7 +25,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The content type of the response to a gRPC call. `None` for other requests.
 pub(super) fn content_type(request: &Parts) -> Option<HeaderValue> {
-    // All calls are. A cache must not keep a rejection of another request, which has status 200.
+    // Every call is a POST. A cache could keep the answer to another request, which has status 200.
     if request.method != Method::POST {
         return None;
     }

@@ -6,21 +6,27 @@ mod accept;
 mod format;
 #[cfg(feature = "grpc")]
 mod grpc;
+#[cfg(feature = "json")]
+mod json;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub use self::format::BodyFormat;
 use self::format::Rendered;
-#[cfg(feature = "grpc")]
-pub(super) use self::grpc::NAMES as GRPC_NAMES;
 use super::headers::set;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
+
+/// The headers of a gRPC status, which gRPC-Web clients read.
+#[cfg(feature = "grpc")]
+pub(super) const STATUS_HEADERS: [HeaderName; 4] = grpc::NAMES;
+#[cfg(not(feature = "grpc"))]
+pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 
 /// Why a layer rejects a request.
 ///
@@ -207,7 +213,7 @@ impl Responder {
         self.respond(&rejection, status, |_| {})
     }
 
-    fn default(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
+    fn default_response(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
         if let Some(content_type) = grpc::content_type(rejection.request) {
             return grpc::response(rejection, status, content_type);
@@ -228,7 +234,7 @@ impl Responder {
         status: StatusCode,
         write_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<ResponseBody<B>> {
-        let mut response = self.default(rejection, status);
+        let mut response = self.default_response(rejection, status);
         write_headers(response.headers_mut());
         let mut response = match &self.custom {
             Some(custom) => custom(rejection, response),
