@@ -51,7 +51,6 @@ impl IetfDraft {
 }
 
 /// The fields of a decision.
-#[derive(Clone)]
 pub(super) struct Ietf {
     draft: IetfDraft,
     made_at: Instant,
@@ -60,7 +59,6 @@ pub(super) struct Ietf {
     budgets: Vec<Budget>,
 }
 
-#[derive(Clone)]
 struct Budget {
     limit: Limit,
     remaining: u64,
@@ -85,14 +83,14 @@ impl Ietf {
             reset: match (verdict.allowed(), verdict.retry_after()) {
                 _ if decision.exceeds_capacity() => None,
                 (true, _) => Some(verdict.reset_after()),
-                // Never later than `Retry-After`, and the same for the limit that decides.
+                // Equal to `Retry-After` for the deciding limit, which has the longest wait.
                 (false, Some(_)) if verdict == decision.deciding() => {
                     retry_after.map(Duration::from_secs)
                 }
                 (false, retry_after) => retry_after,
             },
             partition,
-            // `Retry-After` must not be earlier than any reset. So a denial reports the limits that
+            // `Retry-After` must not be earlier than any reset, so a denial reports only the limits that
             // denied.
             is_reported: decision.allowed() || !verdict.allowed(),
         };

@@ -230,7 +230,7 @@ impl Fields {
 
 /// Writes the time of the decision, by the clock of `X-RateLimit-Reset`: clients subtract the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
-    /// The year 10000, which no date can say.
+    /// The start of the year 10000, which has no HTTP date.
     const END: Duration = Duration::from_secs(253_402_300_800);
     let since_epoch = Duration::from_micros(decided_at(decision));
     let time = SystemTime::UNIX_EPOCH.checked_add(since_epoch).filter(|_| since_epoch < END);
@@ -241,7 +241,7 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-/// The time of a decision, in microseconds since the Unix epoch. A store need not say it.
+/// The time of a decision, in microseconds since the Unix epoch. For a store that does not set it, now.
 #[inline]
 fn decided_at(decision: &Decision) -> u64 {
     match decision.decided_at() {

@@ -29,7 +29,6 @@ pub enum ResetFormat {
 }
 
 /// The budget of the deciding limit.
-#[derive(Clone)]
 pub(super) struct XRateLimit {
     capacity: u64,
     remaining: u64,
@@ -65,7 +64,8 @@ impl XRateLimit {
         Self { capacity: decision.capacity(), remaining: decision.remaining(), reset }
     }
 
-    /// Writes the fields, unless the map has stricter ones. Returns whether it did.
+    /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say too
+    /// little to compare. Returns whether it did.
     #[inline]
     pub(super) fn write(self, headers: &mut HeaderMap) -> bool {
         let reset = match self.reset {
@@ -76,17 +76,24 @@ impl XRateLimit {
         if is_reported && !replaces(headers, self.remaining, reset) {
             return false;
         }
-        for (name, value) in [(LIMIT, self.capacity), (RESET, reset)] {
-            if let Ok(Some(theirs)) = headers.try_insert(name.clone(), repeated(value))
-                && !is_reported
-            {
-                // A limit or a reset alone says too little to compare.
-                set(headers, name, theirs);
-                return false;
-            }
+        // What an insert replaces shows that it was there, without a look-up of its own.
+        let limit = headers.try_insert(LIMIT, repeated(self.capacity)).ok().flatten();
+        let reset = headers.try_insert(RESET, repeated(reset)).ok().flatten();
+        if !is_reported && (limit.is_some() || reset.is_some()) {
+            restore(headers, LIMIT, limit);
+            restore(headers, RESET, reset);
+            return false;
         }
         set(headers, REMAINING, number(self.remaining));
         true
+    }
+}
+
+#[cold]
+fn restore(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    match value {
+        Some(value) => set(headers, name, value),
+        None => drop(headers.remove(name)),
     }
 }
 
