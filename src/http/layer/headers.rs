@@ -1,0 +1,115 @@
+//! The layer's settings for response headers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use super::RateLimitLayer;
+use crate::http::responder::STATUS_HEADERS;
+use crate::http::{IetfDraft, ReportOn, ResetFormat};
+use crate::nouns::ConfigError;
+
+impl RateLimitLayer {
+    /// The names of the headers that this layer sends, for a CORS layer outside of it. With the feature
+    /// `grpc`, also those of a gRPC status, which gRPC-Web clients read. Without
+    /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use axum::{Router, routing::get};
+    /// use tower_http::cors::{Any, CorsLayer};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100)).key(PeerIp)?;
+    /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(limit.exposed_headers());
+    /// // The CORS layer is added last, so it is outside: its headers are on denials, too.
+    /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit).layer(cors);
+    /// # let _ = app;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exposed_headers(&self) -> Vec<HeaderName> {
+        let mut names = self.settings.headers.names();
+        names.extend(STATUS_HEADERS);
+        names
+    }
+
+    /// Sets the format of `X-RateLimit-Reset`. Default: seconds since the Unix epoch.
+    #[must_use]
+    pub fn reset_format(self, format: ResetFormat) -> Self {
+        self.with(|settings| settings.headers.reset_format = format)
+    }
+
+    /// Sets the responses that report budgets. Default: all. This does not change `Retry-After`, which
+    /// every denial has that a wait can end.
+    #[must_use]
+    pub fn report_on(self, responses: ReportOn) -> Self {
+        self.with(|settings| settings.headers.report_on = responses)
+    }
+
+    /// Sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft), too. They are
+    /// not a standard yet, so choose the revision that your clients read.
+    ///
+    /// `RateLimit-Policy` has every limit that was checked: its capacity, and the seconds in which it is
+    /// replenished. A period below a second cannot be said: revisions 6 and 7 leave the limit out, later
+    /// ones the period. `RateLimit` has the units that are left, and the seconds until the budget is full
+    /// again. In a denial, it has the limits that denied, and the seconds until each allows the request.
+    /// Where a revision reports one limit only, it is the deciding one. Numbers have at most 15 digits.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use tollgate::layer::IetfDraft;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// // RateLimit-Policy: "api";q=100;w=60
+    /// // RateLimit: "api";r=99;t=1
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
+    ///     .key(PeerIp)?
+    ///     .ietf_headers(IetfDraft::Draft11);
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ietf_headers(self, draft: IetfDraft) -> Self {
+        self.with(|settings| settings.headers.ietf = Some(draft))
+    }
+
+    /// Adds the parameter `pk` to the fields of [`IetfDraft::Draft11`]: it identifies the budget. It is
+    /// the first 16 bytes of the HMAC-SHA256, under `secret`, of the limit's name, a zero byte and the
+    /// key. So it does not disclose the key. All replicas need the same secret.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the secret has fewer than 16 bytes.
+    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        Arc::make_mut(&mut self.settings).headers.set_partition_secret(secret.as_ref())?;
+        Ok(self)
+    }
+
+    /// Sends no `X-RateLimit-*` headers, and no `X-RateLimit-Reset-After`.
+    #[must_use]
+    pub fn without_x_ratelimit(self) -> Self {
+        self.with(|settings| settings.headers.sends_x_ratelimit = false)
+    }
+
+    /// Sends `X-RateLimit-Reset-After`, too: the seconds until the budget is full again, with three
+    /// decimals.
+    #[must_use]
+    pub fn reset_after_header(self) -> Self {
+        self.with(|settings| settings.headers.sends_reset_after = true)
+    }
+
+    /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at once.
+    /// Default: 0. Most: a day. Rounded up to whole seconds. The other headers agree with it.
+    #[must_use]
+    pub fn retry_after_jitter(self, most: Duration) -> Self {
+        self.with(|settings| settings.headers.set_jitter(most))
+    }
+}
