@@ -23,7 +23,7 @@ fn head(peer: &str, headers: &[(&str, &str)]) -> Parts {
     request.into_parts().0
 }
 
-/// The address, or what clients see of the error.
+/// The address, or the error message that clients get.
 fn client(client: &ClientIp, peer: &str, headers: &[(&str, &str)]) -> Result<String, String> {
     let address = client.address(&head(peer, headers));
     address.map(|it| it.to_string()).map_err(|missing| missing.to_string())
@@ -163,7 +163,7 @@ fn nth_address_from_the_right_counts_behind_hops() {
     let forwarded = ClientIp::behind_hops(2).unwrap().forwarded();
     let headers = [("forwarded", "for=192.0.2.1, for=192.0.2.2"), ("forwarded", "for=192.0.2.3")];
     assert_eq!(client(&forwarded, PROXY, &headers), found("192.0.2.2"));
-    // Nobody knows how many elements a malformed line has.
+    // The number of elements of a malformed line is unknown.
     let open_quote =
         [("forwarded", "for=6.6.6.6"), ("forwarded", "x=\", for=192.0.2.1, for=192.0.2.2")];
     assert_eq!(client(&forwarded, PROXY, &open_quote), unknown());
@@ -244,7 +244,7 @@ fn forwarded_elements_are_read_from_right_to_left() {
         (&["by=\"\\\"\";for=192.0.2.43"], found("192.0.2.43")),
         (&["for=10.0.0.9"], found(PROXY)),
         (&[], found(PROXY)),
-        // Obfuscated, unknown or missing: nobody knows what is to the left.
+        // Obfuscated, unknown or missing: the entries to the left are not trusted.
         (&["for=192.0.2.43, for=unknown"], unknown()),
         (&["for=192.0.2.43, for=_gazonk"], unknown()),
         (&["for=192.0.2.43, for=\"_hidden:_secret\""], unknown()),
@@ -399,7 +399,7 @@ fn networks_convert_from_strings_and_lists_of_them() {
     assert!(Networks::default().is_empty() && !Networks::new(list).unwrap().is_empty());
 }
 
-/// `is_in` is for `skip`: it is false if nobody knows. `may_be_in` is for `forbid`: it is true then.
+/// For an unknown client, `is_in` (for `skip`) is false, and `may_be_in` (for `forbid`) is true.
 #[test]
 fn unknown_client_is_in_no_network_and_may_be_in_any() {
     let networks = ["10.0.0.0/8", "203.0.113.0/24"];

@@ -74,7 +74,7 @@ async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
     assert!(line.contains("trusted proxy sent only trusted addresses"), "{line}");
 }
 
-/// The listener knows the client. Its headers mean nothing.
+/// The listener has the address from the PROXY protocol, so the client may send any header.
 #[tokio::test]
 async fn forwarding_header_behind_the_proxy_protocol_is_no_warning() {
     let (log, _guard) = Log::start();

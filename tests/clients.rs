@@ -1,4 +1,5 @@
-//! Real HTTP clients, by exact version: each is denied, waits as it was told, and passes on its next try.
+//! Real HTTP clients, by exact version: each is denied, waits until `Retry-After` is over, and is allowed
+//! on its next try.
 //!
 //! `make clients` installs them and runs these tests.
 
@@ -21,7 +22,7 @@ use tollgate::key::Header;
 use tollgate::layer::IetfDraft;
 use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
 
-/// An answer to a client: when, with which status, and when to come back.
+/// An answer to a client: its time, its status, and its `Retry-After` in seconds.
 type Answer = (Instant, u16, Option<u64>);
 
 #[derive(Clone, Default)]
@@ -76,13 +77,16 @@ async fn run(program: &str, script: Option<&str>, clients: usize) {
     for (client, answers) in answers.iter() {
         let statuses: Vec<_> = answers.iter().map(|(_, status, _)| *status).collect();
         assert_eq!(statuses, [200, 429, 200], "{client}");
-        let [_, (denied_at, _, told), (passed_at, ..)] = answers[..] else { unreachable!() };
-        let (told, waited) = (Duration::from_secs(told.unwrap()), passed_at - denied_at);
-        println!("{client}: told {told:?}, came after {waited:.2?}");
+        let [_, (denied_at, _, retry_after), (allowed_at, ..)] = answers[..] else {
+            unreachable!()
+        };
+        let retry_after = Duration::from_secs(retry_after.unwrap());
+        let waited = allowed_at - denied_at;
+        println!("{client}: Retry-After {retry_after:?}, retried after {waited:.2?}");
         // A timer of a client may fire some milliseconds early.
         assert!(
-            waited + Duration::from_millis(20) >= told,
-            "{client}: told {told:?}, came after {waited:?}"
+            waited + Duration::from_millis(20) >= retry_after,
+            "{client}: Retry-After {retry_after:?}, retried after {waited:?}"
         );
     }
 }

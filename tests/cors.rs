@@ -106,7 +106,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// A page of another origin asks twice, and writes down what it sees of the second response.
+/// A page of another origin sends two requests, and prints the headers of the second response.
 fn page(api: SocketAddr) -> String {
     format!(
         "<!doctype html><body><script type=module>

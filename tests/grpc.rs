@@ -2,9 +2,12 @@
 
 #![cfg(feature = "grpc")]
 
+mod support;
+
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -14,15 +17,16 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, GrpcMetadata, GrpcMethod, KeyExtractor, PeerIp};
-use tollgate::layer::{OnMissingKey, OnStoreFailure};
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::layer::{OnMissingKey, OnStoreFailure, ResponseBody};
 use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tonic::Code;
 use tonic::transport::{Endpoint, Server};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
-use tower::ServiceExt;
+use tower::{ServiceBuilder, ServiceExt};
+
+use self::support::failing::Failing;
 
 const ONCE: Quota = Quota::per_minute(1);
 
@@ -47,16 +51,6 @@ fn call() -> HealthCheckRequest {
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
     RateLimitLayer::fixed_window(limiter, "api", ONCE).key(key).unwrap()
-}
-
-/// A store that fails every check.
-#[derive(Debug)]
-struct Failing(fn() -> Error);
-
-impl Store for Failing {
-    fn apply(&self, _: Op, _: Group) -> Answer {
-        Answer::ready(Err((self.0)()))
-    }
 }
 
 #[tokio::test]
@@ -109,8 +103,8 @@ async fn every_rejection_has_a_code() {
     ] {
         let status = client(serve(layer).await).await.check(call()).await.unwrap_err();
         assert_eq!(status.code(), code, "{status:?}");
-        let told = status.metadata().get("grpc-retry-pushback-ms").map(|it| it.to_str().unwrap());
-        assert_eq!(told, pushback, "{status:?}");
+        let stated = status.metadata().get("grpc-retry-pushback-ms").map(|it| it.to_str().unwrap());
+        assert_eq!(stated, pushback, "{status:?}");
     }
 }
 
@@ -205,13 +199,26 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
 /// `make clients` installs the client.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs grpcio: make clients"]
-async fn grpcio_retries_when_it_was_told_to() {
+async fn grpcio_retries_after_the_pushback() {
     let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
     let layer = RateLimitLayer::of(RateLimiter::in_memory(), limit).key(PeerIp).unwrap();
-    let server = serve(layer).await;
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&answers);
+    let recording = ServiceBuilder::new()
+        .map_response(move |response: Response<ResponseBody<tonic::body::Body>>| {
+            let pushback = response.headers().get("grpc-retry-pushback-ms");
+            let pushback = pushback.map(|it| it.to_str().unwrap().parse().unwrap());
+            recorded.lock().unwrap().push((Instant::now(), pushback.map(Duration::from_millis)));
+            response
+        })
+        .layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let (_, service) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(recording.into_inner()).add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/clients/bin/python");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/grpcio_client.py");
-    let port = server.port().to_string();
     let output = tokio::task::spawn_blocking(move || {
         Command::new(python).args([script, &port]).output().expect("run `make clients`")
     });
@@ -219,4 +226,13 @@ async fn grpcio_retries_when_it_was_told_to() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     print!("{text}");
+
+    let answers = answers.lock().unwrap();
+    let [(_, None), (_, Some(_)), (denied_at, Some(pushback)), (allowed_at, None)] = answers[..]
+    else {
+        panic!("{answers:?}")
+    };
+    let waited = allowed_at - denied_at;
+    println!("grpcio: pushback {pushback:?}, retried after {waited:.2?}");
+    assert!(waited + Duration::from_millis(20) >= pushback, "{pushback:?}, {waited:?}");
 }

@@ -408,7 +408,7 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
     })
 }
 
-/// The numbers of a response, in seconds from now, that tell when to come back.
+/// The waits that the headers of a response state, from now.
 fn waits(headers: &HeaderMap, now: Duration) -> Vec<(String, Duration)> {
     let mut waits = Vec::new();
     for name in ["retry-after", "ratelimit-reset"] {
@@ -522,7 +522,7 @@ async fn time_of_a_store_that_makes_no_sense_is_harmless() {
         for _ in 0..3 {
             let response = headers(&app).await;
             assert_eq!(number(&response, "x-ratelimit-limit"), 2);
-            if at == 0 && response.contains_key("x-ratelimit-reset") {
+            if at == 0 {
                 let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
                 assert!((now - 1..now + 120).contains(&number(&response, "x-ratelimit-reset")));
             }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, Header, KeyExtractor, MissingKey};
 use tollgate::layer::{BodyFormat, OnStoreFailure};
-use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
+use self::support::failing::Failing;
 use self::support::requests::{plain, request, send};
 
 const ONCE: Quota = Quota::per_minute(1);
@@ -54,16 +54,6 @@ fn accepting(accept: &[&str]) -> Request<Body> {
         request.headers_mut().append("accept", line.parse().unwrap());
     }
     request
-}
-
-/// A store that fails every check.
-#[derive(Debug)]
-struct Failing(fn() -> Error);
-
-impl Store for Failing {
-    fn apply(&self, _: Op, _: Group) -> Answer {
-        Answer::ready(Err((self.0)()))
-    }
 }
 
 #[tokio::test]

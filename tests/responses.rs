@@ -2,15 +2,18 @@
 
 #![cfg(feature = "axum")]
 
+mod support;
+
 use axum::Router;
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::key::{Global, Header};
 use tollgate::layer::{OnStoreFailure, Reason, Rejection};
-use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
+
+use self::support::failing::Failing;
 
 const PER_HOUR: Quota = Quota::per_hour(1);
 
@@ -27,16 +30,6 @@ async fn send(app: &Router, request: Request<Body>) -> (StatusCode, String) {
 
 fn get(accept: &str) -> Request<Body> {
     Request::builder().uri("/path").header("accept", accept).body(Body::empty()).unwrap()
-}
-
-/// A store that fails every check in one way.
-#[derive(Debug)]
-struct Failing(fn() -> Error);
-
-impl Store for Failing {
-    fn apply(&self, _: Op, _: Group) -> Answer {
-        Answer::ready(Err((self.0)()))
-    }
 }
 
 /// A failure of the store, its reason, and its status.

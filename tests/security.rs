@@ -19,10 +19,10 @@
 //! | S19 | CWE-362: concurrent requests overrun the limit |
 //! | S22 | tower-governor #65, redis-cell #56: `Retry-After` is rounded down to 0 |
 //! | S23 | flask-limiter #62: `Retry-After` is negative or huge |
-//! | S24 | fail-open without a word |
+//! | S24 | a layer fails open silently |
 //! | S25 | RFC 7239: a quoted string hides an element |
 //! | S26 | method override: unknown methods have a budget each |
-//! | S27 | draft-ietf-httpapi-ratelimit-headers: headers tell of other clients' usage |
+//! | S27 | draft-ietf-httpapi-ratelimit-headers: headers disclose other clients' usage |
 //! | S29 | response splitting by the name of a policy |
 //! | S30 | header bytes that are no text |
 //!
@@ -49,10 +49,10 @@ use http::{HeaderValue, StatusCode};
 use tollgate::clock::ManualClock;
 use tollgate::key::{ClientIp, Extension, Header, KeyExtractor, Networks, PeerIp, Route};
 use tollgate::layer::OnMissingKey;
-use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
+use self::support::failing::Failing;
 use self::support::log::Log;
 use self::support::requests::{from_peer, number, plain, request, send, status};
 
@@ -283,7 +283,7 @@ async fn s11_s12_spellings_of_a_path_share_the_budget_of_the_route() {
         .route("/sign-in/{method}", any(|| async { "hello" }))
         .route_layer(layer(Route));
     let mut codes = Vec::new();
-    // Six spellings reach the route. The router knows no others.
+    // The router accepts six of these spellings for the route.
     for path in [
         "/sign-in/email",
         "/sign-in/EMAIL",
@@ -384,20 +384,11 @@ async fn s23_retry_after_stays_in_range_when_the_clock_jumps() {
     }
 }
 
-/// A store that is unavailable.
-#[derive(Debug)]
-struct Unavailable;
-
-impl Store for Unavailable {
-    fn apply(&self, _: Op, _: Group) -> Answer {
-        Answer::ready(Err(Error::unreachable("no server")))
-    }
-}
-
 #[tokio::test]
 async fn s24_failing_open_is_an_event() {
     let (log, _guard) = Log::start();
-    let layer = RateLimitLayer::fixed_window(RateLimiter::new(Unavailable), "api", ONCE);
+    let unavailable = Failing(|| Error::unreachable("no server"));
+    let layer = RateLimitLayer::fixed_window(RateLimiter::new(unavailable), "api", ONCE);
     let app = Router::new().fallback(|| async { "hello" }).layer(layer.key(PeerIp).unwrap());
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     let lines = log.lines();
@@ -439,7 +430,7 @@ async fn s26_unknown_methods_and_overrides_buy_no_budget() {
     assert_eq!(status(&app, overridden).await, 429);
 }
 
-/// The layer is inside authentication: who is rejected there learns nothing.
+/// The layer is inside authentication, so an unauthenticated response has no rate limit headers.
 #[tokio::test]
 async fn s27_unauthenticated_request_sees_no_usage_of_a_user() {
     async fn only_users(request: Request, next: Next) -> Response {

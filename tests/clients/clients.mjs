@@ -1,4 +1,4 @@
-// Each client asks twice, and is denied. It waits as told, and its next try passes.
+// Each client sends two requests. The second is denied, and the client's retry after the wait is allowed.
 //
 // node clients.mjs URL
 

@@ -1,11 +1,10 @@
-"""Calls a limited method twice. The second call is denied, and grpcio retries it when it was told to.
+"""Calls a limited method. The second call is denied, and so is the third, which grpcio retries.
 
 python grpcio_client.py PORT
 """
 
 import json
 import sys
-import time
 
 import grpc
 
@@ -34,13 +33,9 @@ def main(port):
     except grpc.RpcError as error:
         metadata = dict(error.trailing_metadata())
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
-        told = int(metadata["grpc-retry-pushback-ms"]) / 1000
-        print(f"grpcio {grpc.__version__}: {error.code().name}, told to wait {told} s")
-    start = time.monotonic()
+        pushback = metadata["grpc-retry-pushback-ms"]
+        print(f"grpcio {grpc.__version__}: {error.code().name}, pushback {pushback} ms")
     connect(port, RETRY)(b"")
-    waited = time.monotonic() - start
-    print(f"grpcio {grpc.__version__}: passed after {waited:.2f} s")
-    assert 1 <= waited <= told + 2, waited
 
 
 main(sys.argv[1])

@@ -14,12 +14,12 @@ const PEER: &str = "10.0.0.1";
 const LONGEST: usize = 4096;
 const MOST_ENTRIES: usize = 48;
 
-/// A line with a syntax error. Nobody knows how many elements it has: as many as hops are counted here,
-/// none with an address.
+/// The elements of a line with a syntax error. Their number is unknown, so there are as many as the
+/// highest hop count here, none with an address.
 const MALFORMED: [Option<IpAddr>; 3] = [None; 3];
 
-/// Reads settings and headers from bytes, and compares. The first byte chooses the header and who is
-/// trusted. The others are the lines of the header.
+/// Reads settings and headers from bytes, and compares. The first byte chooses the header and the
+/// trusted proxies. The other bytes are the lines of the header.
 pub fn compare(input: &[u8]) {
     let Some((&settings, text)) = input.split_first() else { return };
     let is_forwarded = settings & 1 == 1;

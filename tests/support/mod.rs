@@ -4,6 +4,7 @@
 
 pub mod budget;
 pub mod counting;
+pub mod failing;
 pub mod fake_redis;
 pub mod limits;
 pub mod log;

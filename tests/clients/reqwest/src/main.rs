@@ -1,4 +1,4 @@
-//! Asks twice, and is denied. The retry middleware waits as told, and the next try passes.
+//! Sends two requests. The second is denied, and the middleware's retry after the wait is allowed.
 //!
 //! reqwest-client URL
 
