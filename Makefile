@@ -39,7 +39,7 @@ proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients th
 	cargo build --all-features --example behind_proxy --example proxy_protocol
 	cargo test --all-features --test proxies -- --ignored
 
-clients: ## clients from npm, PyPI and crates.io, by exact version: each waits as it was told
+clients: ## clients from npm, PyPI and crates.io, by exact version: each waits until the header says
 	@command -v python3 >/dev/null && python3 -c "import venv, ensurepip" 2>/dev/null \
 	  || sh tests/install.sh python3-venv
 	@command -v npm >/dev/null || sh tests/install.sh npm

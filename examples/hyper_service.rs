@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let (stream, peer) = listener.accept().await?;
         let service = service.clone();
         tokio::spawn(async move {
-            // hyper does not know the peer: the request's extensions tell the layer.
+            // The layer reads the peer's address from the request's extensions.
             let service = ServiceBuilder::new()
                 .map_request(move |mut request: Request<Incoming>| {
                     request.extensions_mut().insert::<SocketAddr>(peer);

@@ -14,10 +14,10 @@ use tollgate::key::{ClientIp, KeyExtractor, Networks, PeerIp};
 use tollgate::{Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, Service, service_fn};
 
-/// A limit that nobody reaches.
+/// A limit above the throughput of the benchmark.
 const PLENTY: Quota = Quota::per_second(1_000_000_000);
 
-/// As many as an octet can tell apart.
+/// The number of client addresses: one octet of each varies.
 const CLIENTS: usize = 256;
 
 /// A header, and its value for the n-th client.
