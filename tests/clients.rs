@@ -93,18 +93,18 @@ async fn run(program: &str, script: Option<&str>, clients: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs clients: make clients"]
-async fn clients_from_npm_come_back_when_they_were_told_to() {
+async fn clients_from_npm_retry_after_the_wait() {
     run("npm/node_modules/.bin/node", Some("npm/clients.mjs"), 8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs clients: make clients"]
-async fn clients_from_pypi_come_back_when_they_were_told_to() {
+async fn clients_from_pypi_retry_after_the_wait() {
     run("bin/python", Some("clients.py"), 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs clients: make clients"]
-async fn client_from_crates_io_comes_back_when_it_was_told_to() {
+async fn client_from_crates_io_retries_after_the_wait() {
     run("reqwest/debug/reqwest-client", None, 1).await;
 }
