@@ -14,22 +14,14 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use tollgate::clock::ManualClock;
 use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnMissingKey, ReportOn, ResetFormat};
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
+use self::support::fields::{START, any_draft, limiter, values, waits};
+use self::support::limits::any_limits;
 use self::support::requests::{number, plain, request, send};
-
-/// A whole second.
-const START: u64 = 1_790_000_000;
-
-fn limiter() -> (RateLimiter, ManualClock) {
-    let clock = ManualClock::new();
-    clock.set(Duration::from_secs(START));
-    (RateLimiter::new(MemoryStore::with_clock(clock.clone())), clock)
-}
 
 fn app(layer: RateLimitLayer) -> Router {
     Router::new().fallback(|| async { "hello" }).layer(layer)
@@ -41,12 +33,6 @@ fn minute(limit: u64) -> Quota {
 
 fn window(limiter: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::fixed_window(limiter, "api", minute(2)).key(Global).unwrap()
-}
-
-/// The values of these headers, in order.
-fn values(headers: &HeaderMap, names: &[&str]) -> Vec<String> {
-    let lines = names.iter().flat_map(|name| headers.get_all(*name).iter());
-    lines.map(|value| value.to_str().unwrap().to_owned()).collect()
 }
 
 async fn headers(app: &Router) -> HeaderMap {
@@ -383,65 +369,14 @@ async fn responses_without_a_decision_report_no_budget() {
     }
 }
 
-/// One to three limits of any algorithms.
-fn limits() -> impl Strategy<Value = Vec<Limit>> {
-    let numbers = (0usize..8, 1u64..20, 1u64..5_000_000, 0u64..10);
-    prop::collection::vec(numbers, 1..4).prop_map(|all| {
-        let limits =
-            all.into_iter().enumerate().map(|(number, (algorithm, limit, period_us, burst))| {
-                let quota = Quota::new(limit, Duration::from_micros(period_us * limit));
-                let (with_burst, name) = (quota.burst(limit + burst), &*format!("limit-{number}"));
-                match algorithm {
-                    0 => Limit::token_bucket(name, with_burst),
-                    1 => Limit::gcra(name, with_burst),
-                    2 => Limit::leaky_bucket_meter(name, with_burst),
-                    3 => Limit::fixed_window(name, quota),
-                    4 => Limit::fixed_window_aligned(name, quota),
-                    5 => Limit::sliding_window(name, quota),
-                    6 => Limit::sliding_window_with(name, quota, 1 + burst as u32),
-                    _ => Limit::sliding_log(name, quota),
-                }
-                // Not every period can be divided into sub-windows.
-                .unwrap_or_else(|_| Limit::fixed_window(name, quota).unwrap())
-            });
-        limits.collect()
-    })
-}
-
-/// The waits that the headers of a response state, from now.
-fn waits(headers: &HeaderMap, now: Duration) -> Vec<(String, Duration)> {
-    let mut waits = Vec::new();
-    for name in ["retry-after", "ratelimit-reset"] {
-        if headers.contains_key(name) {
-            waits.push((name.to_owned(), Duration::from_secs(number(headers, name))));
-        }
-    }
-    let reset = Duration::from_secs(number(headers, "x-ratelimit-reset"));
-    waits.push(("x-ratelimit-reset".to_owned(), reset.saturating_sub(now)));
-    if let Some(value) = headers.get("ratelimit") {
-        let text = value.to_str().unwrap();
-        // A client of several limits waits for all that it has used up: for the last of them.
-        let seconds = text.split([';', ',']).filter_map(|it| {
-            let it = it.trim();
-            it.strip_prefix("t=").or(it.strip_prefix("reset="))?.parse().ok()
-        });
-        waits.extend(seconds.max().map(|it| (text.to_owned(), Duration::from_secs(it))));
-    }
-    waits
-}
-
-fn drafts() -> impl Strategy<Value = IetfDraft> {
-    prop::sample::select(vec![IetfDraft::Draft6, IetfDraft::Draft7, IetfDraft::Draft11])
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whichever number a client obeys, its next request is allowed.
     #[test]
     fn no_number_is_too_early_and_none_contradicts_another(
-        limits in limits(),
-        draft in drafts(),
+        limits in any_limits(),
+        draft in any_draft(),
         jitter in 0u64..4,
         steps in prop::collection::vec((0u64..3_000_000, 1u32..4), 1..25),
     ) {
@@ -556,10 +491,18 @@ async fn numbers_have_at_most_fifteen_digits_in_ietf_fields() {
 async fn request_that_can_never_pass_has_no_reset() {
     for draft in [IetfDraft::Draft6, IetfDraft::Draft7, IetfDraft::Draft11] {
         let (limiter, _clock) = limiter();
-        let response = headers(&app(window(&limiter).cost(|_| 3).ietf_headers(draft))).await;
-        for name in ["retry-after", "ratelimit-reset", "cache-control"] {
+        let layer = window(&limiter).cost(|_| 3).ietf_headers(draft).reset_after_header();
+        let response = headers(&app(layer)).await;
+        for name in [
+            "retry-after",
+            "ratelimit-reset",
+            "cache-control",
+            "x-ratelimit-reset",
+            "x-ratelimit-reset-after",
+        ] {
             assert!(!response.contains_key(name), "{response:?}");
         }
+        assert_eq!(values(&response, &["x-ratelimit-limit", "x-ratelimit-remaining"]), ["2", "2"]);
         let reported = values(&response, &["ratelimit"]);
         assert!(reported.iter().all(|it| !it.contains("t=")), "{reported:?}");
         assert_eq!(values(&response, &["ratelimit-policy"]).len(), 1);

@@ -190,6 +190,15 @@ impl Bucket {
         self.rate.drains(self.capacity * self.rate.micros)
     }
 
+    /// The time until `cost` fits, if the level is empty after `reset_after`: the level need not be empty by
+    /// then, but by what the capacity is above the cost.
+    #[cfg(feature = "http")]
+    pub(super) const fn next_after(&self, reset_after: Micros, cost: u64) -> Micros {
+        let spare = self.capacity.saturating_sub(cost);
+        // Rounded down, so that the difference is not too short.
+        reset_after.saturating_sub(spare * self.rate.micros / self.rate.units)
+    }
+
     /// The level at `now` under this quota. Also whether the clock or the quota moved it, so that a
     /// denied check has to store it.
     fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {

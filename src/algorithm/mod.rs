@@ -182,6 +182,19 @@ impl Rule {
         }
     }
 
+    /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`. Never too
+    /// short, and exact where the budget drains evenly or at once. Of a sliding window and a log, it is the
+    /// time until the budget is full.
+    #[cfg(feature = "http")]
+    pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Micros {
+        match self {
+            Self::TokenBucket(TokenBucket(bucket))
+            | Self::LeakyBucket(LeakyBucket { bucket, .. })
+            | Self::Gcra(Gcra(bucket)) => bucket.next_after(reset_after, cost),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => reset_after,
+        }
+    }
+
     /// The kind of state, which is part of the stored key.
     ///
     /// A format that changes gets another letter. Otherwise, two versions of this crate in a

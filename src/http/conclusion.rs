@@ -5,6 +5,7 @@ use http::{Extensions, Request, Response};
 
 use super::headers::{Fields, Partition};
 use super::settings::Settings;
+use super::stacked::NextAllowed;
 use super::{OnStoreFailure, Reason, ResponseBody};
 use crate::nouns::{Decision, Error, Source};
 use crate::telemetry;
@@ -87,7 +88,8 @@ impl Settings {
             Rejected::Denied(decision) => decision,
             Rejected::Undecided(reason) => return self.responder.without_decision(reason, request),
         };
-        let retry_after = self.headers.retry_after(decision);
+        let outside = NextAllowed::of(&request.extensions);
+        let retry_after = self.headers.retry_after(decision, outside);
         self.responder.denied(decision, retry_after, request, |headers| {
             self.headers.write_denial(decision, partitions, retry_after, headers);
         })
@@ -103,6 +105,9 @@ impl Settings {
         request: &mut Request<B>,
     ) -> Report {
         let mut fields = self.headers.of_allowed(decision, partitions, request.method());
+        if let Some(next_allowed) = fields.next_allowed() {
+            next_allowed.leave_in(request.extensions_mut());
+        }
         if self.inserts_decision {
             insert_if_tighter(request.extensions_mut(), decision);
             fields.keep(decision.clone());
@@ -113,6 +118,11 @@ impl Settings {
 
 impl Report {
     pub(super) fn write<B>(mut self, response: &mut Response<B>) {
+        self.0.lengthen_retry_after(response.headers_mut());
+        let inside = NextAllowed::of(response.extensions());
+        if let Some(next_allowed) = self.0.next_allowed() {
+            next_allowed.leave_in(response.extensions_mut());
+        }
         let denied_inside =
             response.extensions().get::<Decision>().is_some_and(|inner| !inner.allowed());
         if denied_inside {
@@ -120,7 +130,7 @@ impl Report {
             return;
         }
         let decision = self.0.take_decision();
-        self.0.write(response.status(), response.headers_mut());
+        self.0.write(response.status(), response.headers_mut(), inside);
         if let Some(decision) = &decision {
             insert_if_tighter(response.extensions_mut(), decision);
         }

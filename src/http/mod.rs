@@ -18,6 +18,7 @@ mod policy;
 mod responder;
 mod service;
 mod settings;
+mod stacked;
 mod waiting;
 
 pub use body::ResponseBody;

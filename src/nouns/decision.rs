@@ -169,6 +169,14 @@ impl Decision {
         })
     }
 
+    /// The time until the same checks are allowed again. `None` if they would be allowed at once, and for a
+    /// denial.
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) fn next_after(&self) -> Option<Micros> {
+        self.verdicts().iter().filter_map(Verdict::next_after).max()
+    }
+
     /// The same decision, from another source.
     #[cfg(feature = "redis")]
     pub(crate) const fn with_source(mut self, source: Source) -> Self {

@@ -95,6 +95,15 @@ impl Verdict {
         Duration::from_micros(self.outcome.delay)
     }
 
+    /// The time until the same check is allowed again. `None` if it would be allowed at once, for a denial,
+    /// and for a cost of 0. Never too short. Of a sliding window and a log, it is `reset_after`.
+    #[cfg(feature = "http")]
+    pub(crate) fn next_after(&self) -> Option<Micros> {
+        let (cost, outcome) = (u64::from(self.charged), &self.outcome);
+        let is_used_up = outcome.remaining < cost;
+        is_used_up.then(|| self.limit.rule().next_after(outcome.reset_after, cost))
+    }
+
     pub(crate) const fn outcome(&self) -> &Outcome {
         &self.outcome
     }

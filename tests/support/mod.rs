@@ -6,6 +6,8 @@ pub mod budget;
 pub mod counting;
 pub mod failing;
 pub mod fake_redis;
+#[cfg(feature = "http")]
+pub mod fields;
 pub mod limits;
 pub mod log;
 #[cfg(feature = "redis")]

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::super::number::number;
 use super::partition::Partition;
-use super::{is_stricter, numbers, seconds, set};
+use super::{UsedUp, is_stricter, numbers, seconds, set, stated};
 use crate::nouns::{Decision, Limit, Verdict};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -57,6 +57,8 @@ pub(super) struct Ietf {
     deciding: Budget,
     /// Of each limit of the layer.
     budgets: Vec<Budget>,
+    /// What the service says, in seconds, for a request that used up a budget: not too early.
+    retry_after: Option<u64>,
 }
 
 struct Budget {
@@ -64,6 +66,8 @@ struct Budget {
     remaining: u64,
     /// The time until more units are available. `None` if no wait helps.
     reset: Option<Duration>,
+    /// Whether it has fewer units left than the request cost.
+    is_used_up: bool,
     partition: Option<Partition>,
     /// Whether it is in `RateLimit`, too, and not only in `RateLimit-Policy`.
     is_reported: bool,
@@ -89,6 +93,7 @@ impl Ietf {
                 }
                 (false, retry_after) => retry_after,
             },
+            is_used_up: verdict.next_after().is_some(),
             partition,
             // `Retry-After` must not be earlier than any reset, so a denial reports only the limits that
             // denied.
@@ -104,14 +109,18 @@ impl Ietf {
                 .iter()
                 .map(|verdict| budget(verdict, partitions.next().flatten()))
                 .collect(),
+            retry_after: None,
         }
     }
 
     /// Adds the fields to those that the map has. A field with one value stays if it is stricter.
-    pub(super) fn write(self, headers: &mut HeaderMap) {
+    pub(super) fn write(mut self, headers: &mut HeaderMap, used_up: UsedUp) {
+        if used_up.here {
+            self.retry_after = stated(headers);
+        }
         match self.draft {
-            IetfDraft::Draft6 => self.write_numbers(headers),
-            IetfDraft::Draft7 => self.write_dictionary(headers),
+            IetfDraft::Draft6 => self.write_numbers(headers, used_up),
+            IetfDraft::Draft7 => self.write_dictionary(headers, used_up),
             IetfDraft::Draft11 => append(headers, BUDGET, self.budgets(), is_name),
         }
         match self.draft {
@@ -122,12 +131,12 @@ impl Ietf {
         }
     }
 
-    fn write_numbers(&self, headers: &mut HeaderMap) {
+    fn write_numbers(&self, headers: &mut HeaderMap, used_up: UsedUp) {
         let Some([limit, remaining, reset]) = self.numbers() else { return };
         let (theirs, their_reset) = (numbers(headers, &REMAINING), numbers(headers, &RESET));
         let is_known = !theirs.is_empty();
         let has_others = headers.contains_key(LIMIT) || headers.contains_key(RESET);
-        let replaces = is_stricter((remaining, reset), &theirs, &their_reset);
+        let replaces = is_stricter((remaining, reset), &theirs, &their_reset, used_up);
         if replaces && (is_known || !has_others) {
             for (name, value) in [(LIMIT, limit), (REMAINING, remaining), (RESET, reset)] {
                 set(headers, name, number(value));
@@ -135,11 +144,11 @@ impl Ietf {
         }
     }
 
-    fn write_dictionary(&self, headers: &mut HeaderMap) {
+    fn write_dictionary(&self, headers: &mut HeaderMap, used_up: UsedUp) {
         let Some(ours) = self.numbers() else { return };
         if headers.contains_key(BUDGET) {
-            let reported = |name| vec![member(headers, name)];
-            if !is_stricter((ours[1], ours[2]), &reported("remaining="), &reported("reset=")) {
+            let [remaining, reset] = ["remaining=", "reset="].map(|name| [member(headers, name)]);
+            if !is_stricter((ours[1], ours[2]), &remaining, &reset, used_up) {
                 return;
             }
         }
@@ -162,9 +171,12 @@ impl Ietf {
         Some(numbers.map(|it| it.min(LARGEST)))
     }
 
-    /// The seconds from now until a budget has more units.
+    /// The seconds from now until a budget has more units. Of one that is used up, at most `Retry-After`,
+    /// which is not to be earlier.
     fn reset(&self, budget: &Budget) -> Option<u64> {
-        budget.reset.map(|reset| seconds(reset.saturating_sub(self.made_at.elapsed())))
+        let reset = seconds(budget.reset?.saturating_sub(self.made_at.elapsed()));
+        let retry_after = self.retry_after.filter(|_| budget.is_used_up);
+        Some(reset.min(retry_after.unwrap_or(u64::MAX)))
     }
 
     fn budgets(&self) -> Option<HeaderValue> {

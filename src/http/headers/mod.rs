@@ -14,10 +14,11 @@ use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
 pub(super) use self::partition::Partition;
 use self::partition::PartitionSecret;
-use self::retry_after::{Jitter, retry_after_seconds};
+use self::retry_after::{Jitter, lengthen, retry_after_seconds, stated};
 pub use self::x_ratelimit::ResetFormat;
 use self::x_ratelimit::{ResetAfter, XRateLimit};
 use super::number::number;
+use super::stacked::NextAllowed;
 use crate::nouns::{ConfigError, Decision, Group};
 
 /// The responses that report budgets.
@@ -69,6 +70,8 @@ pub(super) struct Fields {
 
 #[derive(Default)]
 struct More {
+    /// If the request used up a budget.
+    next_allowed: Option<NextAllowed>,
     reset_after: Option<ResetAfter>,
     ietf: Option<Ietf>,
     /// For the response's extensions.
@@ -128,12 +131,24 @@ impl HeaderSettings {
         method: &Method,
     ) -> Fields {
         let is_reported = self.report_on == ReportOn::AllResponses && method != Method::CONNECT;
-        if is_reported { self.fields(decision, partitions, None) } else { Fields::default() }
+        let mut fields =
+            if is_reported { self.fields(decision, partitions, None) } else { Fields::default() };
+        if let Some(next_allowed) = NextAllowed::after(decision) {
+            fields.more.get_or_insert_default().next_allowed = Some(next_allowed);
+        }
+        fields
     }
 
-    /// What `Retry-After` says of a denial, in seconds. `None` if no wait helps.
-    pub(super) fn retry_after(&self, decision: &Decision) -> Option<u64> {
-        retry_after_seconds(decision).map(|seconds| self.jitter.lengthen(seconds))
+    /// What `Retry-After` says of a denial, in seconds. `None` if no wait helps. Not before the layers
+    /// `outside` allow the request, too.
+    pub(super) fn retry_after(
+        &self,
+        decision: &Decision,
+        outside: Option<NextAllowed>,
+    ) -> Option<u64> {
+        let outside = outside.map_or(0, NextAllowed::seconds);
+        let seconds = retry_after_seconds(decision)?.max(outside);
+        Some(self.jitter.lengthen(seconds))
     }
 
     /// Writes the headers of a denial.
@@ -145,8 +160,10 @@ impl HeaderSettings {
         headers: &mut HeaderMap,
     ) {
         if self.report_on != ReportOn::Never {
-            self.fields(decision, partitions, retry_after).write_all(headers);
-            if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
+            self.fields(decision, partitions, retry_after).write_all(headers, None);
+            if decision.exceeds_capacity() {
+                x_ratelimit::remove_resets(headers);
+            } else if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
                 write_date(decision, headers);
             }
         }
@@ -190,7 +207,7 @@ impl HeaderSettings {
     ) -> Box<More> {
         let reset_after = self.sends_reset_after().then(|| ResetAfter::new(decision, retry_after));
         let ietf = self.ietf.map(|draft| Ietf::new(draft, decision, partitions, retry_after));
-        Box::new(More { reset_after, ietf, decision: None })
+        Box::new(More { reset_after, ietf, ..More::default() })
     }
 }
 
@@ -206,24 +223,45 @@ impl Fields {
         self.more.as_mut()?.decision.take()
     }
 
-    /// Writes the fields to the response of the inner service. A response without a new
-    /// representation (304), and one that begins another protocol (101), get none.
+    /// Lengthens a `Retry-After` from further inside, if it is too early for this layer.
     #[inline]
-    pub(super) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
+    pub(super) fn lengthen_retry_after(&self, headers: &mut HeaderMap) {
+        if let Some(next_allowed) = self.next_allowed() {
+            lengthen(headers, next_allowed.seconds());
+        }
+    }
+
+    /// If the request used up a budget: when it allows the same request again.
+    #[inline]
+    pub(super) fn next_allowed(&self) -> Option<NextAllowed> {
+        self.more.as_ref()?.next_allowed
+    }
+
+    /// Writes the fields to the response of the inner service. A response without a new
+    /// representation (304), and one that begins another protocol (101), get none. `inside` is of the layers
+    /// further inside.
+    #[inline]
+    pub(super) fn write(
+        self,
+        status: StatusCode,
+        headers: &mut HeaderMap,
+        inside: Option<NextAllowed>,
+    ) {
         if status != StatusCode::NOT_MODIFIED && !status.is_informational() {
-            self.write_all(headers);
+            self.write_all(headers, inside);
         }
     }
 
     #[inline]
-    fn write_all(self, headers: &mut HeaderMap) {
-        let is_written = self.x_ratelimit.is_none_or(|fields| fields.write(headers));
+    fn write_all(self, headers: &mut HeaderMap, inside: Option<NextAllowed>) {
+        let used_up = UsedUp { here: self.next_allowed().is_some(), inside: inside.is_some() };
+        let is_written = self.x_ratelimit.is_none_or(|fields| fields.write(headers, used_up));
         let Some(more) = self.more else { return };
         if let Some(reset_after) = more.reset_after.filter(|_| is_written) {
             reset_after.write(headers);
         }
         if let Some(ietf) = more.ietf {
-            ietf.write(headers);
+            ietf.write(headers, used_up);
         }
     }
 }
@@ -265,9 +303,23 @@ fn numbers(headers: &HeaderMap, name: &HeaderName) -> Vec<Option<u64>> {
     values.map(|value| value.to_str().ok()?.trim().parse().ok()).collect()
 }
 
-/// Whether fields with so many units left, and so late a reset, replace the reported ones. Fewer units are
-/// stricter, then a later reset. A reported value that is not a number stays.
-fn is_stricter(ours: (u64, u64), remaining: &[Option<u64>], reset: &[Option<u64>]) -> bool {
+/// Whether a budget has fewer units left than the request cost.
+#[derive(Clone, Copy)]
+struct UsedUp {
+    /// Of this layer.
+    here: bool,
+    /// Of a layer further inside.
+    inside: bool,
+}
+
+/// Whether fields with so many units left, and so late a reset, replace the reported ones. A budget that is
+/// used up is stricter, then fewer units, then a later reset. A reported value that is not a number stays.
+fn is_stricter(
+    ours: (u64, u64),
+    remaining: &[Option<u64>],
+    reset: &[Option<u64>],
+    used_up: UsedUp,
+) -> bool {
     let Some(remaining) = remaining.iter().copied().collect::<Option<Vec<_>>>() else {
         return false;
     };
@@ -275,11 +327,16 @@ fn is_stricter(ours: (u64, u64), remaining: &[Option<u64>], reset: &[Option<u64>
     let latest = reset.iter().copied().flatten().max();
     // Seconds since the epoch and seconds from now do not compare.
     let is_epoch = |seconds: u64| seconds > 1_000_000_000;
-    let is_later = |latest: u64| ours.1 > latest && is_epoch(ours.1) == is_epoch(latest);
-    ours.0 < least || (ours.0 == least && latest.is_some_and(is_later))
+    let is_later =
+        latest.is_some_and(|latest| ours.1 > latest && is_epoch(ours.1) == is_epoch(latest));
+    match (used_up.here || ours.0 == 0, used_up.inside || least == 0) {
+        (true, true) => is_later,
+        (false, false) => ours.0 < least || (ours.0 == least && is_later),
+        (ours, _) => ours,
+    }
 }
 
 /// Whole seconds, rounded up: never early.
-fn seconds(duration: Duration) -> u64 {
+pub(super) fn seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

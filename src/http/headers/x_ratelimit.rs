@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::super::number::{number, repeated};
-use super::{HeaderSettings, decided_at, is_stricter, numbers, seconds, set};
+use super::{HeaderSettings, UsedUp, decided_at, is_stricter, numbers, seconds, set};
 use crate::nouns::{Decision, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -67,13 +67,13 @@ impl XRateLimit {
     /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say too
     /// little to compare. Returns whether it did.
     #[inline]
-    pub(super) fn write(self, headers: &mut HeaderMap) -> bool {
+    pub(super) fn write(self, headers: &mut HeaderMap, used_up: UsedUp) -> bool {
         let reset = match self.reset {
             Reset::Epoch(seconds) => seconds,
             Reset::At(instant) => seconds(from_now(instant)),
         };
         let is_reported = headers.contains_key(REMAINING);
-        if is_reported && !replaces(headers, self.remaining, reset) {
+        if is_reported && !replaces(headers, (self.remaining, reset), used_up) {
             return false;
         }
         // What an insert replaces shows that it was there, without a look-up of its own.
@@ -99,14 +99,20 @@ fn restore(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>
 
 /// Whether the fields replace those of the map.
 #[cold]
-fn replaces(headers: &mut HeaderMap, remaining: u64, reset: u64) -> bool {
-    let is_stricter =
-        is_stricter((remaining, reset), &numbers(headers, &REMAINING), &numbers(headers, &RESET));
+fn replaces(headers: &mut HeaderMap, ours: (u64, u64), used_up: UsedUp) -> bool {
+    let (remaining, reset) = (numbers(headers, &REMAINING), numbers(headers, &RESET));
+    let is_stricter = is_stricter(ours, &remaining, &reset, used_up);
     if is_stricter {
         // It belongs to the fields that are replaced.
         headers.remove(RESET_AFTER);
     }
     is_stricter
+}
+
+/// Removes the times when the budget is full again: a request that exceeds the capacity is denied then, too.
+pub(super) fn remove_resets(headers: &mut HeaderMap) {
+    headers.remove(RESET);
+    headers.remove(RESET_AFTER);
 }
 
 /// The time until the budget is full again, in microseconds, and at least until `Retry-After`, which

@@ -48,7 +48,7 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
 ///    `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above the
-///    capacity is answered with 422 and no `Retry-After`: no wait helps.
+///    capacity is answered with 422, and no `Retry-After` or reset: no wait helps.
 ///    [`respond_with`](Self::respond_with) changes these and all other responses of the layer.
 /// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
 ///    for a decision or for its delay, does not hold the inner service ready: it waits for the
@@ -69,11 +69,18 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// Layers share a budget only if they use the same limiter (or Redis and prefix), the same limit
 /// name, and the same key. Stacked layers are decided one after another, the outer one first. A
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
-/// the limits into [one layer](Self::builder). Then its numbers are never too early. Of stacked layers,
-/// the headers report the budget with the fewest units left, and of a denial those of the layer that
-/// denied: another layer may deny the next request. The decision in the extensions is the tightest of
-/// the layers with [`insert_decision`](Self::insert_decision). With stacked layers it has the receipt of
-/// that one layer only. To refund all charges of a request, put its limits into one layer.
+/// the limits into [one layer](Self::builder).
+///
+/// Of stacked layers, the headers report a budget that is used up, or else the one with the fewest units
+/// left. Those of a denial are of the layer that denied. Its `Retry-After` is not before the time when the
+/// layers outside allow the request, too: of a sliding window or a log, when the budget is full. The layers
+/// inside of it were not asked, and may deny the next request. Give stacked layers the same settings for
+/// headers: fields of different kinds are not compared. A `Retry-After` that the service itself sets is
+/// lengthened if the budget is used up for longer.
+///
+/// The decision in the extensions is the tightest of the layers with
+/// [`insert_decision`](Self::insert_decision). With stacked layers it has the receipt of that one layer only.
+/// To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
 /// layer expose [its headers](Self::exposed_headers). Put it inside authentication if the key is a
