@@ -36,7 +36,6 @@ doc: ## the documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
 
 proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients that spoof their address
-	cargo build --all-features --example behind_proxy --example proxy_protocol
 	cargo test --all-features --test proxies -- --ignored
 
 clients: ## clients from npm, PyPI and crates.io, by exact version: each waits until the header says
@@ -44,8 +43,8 @@ clients: ## clients from npm, PyPI and crates.io, by exact version: each waits u
 	  || sh tests/install.sh python3-venv
 	@command -v npm >/dev/null || sh tests/install.sh npm
 	mkdir -p target/clients/npm
-	cp tests/clients/clients.py target/clients
-	cp tests/clients/package.json tests/clients/clients.mjs target/clients/npm
+	cp tests/clients/*.py target/clients
+	cp tests/clients/package.json tests/clients/*.mjs target/clients/npm
 	test -x target/clients/bin/python || python3 -m venv target/clients
 	target/clients/bin/python -m pip install --quiet --disable-pip-version-check \
 	  -r tests/clients/requirements.txt

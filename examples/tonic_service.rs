@@ -8,8 +8,9 @@
 //! `PORT` is the port to listen on, 3000 if it is not set. The service is gRPC's health checking.
 
 use std::error::Error;
-use std::net::SocketAddr;
 
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
 use tollgate::key::PeerIp;
 use tollgate::{Quota, RateLimitLayer, RateLimiter};
 use tonic::transport::Server;
@@ -22,8 +23,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (_reporter, health) = tonic_health::server::health_reporter();
 
     let port: u16 = std::env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    println!("listening on http://{address}");
-    Server::builder().layer(limit).add_service(health).serve(address).await?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    let connections = TcpListenerStream::new(listener);
+    Server::builder().layer(limit).add_service(health).serve_with_incoming(connections).await?;
     Ok(())
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,13 +18,14 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, GrpcMetadata, GrpcMethod, KeyExtractor, PeerIp};
-use tollgate::layer::{OnMissingKey, OnStoreFailure, ResponseBody};
+use tollgate::layer::{OnMissingKey, OnStoreFailure};
 use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tonic::Code;
 use tonic::transport::{Endpoint, Server};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
+use tonic_web::GrpcWebLayer;
 use tower::{ServiceBuilder, ServiceExt};
 
 use self::support::failing::Failing;
@@ -197,42 +199,67 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
 }
 
 /// `make clients` installs the client.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs grpcio: make clients"]
-async fn grpcio_retries_after_the_pushback() {
+/// A response to a real client: its time, and when it says to retry.
+type Answer = (Instant, Option<Duration>);
+
+/// Runs a program from `target/clients` against a server that allows one call in two seconds, over gRPC and
+/// gRPC-Web. Returns the responses.
+async fn answers_to(program: &str, script: &str) -> Vec<Answer> {
     let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
     let layer = RateLimitLayer::of(RateLimiter::in_memory(), limit).key(PeerIp).unwrap();
     let answers = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&answers);
-    let recording = ServiceBuilder::new()
-        .map_response(move |response: Response<ResponseBody<tonic::body::Body>>| {
+    let layers = ServiceBuilder::new()
+        .map_response(move |response: Response<_>| {
             let pushback = response.headers().get("grpc-retry-pushback-ms");
             let pushback = pushback.map(|it| it.to_str().unwrap().parse().unwrap());
             recorded.lock().unwrap().push((Instant::now(), pushback.map(Duration::from_millis)));
             response
         })
-        .layer(layer);
+        .layer(layer)
+        .layer(GrpcWebLayer::new());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let (_, service) = tonic_health::server::health_reporter();
-    let server = Server::builder().layer(recording.into_inner()).add_service(service);
+    let server =
+        Server::builder().accept_http1(true).layer(layers.into_inner()).add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/clients/bin/python");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/grpcio_client.py");
-    let output = tokio::task::spawn_blocking(move || {
-        Command::new(python).args([script, &port]).output().expect("run `make clients`")
-    });
+    let installed = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/clients"));
+    let mut command = Command::new(installed.join(program));
+    command.arg(installed.join(script)).arg(&port);
+    let output = tokio::task::spawn_blocking(move || command.output().expect("run `make clients`"));
     let output = output.await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     print!("{text}");
+    std::mem::take(&mut answers.lock().unwrap())
+}
 
-    let answers = answers.lock().unwrap();
+fn assert_not_too_early(client: &str, denied: (Instant, Duration), allowed_at: Instant) {
+    let (denied_at, pushback) = denied;
+    let waited = allowed_at - denied_at;
+    println!("{client}: pushback {pushback:?}, retried after {waited:.2?}");
+    // A timer of a client may fire some milliseconds early.
+    assert!(waited + Duration::from_millis(20) >= pushback, "{pushback:?}, {waited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs grpcio: make clients"]
+async fn grpcio_retries_after_the_pushback() {
+    let answers = answers_to("bin/python", "grpcio_client.py").await;
     let [(_, None), (_, Some(_)), (denied_at, Some(pushback)), (allowed_at, None)] = answers[..]
     else {
         panic!("{answers:?}")
     };
-    let waited = allowed_at - denied_at;
-    println!("grpcio: pushback {pushback:?}, retried after {waited:.2?}");
-    assert!(waited + Duration::from_millis(20) >= pushback, "{pushback:?}, {waited:?}");
+    assert_not_too_early("grpcio", (denied_at, pushback), allowed_at);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs connect-web: make clients"]
+async fn grpc_web_client_reads_the_status_and_when_to_retry() {
+    let answers = answers_to("npm/node_modules/.bin/node", "npm/grpc_web.mjs").await;
+    let [(_, None), (denied_at, Some(pushback)), (allowed_at, None)] = answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_not_too_early("connect-web", (denied_at, pushback), allowed_at);
 }

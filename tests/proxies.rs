@@ -1,14 +1,15 @@
 //! Real proxies in front of the examples: a spoofed header cannot buy a second budget.
 //!
-//! `make proxies` installs nginx and HAProxy, builds the examples, and runs these tests.
+//! `make proxies` installs nginx and HAProxy, and runs these tests.
 
-#![cfg(feature = "axum")]
+#![cfg(all(feature = "axum", feature = "redis"))]
+
+mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,44 +19,16 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpSocket, TcpStream};
 
+use self::support::{example, free_port};
+
 /// A process that ends with the test.
-struct Process {
-    child: Child,
-    /// Kept open: the process writes its log to it.
-    output: Option<BufReader<ChildStdout>>,
-}
+struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-/// Starts an example, and returns its port.
-fn example(name: &str, settings: &[(&str, &str)]) -> (Process, u16) {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().with_file_name("examples").join(name);
-    let mut command = Command::new(&path);
-    for setting in ["TRUSTED", "FORWARDED", "HEADER", "REDIS_URL"] {
-        command.env_remove(setting);
-    }
-    let child =
-        command.env("PORT", "0").envs(settings.iter().copied()).stdout(Stdio::piped()).spawn();
-    let child =
-        child.unwrap_or_else(|error| panic!("{}: {error}: run `make proxies`", path.display()));
-    let mut process = Process { child, output: None };
-    let mut output = BufReader::new(process.child.stdout.take().unwrap());
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    process.output = Some(output);
-    let port = line.trim().rsplit(':').next().unwrap().split(',').next().unwrap();
-    (process, port.parse().unwrap_or_else(|_| panic!("no port in `{line}`")))
 }
 
 /// A folder for a proxy's files.
@@ -135,7 +108,7 @@ fn start(program: &str, arguments: &[&str]) -> Process {
     let child = Command::new(&program).args(arguments).spawn();
     let child =
         child.unwrap_or_else(|error| panic!("{}: {error}: run `make proxies`", program.display()));
-    Process { child, output: None }
+    Process(child)
 }
 
 /// Waits until both ports accept connections.
@@ -242,8 +215,9 @@ const BEHIND_LOOPBACK: (&str, &str) = ("TRUSTED", "127.0.0.1");
 #[tokio::test]
 #[ignore = "needs nginx: make proxies"]
 async fn nginx_appends_to_x_forwarded_for() {
-    let (_app, port) = example("behind_proxy", &[BEHIND_LOOPBACK]);
-    let proxy = nginx(port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
+    let proxy =
+        nginx(app.port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
     spoofing_buys_no_budget(&proxy).await;
 }
 
@@ -252,8 +226,8 @@ async fn nginx_appends_to_x_forwarded_for() {
 async fn nginx_sets_x_real_ip() {
     let settings = [BEHIND_LOOPBACK, ("HEADER", "X-Real-IP")];
     let location = "proxy_set_header X-Real-IP $remote_addr;";
-    let (_app, port) = example("behind_proxy", &settings);
-    let proxy = nginx(port, location).await;
+    let app = example::start("behind_proxy", &settings);
+    let proxy = nginx(app.port, location).await;
     spoofing_buys_no_budget(&proxy).await;
 }
 
@@ -262,8 +236,8 @@ async fn nginx_sets_x_real_ip() {
 async fn nginx_appends_to_forwarded() {
     let settings = [BEHIND_LOOPBACK, ("FORWARDED", "1")];
     let location = "proxy_set_header Forwarded \"$http_forwarded, for=$remote_addr\";";
-    let (_app, port) = example("behind_proxy", &settings);
-    let proxy = nginx(port, location).await;
+    let app = example::start("behind_proxy", &settings);
+    let proxy = nginx(app.port, location).await;
     spoofing_buys_no_budget(&proxy).await;
     // A client that leaves a quote open is rejected, and buys no budget.
     for open in ["for=\"", "for=192.0.2.1;by=\"a", "for=\"\\"] {
@@ -276,8 +250,9 @@ async fn nginx_appends_to_forwarded() {
 #[tokio::test]
 #[ignore = "needs nginx: make proxies"]
 async fn client_cannot_make_nginx_drop_the_header() {
-    let (_app, port) = example("behind_proxy", &[BEHIND_LOOPBACK]);
-    let proxy = nginx(port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
+    let proxy =
+        nginx(app.port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
     let headers = [("connection", "close, x-forwarded-for"), ("x-forwarded-for", "203.0.113.9")];
     let answer = get(&proxy, Version::Http1, [127, 0, 0, 7], &headers).await;
     assert_eq!(answer, (200, "127.0.0.7".to_owned()));
@@ -287,8 +262,8 @@ async fn client_cannot_make_nginx_drop_the_header() {
 #[ignore = "needs HAProxy: make proxies"]
 async fn haproxy_adds_a_line_of_x_forwarded_for() {
     for server in ["", "proto h2"] {
-        let (_app, port) = example("behind_proxy", &[BEHIND_LOOPBACK]);
-        let proxy = haproxy(port, "option forwardfor", server).await;
+        let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
+        let proxy = haproxy(app.port, "option forwardfor", server).await;
         spoofing_buys_no_budget(&proxy).await;
     }
 }
@@ -298,8 +273,8 @@ async fn haproxy_adds_a_line_of_x_forwarded_for() {
 async fn haproxy_rule_adds_a_line_of_forwarded() {
     let settings = [BEHIND_LOOPBACK, ("FORWARDED", "1")];
     let backend = "http-request add-header Forwarded \"for=%[src];proto=http\"";
-    let (_app, port) = example("behind_proxy", &settings);
-    let proxy = haproxy(port, backend, "").await;
+    let app = example::start("behind_proxy", &settings);
+    let proxy = haproxy(app.port, backend, "").await;
     spoofing_buys_no_budget(&proxy).await;
 }
 
@@ -307,8 +282,8 @@ async fn haproxy_rule_adds_a_line_of_forwarded() {
 #[ignore = "needs HAProxy: make proxies"]
 async fn haproxy_sends_the_proxy_protocol() {
     for server in ["send-proxy", "send-proxy-v2", "send-proxy-v2 proto h2"] {
-        let (_app, port) = example("proxy_protocol", &[BEHIND_LOOPBACK]);
-        let proxy = haproxy(port, "", server).await;
+        let app = example::start("proxy_protocol", &[BEHIND_LOOPBACK]);
+        let proxy = haproxy(app.port, "", server).await;
         spoofing_buys_no_budget(&proxy).await;
     }
 }
@@ -316,8 +291,9 @@ async fn haproxy_sends_the_proxy_protocol() {
 #[tokio::test]
 #[ignore = "needs nginx and HAProxy: make proxies"]
 async fn client_is_found_behind_two_proxies() {
-    let (_app, port) = example("behind_proxy", &[BEHIND_LOOPBACK]);
-    let inner = nginx(port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
+    let inner =
+        nginx(app.port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
     let outer = haproxy(inner.http1, "option forwardfor", "").await;
     spoofing_buys_no_budget(&outer).await;
 }

@@ -1,0 +1,174 @@
+//! The examples do what their first lines say: each is started as a user starts it.
+
+#![cfg(all(feature = "axum", feature = "redis", feature = "grpc"))]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tonic::Code;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use self::support::RedisServer;
+use self::support::example::{program, run, start};
+use self::support::requests::number;
+
+/// A response: its status, headers and body.
+type Response = (u16, HeaderMap, String);
+
+/// Sends a request. With a `user`, it has that user's `Authorization`.
+async fn send(method: &str, port: u16, path: &str, user: Option<&str>) -> Response {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let mut request =
+        Request::builder().method(method).uri(format!("http://127.0.0.1:{port}{path}"));
+    if let Some(user) = user {
+        request = request.header("authorization", user);
+    }
+    let response = client.request(request.body(Empty::new()).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Sends requests until one is denied. A slow machine gets more than the burst: a token a second comes back.
+async fn until_denied(port: u16, path: &str, user: Option<&str>) -> (usize, Response) {
+    for allowed in 0.. {
+        let response = send("GET", port, path, user).await;
+        if response.0 == 429 {
+            return (allowed, response);
+        }
+        assert_eq!(response.0, 200, "{}", response.2);
+    }
+    unreachable!()
+}
+
+#[tokio::test]
+async fn quickstart_allows_ten_requests_at_once() {
+    let example = start("quickstart", &[]);
+    let started = Instant::now();
+    let (allowed, (_, headers, body)) = until_denied(example.port, "/", None).await;
+    assert!((10..=10 + started.elapsed().as_secs() as usize).contains(&allowed), "{allowed}");
+    assert_eq!(number(&headers, "retry-after"), 1);
+    assert_eq!(number(&headers, "x-ratelimit-limit"), 10);
+    assert_eq!(number(&headers, "x-ratelimit-remaining"), 0);
+    assert_eq!(body, "rate limit `quickstart` exceeded: try again in 1 s\n");
+}
+
+#[tokio::test]
+async fn replicas_of_quickstart_share_a_budget_and_survive_their_redis() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    let replicas = [(); 2].map(|()| start("quickstart", &[("REDIS_URL", &url)]));
+    let started = Instant::now();
+    let mut allowed = 0;
+    for number in 0.. {
+        let (status, ..) = send("GET", replicas[number % 2].port, "/", None).await;
+        if status == 429 {
+            break;
+        }
+        allowed += 1;
+    }
+    assert!((10..=10 + started.elapsed().as_secs() as usize).contains(&allowed), "{allowed}");
+    redis.kill();
+    for replica in &replicas {
+        // A denial may stand for as long as it was made for. No other outcome is a failure of the service.
+        let (status, ..) = send("GET", replica.port, "/", None).await;
+        assert!([200, 429].contains(&status), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn examples_say_what_is_wrong_with_their_settings() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().port().to_string();
+    for name in ["quickstart", "behind_proxy"] {
+        for (setting, value, message) in [
+            ("PORT", "many", "PORT is not a port number: `many`".to_owned()),
+            ("PORT", &*taken, format!("cannot listen on 127.0.0.1:{taken}")),
+            ("REDIS_URL", "http://127.0.0.1/", "the Redis URL cannot be used".to_owned()),
+            ("REDIS_URL", "redis://127.0.0.1:1/", "127.0.0.1:1".to_owned()),
+        ] {
+            let (succeeded, text) = run(program(name).env(setting, value));
+            assert!(!succeeded, "{text}");
+            assert!(text.contains(&message), "{name} with {setting}={value}: {text}");
+        }
+    }
+    let (succeeded, text) = run(program("behind_proxy").env("TRUSTED", "10.0.0.0/40"));
+    assert!(!succeeded && text.contains("`10.0.0.0/40`"), "{text}");
+}
+
+#[tokio::test]
+async fn service_limits_users_a_costly_route_and_not_its_health() {
+    let example = start("service", &[]);
+    let (_, (_, headers, body)) = until_denied(example.port, "/search", Some("alice")).await;
+    assert_eq!(headers["content-type"], "application/json");
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["limit"], "user");
+    let (status, _, body) = send("GET", example.port, "/search", Some("bob")).await;
+    assert_eq!((status, &*body), (200, "found it, 9 more searches\n"));
+    let mut exports = Vec::new();
+    for _ in 0..3 {
+        exports.push(send("POST", example.port, "/export", Some("carol")).await.0);
+    }
+    assert_eq!(exports, [200, 200, 429]);
+    for _ in 0..30 {
+        assert_eq!(send("GET", example.port, "/health", None).await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn hyper_service_allows_ten_requests_at_once() {
+    let example = start("hyper_service", &[]);
+    let (allowed, (_, headers, _)) = until_denied(example.port, "/", None).await;
+    assert!(allowed >= 10, "{allowed}");
+    assert_eq!(number(&headers, "retry-after"), 1);
+}
+
+#[tokio::test]
+async fn tonic_service_allows_ten_calls_at_once() {
+    let example = start("tonic_service", &[]);
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", example.port)).unwrap();
+    let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+    let mut allowed = 0;
+    let denied = loop {
+        match client.check(HealthCheckRequest::default()).await {
+            Ok(_) => allowed += 1,
+            Err(denied) => break denied,
+        }
+    };
+    assert!(allowed >= 10, "{allowed}");
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(denied.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
+}
+
+#[test]
+fn outgoing_http_sends_five_requests_a_second() {
+    let provider = start("hyper_service", &[]);
+    let started = Instant::now();
+    let url = format!("http://127.0.0.1:{}/", provider.port);
+    let (succeeded, text) = run(program("outgoing_http").arg(url));
+    assert!(succeeded, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("200 OK")).count(), 10, "{text}");
+    assert!(started.elapsed() >= Duration::from_millis(1_800), "{text}");
+}
+
+#[test]
+fn workers_send_each_mail_once_and_five_a_second() {
+    let redis = RedisServer::start();
+    let started = Instant::now();
+    let (succeeded, text) = run(program("worker").env("REDIS_URL", redis.url()));
+    assert!(succeeded, "{text}");
+    let mails: Vec<_> = text.lines().filter_map(|line| line.split_once("sends mail ")).collect();
+    let different: BTreeSet<_> = mails.iter().map(|(_, mail)| mail.trim()).collect();
+    assert_eq!((mails.len(), different.len()), (20, 20), "{text}");
+    assert!(started.elapsed() >= Duration::from_millis(3_800), "{text}");
+}
