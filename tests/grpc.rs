@@ -95,11 +95,12 @@ async fn every_rejection_has_a_code() {
         (layer(Global).forbid(|_| true), Code::PermissionDenied, None),
         (keyless(), Code::InvalidArgument, None),
         (
-            keyless().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED)),
+            keyless().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED)).unwrap(),
             Code::Unauthenticated,
             None,
         ),
         (failing(|| Error::unreachable("no server")), Code::Unavailable, None),
+        (failing(|| Error::overloaded(1)), Code::Unavailable, None),
         (failing(|| Error::full("no room")), Code::Unavailable, None),
         (failing(|| Error::misuse("never")), Code::Internal, None),
     ] {
@@ -108,6 +109,30 @@ async fn every_rejection_has_a_code() {
         let stated = status.metadata().get("grpc-retry-pushback-ms").map(|it| it.to_str().unwrap());
         assert_eq!(stated, pushback, "{status:?}");
     }
+}
+
+/// Details that are larger than what a client reads of headers are an error of the connection.
+#[tokio::test]
+async fn denial_by_many_limits_is_a_status_that_clients_read() {
+    let limiter = RateLimiter::in_memory();
+    let builder = (0..255).fold(RateLimitLayer::builder(&limiter), |builder, number| {
+        let limit = Limit::fixed_window(&format!("{number:0>63}"), ONCE).unwrap();
+        builder.limit(limit, Global)
+    });
+    let mut client = client(serve(builder.build().unwrap()).await).await;
+    client.check(call()).await.unwrap();
+    let denied = client.check(call()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted, "{denied:?}");
+    assert_eq!(denied.get_details_quota_failure().unwrap().violations.len(), 16);
+}
+
+#[tokio::test]
+async fn service_without_grpc_answers_its_content_type_with_an_http_status() {
+    let app = Router::new().fallback(|| async {}).layer(layer(Global).without_grpc_status());
+    assert_eq!(post(&app, "application/grpc").await.status(), StatusCode::OK);
+    let denied = post(&app, "application/grpc").await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(!denied.headers().contains_key("grpc-status"));
 }
 
 async fn post(app: &Router, content_type: &str) -> Response<Body> {
@@ -198,7 +223,6 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
     }
 }
 
-/// `make clients` installs the client.
 /// A response to a real client: its time, and when it says to retry.
 type Answer = (Instant, Option<Duration>);
 

@@ -270,6 +270,23 @@ async fn skip_exempts_matching_requests() {
     }
 }
 
+/// Otherwise a client that is known by the first value would be unlimited.
+#[tokio::test]
+async fn header_that_is_empty_or_sent_twice_is_rejected_even_if_a_missing_one_is_skipped() {
+    let key = Header::new("x-user").unwrap();
+    let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(key).unwrap();
+    let app = app(layer.on_missing_key(OnMissingKey::SkipLimit).unwrap());
+    for (values, expected) in
+        [(&[][..], 200), (&["alice", "alice"], 400), (&["alice", ""], 400), (&[""], 400)]
+    {
+        let mut request = plain("/");
+        for value in values {
+            request.headers_mut().append("x-user", value.parse().unwrap());
+        }
+        assert_eq!(status(&app, request).await, expected, "{values:?}");
+    }
+}
+
 #[tokio::test]
 async fn missing_key_has_the_configured_outcome() {
     let layer = || {
@@ -278,13 +295,23 @@ async fn missing_key_has_the_configured_outcome() {
     };
     let response = send(&app(layer()), plain("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(response.headers()["cache-control"], "no-store");
     assert_eq!(
         text(response).await,
         "no key for the rate limit `api`: the header `x-user` is missing\n"
     );
-    let unauthorized = layer().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED));
+    for status in [100, 101, 200, 204, 302, 399, 600, 999] {
+        let outcome = OnMissingKey::Reject(status.try_into().unwrap());
+        let error = layer().on_missing_key(outcome).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("`OnMissingKey::Reject` has the status {status}; use 400 to 599")
+        );
+    }
+    let unauthorized =
+        layer().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED)).unwrap();
     assert_eq!(status(&app(unauthorized), plain("/")).await, 401);
-    let forward = app(layer().on_missing_key(OnMissingKey::SkipLimit));
+    let forward = app(layer().on_missing_key(OnMissingKey::SkipLimit).unwrap());
     for _ in 0..5 {
         let response = send(&forward, plain("/")).await;
         assert_eq!(response.status(), StatusCode::OK);

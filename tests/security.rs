@@ -154,7 +154,7 @@ async fn s5_missing_header_is_never_unlimited() {
     assert_eq!(allowed(&shared, (0..9).map(|_| from_peer(PROXY))).await, 1, "the proxy's budget");
     let strict = behind_proxy().on_missing(tollgate::key::OnUnknownClient::Reject);
     for key in [strict, ClientIp::behind_hops(1).unwrap()] {
-        let skipping = layer(key).on_missing_key(OnMissingKey::SkipLimit);
+        let skipping = layer(key).on_missing_key(OnMissingKey::SkipLimit).unwrap();
         let app = Router::new().fallback(|| async { "hello" }).layer(skipping);
         assert_eq!(status(&app, from_peer(PROXY)).await, 400, "not even if limits may be skipped");
         assert_eq!(status(&app, with(PROXY, &[("x-forwarded-for", "192.0.2.1")])).await, 200);

@@ -182,16 +182,17 @@ impl Rule {
         }
     }
 
-    /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`. Never too
-    /// short, and exact where the budget drains evenly or at once. Of a sliding window and a log, it is the
-    /// time until the budget is full.
+    /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`. `None` for a
+    /// sliding window and a log: a few units are replenished long before all are, and the outcome of a
+    /// charge does not say when.
     #[cfg(feature = "http")]
-    pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Micros {
+    pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Option<Micros> {
         match self {
             Self::TokenBucket(TokenBucket(bucket))
             | Self::LeakyBucket(LeakyBucket { bucket, .. })
-            | Self::Gcra(Gcra(bucket)) => bucket.next_after(reset_after, cost),
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => reset_after,
+            | Self::Gcra(Gcra(bucket)) => Some(bucket.next_after(reset_after, cost)),
+            Self::FixedWindow(_) => Some(reset_after),
+            Self::SlidingWindow(_) | Self::SlidingLog(_) => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! From the store's answer to what happens to the request.
 
 use http::request::Parts;
-use http::{Extensions, Request, Response};
+use http::{Request, Response};
 
 use super::headers::{Fields, Partition};
 use super::settings::Settings;
@@ -89,7 +89,8 @@ impl Settings {
             Rejected::Undecided(reason) => return self.responder.without_decision(reason, request),
         };
         let outside = NextAllowed::of(&request.extensions);
-        let retry_after = self.headers.retry_after(decision, outside);
+        let retry_after =
+            decision.retry_after().map(|wait| self.headers.retry_after(wait, outside));
         self.responder.denied(decision, retry_after, request, |headers| {
             self.headers.write_denial(decision, partitions, retry_after, headers);
         })
@@ -109,7 +110,10 @@ impl Settings {
             next_allowed.leave_in(request.extensions_mut());
         }
         if self.inserts_decision {
-            insert_if_tighter(request.extensions_mut(), decision);
+            let extensions = request.extensions_mut();
+            if extensions.get::<Decision>().is_none_or(|outer| decision.is_stricter_than(outer)) {
+                extensions.insert(decision.clone());
+            }
             fields.keep(decision.clone());
         }
         Report(fields)
@@ -118,11 +122,6 @@ impl Settings {
 
 impl Report {
     pub(super) fn write<B>(mut self, response: &mut Response<B>) {
-        self.0.lengthen_retry_after(response.headers_mut());
-        let inside = NextAllowed::of(response.extensions());
-        if let Some(next_allowed) = self.0.next_allowed() {
-            next_allowed.leave_in(response.extensions_mut());
-        }
         let denied_inside =
             response.extensions().get::<Decision>().is_some_and(|inner| !inner.allowed());
         if denied_inside {
@@ -130,17 +129,17 @@ impl Report {
             return;
         }
         let decision = self.0.take_decision();
-        self.0.write(response.status(), response.headers_mut(), inside);
-        if let Some(decision) = &decision {
-            insert_if_tighter(response.extensions_mut(), decision);
+        let inside = NextAllowed::of(response.extensions());
+        if let Some(next_allowed) = self.0.next_allowed().filter(|_| self.0.is_reported()) {
+            next_allowed.leave_in(response.extensions_mut());
         }
-    }
-}
-
-/// Of stacked layers, the handler and the layers outside see the tightest budget.
-fn insert_if_tighter(extensions: &mut Extensions, decision: &Decision) {
-    let other = extensions.get::<Decision>();
-    if other.is_none_or(|other| other.allowed() && decision.remaining() < other.remaining()) {
-        extensions.insert(decision.clone());
+        self.0.write(response.status(), response.headers_mut(), inside);
+        // Of equals, the handler and the layers outside see that of the outer layer.
+        let extensions = response.extensions_mut();
+        if let Some(decision) = decision
+            && !extensions.get::<Decision>().is_some_and(|inner| inner.is_stricter_than(&decision))
+        {
+            extensions.insert(decision);
+        }
     }
 }

@@ -46,9 +46,13 @@ impl KeyExtractor for Header {
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => Ok(Key::new(value.as_bytes())),
-            (Some(_), None) => Err(MissingKey::new(format!("the header `{name}` is empty"))),
+            // A service that reads the first value may know the client. So it must not be unlimited.
+            (Some(_), None) => {
+                Err(MissingKey::new(format!("the header `{name}` is empty")).never_skipped())
+            }
             (Some(_), Some(_)) => {
-                Err(MissingKey::new(format!("the header `{name}` is sent more than once")))
+                let reason = format!("the header `{name}` is sent more than once");
+                Err(MissingKey::new(reason).never_skipped())
             }
             (None, _) => Err(MissingKey::new(format!("the header `{name}` is missing"))),
         }

@@ -62,12 +62,14 @@ impl KeyExtractor for GrpcMetadata {
         let mut values = metadata.get_all_bin(name).iter();
         match (values.next().map(|value| value.to_bytes()), values.next()) {
             (Some(Ok(value)), None) if !value.is_empty() => Ok(Key::new(value)),
-            (None, _) => Err(MissingKey::new(format!("the metadata entry `{name}` is missing"))),
+            (None, _) => Err(MissingKey::new(format!("the header `{name}` is missing"))),
             (_, Some(_)) => {
-                Err(MissingKey::new(format!("the metadata entry `{name}` is sent more than once")))
+                let reason = format!("the header `{name}` is sent more than once");
+                Err(MissingKey::new(reason).never_skipped())
             }
             (Some(_), None) => {
-                Err(MissingKey::new(format!("the metadata entry `{name}` is empty or malformed")))
+                let reason = format!("the header `{name}` is empty or malformed");
+                Err(MissingKey::new(reason).never_skipped())
             }
         }
     }

@@ -14,12 +14,14 @@ use crate::telemetry::{self, Throttle};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMissingKey {
-    /// The request is rejected with this status.
+    /// The request is rejected with this status, from 400 to 599. A gRPC call gets `UNAUTHENTICATED` for 401,
+    /// `PERMISSION_DENIED` for 403 and `INVALID_ARGUMENT` for all others.
     Reject(StatusCode),
     /// The limit whose key is missing is skipped. The layer's other limits decide. If none is left,
     /// the request is not limited. A key that is [never
-    /// skipped](crate::key::MissingKey::never_skipped), such as an unknown client address, rejects the
-    /// request with 400.
+    /// skipped](crate::key::MissingKey::never_skipped) rejects the request with 400: an unknown client
+    /// address, a header that is empty, malformed or sent twice. A client that leaves the header out is not
+    /// limited, so reject it elsewhere.
     SkipLimit,
 }
 
@@ -59,7 +61,7 @@ pub(super) struct Policy {
     events: Arc<Throttle>,
 }
 
-/// What a policy asks for one request.
+/// The checks of one request, or why there are none.
 pub(super) enum Question {
     /// Nothing: the request is not limited.
     Unlimited,

@@ -1,4 +1,4 @@
-//! What stacked layers know of each other.
+//! Times that stacked layers pass to each other, in the extensions of requests and responses.
 //!
 //! A layer further inside may deny a request that used up the budget of a layer outside. To try again helps
 //! only when both allow it. So the outer layer leaves a time in the request's extensions, and the denial has
@@ -16,16 +16,17 @@ use tokio::time::Instant;
 use super::headers::seconds;
 use crate::nouns::{Decision, later};
 
-/// The time when a used-up budget allows the same request again, if no other request comes.
+/// The time when a used-up budget allows the same request again, if no other request comes. For a sliding
+/// window or a log, which do not say it, the time of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NextAllowed(Instant);
 
 impl NextAllowed {
-    /// Of a decision that was made just now. `None` if the same request would be allowed at once.
+    /// Of a decision that was made just now. `None` if no budget is used up.
     #[inline]
     pub(super) fn after(decision: &Decision) -> Option<Self> {
-        let micros = decision.next_after()?;
-        Some(Self(later(Instant::now(), Duration::from_micros(micros))))
+        let after = || Duration::from_micros(decision.next_after());
+        decision.is_used_up().then(|| Self(later(Instant::now(), after())))
     }
 
     /// The latest time that the layers outside left with a request, or those inside with a response.

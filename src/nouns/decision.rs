@@ -169,12 +169,23 @@ impl Decision {
         })
     }
 
-    /// The time until the same checks are allowed again. `None` if they would be allowed at once, and for a
-    /// denial.
+    /// Whether the same checks would be denied now: a budget has fewer units left than its check consumed.
     #[cfg(feature = "http")]
     #[inline]
-    pub(crate) fn next_after(&self) -> Option<Micros> {
-        self.verdicts().iter().filter_map(Verdict::next_after).max()
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.verdicts().iter().any(Verdict::is_used_up)
+    }
+
+    /// The time until the same checks are allowed again, as far as it is known.
+    #[cfg(feature = "http")]
+    pub(crate) fn next_after(&self) -> Micros {
+        self.verdicts().iter().filter_map(Verdict::next_after).max().unwrap_or(0)
+    }
+
+    /// Whether its deciding limit is stricter than that of another decision.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_stricter_than(&self, other: &Self) -> bool {
+        self.deciding.severity() > other.deciding.severity()
     }
 
     /// The same decision, from another source.

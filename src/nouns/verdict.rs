@@ -95,13 +95,20 @@ impl Verdict {
         Duration::from_micros(self.outcome.delay)
     }
 
-    /// The time until the same check is allowed again. `None` if it would be allowed at once, for a denial,
-    /// and for a cost of 0. Never too short. Of a sliding window and a log, it is `reset_after`.
+    /// Whether fewer units are left than this charge consumed.
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) const fn is_used_up(&self) -> bool {
+        self.outcome.remaining < self.charged as u64
+    }
+
+    /// The time until the same check is allowed again, if the budget is used up and the time is known.
     #[cfg(feature = "http")]
     pub(crate) fn next_after(&self) -> Option<Micros> {
-        let (cost, outcome) = (u64::from(self.charged), &self.outcome);
-        let is_used_up = outcome.remaining < cost;
-        is_used_up.then(|| self.limit.rule().next_after(outcome.reset_after, cost))
+        let rule = self.limit.rule();
+        self.is_used_up()
+            .then(|| rule.next_after(self.outcome.reset_after, self.charged.into()))
+            .flatten()
     }
 
     pub(crate) const fn outcome(&self) -> &Outcome {

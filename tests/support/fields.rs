@@ -42,7 +42,10 @@ pub fn waits(headers: &HeaderMap, now: Duration) -> Vec<(String, Duration)> {
             let it = it.trim();
             it.strip_prefix("t=").or(it.strip_prefix("reset="))?.parse().ok()
         });
-        waits.extend(seconds.max().map(|it| (text.to_owned(), Duration::from_secs(it))));
+        // Where a member has no time, `Retry-After` has.
+        let is_complete = text.matches(";r=").count() == text.matches(";t=").count();
+        let longest = seconds.max().filter(|_| is_complete);
+        waits.extend(longest.map(|it| (text.to_owned(), Duration::from_secs(it))));
     }
     waits
 }

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use sfv::{
-    DictSerializer, Integer, KeyRef, List, ListSerializer, ParameterSerializer, Parser, StringRef,
+    DictSerializer, Dictionary, Integer, KeyRef, List, ListEntry, ListSerializer,
+    ParameterSerializer, Parser, StringRef,
 };
 use tokio::time::Instant;
 
 use super::super::number::number;
 use super::partition::Partition;
-use super::{UsedUp, is_stricter, numbers, seconds, set, stated};
+use super::{UsedUp, is_later, is_stricter, numbers, seconds, set, stated};
 use crate::nouns::{Decision, Limit, Verdict};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -57,7 +58,7 @@ pub(super) struct Ietf {
     deciding: Budget,
     /// Of each limit of the layer.
     budgets: Vec<Budget>,
-    /// What the service says, in seconds, for a request that used up a budget: not too early.
+    /// The response's `Retry-After`, in seconds.
     retry_after: Option<u64>,
 }
 
@@ -66,8 +67,8 @@ struct Budget {
     remaining: u64,
     /// The time until more units are available. `None` if no wait helps.
     reset: Option<Duration>,
-    /// Whether it has fewer units left than the request cost.
-    is_used_up: bool,
+    /// If it is used up, the time until it allows the same request again, where that is known of all.
+    next: Option<Duration>,
     partition: Option<Partition>,
     /// Whether it is in `RateLimit`, too, and not only in `RateLimit-Policy`.
     is_reported: bool,
@@ -79,8 +80,12 @@ impl Ietf {
         draft: IetfDraft,
         decision: &Decision,
         partitions: &[Partition],
-        retry_after: Option<u64>,
+        retry_after: Option<Duration>,
     ) -> Self {
+        let is_next_known = decision
+            .verdicts()
+            .iter()
+            .all(|verdict| !verdict.is_used_up() || verdict.next_after().is_some());
         let budget = |verdict: &Verdict, partition| Budget {
             limit: verdict.limit().clone(),
             remaining: verdict.remaining(),
@@ -88,12 +93,10 @@ impl Ietf {
                 _ if decision.exceeds_capacity() => None,
                 (true, _) => Some(verdict.reset_after()),
                 // Equal to `Retry-After` for the deciding limit, which has the longest wait.
-                (false, Some(_)) if verdict == decision.deciding() => {
-                    retry_after.map(Duration::from_secs)
-                }
+                (false, Some(_)) if verdict == decision.deciding() => retry_after,
                 (false, retry_after) => retry_after,
             },
-            is_used_up: verdict.next_after().is_some(),
+            next: verdict.next_after().filter(|_| is_next_known).map(Duration::from_micros),
             partition,
             // `Retry-After` must not be earlier than any reset, so a denial reports only the limits that
             // denied.
@@ -115,9 +118,7 @@ impl Ietf {
 
     /// Adds the fields to those that the map has. A field with one value stays if it is stricter.
     pub(super) fn write(mut self, headers: &mut HeaderMap, used_up: UsedUp) {
-        if used_up.here {
-            self.retry_after = stated(headers);
-        }
+        self.retry_after = stated(headers);
         match self.draft {
             IetfDraft::Draft6 => self.write_numbers(headers, used_up),
             IetfDraft::Draft7 => self.write_dictionary(headers, used_up),
@@ -136,7 +137,8 @@ impl Ietf {
         let (theirs, their_reset) = (numbers(headers, &REMAINING), numbers(headers, &RESET));
         let is_known = !theirs.is_empty();
         let has_others = headers.contains_key(LIMIT) || headers.contains_key(RESET);
-        let replaces = is_stricter((remaining, reset), &theirs, &their_reset, used_up);
+        let is_later = is_later(reset, &their_reset);
+        let replaces = is_stricter(remaining, &theirs, is_later, used_up);
         if replaces && (is_known || !has_others) {
             for (name, value) in [(LIMIT, limit), (REMAINING, remaining), (RESET, reset)] {
                 set(headers, name, number(value));
@@ -146,9 +148,9 @@ impl Ietf {
 
     fn write_dictionary(&self, headers: &mut HeaderMap, used_up: UsedUp) {
         let Some(ours) = self.numbers() else { return };
-        if headers.contains_key(BUDGET) {
-            let [remaining, reset] = ["remaining=", "reset="].map(|name| [member(headers, name)]);
-            if !is_stricter((ours[1], ours[2]), &remaining, &reset, used_up) {
+        if let Some(theirs) = dictionary(headers) {
+            let [remaining, reset] = theirs;
+            if !is_stricter(ours[1], &[remaining], is_later(ours[2], &[reset]), used_up) {
                 return;
             }
         }
@@ -171,12 +173,22 @@ impl Ietf {
         Some(numbers.map(|it| it.min(LARGEST)))
     }
 
-    /// The seconds from now until a budget has more units. Of one that is used up, at most `Retry-After`,
-    /// which is not to be earlier.
+    /// The seconds from now until a budget has more units. It is not to be later than `Retry-After`. Where it
+    /// would have to be, revisions 8 to 11 can leave it out.
     fn reset(&self, budget: &Budget) -> Option<u64> {
-        let reset = seconds(budget.reset?.saturating_sub(self.made_at.elapsed()));
-        let retry_after = self.retry_after.filter(|_| budget.is_used_up);
-        Some(reset.min(retry_after.unwrap_or(u64::MAX)))
+        let from_now = |time: Duration| seconds(time.saturating_sub(self.made_at.elapsed()));
+        let reset = from_now(budget.reset?);
+        match self.retry_after {
+            Some(retry_after) if retry_after < reset => {
+                let has_units = budget.next.is_some_and(|next| from_now(next) <= retry_after);
+                match self.draft {
+                    _ if has_units => Some(retry_after),
+                    IetfDraft::Draft6 | IetfDraft::Draft7 => Some(reset),
+                    IetfDraft::Draft11 => None,
+                }
+            }
+            _ => Some(reset),
+        }
     }
 
     fn budgets(&self) -> Option<HeaderValue> {
@@ -239,7 +251,9 @@ fn append(
 ) {
     let Some(members) = members else { return };
     let mut lines = Vec::new();
-    for line in headers.get_all(&name) {
+    for line in
+        headers.get_all(&name).iter().filter(|line| !line.as_bytes().trim_ascii().is_empty())
+    {
         let starts_well =
             line.as_bytes().trim_ascii().first().is_some_and(|&first| is_start(first));
         if !starts_well || Parser::new(line.as_bytes()).parse::<List>().is_err() {
@@ -265,11 +279,17 @@ fn is_digit(first: u8) -> bool {
     first.is_ascii_digit()
 }
 
-/// A member of the dictionary of revision 7. Of several, the last one counts.
-fn member(headers: &HeaderMap, name: &str) -> Option<u64> {
-    let lines = headers.get_all(BUDGET).iter().rev();
-    let mut members = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
-    members.find_map(|member| member.trim().strip_prefix(name))?.parse().ok()
+/// What the dictionary of revision 7 says: `remaining` and `reset`. `None` if there is none.
+fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
+    let lines: Vec<_> = headers.get_all(BUDGET).iter().map(HeaderValue::as_bytes).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let members = Parser::new(&lines.join(&b", "[..])).parse::<Dictionary>().unwrap_or_default();
+    Some(["remaining", "reset"].map(|name| match members.get(name)? {
+        ListEntry::Item(item) => u64::try_from(item.bare_item.as_integer()?).ok(),
+        ListEntry::InnerList(_) => None,
+    }))
 }
 
 /// The seconds in which the capacity is replenished: a whole window, or a bucket from empty to full. So

@@ -7,14 +7,14 @@ mod x_ratelimit;
 
 use std::time::{Duration, SystemTime};
 
-use http::header::{CACHE_CONTROL, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 
 use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
 pub(super) use self::partition::Partition;
 use self::partition::PartitionSecret;
-use self::retry_after::{Jitter, lengthen, retry_after_seconds, stated};
+use self::retry_after::{Jitter, lengthen, stated};
 pub use self::x_ratelimit::ResetFormat;
 use self::x_ratelimit::{ResetAfter, XRateLimit};
 use super::number::number;
@@ -84,8 +84,9 @@ impl HeaderSettings {
         Ok(())
     }
 
-    pub(super) fn set_jitter(&mut self, most: Duration) {
-        self.jitter = Jitter::up_to(most);
+    pub(super) fn set_jitter(&mut self, most: Duration) -> Result<(), ConfigError> {
+        self.jitter = Jitter::up_to(most)?;
+        Ok(())
     }
 
     /// The headers that responses may have.
@@ -139,16 +140,11 @@ impl HeaderSettings {
         fields
     }
 
-    /// What `Retry-After` says of a denial, in seconds. `None` if no wait helps. Not before the layers
-    /// `outside` allow the request, too.
-    pub(super) fn retry_after(
-        &self,
-        decision: &Decision,
-        outside: Option<NextAllowed>,
-    ) -> Option<u64> {
+    /// What `Retry-After` says of a wait, in whole seconds, rounded up, at least 1: 0 would say "now". Not
+    /// before the layers `outside` allow the request, too.
+    pub(super) fn retry_after(&self, wait: Duration, outside: Option<NextAllowed>) -> Duration {
         let outside = outside.map_or(0, NextAllowed::seconds);
-        let seconds = retry_after_seconds(decision)?.max(outside);
-        Some(self.jitter.lengthen(seconds))
+        Duration::from_secs(self.jitter.lengthen(seconds(wait).max(outside).max(1)))
     }
 
     /// Writes the headers of a denial.
@@ -156,7 +152,7 @@ impl HeaderSettings {
         &self,
         decision: &Decision,
         partitions: &[Partition],
-        retry_after: Option<u64>,
+        retry_after: Option<Duration>,
         headers: &mut HeaderMap,
     ) {
         if self.report_on != ReportOn::Never {
@@ -167,10 +163,8 @@ impl HeaderSettings {
                 write_date(decision, headers);
             }
         }
-        if let Some(seconds) = retry_after {
-            set(headers, RETRY_AFTER, number(seconds));
-            // RFC 6585, section 4.
-            set(headers, CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(retry_after) = retry_after {
+            set(headers, RETRY_AFTER, number(retry_after.as_secs()));
         }
     }
 
@@ -179,7 +173,7 @@ impl HeaderSettings {
         &self,
         decision: &Decision,
         partitions: &[Partition],
-        retry_after: Option<u64>,
+        retry_after: Option<Duration>,
     ) -> Fields {
         let x_ratelimit =
             self.sends_x_ratelimit.then(|| XRateLimit::new(decision, self, retry_after));
@@ -203,7 +197,7 @@ impl HeaderSettings {
         &self,
         decision: &Decision,
         partitions: &[Partition],
-        retry_after: Option<u64>,
+        retry_after: Option<Duration>,
     ) -> Box<More> {
         let reset_after = self.sends_reset_after().then(|| ResetAfter::new(decision, retry_after));
         let ietf = self.ietf.map(|draft| Ietf::new(draft, decision, partitions, retry_after));
@@ -223,12 +217,10 @@ impl Fields {
         self.more.as_mut()?.decision.take()
     }
 
-    /// Lengthens a `Retry-After` from further inside, if it is too early for this layer.
+    /// Whether the response reports anything of this layer.
     #[inline]
-    pub(super) fn lengthen_retry_after(&self, headers: &mut HeaderMap) {
-        if let Some(next_allowed) = self.next_allowed() {
-            lengthen(headers, next_allowed.seconds());
-        }
+    pub(super) fn is_reported(&self) -> bool {
+        self.x_ratelimit.is_some() || self.more.as_ref().is_some_and(|more| more.ietf.is_some())
     }
 
     /// If the request used up a budget: when it allows the same request again.
@@ -247,20 +239,27 @@ impl Fields {
         headers: &mut HeaderMap,
         inside: Option<NextAllowed>,
     ) {
-        if status != StatusCode::NOT_MODIFIED && !status.is_informational() {
-            self.write_all(headers, inside);
+        if status == StatusCode::NOT_MODIFIED || status.is_informational() || !self.is_reported() {
+            return;
         }
+        // Here it says when to try again.
+        let may_lengthen =
+            [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status);
+        if let Some(next_allowed) = self.next_allowed().filter(|_| may_lengthen) {
+            lengthen(headers, next_allowed.seconds());
+        }
+        self.write_all(headers, inside);
     }
 
     #[inline]
     fn write_all(self, headers: &mut HeaderMap, inside: Option<NextAllowed>) {
         let used_up = UsedUp { here: self.next_allowed().is_some(), inside: inside.is_some() };
-        let is_written = self.x_ratelimit.is_none_or(|fields| fields.write(headers, used_up));
-        let Some(more) = self.more else { return };
-        if let Some(reset_after) = more.reset_after.filter(|_| is_written) {
-            reset_after.write(headers);
+        let Self { x_ratelimit, more } = self;
+        let reset_after = more.as_ref().and_then(|more| more.reset_after);
+        if let Some(fields) = x_ratelimit {
+            fields.write(headers, reset_after, used_up);
         }
-        if let Some(ietf) = more.ietf {
+        if let Some(ietf) = more.and_then(|more| more.ietf) {
             ietf.write(headers, used_up);
         }
     }
@@ -312,28 +311,23 @@ struct UsedUp {
     inside: bool,
 }
 
-/// Whether fields with so many units left, and so late a reset, replace the reported ones. A budget that is
-/// used up is stricter, then fewer units, then a later reset. A reported value that is not a number stays.
-fn is_stricter(
-    ours: (u64, u64),
-    remaining: &[Option<u64>],
-    reset: &[Option<u64>],
-    used_up: UsedUp,
-) -> bool {
-    let Some(remaining) = remaining.iter().copied().collect::<Option<Vec<_>>>() else {
-        return false;
-    };
-    let Some(least) = remaining.into_iter().min() else { return true };
-    let latest = reset.iter().copied().flatten().max();
-    // Seconds since the epoch and seconds from now do not compare.
-    let is_epoch = |seconds: u64| seconds > 1_000_000_000;
-    let is_later =
-        latest.is_some_and(|latest| ours.1 > latest && is_epoch(ours.1) == is_epoch(latest));
-    match (used_up.here || ours.0 == 0, used_up.inside || least == 0) {
+/// Whether the fields of this layer replace those that the response has. A used-up budget is stricter than
+/// another, then fewer units are, then a later reset. A value that is not a number stays.
+fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: UsedUp) -> bool {
+    let Some(theirs) = theirs.iter().copied().collect::<Option<Vec<_>>>() else { return false };
+    let Some(least) = theirs.into_iter().min() else { return true };
+    match (used_up.here || remaining == 0, used_up.inside || least == 0) {
         (true, true) => is_later,
-        (false, false) => ours.0 < least || (ours.0 == least && is_later),
+        (false, false) => remaining < least || (remaining == least && is_later),
         (ours, _) => ours,
     }
+}
+
+/// Whether a reset is later than the reported ones. Seconds since the epoch and seconds from now do not compare.
+fn is_later(reset: u64, theirs: &[Option<u64>]) -> bool {
+    let is_epoch = |seconds: u64| seconds > 1_000_000_000;
+    let latest = theirs.iter().copied().flatten().max();
+    latest.is_some_and(|latest| reset > latest && is_epoch(reset) == is_epoch(latest))
 }
 
 /// Whole seconds, rounded up: never early.

@@ -10,27 +10,27 @@ use http::header::{HeaderMap, RETRY_AFTER};
 
 use super::super::number::number;
 use super::{seconds, set};
-use crate::nouns::Decision;
+use crate::nouns::ConfigError;
 
-/// The most seconds of jitter: a day.
-const LONGEST: u64 = 86_400;
+/// The longest jitter: a day.
+const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// When to try again, in whole seconds, rounded up, at least 1: 0 would say "now".
-pub(super) fn retry_after_seconds(decision: &Decision) -> Option<u64> {
-    decision.retry_after().map(|retry_after| seconds(retry_after).max(1))
+/// What the `Retry-After` of a response says, in whole seconds, rounded down. A line that
+/// is neither seconds nor a date does not count.
+pub(super) fn stated(headers: &HeaderMap) -> Option<u64> {
+    let lines = headers.get_all(RETRY_AFTER).iter();
+    lines.map(|value| of_line(value.to_str().ok()?.trim())).max()?
 }
 
-/// What the `Retry-After` of a response says, in seconds. `None` if there is none, or if a line is neither
-/// seconds nor a date.
-pub(super) fn stated(headers: &HeaderMap) -> Option<u64> {
-    let lines = headers.get_all(RETRY_AFTER).iter().map(|value| {
-        let text = value.to_str().ok()?.trim();
-        text.parse().ok().or_else(|| {
-            let date = httpdate::parse_http_date(text).ok()?;
-            Some(seconds(date.duration_since(SystemTime::now()).unwrap_or_default()))
-        })
-    });
-    lines.collect::<Option<Vec<_>>>()?.into_iter().max()
+fn of_line(text: &str) -> Option<u64> {
+    // Some services send decimals, and some clients read them.
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+    if is_number(whole) && is_number(decimals) {
+        return Some(whole.parse().unwrap_or(u64::MAX));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(SystemTime::now()).unwrap_or_default().as_secs())
 }
 
 /// Lengthens the `Retry-After` that a service set, if it is shorter.
@@ -50,8 +50,13 @@ pub(super) struct Jitter {
 }
 
 impl Jitter {
-    pub(super) fn up_to(most: Duration) -> Self {
-        Self { most: seconds(most).min(LONGEST), ..Self::default() }
+    pub(super) fn up_to(most: Duration) -> Result<Self, ConfigError> {
+        if most > LONGEST {
+            return Err(ConfigError::new(format!(
+                "`retry_after_jitter` is {most:?}; use at most a day"
+            )));
+        }
+        Ok(Self { most: seconds(most), ..Self::default() })
     }
 
     pub(super) fn lengthen(&self, seconds: u64) -> u64 {

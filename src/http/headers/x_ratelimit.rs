@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::super::number::{number, repeated};
-use super::{HeaderSettings, UsedUp, decided_at, is_stricter, numbers, seconds, set};
+use super::{HeaderSettings, UsedUp, decided_at, is_later, is_stricter, numbers, seconds, set};
 use crate::nouns::{Decision, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -50,7 +50,7 @@ impl XRateLimit {
     pub(super) fn new(
         decision: &Decision,
         settings: &HeaderSettings,
-        retry_after: Option<u64>,
+        retry_after: Option<Duration>,
     ) -> Self {
         let reset_after = reset_after(decision, retry_after);
         let reset = match settings.reset_format {
@@ -65,16 +65,21 @@ impl XRateLimit {
     }
 
     /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say too
-    /// little to compare. Returns whether it did.
+    /// little to compare.
     #[inline]
-    pub(super) fn write(self, headers: &mut HeaderMap, used_up: UsedUp) -> bool {
+    pub(super) fn write(
+        self,
+        headers: &mut HeaderMap,
+        reset_after: Option<ResetAfter>,
+        used_up: UsedUp,
+    ) {
         let reset = match self.reset {
             Reset::Epoch(seconds) => seconds,
             Reset::At(instant) => seconds(from_now(instant)),
         };
         let is_reported = headers.contains_key(REMAINING);
-        if is_reported && !replaces(headers, (self.remaining, reset), used_up) {
-            return false;
+        if is_reported && !replaces(headers, self.remaining, (reset, reset_after), used_up) {
+            return;
         }
         // What an insert replaces shows that it was there, without a look-up of its own.
         let limit = headers.try_insert(LIMIT, repeated(self.capacity)).ok().flatten();
@@ -82,10 +87,12 @@ impl XRateLimit {
         if !is_reported && (limit.is_some() || reset.is_some()) {
             restore(headers, LIMIT, limit);
             restore(headers, RESET, reset);
-            return false;
+            return;
         }
         set(headers, REMAINING, number(self.remaining));
-        true
+        if let Some(reset_after) = reset_after {
+            set(headers, RESET_AFTER, decimal(reset_after.millis()));
+        }
     }
 }
 
@@ -99,9 +106,19 @@ fn restore(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>
 
 /// Whether the fields replace those of the map.
 #[cold]
-fn replaces(headers: &mut HeaderMap, ours: (u64, u64), used_up: UsedUp) -> bool {
-    let (remaining, reset) = (numbers(headers, &REMAINING), numbers(headers, &RESET));
-    let is_stricter = is_stricter(ours, &remaining, &reset, used_up);
+fn replaces(
+    headers: &mut HeaderMap,
+    remaining: u64,
+    (reset, reset_after): (u64, Option<ResetAfter>),
+    used_up: UsedUp,
+) -> bool {
+    // `X-RateLimit-Reset-After` tells two resets within a second apart.
+    let theirs = headers.get(RESET_AFTER).and_then(|it| it.to_str().ok()?.parse::<f64>().ok());
+    let is_later = match (reset_after, theirs) {
+        (Some(ours), Some(theirs)) => ours.millis() as f64 > theirs * 1_000.0,
+        _ => is_later(reset, &numbers(headers, &RESET)),
+    };
+    let is_stricter = is_stricter(remaining, &numbers(headers, &REMAINING), is_later, used_up);
     if is_stricter {
         // It belongs to the fields that are replaced.
         headers.remove(RESET_AFTER);
@@ -118,9 +135,9 @@ pub(super) fn remove_resets(headers: &mut HeaderMap) {
 /// The time until the budget is full again, in microseconds, and at least until `Retry-After`, which
 /// may be later by its jitter.
 #[inline]
-fn reset_after(decision: &Decision, retry_after: Option<u64>) -> u64 {
+fn reset_after(decision: &Decision, retry_after: Option<Duration>) -> u64 {
     let full_after = decision.deciding().outcome().reset_after;
-    full_after.max(retry_after.unwrap_or(0).saturating_mul(1_000_000))
+    full_after.max(retry_after.map_or(0, |it| it.as_secs().saturating_mul(1_000_000)))
 }
 
 /// `X-RateLimit-Reset-After`, which follows the fields above.
@@ -128,12 +145,13 @@ fn reset_after(decision: &Decision, retry_after: Option<u64>) -> u64 {
 pub(super) struct ResetAfter(Instant);
 
 impl ResetAfter {
-    pub(super) fn new(decision: &Decision, retry_after: Option<u64>) -> Self {
+    pub(super) fn new(decision: &Decision, retry_after: Option<Duration>) -> Self {
         Self(later(Instant::now(), Duration::from_micros(reset_after(decision, retry_after))))
     }
 
-    pub(super) fn write(self, headers: &mut HeaderMap) {
-        set(headers, RESET_AFTER, decimal(from_now(self.0)));
+    /// From now, rounded up.
+    fn millis(self) -> u128 {
+        from_now(self.0).as_nanos().div_ceil(1_000_000)
     }
 }
 
@@ -141,9 +159,8 @@ fn from_now(instant: Instant) -> Duration {
     instant.saturating_duration_since(Instant::now())
 }
 
-/// Seconds with three decimals, rounded up.
-fn decimal(duration: Duration) -> HeaderValue {
-    let millis = duration.as_nanos().div_ceil(1_000_000);
+/// Seconds with three decimals.
+fn decimal(millis: u128) -> HeaderValue {
     let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0"))
 }

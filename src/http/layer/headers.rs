@@ -11,7 +11,8 @@ use crate::http::{IetfDraft, ReportOn, ResetFormat};
 use crate::nouns::ConfigError;
 
 impl RateLimitLayer {
-    /// The names of the headers that this layer sends, for a CORS layer outside of it. With the feature
+    /// The names of the headers that this layer sends, for a CORS layer outside of it. They are those of the
+    /// settings so far, so take them when the layer is complete. With the feature
     /// `grpc`, also those of a gRPC status, which gRPC-Web clients read. Without
     /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
     ///
@@ -45,7 +46,7 @@ impl RateLimitLayer {
     }
 
     /// Sets the responses that report budgets. Default: all. This does not change `Retry-After`, which
-    /// every denial has that a wait can end.
+    /// every denial has that a wait can end. Where a response reports no budget, its headers stay as they are.
     #[must_use]
     pub fn report_on(self, responses: ReportOn) -> Self {
         self.with(|settings| settings.headers.report_on = responses)
@@ -107,9 +108,13 @@ impl RateLimitLayer {
     }
 
     /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at once.
-    /// Default: 0. Most: a day. Rounded up to whole seconds. The other headers agree with it.
-    #[must_use]
-    pub fn retry_after_jitter(self, most: Duration) -> Self {
-        self.with(|settings| settings.headers.set_jitter(most))
+    /// Default: 0. Range: up to a day. Rounded up to whole seconds. The other headers agree with it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is longer than a day.
+    pub fn retry_after_jitter(mut self, most: Duration) -> Result<Self, ConfigError> {
+        Arc::make_mut(&mut self.settings).headers.set_jitter(most)?;
+        Ok(self)
     }
 }

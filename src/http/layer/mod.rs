@@ -71,16 +71,22 @@ use crate::nouns::{ConfigError, Limit, Quota};
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
 /// the limits into [one layer](Self::builder).
 ///
-/// Of stacked layers, the headers report a budget that is used up, or else the one with the fewest units
-/// left. Those of a denial are of the layer that denied. Its `Retry-After` is not before the time when the
-/// layers outside allow the request, too: of a sliding window or a log, when the budget is full. The layers
-/// inside of it were not asked, and may deny the next request. Give stacked layers the same settings for
-/// headers: fields of different kinds are not compared. A `Retry-After` that the service itself sets is
-/// lengthened if the budget is used up for longer.
+/// If two of them share a budget, a request charges it twice.
 ///
-/// The decision in the extensions is the tightest of the layers with
-/// [`insert_decision`](Self::insert_decision). With stacked layers it has the receipt of that one layer only.
-/// To refund all charges of a request, put its limits into one layer.
+/// Of stacked layers, the headers report a budget that is used up, or else the one with the fewest units
+/// left. Give the layers the same settings for headers: fields of different kinds are not compared. The
+/// headers of a denial are of the layer that denied. Its `Retry-After` is not before the time when the layers
+/// outside allow the request, too. So is that of a 429 or 503 of your service. There are three exceptions:
+///
+/// - The layers inside of one that denied were not asked, and may deny the next request.
+/// - When a sliding window or a log outside allows the next request is not known.
+/// - A layer between the two that drops the request's extensions keeps the inner one from knowing.
+///
+/// One layer with several limits has none of them.
+///
+/// The decision in the extensions is the strictest of the layers with
+/// [`insert_decision`](Self::insert_decision), and of equals that of the outer layer. With stacked layers it
+/// has the receipt of that one layer only. To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
 /// layer expose [its headers](Self::exposed_headers). Put it inside authentication if the key is a
@@ -206,9 +212,20 @@ impl RateLimitLayer {
 
     /// Sets the outcome of a request without a key. Default: rejected with 400. To try another key
     /// instead, use [`KeyExtractor::or`](crate::key::KeyExtractor::or).
-    #[must_use]
-    pub fn on_missing_key(self, outcome: OnMissingKey) -> Self {
-        self.with(|settings| settings.policy.on_missing_key = outcome)
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the status is not one of an error: 400 to 599.
+    pub fn on_missing_key(self, outcome: OnMissingKey) -> Result<Self, ConfigError> {
+        match outcome {
+            OnMissingKey::Reject(status) if !(400..600).contains(&status.as_u16()) => {
+                Err(ConfigError::new(format!(
+                    "`OnMissingKey::Reject` has the status {}; use 400 to 599",
+                    status.as_u16()
+                )))
+            }
+            _ => Ok(self.with(|settings| settings.policy.on_missing_key = outcome)),
+        }
     }
 
     /// Sets the outcome of a request when the store is unavailable. Default: fail open.
@@ -234,6 +251,17 @@ impl RateLimitLayer {
     #[must_use]
     pub fn body_format(self, format: BodyFormat) -> Self {
         self.with(|settings| settings.responder.format = format)
+    }
+
+    /// Answers gRPC calls as all other requests: with an HTTP status and a body. Default: with HTTP 200 and a
+    /// gRPC status, if the request is a `POST` with the content type `application/grpc`.
+    ///
+    /// gRPC clients do not read an HTTP status. Use it for a service without gRPC, if something in front of it
+    /// counts rejected requests by their HTTP status: any client can send that content type.
+    #[cfg(feature = "grpc")]
+    #[must_use]
+    pub fn without_grpc_status(self) -> Self {
+        self.with(|settings| settings.responder.ignores_grpc = true)
     }
 
     /// Sets the function that answers all requests that the layer rejects.

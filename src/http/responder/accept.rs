@@ -39,7 +39,7 @@ fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
 }
 
 /// A media range with its quality alone. Other parameters, such as a charset, make no difference between
-/// the formats. Of a quoted parameter with a comma, the rest becomes a range that matches none of them.
+/// the formats. A header with a quoted comma counts as malformed.
 fn without_parameters(range: &str) -> String {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next().unwrap_or_default().to_owned();

@@ -21,6 +21,9 @@ pub(super) const NAMES: [HeaderName; 4] = [
     PUSHBACK,
 ];
 
+/// The most limits in the details of a status: clients read 8 to 16 kB of headers.
+const MAX_VIOLATIONS: usize = 16;
+
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The content type of the response to a gRPC call. `None` for other requests.
@@ -50,11 +53,12 @@ pub(super) fn response(
 ) -> Response<Bytes> {
     let code = code(rejection.reason(), status);
     let mut details = ErrorDetails::new();
-    if let Some(seconds) = rejection.retry_after() {
-        details.set_retry_info(Some(std::time::Duration::from_secs(seconds)));
+    if let Some(retry_after) = rejection.retry_after() {
+        details.set_retry_info(Some(retry_after));
     }
     if let Some(decision) = rejection.decision() {
-        for verdict in decision.verdicts().iter().filter(|verdict| !verdict.allowed()) {
+        let denied = decision.verdicts().iter().filter(|verdict| !verdict.allowed());
+        for verdict in denied.take(MAX_VIOLATIONS) {
             let name = verdict.limit().name();
             details.add_quota_failure_violation(name, format!("rate limit `{name}` exceeded"));
         }
@@ -88,9 +92,8 @@ const fn code(reason: Reason, status: StatusCode) -> Code {
 fn pushback(rejection: &Rejection<'_>) -> Option<i32> {
     match rejection.reason() {
         Reason::RateLimited => {
-            // 24 days fit into the number. To come then would be too early.
-            let millis = rejection.retry_after()?.saturating_mul(1_000);
-            Some(i32::try_from(millis).unwrap_or(-1))
+            // 24 days fit into the number. A client must not return earlier.
+            Some(i32::try_from(rejection.retry_after()?.as_millis()).unwrap_or(-1))
         }
         Reason::ExceedsCapacity => Some(-1),
         _ => None,

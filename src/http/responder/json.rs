@@ -31,7 +31,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
         },
         message: rejection.message(),
         limit: rejection.limit().map(Limit::name),
-        retry_after: rejection.retry_after(),
+        retry_after: rejection.retry_after().map(|retry_after| retry_after.as_secs()),
     })
 }
 

@@ -11,6 +11,7 @@ mod json;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -68,8 +69,7 @@ pub enum Reason {
 pub struct Rejection<'a> {
     reason: Reason,
     decision: Option<&'a Decision>,
-    /// In seconds.
-    retry_after: Option<u64>,
+    retry_after: Option<Duration>,
     missing_key: Option<(&'a Limit, &'a MissingKey)>,
     request: &'a Parts,
 }
@@ -101,10 +101,11 @@ impl<'a> Rejection<'a> {
         self.decision
     }
 
-    /// The seconds that `Retry-After` says, with its jitter. `None` if no wait helps, or if the store
-    /// did not decide.
+    /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps, or if the store
+    /// did not decide. It may be longer than that of the [decision](Self::decision): a layer outside may deny
+    /// the request for longer.
     #[must_use]
-    pub const fn retry_after(&self) -> Option<u64> {
+    pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
@@ -132,7 +133,7 @@ impl<'a> Rejection<'a> {
             (_, Some(decision), _) => format!(
                 "rate limit `{}` exceeded: try again in {} s",
                 decision.limit().name(),
-                self.retry_after.unwrap_or(1)
+                self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
             ),
             (_, None, Some((limit, missing))) => {
                 format!("no key for the rate limit `{}`: {missing}", limit.name())
@@ -160,6 +161,9 @@ pub(super) type Respond =
 pub(super) struct Responder {
     pub(super) format: BodyFormat,
     pub(super) custom: Option<Respond>,
+    /// Whether gRPC calls are answered as other requests.
+    #[cfg(feature = "grpc")]
+    pub(super) ignores_grpc: bool,
 }
 
 impl Responder {
@@ -167,12 +171,12 @@ impl Responder {
     pub(super) fn denied<B>(
         &self,
         decision: &Decision,
-        retry_after: Option<u64>,
+        retry_after: Option<Duration>,
         request: &Parts,
         write_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<ResponseBody<B>> {
         let (reason, status) = if decision.exceeds_capacity() {
-            // To try again is no use.
+            // No wait helps.
             (Reason::ExceedsCapacity, StatusCode::UNPROCESSABLE_ENTITY)
         } else {
             (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
@@ -215,13 +219,17 @@ impl Responder {
 
     fn default_response(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
-        if let Some(content_type) = grpc::content_type(rejection.request) {
+        if let Some(content_type) = grpc::content_type(rejection.request)
+            && !self.ignores_grpc
+        {
             return grpc::response(rejection, status, content_type);
         }
         let Rendered { content_type, body, varies } = self.format.render(rejection, status);
         let mut response = Response::new(body);
         *response.status_mut() = status;
         set(response.headers_mut(), header::CONTENT_TYPE, content_type);
+        // A 429 must not be stored (RFC 6585, section 4), and a cache may store some of the others.
+        set(response.headers_mut(), header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if varies {
             set(response.headers_mut(), header::VARY, HeaderValue::from_static("accept"));
         }
