@@ -60,7 +60,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whose address counts.
+/// The extractor that the settings describe.
 fn client_ip() -> Result<ClientIp, ConfigError> {
     let trusted = setting("TRUSTED").unwrap_or_default();
     let networks: Vec<&str> = trusted.split(',').filter(|it| !it.trim().is_empty()).collect();

@@ -108,3 +108,23 @@ async fn clients_from_pypi_retry_after_the_wait() {
 async fn client_from_crates_io_retries_after_the_wait() {
     run("reqwest/debug/reqwest-client", None, 1).await;
 }
+
+/// The guide names the versions that the tests install.
+#[test]
+fn guide_names_the_versions_that_are_tested() {
+    let guide = include_str!("../src/guide/clients.md");
+    let npm: serde_json::Value =
+        serde_json::from_str(include_str!("clients/package.json")).unwrap();
+    let npm = npm["dependencies"].as_object().unwrap().iter();
+    let npm = npm.map(|(name, version)| (name.as_str(), version.as_str().unwrap()));
+    let pypi = include_str!("clients/requirements.txt").lines();
+    let pypi = pypi.map(|line| line.split_once("==").unwrap());
+    // These are parts of the others.
+    let parts =
+        ["@bufbuild/protobuf", "@connectrpc/connect", "@octokit/core", "axios", "httpx", "node"];
+    for (name, version) in npm.chain(pypi).filter(|(name, _)| !parts.contains(name)) {
+        let row = guide.lines().find(|row| row.starts_with('|') && row.contains(name));
+        let row = row.unwrap_or_else(|| panic!("no row for {name}"));
+        assert!(row.contains(version), "{name} {version}: {row}");
+    }
+}

@@ -39,7 +39,7 @@ async fn send(method: &str, port: u16, path: &str, user: Option<&str>) -> Respon
     (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
 }
 
-/// Sends requests until one is denied. A slow machine gets more than the burst: a token a second comes back.
+/// Sends requests until one is denied. On a slow machine, a token a second is refilled meanwhile.
 async fn until_denied(port: u16, path: &str, user: Option<&str>) -> (usize, Response) {
     for allowed in 0.. {
         let response = send("GET", port, path, user).await;

@@ -21,6 +21,7 @@ use tollgate::key::{Global, GrpcMetadata, GrpcMethod, KeyExtractor, PeerIp};
 use tollgate::layer::{OnMissingKey, OnStoreFailure};
 use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tonic::Code;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Endpoint, Server};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -108,6 +109,36 @@ async fn every_rejection_has_a_code() {
         assert_eq!(status.code(), code, "{status:?}");
         let stated = status.metadata().get("grpc-retry-pushback-ms").map(|it| it.to_str().unwrap());
         assert_eq!(stated, pushback, "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn keys_of_calls_are_those_of_tonics_client() {
+    let by_method = GrpcMethod::among(["grpc.health.v1.Health/Check"]).unwrap();
+    let mut named = client(serve(layer(by_method)).await).await;
+    named.check(call()).await.unwrap();
+    assert_eq!(named.check(call()).await.unwrap_err().code(), Code::ResourceExhausted);
+    // It has the key of all other methods.
+    assert!(named.watch(call()).await.is_ok());
+
+    for name in ["x-user", "token-bin"] {
+        let mut client = client(serve(layer(GrpcMetadata::new(name).unwrap())).await).await;
+        let by = |user: &'static str| {
+            let mut request = tonic::Request::new(call());
+            if name.ends_with("-bin") {
+                let value = MetadataValue::from_bytes(user.as_bytes());
+                request.metadata_mut().insert_bin(name, value);
+            } else {
+                request.metadata_mut().insert(name, MetadataValue::from_static(user));
+            }
+            request
+        };
+        client.check(by("alice")).await.unwrap();
+        assert_eq!(client.check(by("alice")).await.unwrap_err().code(), Code::ResourceExhausted);
+        client.check(by("bob")).await.unwrap();
+        let keyless = client.check(call()).await.unwrap_err();
+        assert_eq!(keyless.code(), Code::InvalidArgument);
+        assert!(keyless.message().contains(&format!("the header `{name}` is missing")));
     }
 }
 

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::key::Global;
+use tollgate::key::{Global, Header};
 use tollgate::layer::OnStoreFailure;
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, MemoryStore, Quota, RateLimitLayer, RateLimiter};
@@ -245,5 +245,28 @@ async fn response_with_the_maximum_of_headers_is_passed_on() {
         let response = service.oneshot(Request::new(Full::default())).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers().len(), (MOST - missing + 3).min(MOST));
+    }
+}
+
+/// A rejected request's future may be kept for long before it is polled.
+#[tokio::test]
+async fn rejected_request_takes_no_place_of_the_inner_service() {
+    let once = |name: &str| {
+        let quota = Quota::per_hour(1);
+        RateLimitLayer::fixed_window(RateLimiter::in_memory(), name, quota)
+    };
+    let keyless = || Header::new("x-user").unwrap();
+    for (layer, status) in [
+        (once("forbidden").key(Global).unwrap().forbid(|_| true), 403),
+        (once("keyless").key(keyless()).unwrap(), 400),
+        (once("denied").key(Global).unwrap().cost(|_| 2), 422),
+    ] {
+        let service = ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1));
+        let mut service = service.service_fn(hello);
+        let mut other = service.clone();
+        let rejected = service.ready().await.unwrap().call(Request::new(Full::default()));
+        let is_ready = tokio::time::timeout(MS, other.ready()).await.is_ok();
+        assert!(is_ready, "{status}: the place is free before the response is polled");
+        assert_eq!(rejected.await.unwrap().status(), status);
     }
 }

@@ -20,9 +20,9 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, KeyExtractor, PeerIp};
-use tollgate::{Decision, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Decision, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::limit::GlobalConcurrencyLimitLayer;
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::compression::CompressionLayer;
 use tower_http::timeout::TimeoutLayer;
 
@@ -93,10 +93,14 @@ async fn layer_outside_sees_denials_and_their_decision() {
     assert_eq!(seen.load(Ordering::Relaxed), 429);
 }
 
-/// A leaky bucket that delays the second request by a minute.
-fn delaying() -> RateLimitLayer {
-    let quota = Quota::per_minute(1).burst(5);
-    RateLimitLayer::leaky_bucket(RateLimiter::in_memory(), "queue", quota).key(Global).unwrap()
+/// A leaky bucket that delays the second request by a minute, and its store.
+fn delaying() -> (RateLimitLayer, RateLimiter) {
+    let limiter = RateLimiter::in_memory();
+    (RateLimitLayer::of(&limiter, queue()).key(Global).unwrap(), limiter)
+}
+
+fn queue() -> Limit {
+    Limit::leaky_bucket("queue", Quota::per_minute(1).burst(5)).unwrap()
 }
 
 fn timeout() -> TimeoutLayer {
@@ -113,12 +117,14 @@ async fn timeout_outside_includes_the_delay_and_inside_it_does_not() {
             async { "hello" }
         })
     };
-    let outside = Router::new().route("/", handler.clone()).layer(delaying()).layer(timeout());
+    let (layer, limiter) = delaying();
+    let outside = Router::new().route("/", handler.clone()).layer(layer).layer(timeout());
     assert_eq!(status(&outside, plain("/")).await, 200);
     assert_eq!(status(&outside, plain("/")).await, 408);
     assert_eq!(handled.load(Ordering::Relaxed), 1, "it was not forwarded");
-    assert_eq!(status(&outside, plain("/")).await, 408, "its units stay charged");
-    let inside = Router::new().route("/", handler).layer(timeout()).layer(delaying());
+    let budget = limiter.peek(&queue(), &Key::global(), 0).await.unwrap();
+    assert_eq!(budget.remaining(), 3, "its unit stays charged");
+    let inside = Router::new().route("/", handler).layer(timeout()).layer(delaying().0);
     assert_eq!(status(&inside, plain("/")).await, 200);
     assert_eq!(status(&inside, plain("/")).await, 200);
 }
@@ -152,6 +158,31 @@ async fn load_shedding_outside_keeps_requests_from_being_charged() {
         assert!(busy.await.unwrap_err().is_cancelled());
         let response = send(&app, plain("/")).await;
         assert_eq!(response.headers()["x-ratelimit-remaining"], expected, "outside: {is_outside}");
+    }
+}
+
+/// A router hides whether its services are ready. A `ServiceBuilder` does not.
+#[tokio::test(start_paused = true)]
+async fn in_a_service_builder_load_shedding_inside_keeps_denials_from_waiting_for_a_place() {
+    let hello = |_: Request| async { Ok::<_, BoxError>(Response::new(Body::from("hello"))) };
+    for sheds in [true, false] {
+        let places = GlobalConcurrencyLimitLayer::new(1);
+        let mut busy = ServiceBuilder::new().layer(places.clone()).service(service_fn(hello));
+        let _place = busy.ready().await.unwrap().call(plain("/"));
+        let answer = async {
+            let layer = limit(1, Global).cost(|_| 2);
+            if sheds {
+                let service = ServiceBuilder::new().layer(layer).load_shed().layer(places);
+                service.service_fn(hello).oneshot(plain("/")).await
+            } else {
+                let service = ServiceBuilder::new().layer(layer).layer(places);
+                service.service_fn(hello).oneshot(plain("/")).await
+            }
+        };
+        match tokio::time::timeout(Duration::from_secs(60), answer).await {
+            Ok(answer) => assert!(sheds && answer.unwrap().status() == 422),
+            Err(_waited) => assert!(!sheds),
+        }
     }
 }
 

@@ -205,27 +205,23 @@ async fn read_login(request: Request, next: Next) -> Response {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
     let form: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
-    if let Some(name) = form.as_ref().and_then(|form| form.get("name")?.as_str()) {
-        // As the login normalizes it.
-        parts.extensions.insert(Login(name.trim().to_lowercase()));
-    }
+    let Some(name) = form.as_ref().and_then(|form| form.get("name")?.as_str()) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    // As the login normalizes it.
+    parts.extensions.insert(Login(name.trim().to_lowercase()));
     next.run(Request::from_parts(parts, Body::from(bytes))).await
 }
 
 #[tokio::test]
 async fn login_is_limited_by_a_field_of_its_body() {
-    let by_name = Extension::new(|login: &Login| Key::new(&login.0)).or(PeerIp);
-    let echo = |body: String| async move { body };
-    let app = Router::new()
-        .route("/login", post(echo))
-        .layer(limit("login", 1, by_name))
-        .layer(middleware::from_fn(read_login));
-    let login = |body: &str| {
-        let mut request = from_peer("192.0.2.1").map(|_| Body::from(body.to_owned()));
-        (*request.method_mut(), *request.uri_mut()) =
-            (http::Method::POST, "/login".parse().unwrap());
-        request
-    };
+    let by_name = Extension::new(|login: &Login| Key::new(&login.0));
+    let echo = post(|body: String| async move { body }).route_layer(limit("login", 1, by_name));
+    let login = Router::new().route("/login", echo.route_layer(middleware::from_fn(read_login)));
+    let app = Router::new().route("/", get(hello)).merge(login);
+    let sent =
+        |path: &str, body: &str| request("POST", path).body(Body::from(body.to_owned())).unwrap();
+    let login = |body: &str| sent("/login", body);
     let alice = r#"{"name":"alice","password":"1"}"#;
     let response = send(&app, login(alice)).await;
     assert_eq!(response.status(), 200);
@@ -233,11 +229,16 @@ async fn login_is_limited_by_a_field_of_its_body() {
     assert_eq!(body, alice, "the handler sees the whole body");
     assert_eq!(status(&app, login(r#"{"name":" ALICE ","password":"2"}"#)).await, 429);
     assert_eq!(status(&app, login(r#"{"name":"bob"}"#)).await, 200);
-    // Without a name: by address.
-    assert_eq!(status(&app, login("garbage")).await, 200);
-    assert_eq!(status(&app, login("{}")).await, 429);
+    for unnamed in ["garbage", "{}", r#"{"name":1}"#] {
+        assert_eq!(status(&app, login(unnamed)).await, 400);
+    }
     let large = format!(r#"{{"name":"{}"}}"#, "x".repeat(5_000));
     assert_eq!(status(&app, login(&large)).await, 413);
+    // Other requests are neither buffered nor limited.
+    for _ in 0..3 {
+        assert_eq!(status(&app, sent("/unknown", &large)).await, 404);
+        assert_eq!(status(&app, plain("/login")).await, 405);
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
 //! From the store's answer to what happens to the request.
 
+use std::time::Duration;
+
+use http::Response;
 use http::request::Parts;
-use http::{Request, Response};
 
 use super::headers::{Fields, Partition};
 use super::settings::Settings;
@@ -11,21 +13,11 @@ use crate::nouns::{Decision, Error, Source};
 use crate::telemetry;
 
 /// What happens to a request.
-pub(super) enum Conclusion<'a> {
-    /// It is forwarded, after the decision's delay.
-    Allow(&'a Decision),
-    /// It is forwarded without a decision.
-    FailOpen,
+pub(super) enum Conclusion<B> {
+    /// It is forwarded, after the delay. There is a report if the store decided.
+    Forward { delay: Duration, report: Option<Report> },
     /// It is rejected.
-    Reject(Rejected<'a>),
-}
-
-/// Why a request is rejected.
-pub(super) enum Rejected<'a> {
-    /// This decision denied it.
-    Denied(&'a Decision),
-    /// The store did not decide.
-    Undecided(Reason),
+    Reject(Response<ResponseBody<B>>),
 }
 
 /// The budget that the response to an allowed request reports.
@@ -33,20 +25,29 @@ pub(super) struct Report(Fields);
 
 impl Settings {
     #[inline]
-    pub(super) fn conclude<'a>(&self, answer: &'a Result<Decision, Error>) -> Conclusion<'a> {
-        let error = match answer {
-            Ok(decision) => {
-                if decision.source() != Source::DenyCache {
-                    telemetry::decided(&self.events, &self.names);
-                }
-                if decision.allowed() {
-                    return Conclusion::Allow(decision);
-                }
-                telemetry::denied(decision);
-                return Conclusion::Reject(Rejected::Denied(decision));
-            }
-            Err(error) => error,
+    pub(super) fn conclude<B>(
+        &self,
+        answer: &Result<Decision, Error>,
+        partitions: &[Partition],
+        request: &mut Parts,
+    ) -> Conclusion<B> {
+        let decision = match answer {
+            Ok(decision) => decision,
+            Err(error) => return self.without_decision(error, request),
         };
+        if decision.source() != Source::DenyCache {
+            telemetry::decided(&self.events, &self.names);
+        }
+        if decision.allowed() {
+            let report = Some(self.report(decision, partitions, request));
+            Conclusion::Forward { delay: decision.delay(), report }
+        } else {
+            telemetry::denied(decision);
+            Conclusion::Reject(self.deny(decision, partitions, request))
+        }
+    }
+
+    fn without_decision<B>(&self, error: &Error, request: &Parts) -> Conclusion<B> {
         let (events, names) = (&self.events, &self.names);
         let (reason, outcome) = if error.is_misuse() {
             // No outage: the limit would stay off for ever.
@@ -66,8 +67,10 @@ impl Settings {
             (Reason::StoreUnavailable, self.on_store_failure)
         };
         match outcome {
-            OnStoreFailure::FailOpen => Conclusion::FailOpen,
-            OnStoreFailure::FailClosed => Conclusion::Reject(Rejected::Undecided(reason)),
+            OnStoreFailure::FailOpen => Conclusion::Forward { delay: Duration::ZERO, report: None },
+            OnStoreFailure::FailClosed => {
+                Conclusion::Reject(self.responder.without_decision(reason, request))
+            }
         }
     }
 
@@ -77,17 +80,13 @@ impl Settings {
         self.responder.without_decision(Reason::Forbidden, request)
     }
 
-    /// The response to a rejected request.
-    pub(super) fn reject<B>(
+    /// The response to a denied request.
+    fn deny<B>(
         &self,
-        rejected: Rejected<'_>,
+        decision: &Decision,
         partitions: &[Partition],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let decision = match rejected {
-            Rejected::Denied(decision) => decision,
-            Rejected::Undecided(reason) => return self.responder.without_decision(reason, request),
-        };
         let outside = NextAllowed::of(&request.extensions);
         let retry_after =
             decision.retry_after().map(|wait| self.headers.retry_after(wait, outside));
@@ -99,18 +98,13 @@ impl Settings {
     /// The report for the response to an allowed request. The decision goes into the request's
     /// extensions, if the layer is configured so.
     #[inline]
-    pub(super) fn report<B>(
-        &self,
-        decision: &Decision,
-        partitions: &[Partition],
-        request: &mut Request<B>,
-    ) -> Report {
-        let mut fields = self.headers.of_allowed(decision, partitions, request.method());
+    fn report(&self, decision: &Decision, partitions: &[Partition], request: &mut Parts) -> Report {
+        let mut fields = self.headers.of_allowed(decision, partitions, &request.method);
+        let extensions = &mut request.extensions;
         if let Some(next_allowed) = fields.next_allowed() {
-            next_allowed.leave_in(request.extensions_mut());
+            next_allowed.leave_in(extensions);
         }
         if self.inserts_decision {
-            let extensions = request.extensions_mut();
             if extensions.get::<Decision>().is_none_or(|outer| decision.is_stricter_than(outer)) {
                 extensions.insert(decision.clone());
             }

@@ -42,7 +42,7 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let partitions;
         let answer = match self.settings.policy.question(&parts) {
             Question::Unlimited => {
@@ -71,23 +71,16 @@ where
             let waiting = Waiting::for_decision(inner, request, answer, partitions, settings);
             return ResponseFuture::waiting(waiting);
         };
-        let decision = match self.settings.conclude(decided) {
-            Conclusion::Allow(decision) => decision,
-            Conclusion::FailOpen => {
-                let request = Request::from_parts(parts, body);
-                return ResponseFuture::calling(self.inner.call(request), None);
-            }
-            Conclusion::Reject(rejected) => {
+        let (delay, report) = match self.settings.conclude(decided, &partitions, &mut parts) {
+            Conclusion::Forward { delay, report } => (delay, report),
+            Conclusion::Reject(response) => {
                 self.release_inner();
-                let response = self.settings.reject(rejected, &partitions, &parts);
                 return ResponseFuture::answered(response);
             }
         };
-        let mut request = Request::from_parts(parts, body);
-        let delay = decision.delay();
-        let report = self.settings.report(decision, &partitions, &mut request);
+        let request = Request::from_parts(parts, body);
         if delay.is_zero() {
-            return ResponseFuture::calling(self.inner.call(request), Some(report));
+            return ResponseFuture::calling(self.inner.call(request), report);
         }
         let inner = self.release_inner();
         ResponseFuture::waiting(Waiting::for_delay(inner, request, delay, report))

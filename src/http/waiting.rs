@@ -64,10 +64,10 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: Request<ReqBody>,
         delay: Duration,
-        report: Report,
+        report: Option<Report>,
     ) -> Self {
         let stage = Stage::after(delay);
-        Self { service, request: Some(request), report: Some(report), stage }
+        Self { service, request: Some(request), report, stage }
     }
 }
 
@@ -83,21 +83,18 @@ where
             match &mut self.stage {
                 Stage::Checking { answer, partitions, settings } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
-                    let Some(mut request) = self.request.take() else { return Poll::Pending };
-                    let delay = match settings.conclude(&answer) {
-                        Conclusion::Allow(decision) => {
-                            let delay = decision.delay();
-                            self.report = Some(settings.report(decision, partitions, &mut request));
+                    let Some(request) = self.request.take() else { return Poll::Pending };
+                    let (mut parts, body) = request.into_parts();
+                    let delay = match settings.conclude(&answer, partitions, &mut parts) {
+                        Conclusion::Forward { delay, report } => {
+                            self.report = report;
                             delay
                         }
-                        Conclusion::FailOpen => Duration::ZERO,
-                        Conclusion::Reject(rejected) => {
-                            let (parts, _) = request.into_parts();
-                            let response = settings.reject(rejected, partitions, &parts);
+                        Conclusion::Reject(response) => {
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     };
-                    self.request = Some(request);
+                    self.request = Some(Request::from_parts(parts, body));
                     self.stage = Stage::after(delay);
                 }
                 Stage::Delaying(delay) => {
