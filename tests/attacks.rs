@@ -140,3 +140,101 @@ async fn cancelled_callers() {
         10_000_000 - left - 1
     );
 }
+
+/// Clients over TCP that send a request after each response, for so long: requests a second, and the latency
+/// that 99 % do not exceed.
+#[cfg(feature = "axum")]
+async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Duration) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let mut load = JoinSet::new();
+    for client in 0..clients {
+        load.spawn(async move {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let io = hyper_util::rt::TokioIo::new(stream);
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+            tokio::spawn(connection);
+            let (started, mut latencies) = (Instant::now(), Vec::new());
+            while started.elapsed() < lasts {
+                let request = http::Request::get("/").header("x-client", client);
+                let request = request.header("host", "localhost").body(axum::body::Body::empty());
+                let sent = Instant::now();
+                let response = sender.send_request(request.unwrap()).await.unwrap();
+                assert_eq!(response.status(), 200);
+                http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+                latencies.push(sent.elapsed());
+            }
+            latencies
+        });
+    }
+    let mut latencies = load.join_all().await.concat();
+    server.abort();
+    latencies.sort();
+    (latencies.len() as f64 / lasts.as_secs_f64(), latencies[latencies.len() * 99 / 100])
+}
+
+/// A service in front of a Redis that hangs, against the bare service, side by side.
+#[cfg(feature = "axum")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an attack, to be run by hand"]
+async fn hung_redis() {
+    use tollgate::store::{BreakerSettings, BreakerState};
+
+    let bare = || axum::Router::new().fallback(|| async { "hello" });
+    let lasts = Duration::from_secs(2);
+    for clients in [6, 64] {
+        for breaker in [Some(BreakerSettings::new()), None] {
+            let server = RedisServer::start();
+            let store = tollgate::RedisStore::builder().url(server.url());
+            let store = match breaker {
+                Some(settings) => store.circuit_breaker(settings),
+                None => store.without_circuit_breaker(),
+            };
+            let store = store.connect().await.unwrap();
+            let limiter = RateLimiter::new(store.clone());
+            let key = tollgate::key::Header::new("x-client").unwrap();
+            let limit = Limit::token_bucket("api", Quota::per_second(1_000_000)).unwrap();
+            let layer = tollgate::RateLimitLayer::of(limiter, limit).key(key).unwrap();
+            let (before, _) = load(bare().layer(layer.clone()), clients, lasts).await;
+            server.pause(true);
+            let paused = Instant::now();
+            let opening = tokio::spawn(async move {
+                while store.breaker_state() == BreakerState::Closed && paused.elapsed() < lasts {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                paused.elapsed()
+            });
+            let (during, _) = load(bare().layer(layer.clone()), clients, lasts).await;
+            let opened = opening.await.unwrap();
+            // In turns, because the machine is not quiet.
+            let (mut ratios, mut latencies) = (Vec::new(), Vec::new());
+            for _ in 0..5 {
+                let (limited, limited_p99) =
+                    load(bare().layer(layer.clone()), clients, lasts).await;
+                let (unlimited, bare_p99) = load(bare(), clients, lasts).await;
+                ratios.push(limited / unlimited);
+                latencies.push((limited_p99, bare_p99));
+            }
+            server.pause(false);
+            ratios.sort_by(f64::total_cmp);
+            latencies.sort();
+            println!(
+                "{clients} clients, {}: {before:.0} requests/s before, {during:.0} in the 2 s from the hang on{}, \
+                 then {:.2} of the bare service's ({:.2} to {:.2}), p99 {:.2?} (bare: {:.2?})",
+                if breaker.is_some() { "breaker" } else { "no breaker" },
+                if breaker.is_some() {
+                    format!(", opened after {opened:.0?}")
+                } else {
+                    String::new()
+                },
+                ratios[2],
+                ratios[0],
+                ratios[4],
+                latencies[2].0,
+                latencies[2].1,
+            );
+        }
+    }
+}

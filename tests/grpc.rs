@@ -100,8 +100,8 @@ async fn every_rejection_has_a_code() {
             Code::Unauthenticated,
             None,
         ),
-        (failing(|| Error::unreachable("no server")), Code::Unavailable, None),
-        (failing(|| Error::overloaded(1)), Code::Unavailable, None),
+        (failing(|| Error::unreachable("no server")), Code::Unavailable, Some("1000")),
+        (failing(|| Error::overloaded(1)), Code::Unavailable, Some("1000")),
         (failing(|| Error::full("no room")), Code::Unavailable, None),
         (failing(|| Error::misuse("never")), Code::Internal, None),
     ] {

@@ -351,7 +351,11 @@ async fn store_failure_has_the_configured_outcome() {
     let fail_closed = app(layer().on_store_failure(OnStoreFailure::FailClosed));
     let response = send(&fail_closed, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(text(response).await, "the rate limit cannot be checked at the moment\n");
+    assert_eq!(number(response.headers(), "retry-after"), 1);
+    assert_eq!(
+        text(response).await,
+        "the rate limit cannot be checked at the moment: try again in 1 s\n"
+    );
 }
 
 #[test]

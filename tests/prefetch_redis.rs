@@ -23,7 +23,7 @@ struct Replica {
 
 impl Replica {
     async fn start(server: &RedisServer, limit: &Limit) -> Self {
-        let redis = server.store().connect().await.unwrap();
+        let redis = server.store().without_circuit_breaker().connect().await.unwrap();
         // The longest `max_age`: a slow machine must not make a block stale.
         let prefetch = Prefetch::builder(redis).limit(limit).max_age(Duration::from_secs(10));
         let store = prefetch.build().unwrap();

@@ -16,8 +16,9 @@ use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use self::support::RedisServer;
 
+/// A store without a circuit breaker: each check is queued.
 fn store(server: &RedisServer) -> RedisStoreBuilder {
-    server.store().deny_for(Duration::ZERO)
+    server.store().deny_for(Duration::ZERO).without_circuit_breaker()
 }
 
 #[tokio::test]

@@ -69,7 +69,10 @@ impl Settings {
         match outcome {
             OnStoreFailure::FailOpen => Conclusion::Forward { delay: Duration::ZERO, report: None },
             OnStoreFailure::FailClosed => {
-                Conclusion::Reject(self.responder.without_decision(reason, request))
+                let is_passing = matches!(reason, Reason::StoreUnavailable | Reason::Overloaded);
+                let wait = is_passing.then(|| error.probe_after().unwrap_or_default());
+                let retry_after = wait.map(|wait| self.retry_after(wait, request));
+                Conclusion::Reject(self.responder.without_decision(reason, retry_after, request))
             }
         }
     }
@@ -77,7 +80,7 @@ impl Settings {
     /// The response to a forbidden request.
     pub(super) fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
         telemetry::forbidden(&self.names);
-        self.responder.without_decision(Reason::Forbidden, request)
+        self.responder.without_decision(Reason::Forbidden, None, request)
     }
 
     /// The response to a denied request.
@@ -87,12 +90,15 @@ impl Settings {
         partitions: &[Partition],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let outside = NextAllowed::of(&request.extensions);
-        let retry_after =
-            decision.retry_after().map(|wait| self.headers.retry_after(wait, outside));
+        let retry_after = decision.retry_after().map(|wait| self.retry_after(wait, request));
         self.responder.denied(decision, retry_after, request, |headers| {
             self.headers.write_denial(decision, partitions, retry_after, headers);
         })
+    }
+
+    /// What `Retry-After` says of a wait. The layers outside left theirs with the request.
+    fn retry_after(&self, wait: Duration, request: &Parts) -> Duration {
+        self.headers.retry_after(wait, NextAllowed::of(&request.extensions))
     }
 
     /// The report for the response to an allowed request. The decision goes into the request's

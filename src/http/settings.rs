@@ -14,7 +14,8 @@ use crate::telemetry::Throttle;
 pub enum OnStoreFailure {
     /// The request is forwarded, unlimited and without rate limit headers.
     FailOpen,
-    /// The request is rejected with 503.
+    /// The request is rejected with 503. Its `Retry-After` is when the store's circuit breaker probes it next, at
+    /// least a second.
     FailClosed,
 }
 

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
 /// An invalid setting of a limit, a layer or a store.
 ///
@@ -63,6 +64,8 @@ impl From<Infallible> for ConfigError {
 pub struct Error {
     kind: Kind,
     may_have_charged: bool,
+    /// Of an open circuit breaker.
+    probe_after_ms: u32,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -70,6 +73,8 @@ pub struct Error {
 enum Kind {
     /// No answer within the deadline.
     Timeout,
+    /// The circuit breaker is open: the store was not asked.
+    CircuitOpen,
     /// No connection to the store.
     Unreachable,
     /// The answer was invalid or lost.
@@ -86,7 +91,7 @@ enum Kind {
 
 impl Error {
     const fn new(kind: Kind, may_have_charged: bool) -> Self {
-        Self { kind, may_have_charged, source: None }
+        Self { kind, may_have_charged, probe_after_ms: 0, source: None }
     }
 
     fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
@@ -110,6 +115,14 @@ impl Error {
     #[cfg(feature = "redis")]
     pub(crate) fn of(self, server: &str) -> Self {
         self.because(format!("Redis at {server}"))
+    }
+
+    /// Creates an error: the circuit breaker is open. Nothing was charged. It is made for each check of an
+    /// outage, so it needs no allocation.
+    #[cfg(feature = "redis")]
+    pub(crate) fn circuit_open(probe_after: Duration) -> Self {
+        let probe_after_ms = u32::try_from(probe_after.as_millis()).unwrap_or(u32::MAX);
+        Self { probe_after_ms, ..Self::new(Kind::CircuitOpen, false) }
     }
 
     /// Creates an error: the store is unreachable. Nothing was charged.
@@ -145,11 +158,25 @@ impl Error {
         Self::new(Kind::Misuse, false).because(source)
     }
 
-    /// Whether the store is unavailable: it timed out, was unreachable, declined, or its answer was
-    /// invalid or lost.
+    /// Whether the store is unavailable: it timed out, was unreachable, declined, its answer was invalid
+    /// or lost, or its circuit breaker is open.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
-        matches!(self.kind, Kind::Timeout | Kind::Unreachable | Kind::Store | Kind::Declined)
+        use Kind::{CircuitOpen, Declined, Store, Timeout, Unreachable};
+        matches!(self.kind, Timeout | CircuitOpen | Unreachable | Store | Declined)
+    }
+
+    /// Whether the store was not asked, because its [circuit breaker](crate::store::CircuitBreaker) is open.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn is_circuit_open(&self) -> bool {
+        self.kind == Kind::CircuitOpen
+    }
+
+    /// The time until the store is probed, if its circuit breaker is open. Before that, no check is decided.
+    #[must_use]
+    pub fn probe_after(&self) -> Option<Duration> {
+        (self.kind == Kind::CircuitOpen).then(|| Duration::from_millis(self.probe_after_ms.into()))
     }
 
     /// Whether the store did not answer within its deadline, or the caller's.
@@ -211,6 +238,9 @@ impl fmt::Display for Error {
                 "the rate limit store did not answer within its deadline"
             }
             Kind::Timeout => "the deadline expired before the check was sent",
+            Kind::CircuitOpen => {
+                "the circuit breaker is open: the rate limit store did not answer earlier checks"
+            }
             Kind::Unreachable => "the rate limit store is unreachable",
             Kind::Store => "the rate limit store's answer was invalid or lost",
             Kind::Declined => "the rate limit store declined the check",

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`MemoryStore`] | the embedded store: one process, development, tests |
 //! | `RedisStore` | Redis or Valkey, shared by all replicas (feature `redis`) |
+//! | `CircuitBreaker` | a wrapper that stops asking a store that does not answer (feature `redis`) |
 //! | `DenyCache` | a wrapper that answers repeated denials in this process (feature `redis`) |
 //! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
@@ -12,6 +13,8 @@
 //! `conformance::check` (feature `test-util`) on it.
 
 mod answer;
+#[cfg(feature = "redis")]
+mod breaker;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 #[cfg(feature = "redis")]
@@ -28,6 +31,8 @@ mod promise;
 mod redis;
 
 pub use self::answer::Answer;
+#[cfg(feature = "redis")]
+pub use self::breaker::{BreakerSettings, BreakerState, CircuitBreaker};
 #[cfg(feature = "redis")]
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;

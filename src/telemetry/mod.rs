@@ -8,10 +8,14 @@
 use std::net::IpAddr;
 
 #[cfg(feature = "redis")]
+mod breaker;
+#[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "http", feature = "redis"))]
 mod throttle;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::breaker::BreakerEvents;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -22,7 +26,7 @@ use crate::nouns::{Decision, Error, Limit};
 #[cfg(any(feature = "http", feature = "redis"))]
 const TARGET: &str = "tollgate";
 
-#[cfg(feature = "http")]
+#[cfg(any(feature = "http", feature = "redis"))]
 fn milliseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

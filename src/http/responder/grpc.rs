@@ -91,7 +91,7 @@ const fn code(reason: Reason, status: StatusCode) -> Code {
 /// When a client with a retry policy tries again, in milliseconds. A negative number means never.
 fn pushback(rejection: &Rejection<'_>) -> Option<i32> {
     match rejection.reason() {
-        Reason::RateLimited => {
+        Reason::RateLimited | Reason::StoreUnavailable | Reason::Overloaded => {
             // 24 days fit into the number. A client must not return earlier.
             Some(i32::try_from(rejection.retry_after()?.as_millis()).unwrap_or(-1))
         }

@@ -20,6 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 pub use self::format::BodyFormat;
 use self::format::Rendered;
 use super::headers::set;
+use super::number::number;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
 
@@ -101,9 +102,9 @@ impl<'a> Rejection<'a> {
         self.decision
     }
 
-    /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps, or if the store
-    /// did not decide. It may be longer than that of the [decision](Self::decision): a layer outside may deny
-    /// the request for longer.
+    /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps. It may be longer
+    /// than that of the [decision](Self::decision): a layer outside may deny the request for longer. If the
+    /// store is unavailable, its circuit breaker probes it then. Without a breaker, it is a second.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -139,7 +140,13 @@ impl<'a> Rejection<'a> {
                 format!("no key for the rate limit `{}`: {missing}", limit.name())
             }
             (Reason::Forbidden, None, None) => "forbidden".to_owned(),
-            (_, None, None) => "the rate limit cannot be checked at the moment".to_owned(),
+            (_, None, None) => {
+                let message = "the rate limit cannot be checked at the moment";
+                match self.retry_after {
+                    Some(wait) => format!("{message}: try again in {} s", wait.as_secs()),
+                    None => message.to_owned(),
+                }
+            }
         }
     }
 }
@@ -206,15 +213,20 @@ impl Responder {
     pub(super) fn without_decision<B>(
         &self,
         reason: Reason,
+        retry_after: Option<Duration>,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let rejection = Rejection::of(reason, request);
+        let rejection = Rejection { retry_after, ..Rejection::of(reason, request) };
         let status = match reason {
             Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
-        self.respond(&rejection, status, |_| {})
+        self.respond(&rejection, status, |headers| {
+            if let Some(retry_after) = retry_after {
+                set(headers, header::RETRY_AFTER, number(retry_after.as_secs()));
+            }
+        })
     }
 
     fn default_response(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {

@@ -18,6 +18,14 @@ use crate::store::denials::Change;
 use crate::store::promise::Promised;
 
 pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Change>) -> Answer {
+    if let Some(breaker) = &lane.settings.breaker
+        && let Err(error) = breaker.admit()
+    {
+        let answer = Err(error);
+        // A change that is not sent does not happen.
+        change.into_iter().for_each(|mut change| change.answered(&answer));
+        return Answer::ready(answer);
+    }
     let Some(Queued { promised, entry, leaves_next }) = lane.enter(op, group, change) else {
         // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
         // task can start; the next check inside one starts it.

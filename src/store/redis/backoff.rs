@@ -33,6 +33,11 @@ impl Backoff {
         self.next_attempt.is_some_and(|at| now < at)
     }
 
+    /// The next attempt is due at once.
+    pub(super) fn skip_pause(&mut self) {
+        self.next_attempt = None;
+    }
+
     /// An attempt failed.
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);

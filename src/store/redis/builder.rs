@@ -10,9 +10,11 @@ use redis::{AsyncConnectionConfig, Client};
 
 use super::connection::Connections;
 use super::lane::{Lane, Settings};
+use super::probe::RedisProbe;
 use super::tls::{self, Tls};
 use super::{Lanes, RedisStore};
 use crate::nouns::{ConfigError, ManualClock};
+use crate::store::breaker::{Breaker, BreakerSettings};
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
 use crate::telemetry::RedisEvents;
@@ -49,6 +51,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`lanes`](Self::lanes) | 1 |
 /// | [`max_waiting`](Self::max_waiting) | 16,384 checks |
 /// | [`deny_for`](Self::deny_for) | 1 second |
+/// | [`circuit_breaker`](Self::circuit_breaker) | on, with [`BreakerSettings::new`] |
 /// | [`clock`](Self::clock) | the server's own |
 #[must_use = "a builder does nothing until the store is built"]
 pub struct RedisStoreBuilder {
@@ -59,6 +62,7 @@ pub struct RedisStoreBuilder {
     lanes: usize,
     max_waiting: usize,
     deny_for: Duration,
+    breaker: Option<BreakerSettings>,
     clock: Option<ManualClock>,
 }
 
@@ -77,6 +81,7 @@ impl RedisStoreBuilder {
             lanes: DEFAULT_LANES,
             max_waiting: DEFAULT_MAX_WAITING,
             deny_for: DEFAULT_DENY_FOR,
+            breaker: Some(BreakerSettings::new()),
             clock: None,
         }
     }
@@ -150,6 +155,21 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets when the circuit breaker opens, and how it closes. Default: [`BreakerSettings::new`].
+    ///
+    /// While it is open, a check fails at once, and Redis is not asked: the error [says
+    /// so](crate::Error::is_circuit_open). See [`CircuitBreaker`](crate::store::CircuitBreaker).
+    pub fn circuit_breaker(mut self, settings: BreakerSettings) -> Self {
+        self.breaker = Some(settings);
+        self
+    }
+
+    /// Removes the circuit breaker: every check asks Redis, and may wait for its deadline.
+    pub fn without_circuit_breaker(mut self) -> Self {
+        self.breaker = None;
+        self
+    }
+
     /// Sets a manual clock, for tests and dry runs. Default: the server's clock. With a manual
     /// clock, [`deny_for`](Self::deny_for) is zero, because it counts in real time.
     pub fn clock(mut self, clock: ManualClock) -> Self {
@@ -187,6 +207,9 @@ impl RedisStoreBuilder {
                 self.lanes
             )));
         }
+        if let Some(breaker) = &self.breaker {
+            breaker.validate()?;
+        }
         if self.max_waiting == 0 {
             return Err(ConfigError::new("`max_waiting` is 0; use at least 1"));
         }
@@ -211,6 +234,14 @@ impl RedisStoreBuilder {
         let (server, prefix): (Arc<str>, Arc<str>) = (server.into(), self.prefix.into());
         // What is denied until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
+        let events = Arc::new(RedisEvents::new(server));
+        let connections =
+            || Connections::new(pool.clone(), Arc::clone(&events), Arc::clone(&prefix));
+        let first = connections();
+        let breaker = self.breaker.map(|settings| {
+            let store = format!("Redis at {}", events.server());
+            Breaker::new(settings, store.into(), RedisProbe::new(first.clone(), self.deadline))
+        });
         let settings = Settings {
             prefix: Arc::clone(&prefix),
             deadline: self.deadline,
@@ -218,13 +249,12 @@ impl RedisStoreBuilder {
             clock: self.clock,
             denials: (!deny_for.is_zero())
                 .then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
+            breaker,
         };
-        let events = Arc::new(RedisEvents::new(server));
-        let connections =
-            || Connections::new(pool.clone(), Arc::clone(&events), Arc::clone(&prefix));
-        let lane = |_| Lane::new(connections(), settings.clone());
+        let others = (1..self.lanes).map(|_| connections());
+        let lane = |connections| Lane::new(connections, settings.clone());
         let lanes = Lanes {
-            lanes: (0..self.lanes).map(lane).collect(),
+            lanes: std::iter::once(first).chain(others).map(lane).collect(),
             hasher: DefaultHashBuilder::default(),
         };
         Ok(RedisStore { lanes })

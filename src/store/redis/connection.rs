@@ -117,6 +117,16 @@ impl Connections {
         connecting.await.map_err(|error| error.to_string())?
     }
 
+    /// Like [`get`](Self::get), and makes an attempt at once: its caller paces itself.
+    pub(super) async fn get_now(&self) -> Result<Handle, String> {
+        self.shared.lock().backoff.skip_pause();
+        self.get().await
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.shared.prefix
+    }
+
     /// Closes a connection that failed.
     pub(super) fn discard(&self, handle: &Handle, error: &dyn Display) {
         self.close(handle, error, true);

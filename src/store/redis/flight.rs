@@ -13,6 +13,7 @@ use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
 use crate::nouns::{Error, ManualClock};
+use crate::store::breaker::Begun;
 use crate::store::promise::Promised;
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
@@ -22,14 +23,17 @@ pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
 pub(super) async fn send_first(place: Place) -> Place {
     let lane = Arc::clone(place.lane());
     let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
+    let mut watch = Watch::begin(&lane);
     let handle = match timeout_at(deadline, lane.connections.get()).await {
         Ok(Ok(handle)) => handle,
         Ok(Err(reason)) => {
             lane.fail_first(None, &reason);
+            watch.end(true);
             return place;
         }
         Err(_) => {
             lane.fail_first(Some(Instant::now()), "no connection within the deadline");
+            watch.end(true);
             return place;
         }
     };
@@ -94,7 +98,8 @@ fn hand_over(place: Place, handle: Handle, cx: &mut Context<'_>) -> Flight {
 
 /// Sends the checks of a place, and answers them.
 async fn fly(place: Place, handle: Handle) -> Place {
-    let mut call = Call { place, handle };
+    let watch = Watch::begin(place.lane());
+    let mut call = Call { place, handle, watch };
     if call.place.is_worth_sending() {
         let mut answer = call.answer().await;
         if let Some(Err(error)) = &answer
@@ -112,13 +117,35 @@ async fn fly(place: Place, handle: Handle) -> Place {
 struct Call {
     place: Place,
     handle: Handle,
+    watch: Watch,
+}
+
+/// Tells the circuit breaker how a call ended, once.
+struct Watch {
+    lane: Arc<Lane>,
+    begun: Option<Begun>,
+}
+
+impl Watch {
+    fn begin(lane: &Arc<Lane>) -> Self {
+        let begun = lane.settings.breaker.as_ref().map(|breaker| breaker.begin());
+        Self { lane: Arc::clone(lane), begun }
+    }
+
+    fn end(&mut self, failed: bool) {
+        if let (Some(begun), Some(breaker)) = (self.begun.take(), &self.lane.settings.breaker)
+            && breaker.end(begun, failed)
+        {
+            self.lane.fail_queued();
+        }
+    }
 }
 
 impl Call {
     /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited for
     /// one more deadline: a late denial still stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
-        let Self { place, handle } = self;
+        let Self { place, handle, watch } = self;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
         let command = call::command(&place.batch, time);
         let mut reply = pin!(call::run(command, handle.connection.clone()));
@@ -127,6 +154,7 @@ impl Call {
                 return Some(answer);
             }
             place.expire();
+            watch.end(true);
         }
         timeout(place.lane().settings.deadline, reply).await.ok()
     }
@@ -142,6 +170,10 @@ impl Call {
 
     /// Answers all checks.
     fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
+        // A server that answers that it does not write at the moment decides peeks.
+        let is_alive = matches!(&answer, Some(Ok(_)))
+            || matches!(&answer, Some(Err(error)) if Failure::of(error) == Failure::NotWritten);
+        self.watch.end(!is_alive);
         let lane = Arc::clone(self.place.lane());
         let (connections, handle, batch) = (&lane.connections, &self.handle, &mut self.place.batch);
         let failed = match answer {

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, Caller, MAX_CHARGES};
 use super::connection::Connections;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
+use crate::store::breaker::Breaker;
 use crate::store::denials::{Change, Denials};
 use crate::store::promise::{Promise, Promised};
 
@@ -33,6 +34,7 @@ pub(super) struct Settings {
     pub(super) clock: Option<ManualClock>,
     /// `None` if Redis decides every check.
     pub(super) denials: Option<Arc<Denials>>,
+    pub(super) breaker: Option<Arc<Breaker>>,
 }
 
 pub(super) struct Lane {
@@ -147,6 +149,20 @@ impl Lane {
             queue.batches.push_front(batch);
             queue.moved = Some(Instant::now());
         } else {
+            let checks = batch.len();
+            batch.clear();
+            self.queue().finish(checks, batch);
+        }
+    }
+
+    /// Fails all queued checks: the circuit breaker opened. Those in flight may be answered yet.
+    pub(super) fn fail_queued(&self) {
+        let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let batches = mem::take(&mut self.queue().batches);
+        for mut batch in batches {
+            let failed = batch.fail(|| Error::circuit_open(Duration::ZERO));
+            self.connections.undecided(failed);
+            batch.deliver(None);
             let checks = batch.len();
             batch.clear();
             self.queue().finish(checks, batch);

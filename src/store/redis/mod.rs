@@ -10,6 +10,7 @@ mod flight;
 mod greeting;
 mod keys;
 mod lane;
+mod probe;
 mod script;
 mod sender;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
@@ -27,7 +28,7 @@ pub use self::builder::RedisStoreBuilder;
 use self::lane::Lane;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use super::{Answer, Store};
+use super::{Answer, BreakerState, Store};
 use crate::nouns::{Check, ConfigError, Group, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
@@ -37,6 +38,8 @@ use crate::nouns::{Check, ConfigError, Group, Op};
 ///   replicas nor their clocks can allow too much.
 /// - Every check has a [deadline](RedisStoreBuilder::deadline), which the caller's own future
 ///   enforces. A Redis that refuses connections fails a check at once.
+/// - A [circuit breaker](RedisStoreBuilder::circuit_breaker) is built in. When Redis does not answer, checks
+///   fail at once, and a task probes Redis. See [`CircuitBreaker`](crate::store::CircuitBreaker).
 /// - A charge is sent once. An error says whether units [may have been
 ///   charged](crate::Error::may_have_charged).
 /// - The store recovers from a restart, a failover and `SCRIPT FLUSH` by itself. The pause between
@@ -98,6 +101,16 @@ impl RedisStore {
     /// Returns an error if the URL is invalid or the server cannot be used.
     pub async fn connect(url: &str) -> Result<Self, ConfigError> {
         Self::builder().url(url).connect().await
+    }
+
+    /// The state of the circuit breaker, for health endpoints. Closed if there is none.
+    ///
+    /// A readiness check should report it, and not fail because of it: a service that limits locally or fails
+    /// open serves its clients without Redis.
+    #[must_use]
+    pub fn breaker_state(&self) -> BreakerState {
+        let breaker = self.lanes.lanes.first().and_then(|lane| lane.settings.breaker.as_ref());
+        breaker.map_or(BreakerState::Closed, |breaker| breaker.state())
     }
 
     /// Returns a builder for a store on a URL or a pool.

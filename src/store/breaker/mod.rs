@@ -1,0 +1,147 @@
+//! A circuit breaker: it stops asking a store that does not answer.
+//!
+//! `circuit` has the states, `window` the calls that decide, `prober` the task that finds out when the store
+//! answers again. They know nothing of checks. `RedisStore` counts its calls, each of which may carry hundreds
+//! of checks. The wrapper in this file counts groups, for any other store.
+//!
+//! # Why not a crate
+//!
+//! recloser and tower-resilience-circuitbreaker are the ones in use. Both let requests of clients find out
+//! whether the store answers again, and then send all of them. Here no request waits for a probe, and a store
+//! that recovers gets a growing share. Their windows are of many calls, or of seconds. A hang fails two calls,
+//! those in flight, after thousands that succeeded: such a window notices it late.
+
+mod circuit;
+mod prober;
+mod settings;
+mod window;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+pub(crate) use self::circuit::Begun;
+pub use self::circuit::BreakerState;
+pub(crate) use self::prober::{Breaker, Probe};
+pub use self::settings::BreakerSettings;
+use super::{Answer, Store};
+use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
+
+/// A wrapper of a store that stops asking it while it does not answer.
+///
+/// Without it, every check of an outage waits for the store's deadline. Each check of this wrapper is sent
+/// while the breaker is closed. It opens when half of the calls of the last 250 ms failed, and at least two of
+/// the last three. Then each check fails at once: the error [says so](crate::Error::is_circuit_open), and
+/// [when the store is probed](crate::Error::probe_after). What happens to a request is the layer's setting
+/// [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
+///
+/// A task probes the store: after 100 ms, then with pauses that double up to a second. No check waits for a
+/// probe. When a probe is answered, a growing share of the checks is sent, all of them after half a second.
+/// A failure in that time opens the breaker again. [`BreakerSettings`] changes these numbers.
+///
+/// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an overload and a
+/// store that is full are answers. An answer that its caller drops does not count.
+///
+/// [`RedisStore`](crate::RedisStore) has a breaker built in, which counts calls to Redis.
+///
+/// ```
+/// use tollgate::store::{BreakerSettings, BreakerState, CircuitBreaker};
+/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = CircuitBreaker::new(MemoryStore::new(), BreakerSettings::new())?;
+/// let limiter = RateLimiter::new(store.clone());
+/// let limit = Limit::gcra("api", Quota::per_minute(5))?;
+/// assert!(limiter.check(&limit, &Key::new("alice")).await?.allowed());
+/// assert_eq!(store.state(), BreakerState::Closed);
+/// # Ok(())
+/// # }
+/// ```
+pub struct CircuitBreaker<S> {
+    store: Arc<S>,
+    breaker: Arc<Breaker>,
+}
+
+impl<S: Store> CircuitBreaker<S> {
+    /// Wraps a store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a setting is out of its range.
+    pub fn new(store: S, settings: BreakerSettings) -> Result<Self, ConfigError> {
+        settings.validate()?;
+        let store = Arc::new(store);
+        let peek =
+            Peek { store: Arc::clone(&store), check: Check::new(&probe_limit()?, Key::global()) };
+        Ok(Self { breaker: Breaker::new(settings, std::any::type_name::<S>().into(), peek), store })
+    }
+
+    /// The state of the breaker, for health endpoints.
+    #[must_use]
+    pub fn state(&self) -> BreakerState {
+        self.breaker.state()
+    }
+}
+
+fn probe_limit() -> Result<Limit, ConfigError> {
+    Limit::gcra("probe", Quota::per_second(1))
+}
+
+/// A probe by a peek, which changes nothing.
+struct Peek<S> {
+    store: Arc<S>,
+    check: Check,
+}
+
+impl<S: Store> Probe for Peek<S> {
+    fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        let answer = self.store.apply(Op::Peek, self.check.clone().into());
+        Box::pin(async { !has_failed(&answer.await) })
+    }
+}
+
+fn has_failed(answer: &Result<Decision, Error>) -> bool {
+    answer.as_ref().is_err_and(Error::is_unavailable)
+}
+
+impl<S: Store> Store for CircuitBreaker<S> {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        if let Err(error) = self.breaker.admit() {
+            return Answer::ready(Err(error));
+        }
+        let begun = self.breaker.begin();
+        let mut answer = self.store.apply(op, group);
+        if let Some(answer) = answer.take_ready() {
+            self.breaker.end(begun, has_failed(&answer));
+            return Answer::ready(answer);
+        }
+        let breaker = Arc::clone(&self.breaker);
+        Answer::later(async move {
+            let answer = answer.await;
+            breaker.end(begun, has_failed(&answer));
+            answer
+        })
+    }
+
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        self.store.check_limits(limits)
+    }
+}
+
+impl<S> Clone for CircuitBreaker<S> {
+    /// Shares the store and the breaker.
+    fn clone(&self) -> Self {
+        Self { store: Arc::clone(&self.store), breaker: Arc::clone(&self.breaker) }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for CircuitBreaker<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreaker")
+            .field("store", &self.store)
+            .field("state", &self.breaker.state())
+            .finish()
+    }
+}

@@ -1,0 +1,136 @@
+//! When a circuit breaker opens, and how it closes.
+
+use std::time::Duration;
+
+use crate::nouns::ConfigError;
+
+/// The longest duration of any setting.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The settings of a circuit breaker.
+///
+/// | setting | default |
+/// |---|---|
+/// | [`failure_percent`](Self::failure_percent) | 50 |
+/// | [`window`](Self::window) | 250 ms |
+/// | [`min_calls`](Self::min_calls) | 3 |
+/// | [`slow_after`](Self::slow_after) | none: only failures count |
+/// | [`pause`](Self::pause) | 100 ms, doubling up to 1 second |
+/// | [`recovery`](Self::recovery) | 500 ms |
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::BreakerSettings;
+/// use tollgate::RedisStore;
+///
+/// let store = RedisStore::builder()
+///     .circuit_breaker(BreakerSettings::new().slow_after(Duration::from_millis(50)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct BreakerSettings {
+    pub(super) failure_percent: u8,
+    pub(super) window: Duration,
+    pub(super) min_calls: u32,
+    pub(super) slow_after: Option<Duration>,
+    pub(super) first_pause: Duration,
+    pub(super) longest_pause: Duration,
+    pub(super) recovery: Duration,
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self {
+            failure_percent: 50,
+            window: Duration::from_millis(250),
+            min_calls: 3,
+            slow_after: None,
+            first_pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(1),
+            recovery: Duration::from_millis(500),
+        }
+    }
+}
+
+impl BreakerSettings {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the percentage of failed or slow calls from which on the breaker opens. Default: 50. Range: 1
+    /// to 100.
+    pub const fn failure_percent(mut self, percent: u8) -> Self {
+        self.failure_percent = percent;
+        self
+    }
+
+    /// Sets the time over which calls are counted. Default: 250 ms. Range: 1 ms to a minute.
+    ///
+    /// A server that hangs fails few calls: those in flight. The successful calls before them count for
+    /// this long, so a longer window opens later.
+    pub const fn window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Sets the fewest calls that decide. Default: 3. Range: 1 to 32. If fewer calls ended within the
+    /// window, the last ones count, however long ago they ended.
+    pub const fn min_calls(mut self, calls: u32) -> Self {
+        self.min_calls = calls;
+        self
+    }
+
+    /// Sets the time from which on a successful call counts as failed. Default: none. Range: 1 ms to a minute.
+    /// A call that takes longer than the store's deadline fails in any case.
+    pub const fn slow_after(mut self, slow_after: Duration) -> Self {
+        self.slow_after = Some(slow_after);
+        self
+    }
+
+    /// Sets the pause before the first probe, and the longest one. Default: 100 ms and 1 second. Range: 1 ms to
+    /// a minute. Each failed probe doubles the pause. A random half is taken off, so that replicas do not
+    /// probe at once.
+    pub const fn pause(mut self, first: Duration, longest: Duration) -> Self {
+        (self.first_pause, self.longest_pause) = (first, longest);
+        self
+    }
+
+    /// Sets the time over which the breaker closes, with a growing share of the checks. Default: 500 ms. Range:
+    /// 1 ms to a minute.
+    pub const fn recovery(mut self, recovery: Duration) -> Self {
+        self.recovery = recovery;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |name: &str, value: String, range: &str| {
+            Err(ConfigError::new(format!("the circuit breaker's `{name}` is {value}; use {range}")))
+        };
+        if !(1..=100).contains(&self.failure_percent) {
+            return wrong("failure_percent", self.failure_percent.to_string(), "1 to 100");
+        }
+        if !(1..=u32::BITS).contains(&self.min_calls) {
+            return wrong("min_calls", self.min_calls.to_string(), "1 to 32");
+        }
+        for (name, duration) in [
+            ("window", self.window),
+            ("slow_after", self.slow_after.unwrap_or(LONGEST)),
+            ("pause", self.first_pause),
+            ("pause", self.longest_pause),
+            ("recovery", self.recovery),
+        ] {
+            if duration < Duration::from_millis(1) || duration > LONGEST {
+                return wrong(name, format!("{duration:?}"), "1 ms to a minute");
+            }
+        }
+        if self.longest_pause < self.first_pause {
+            return wrong(
+                "pause",
+                format!("{:?}, and then at most {:?}", self.first_pause, self.longest_pause),
+                "a longest pause of at least the first one",
+            );
+        }
+        Ok(())
+    }
+}
