@@ -4,9 +4,11 @@
 //! ```sh
 //! cargo run --example service
 //! curl -i http://127.0.0.1:3000/search -H 'authorization: alice'
+//! curl -i http://127.0.0.1:3000/health
 //! ```
 //!
-//! `REDIS_URL` names the Redis that replicas share, `PORT` another port.
+//! `REDIS_URL` names the Redis that replicas share, `PORT` another port. While Redis does not answer, the
+//! service goes on without limits, and says so to its health check.
 
 use std::env;
 use std::error::Error;
@@ -21,7 +23,8 @@ use http::{HeaderValue, Response, header};
 use tokio::net::TcpListener;
 use tollgate::key::{self, Global, KeyExtractor, PeerIp};
 use tollgate::layer::Rejection;
-use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::BreakerState;
+use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
 #[derive(Clone)]
 struct UserId(String);
@@ -52,7 +55,16 @@ fn in_json(rejection: &Rejection<'_>, mut response: Response<Bytes>) -> Response
     response.map(|_text| format!("{body}\n"))
 }
 
-fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
+/// Healthy without Redis, too: all replicas would leave the load balancer at once, and nobody would be served.
+fn health(redis: Option<&RedisStore>) -> &'static str {
+    match redis.map(RedisStore::breaker_state) {
+        None | Some(BreakerState::Closed) => "fine\n",
+        Some(BreakerState::Open) => "fine, and without limits: Redis does not answer\n",
+        Some(_) => "fine, and with some limits: Redis answers again\n",
+    }
+}
+
+fn app(limiter: &RateLimiter, redis: Option<RedisStore>) -> Result<Router, Box<dyn Error>> {
     // A request without a user counts under the client's address.
     let user = key::Extension::new(|user: &UserId| user.0.clone()).or(PeerIp);
 
@@ -70,7 +82,7 @@ fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
         .respond_with(in_json);
 
     Ok(Router::new()
-        .route("/health", get(|| async { "fine\n" }))
+        .route("/health", get(move || async move { health(redis.as_ref()) }))
         .route("/search", get(search))
         .route("/export", post(|| async { "exported\n" }).layer(exports))
         .layer(every_request)
@@ -81,14 +93,15 @@ fn app(limiter: &RateLimiter) -> Result<Router, Box<dyn Error>> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
-    let limiter = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
-        _ => RateLimiter::in_memory(),
+    let redis = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url).await?),
+        _ => None,
     };
+    let limiter = redis.clone().map_or_else(RateLimiter::in_memory, RateLimiter::new);
     let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
     let port: u16 = port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    let service = app(&limiter)?.into_make_service_with_connect_info::<SocketAddr>();
+    let service = app(&limiter, redis)?.into_make_service_with_connect_info::<SocketAddr>();
     Ok(axum::serve(listener, service).await?)
 }

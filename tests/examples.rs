@@ -126,6 +126,22 @@ async fn service_limits_users_a_costly_route_and_not_its_health() {
 }
 
 #[tokio::test]
+async fn service_is_healthy_without_redis_and_says_so() {
+    let mut redis = RedisServer::start();
+    let example = start("service", &[("REDIS_URL", &redis.url())]);
+    let health = async || send("GET", example.port, "/health", None).await;
+    assert_eq!(health().await.2, "fine\n");
+    redis.kill();
+    let started = Instant::now();
+    while health().await.2 == "fine\n" {
+        assert!(started.elapsed() < Duration::from_secs(20), "the circuit breaker does not open");
+        assert_eq!(send("GET", example.port, "/search", Some("alice")).await.0, 200);
+    }
+    let (status, _, body) = health().await;
+    assert_eq!((status, &*body), (200, "fine, and without limits: Redis does not answer\n"));
+}
+
+#[tokio::test]
 async fn hyper_service_allows_ten_requests_at_once() {
     let example = start("hyper_service", &[]);
     let (allowed, (_, headers, _)) = until_denied(example.port, "/", None).await;
