@@ -46,14 +46,21 @@ async fn missing_permission_is_named_when_the_store_connects() {
         let error = RedisStore::connect(&url).await.unwrap_err().to_string();
         let named = format!("`{}`", permission.to_uppercase());
         assert!(error.contains(&named) && !error.contains("secret"), "{permission}: {error}");
+        assert!(error.ends_with(&format!("add `+{permission}` to its ACL")), "{error}");
     }
-    run(
-        &server,
-        &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all", "-evalsha"],
-    );
+    for permission in ["evalsha", "eval", "ping", "script|load"] {
+        run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
+        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
+        let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+        let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+        // Redis before 7 does not name subcommands.
+        let command = permission.split('|').next().unwrap();
+        assert!(error.contains(&format!("add `+{command}")), "{permission}: {error}");
+    }
+    run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~other:*", "+@all"]);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let error = RedisStore::connect(&url).await.unwrap_err().to_string();
-    assert!(error.contains("evalsha"), "{error}");
+    assert!(error.contains("add `~tollgate:*` to "), "{error}");
 }
 
 #[tokio::test]

@@ -165,33 +165,28 @@ async fn wrong_or_missing_password_is_an_error_when_the_store_connects() {
 }
 
 #[tokio::test]
-async fn documented_permissions_are_enough() {
+async fn connections_have_the_name_that_is_set() {
     let server = RedisServer::start();
-    let mut connection = server.connection();
-    let rules = "on >secret resetkeys ~tollgate:* resetchannels -@all +evalsha +eval +script|load +time \
-                 +mget +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +ping \
-                 +unwatch";
-    let mut command = redis::cmd("ACL");
-    command.arg("SETUSER").arg("limiter");
-    for rule in rules.split_whitespace() {
-        command.arg(rule);
+    let names = || {
+        let list: String =
+            redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).unwrap();
+        list.matches("name=orders-api ").count()
+    };
+    let named = |name: &str| server.store().client_name(name).lanes(2);
+    let _store = named("orders-api").connect().await.unwrap();
+    assert_eq!(names(), 2);
+    for name in ["", "orders api", "orders\n", &"x".repeat(65)] {
+        let error = named(name).build().unwrap_err().to_string();
+        assert!(
+            error.starts_with("`client_name` is `") && error.contains("use 1 to 64"),
+            "{error}"
+        );
     }
-    let () = command.query(&mut connection).unwrap();
-    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let limiter = RateLimiter::redis(&url).await.unwrap();
-    let key = Key::new("alice");
-    for limit in limits() {
-        let receipt = limiter.check(&limit, &key).await.unwrap().receipt().unwrap();
-        for cost in [1, 9] {
-            limiter.check_n(&limit, &key, cost).await.unwrap();
-        }
-        limiter.refund(&limit, &key, 1, receipt).await.unwrap();
-        limiter.reset(&limit, &key).await.unwrap();
-    }
-    // A group is read with another command than a single budget.
-    let (daily, tenant) = (&limits()[0], Key::new("acme"));
-    let group = [Check::new(daily, &key).with_cost(1), Check::new(daily, &tenant)];
-    assert!(limiter.check_all(&group).await.unwrap().allowed());
+    let mut forbid = redis::cmd("ACL");
+    forbid.arg(&["SETUSER", "default", "-client|setname"]);
+    let () = forbid.query(&mut server.connection()).unwrap();
+    let error = named("orders-api").connect().await.unwrap_err().to_string();
+    assert!(error.contains("add `+client|setname`"), "{error}");
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 const MAX_PREFIX: usize = 64;
 
+const MAX_CLIENT_NAME: usize = 64;
+
 const DEFAULT_LANES: usize = 1;
 
 const MAX_LANES: usize = 16;
@@ -47,6 +49,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`url`](Self::url) or [`pool`](Self::pool) | `redis://127.0.0.1/` |
 /// | `tls`, with the feature `tls`: a CA, a client certificate | the operating system's CAs, none |
 /// | [`prefix`](Self::prefix) | `tollgate` |
+/// | [`client_name`](Self::client_name) | none |
 /// | [`deadline`](Self::deadline) | 250 ms |
 /// | [`lanes`](Self::lanes) | 1 |
 /// | [`max_waiting`](Self::max_waiting) | 16,384 checks |
@@ -58,6 +61,7 @@ pub struct RedisStoreBuilder {
     source: Source,
     tls: Option<Tls>,
     prefix: String,
+    client_name: Option<String>,
     deadline: Duration,
     lanes: usize,
     max_waiting: usize,
@@ -77,6 +81,7 @@ impl RedisStoreBuilder {
             source: Source::Url(DEFAULT_URL.to_owned()),
             tls: None,
             prefix: DEFAULT_PREFIX.to_owned(),
+            client_name: None,
             deadline: DEFAULT_DEADLINE,
             lanes: DEFAULT_LANES,
             max_waiting: DEFAULT_MAX_WAITING,
@@ -86,8 +91,16 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Sets the URL of Redis: `redis://[user:password@]host[:port][/database]`, or `rediss://` for
-    /// TLS, which needs the feature `tls`. Default: `redis://127.0.0.1/`.
+    /// Sets the URL of Redis. Default: `redis://127.0.0.1/`.
+    ///
+    /// | URL | |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | TCP |
+    /// | `rediss://...` | TLS, with the feature `tls` |
+    /// | `redis+unix:///path/to/redis.sock?db=0&user=limiter&pass=secret` | a Unix socket |
+    /// | `...?protocol=resp3` | RESP3. Default: RESP2, which every server speaks |
+    ///
+    /// Percent-encode special characters in the user and the password.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = Source::Url(url.into());
         self
@@ -113,6 +126,13 @@ impl RedisStoreBuilder {
     /// Default: `tollgate`. Stores with the same prefix share their budgets.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the name of the store's connections in `CLIENT LIST`: 1 to 64 printable ASCII characters without
+    /// spaces. Default: none. The Redis user needs `+client|setname`.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.client_name = Some(name.into());
         self
     }
 
@@ -201,6 +221,16 @@ impl RedisStoreBuilder {
                 self.prefix.escape_debug()
             )));
         }
+        if let Some(name) = &self.client_name
+            && (name.is_empty()
+                || name.len() > MAX_CLIENT_NAME
+                || !name.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
+            return Err(ConfigError::new(format!(
+                "`client_name` is `{}`; use 1 to {MAX_CLIENT_NAME} printable ASCII characters without spaces",
+                name.escape_debug()
+            )));
+        }
         if !(1..=MAX_LANES).contains(&self.lanes) {
             return Err(ConfigError::new(format!(
                 "`lanes` is {}; use 1 to {MAX_LANES}",
@@ -235,8 +265,11 @@ impl RedisStoreBuilder {
         // What is denied until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
         let events = Arc::new(RedisEvents::new(server));
-        let connections =
-            || Connections::new(pool.clone(), Arc::clone(&events), Arc::clone(&prefix));
+        let client_name: Option<Arc<str>> = self.client_name.map(Into::into);
+        let connections = || {
+            let (events, prefix) = (Arc::clone(&events), Arc::clone(&prefix));
+            Connections::new(pool.clone(), events, prefix, client_name.clone())
+        };
         let first = connections();
         let breaker = self.breaker.map(|settings| {
             let store = format!("Redis at {}", events.server());

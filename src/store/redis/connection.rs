@@ -34,6 +34,8 @@ struct Shared {
     /// The start of every key: a Redis user may have rights to no other.
     prefix: Arc<str>,
     state: Mutex<State>,
+    /// The name in `CLIENT LIST`.
+    client_name: Option<Arc<str>>,
     /// Held by the task that connects.
     connecting: Arc<tokio::sync::Mutex<()>>,
     events: Arc<RedisEvents>,
@@ -82,11 +84,17 @@ impl Handle {
 }
 
 impl Connections {
-    pub(super) fn new(pool: Pool, events: Arc<RedisEvents>, prefix: Arc<str>) -> Self {
+    pub(super) fn new(
+        pool: Pool,
+        events: Arc<RedisEvents>,
+        prefix: Arc<str>,
+        client_name: Option<Arc<str>>,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 pool,
                 prefix,
+                client_name,
                 state: Mutex::default(),
                 connecting: Arc::default(),
                 events,
@@ -249,7 +257,7 @@ impl Shared {
             Err(PoolError::Backend(error)) => return Err(in_words(&error)),
             Err(error) => return Err(error.to_string()),
         };
-        match greeting::greet(&mut pooled, &self.prefix).await {
+        match greeting::greet(&mut pooled, &self.prefix, self.client_name.as_deref()).await {
             Ok(()) => Ok(pooled),
             Err(reason) => {
                 drop(Connection::take(pooled));

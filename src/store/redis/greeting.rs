@@ -13,13 +13,30 @@ const PASSING: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 pub(super) async fn greet(
     connection: &mut MultiplexedConnection,
     prefix: &str,
+    client_name: Option<&str>,
 ) -> Result<(), String> {
     // First and alone: a server that requires a password closes the connection on a large command.
     redis::cmd("PING").query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
+    if let Some(name) = client_name {
+        let mut command = redis::cmd("CLIENT");
+        command.arg("SETNAME").arg(name);
+        command.query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
+    }
     let mut probe = redis::cmd("EVAL");
     probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
-    let failed: Vec<String> =
-        probe.query_async(connection).await.map_err(|error| in_words(&error))?;
+    let failed: Vec<String> = match probe.query_async(connection).await {
+        Ok(failed) => failed,
+        Err(error)
+            if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+                && is_of_key(&error.to_string()) =>
+        {
+            return Err(format!(
+                "{}; add `~{prefix}:*` to the ACL of this Redis user",
+                call::brief(&error)
+            ));
+        }
+        Err(error) => return Err(in_words(&error)),
+    };
     let mut failed = failed.chunks_exact(2).filter_map(|pair| match pair {
         [command, error] if !PASSING.iter().any(|code| error.contains(code)) => {
             Some((command, error))
@@ -32,9 +49,14 @@ pub(super) async fn greet(
             return Err("this server is a read-only replica; use the primary".to_owned());
         }
         Some((command, error)) => {
+            let rule = if is_of_key(error) {
+                format!("~{prefix}:*")
+            } else {
+                format!("+{}", command.to_lowercase())
+            };
             return Err(format!(
                 "this Redis user may not run `{command}` on keys that start with `{prefix}:` \
-                 ({error}); grant the commands that RedisStore's documentation lists"
+                 ({error}); add `{rule}` to its ACL"
             ));
         }
     }
@@ -59,6 +81,10 @@ pub(super) fn in_words(error: &RedisError) -> String {
             call::brief(error)
         ),
         _ => {
+            let text = call::brief(error);
+            if let (ErrorKind::Server(NoPerm), Some(command)) = (error.kind(), quoted(&text)) {
+                return format!("{text}; add `+{command}` to the ACL of this Redis user");
+            }
             let advice = match error.kind() {
                 ErrorKind::Io => {
                     "; check that Redis runs there, and the URL's host, port and scheme \
@@ -77,7 +103,19 @@ pub(super) fn in_words(error: &RedisError) -> String {
                 }
                 _ => "",
             };
-            format!("{}{advice}", call::brief(error)).replace('\n', " ")
+            format!("{text}{advice}").replace('\n', " ")
         }
     }
+}
+
+/// Whether an error is about the right to a key, and not about a command.
+fn is_of_key(error: &str) -> bool {
+    error.contains(" key")
+}
+
+/// The command that an error names in quotes, such as `script|load`.
+fn quoted(text: &str) -> Option<&str> {
+    let command = text.split('\'').nth(1)?;
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || b"|-_".contains(&byte);
+    command.bytes().all(is_name).then_some(command)
 }

@@ -93,8 +93,8 @@ struct Lanes {
 }
 
 impl RedisStore {
-    /// Connects with the defaults of the [builder](Self::builder). The URL is
-    /// `redis://[user:password@]host[:port][/database]`, or `rediss://` with the feature `tls`.
+    /// Connects with the defaults of the [builder](Self::builder), to a
+    /// [URL](RedisStoreBuilder::url) such as `redis://user:password@host/`.
     ///
     /// # Errors
     ///
