@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "axum")]
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tollgate::store::{Op, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use self::support::RedisServer;
+use self::support::delay::delaying;
 
 fn hourly() -> Limit {
     Limit::fixed_window("hourly", Quota::per_hour(1)).unwrap()
@@ -141,17 +144,65 @@ async fn cancelled_callers() {
     );
 }
 
+/// The latency of checks, with a network of so many milliseconds for a round trip: what a deadline has to leave
+/// room for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an attack, to be run by hand"]
+async fn latencies() {
+    println!("| round trip | checks at once | checks/s | p50 | p99 | p99.9 | longest |");
+    println!("|---|---|---|---|---|---|---|");
+    for millis in [0, 1, 5, 20] {
+        for at_once in [1, 64, 1_024] {
+            let server = RedisServer::start();
+            let port = match millis {
+                0 => server.port(),
+                _ => delaying(server.port(), Duration::from_millis(millis)).await,
+            };
+            let store = tollgate::RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
+            let store = store.deadline(Duration::from_secs(20)).connect().await.unwrap();
+            let limit = Limit::token_bucket("api", Quota::per_second(1_000_000)).unwrap();
+            let lasts = Duration::from_secs(10);
+            let mut clients = JoinSet::new();
+            for client in 0..at_once {
+                let (store, limit) = (store.clone(), limit.clone());
+                clients.spawn(async move {
+                    let (started, mut latencies, mut key) = (Instant::now(), Vec::new(), client);
+                    while started.elapsed() < lasts {
+                        let asked = Instant::now();
+                        key = (key * 31 + 7) % 10_000_u64;
+                        let check = Check::new(&limit, Key::from(key));
+                        store.apply(Op::Charge, check.into()).await.unwrap();
+                        latencies.push(asked.elapsed());
+                    }
+                    latencies
+                });
+            }
+            let mut latencies = clients.join_all().await.concat();
+            latencies.sort();
+            let at = |per_mille: usize| latencies[(latencies.len() - 1) * per_mille / 1_000];
+            println!(
+                "| {millis} ms | {at_once} | {:.0} | {:.1?} | {:.1?} | {:.1?} | {:.1?} |",
+                latencies.len() as f64 / lasts.as_secs_f64(),
+                at(500),
+                at(990),
+                at(999),
+                at(1_000)
+            );
+        }
+    }
+}
+
 /// Clients over TCP that send a request after each response, for so long: requests a second, and the latency
 /// that 99 % do not exceed.
 #[cfg(feature = "axum")]
 async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Duration) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
     let mut load = JoinSet::new();
     for client in 0..clients {
         load.spawn(async move {
-            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let stream = TcpStream::connect(address).await.unwrap();
             stream.set_nodelay(true).unwrap();
             let io = hyper_util::rt::TokioIo::new(stream);
             let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();

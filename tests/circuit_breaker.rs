@@ -20,6 +20,7 @@ use tollgate::{
 };
 
 use self::support::RedisServer;
+use self::support::delay::delaying;
 use self::support::log::Log;
 use self::support::requests::{number, plain, send};
 
@@ -131,7 +132,6 @@ async fn one_probe_at_a_time_finds_out_and_no_check_waits_for_it() {
         assert_eq!(took, Duration::ZERO);
         if answer.is_ok() {
             allowed_at.get_or_insert(recovered.elapsed());
-            assert_eq!(breaker.state(), BreakerState::HalfOpen);
         }
         sleep(MS).await;
     }
@@ -303,6 +303,115 @@ async fn killed_redis_opens_it_at_once_and_a_restart_closes_it() {
         assert_eq!(of_event.len(), 1, "{event}: {lines:#?}");
         assert!(of_event[0].contains(&format!("Redis at 127.0.0.1:{}", server.port())));
     }
+}
+
+/// A call may fail while it is handed over, and open the breaker in the middle of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_that_dies_again_while_it_recovers_stalls_no_check() {
+    let mut server = RedisServer::start();
+    let store = server.store().deadline(DEADLINE).connect().await.unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for client in 0..16_u64 {
+        let (store, ended) = (store.clone(), Arc::clone(&ended));
+        clients.spawn(async move {
+            while !ended.load(Ordering::Relaxed) {
+                drop(store.apply(Op::Charge, Check::new(&limit(), client).into()).await);
+                sleep(MS * 20).await;
+            }
+        });
+    }
+    for _ in 0..4 {
+        server.kill();
+        let is_open = async || store.breaker_state() == BreakerState::Open;
+        in_time(async {
+            while !is_open().await {
+                sleep(MS).await
+            }
+        })
+        .await;
+        server = RedisServer::start_on(server.port()).expect("the port is free again");
+        in_time(async {
+            while is_open().await {
+                sleep(MS).await
+            }
+        })
+        .await;
+        sleep(MS * 300).await;
+    }
+    ended.store(true, Ordering::Relaxed);
+    in_time(clients.join_all()).await;
+}
+
+/// No check waits while it is open, so nothing drives the task that probes.
+#[test]
+fn runtime_that_is_driven_by_checks_alone_closes_it() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let second = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let (first, second) = (runtime(), second.unwrap());
+    let store = first.block_on(server.store().deadline(DEADLINE).connect()).unwrap();
+    let check = |runtime: &tokio::runtime::Runtime| {
+        runtime.block_on(store.apply(Op::Charge, Check::new(&limit(), "alice").into()))
+    };
+    // The one that opened it, and one that did not while the other stands still.
+    for runtime in [&first, &second] {
+        server.pause(true);
+        while store.breaker_state() == BreakerState::Closed {
+            check(&first).unwrap_err();
+        }
+        server.pause(false);
+        let started = std::time::Instant::now();
+        while store.breaker_state() != BreakerState::Closed {
+            assert!(started.elapsed() < Duration::from_secs(20), "{:?}", store.breaker_state());
+            drop(check(runtime));
+            std::thread::sleep(MS);
+        }
+        assert!(check(runtime).is_ok());
+    }
+}
+
+/// Checks that wait for long in the queue do not make a call slow.
+#[tokio::test(flavor = "multi_thread")]
+async fn overload_does_not_open_it() {
+    let server = RedisServer::start();
+    let port = delaying(server.port(), MS * 200).await;
+    let store = RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
+    let store = store.deadline(MS * 1_500).connect().await.unwrap();
+    let mut clients = JoinSet::new();
+    for client in 0..5_000_u64 {
+        let store = store.clone();
+        clients.spawn(async move {
+            for number in 0..3 {
+                let key = Key::from(client * 3 + number);
+                // It may time out in the queue: each call carries a thousand.
+                let answer = store.apply(Op::Charge, Check::new(&limit(), key).into()).await;
+                assert!(!answer.is_err_and(|error| error.is_circuit_open()));
+            }
+        });
+    }
+    in_time(clients.join_all()).await;
+    assert_eq!(store.breaker_state(), BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn probe_that_panics_is_one_that_failed() {
+    #[derive(Debug, Default)]
+    struct Panicking(AtomicU64);
+    impl Store for Panicking {
+        fn apply(&self, op: Op, _: Group) -> Answer {
+            assert!(op == Op::Charge || self.0.fetch_add(1, Ordering::Relaxed) == u64::MAX);
+            Answer::ready(Err(Error::timeout()))
+        }
+    }
+    let store = Arc::new(Panicking::default());
+    let breaker = CircuitBreaker::new(Arc::clone(&store), BreakerSettings::new()).unwrap();
+    for _ in 0..10_000 {
+        timed(&breaker).await.0.unwrap_err();
+        sleep(MS).await;
+    }
+    let probes = store.0.load(Ordering::Relaxed);
+    assert!((8..=25).contains(&probes), "{probes} probes in ten seconds");
 }
 
 #[tokio::test]

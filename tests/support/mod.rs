@@ -4,6 +4,7 @@
 
 pub mod budget;
 pub mod counting;
+pub mod delay;
 pub mod example;
 pub mod failing;
 pub mod fake_redis;

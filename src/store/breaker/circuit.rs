@@ -11,6 +11,9 @@
 //!
 //! Checks read the state without a lock. A call belongs to the era in which it began. What it says counts in
 //! that era only: a call that began before the breaker opened must not open it again.
+//!
+//! A task probes. It may not run: its runtime may be blocked, or driven only while a check waits, and no check
+//! waits while the breaker is open. So a check is sent if a probe is overdue, and stands in for it.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -23,6 +26,9 @@ use tokio::time::Instant;
 use super::BreakerSettings;
 use super::window::{Calls, Window};
 use crate::nouns::later;
+
+/// A probe that is later than this by its task is left to a check.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,7 +93,7 @@ pub(super) struct Outage {
 
 impl Circuit {
     pub(super) fn new(settings: BreakerSettings, now: Instant) -> Self {
-        let window = Window::new(settings.window);
+        let window = Window::new(settings.window_length());
         Self {
             settings,
             state: AtomicU8::new(State::Closed as u8),
@@ -130,11 +136,28 @@ impl Circuit {
         let until_probe = match self.current() {
             State::Closed => return Ok(()),
             State::Recovering if self.is_in_share(now) => return Ok(()),
-            State::Recovering | State::Probing => Duration::ZERO,
-            State::Open => self.instant(&self.at).saturating_duration_since(now),
+            State::Recovering => Duration::ZERO,
+            State::Open | State::Probing if self.stands_in(now) => return Ok(()),
+            State::Open | State::Probing => self.instant(&self.at).saturating_duration_since(now),
         };
         self.rejected.fetch_add(1, Ordering::Relaxed);
         Err(until_probe)
+    }
+
+    /// Whether a check is sent in place of an overdue probe: one in a while.
+    fn stands_in(&self, now: Instant) -> bool {
+        let is_overdue = || now.saturating_duration_since(self.instant(&self.at)) > OVERDUE;
+        if !is_overdue() {
+            return false;
+        }
+        let _changes = self.changes();
+        let is_open = matches!(self.current(), State::Open | State::Probing);
+        let stands_in = is_open && is_overdue();
+        if stands_in {
+            self.set(&self.at, now);
+            self.change(State::Probing);
+        }
+        stands_in
     }
 
     /// The share grows from 0 to 1. Multiples of the golden ratio spread evenly over it, so that it holds of
@@ -153,8 +176,7 @@ impl Circuit {
 
     /// Counts a call that ended. Returns the calls that opened the breaker, if it opens now.
     pub(super) fn end(&self, begun: Begun, failed: bool, now: Instant) -> Option<Calls> {
-        let took = now.saturating_duration_since(begun.at);
-        let failed = failed || self.settings.slow_after.is_some_and(|slow| took >= slow);
+        let failed = failed || self.is_slow(begun, now);
         let mut changes = self.changes();
         if begun.era != self.era.load(Ordering::Acquire) {
             return None;
@@ -173,8 +195,23 @@ impl Circuit {
                 self.open(&mut changes, now);
                 Some(Calls { all: 1, failed: 1 })
             }
-            State::Recovering | State::Open | State::Probing => None,
+            // It was sent in place of a probe.
+            State::Open | State::Probing if !failed => {
+                self.recover(now);
+                None
+            }
+            State::Probing => {
+                self.open(&mut changes, now);
+                None
+            }
+            State::Recovering | State::Open => None,
         }
+    }
+
+    /// Whether a call took too long, though it succeeded.
+    pub(super) fn is_slow(&self, begun: Begun, now: Instant) -> bool {
+        let took = now.saturating_duration_since(begun.at);
+        self.settings.slow_after.is_some_and(|slow| took >= slow)
     }
 
     fn open(&self, changes: &mut Changes, now: Instant) {
@@ -212,12 +249,16 @@ impl Circuit {
             return;
         }
         if succeeded {
-            self.set(&self.at, now);
-            self.era.fetch_add(1, Ordering::AcqRel);
-            self.change(State::Recovering);
+            self.recover(now);
         } else {
             self.open(&mut changes, now);
         }
+    }
+
+    fn recover(&self, now: Instant) {
+        self.set(&self.at, now);
+        self.era.fetch_add(1, Ordering::AcqRel);
+        self.change(State::Recovering);
     }
 
     /// When the recovery is complete. `None` if there is none.
@@ -234,7 +275,7 @@ impl Circuit {
         if now < recovered_at || self.current() != State::Recovering {
             return None;
         }
-        changes.window = Window::new(self.settings.window);
+        changes.window = Window::new(self.settings.window_length());
         changes.pauses = 0;
         let lasted = now.saturating_duration_since(changes.opened_at.take()?);
         self.change(State::Closed);
@@ -374,7 +415,7 @@ mod tests {
         let until_probe = bench.circuit.admit(bench.now).unwrap_err();
         assert!((MS * 50..=MS * 100).contains(&until_probe), "{until_probe:?}");
         bench.wait(100);
-        assert_eq!(bench.circuit.admit(bench.now), Err(Duration::ZERO));
+        assert_eq!(bench.circuit.admit(bench.now), Err(Duration::ZERO), "the probe is due");
     }
 
     #[tokio::test(start_paused = true)]
@@ -433,11 +474,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn check_stands_in_for_an_overdue_probe() {
+        for failed in [false, true] {
+            let mut bench = Bench::new(BreakerSettings::new());
+            bench.open();
+            bench.wait(1_100);
+            assert_eq!(bench.admitted(), 1, "one is sent, and no other for a second");
+            let begun = bench.circuit.begin(bench.now);
+            bench.wait(10);
+            bench.circuit.end(begun, failed, bench.now);
+            assert_eq!(bench.is_open(), failed);
+            if failed {
+                assert!(bench.circuit.next_probe().unwrap() > bench.now + MS * 99);
+            } else {
+                bench.wait(500);
+                assert!(bench.circuit.close(bench.now).is_some());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn call_that_began_before_it_opened_does_not_open_it_again() {
         let mut bench = Bench::new(BreakerSettings::new());
         let early = bench.circuit.begin(bench.now);
         bench.open();
         let while_open = bench.circuit.begin(bench.now);
+        assert_eq!(bench.circuit.end(while_open, true, bench.now), None);
+        assert!(bench.is_open());
         bench.probe(true);
         for begun in [early, while_open] {
             assert_eq!(bench.circuit.end(begun, true, bench.now), None);
@@ -451,7 +514,7 @@ mod tests {
         bench.open();
         let opened_at = bench.now;
         assert_eq!(bench.admitted(), 0);
-        bench.wait(5_000);
+        bench.wait(900);
         bench.circuit.probe();
         bench.circuit.probed(true, bench.now);
         bench.wait(500);

@@ -31,13 +31,13 @@ use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Q
 /// A wrapper of a store that stops asking it while it does not answer.
 ///
 /// Without it, every check of an outage waits for the store's deadline. Each check of this wrapper is sent
-/// while the breaker is closed. It opens when half of the calls of the last 250 ms failed, and at least two of
-/// the last three. Then each check fails at once: the error [says so](crate::Error::is_circuit_open), and
+/// while the breaker is closed. It opens when half of the calls of the last 250 ms failed, or two of the last
+/// three, where fewer than three ended in that time. Then each check fails at once: the error [says so](crate::Error::is_circuit_open), and
 /// [when the store is probed](crate::Error::probe_after). What happens to a request is the layer's setting
 /// [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
 ///
 /// A task probes the store: after 100 ms, then with pauses that double up to a second. No check waits for a
-/// probe. When a probe is answered, a growing share of the checks is sent, all of them after half a second.
+/// probe. If the task cannot run, because its runtime is blocked, a check is sent in its place once a second. When a probe is answered, a growing share of the checks is sent, all of them after half a second.
 /// A failure in that time opens the breaker again. [`BreakerSettings`] changes these numbers.
 ///
 /// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an overload and a

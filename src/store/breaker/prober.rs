@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use super::BreakerSettings;
 use super::circuit::{Begun, BreakerState, Circuit};
@@ -18,6 +19,9 @@ use crate::telemetry::BreakerEvents;
 pub(crate) trait Probe: Send + Sync + 'static {
     /// Whether the store answers. Bounded in time.
     fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
+
+    /// The breaker opened: the checks that wait to be sent are failed.
+    fn opened(&self) {}
 }
 
 /// A circuit, what probes its store, and its events.
@@ -26,6 +30,8 @@ pub(crate) struct Breaker {
     probe: Box<dyn Probe>,
     /// Whether a task probes. It ends with its runtime: then a check of another runtime starts one.
     is_probed: AtomicBool,
+    /// Wakes the task when the breaker opens.
+    opened: Arc<Notify>,
     events: BreakerEvents,
 }
 
@@ -35,6 +41,7 @@ impl Breaker {
             circuit: Circuit::new(settings, Instant::now()),
             probe: Box::new(probe),
             is_probed: AtomicBool::new(false),
+            opened: Arc::default(),
             events: BreakerEvents::new(store),
         })
     }
@@ -51,7 +58,9 @@ impl Breaker {
 
     #[cold]
     fn admit_some(self: &Arc<Self>) -> Result<(), Error> {
-        let admitted = self.circuit.admit(Instant::now());
+        let now = Instant::now();
+        let admitted = self.circuit.admit(now);
+        self.close(now);
         if !self.is_probed.load(Ordering::Acquire) {
             self.start();
         }
@@ -63,12 +72,21 @@ impl Breaker {
         self.circuit.begin(Instant::now())
     }
 
-    /// A call ended. Returns whether this opened the breaker.
-    pub(crate) fn end(self: &Arc<Self>, begun: Begun, failed: bool) -> bool {
-        let Some(calls) = self.circuit.end(begun, failed, Instant::now()) else { return false };
-        self.events.opened(calls.failed, calls.all);
-        self.start();
-        true
+    /// A call ended.
+    pub(crate) fn end(self: &Arc<Self>, begun: Begun, failed: bool) {
+        if let Some(calls) = self.circuit.end(begun, failed, Instant::now()) {
+            self.events.opened(calls.failed, calls.all);
+            // The task fails the checks that wait. A caller of this may hold what that needs.
+            self.opened.notify_one();
+            self.start();
+        }
+    }
+
+    /// Closes the breaker, if its recovery is complete.
+    fn close(&self, now: Instant) {
+        if let Some(outage) = self.circuit.close(now) {
+            self.events.closed(outage.lasted, outage.rejected);
+        }
     }
 
     /// Starts the task that probes, if there is none. Outside of a runtime the next check inside one does.
@@ -85,15 +103,21 @@ struct Prober(Weak<Breaker>);
 
 impl Prober {
     async fn run(self) {
-        while let Some(next) = self.next() {
-            sleep_until(next).await;
+        while let Some((next, opened)) = self.next() {
+            let has_opened = timeout_at(next, opened.notified()).await.is_ok();
             let Some(breaker) = self.0.upgrade() else { return };
-            if let Some(outage) = breaker.circuit.close(Instant::now()) {
-                breaker.events.closed(outage.lasted, outage.rejected);
-            } else if breaker.circuit.next_probe().is_some_and(|due| due <= Instant::now()) {
+            if has_opened {
+                breaker.probe.opened();
+                continue;
+            }
+            breaker.close(Instant::now());
+            if breaker.circuit.next_probe().is_some_and(|due| due <= Instant::now()) {
                 breaker.circuit.probe();
-                let succeeded = breaker.probe.probe().await;
-                breaker.circuit.probed(succeeded, Instant::now());
+                let begun = breaker.begin();
+                let answers = breaker.probe.probe().await;
+                let now = Instant::now();
+                let succeeded = answers && !breaker.circuit.is_slow(begun, now);
+                breaker.circuit.probed(succeeded, now);
                 if succeeded {
                     breaker.events.half_opened();
                 }
@@ -102,15 +126,19 @@ impl Prober {
     }
 
     /// When to look again: at the next probe, or at the end of the recovery.
-    fn next(&self) -> Option<Instant> {
-        let circuit = &self.0.upgrade()?.circuit;
-        circuit.next_probe().or_else(|| circuit.recovered_at())
+    fn next(&self) -> Option<(Instant, Arc<Notify>)> {
+        let breaker = self.0.upgrade()?;
+        let circuit = &breaker.circuit;
+        let next = circuit.next_probe().or_else(|| circuit.recovered_at())?;
+        Some((next, Arc::clone(&breaker.opened)))
     }
 }
 
 impl Drop for Prober {
     fn drop(&mut self) {
         if let Some(breaker) = self.0.upgrade() {
+            // A probe that panicked, or whose runtime ended, has failed.
+            breaker.circuit.probed(false, Instant::now());
             breaker.is_probed.store(false, Ordering::Release);
         }
     }

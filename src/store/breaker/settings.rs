@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::nouns::ConfigError;
 
+const DEFAULT_WINDOW: Duration = Duration::from_millis(250);
+
 /// The longest duration of any setting.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -12,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// | setting | default |
 /// |---|---|
 /// | [`failure_percent`](Self::failure_percent) | 50 |
-/// | [`window`](Self::window) | 250 ms |
+/// | [`window`](Self::window) | 250 ms, or the deadline of a `RedisStore`, if it is shorter |
 /// | [`min_calls`](Self::min_calls) | 3 |
 /// | [`slow_after`](Self::slow_after) | none: only failures count |
 /// | [`pause`](Self::pause) | 100 ms, doubling up to 1 second |
@@ -30,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 #[must_use]
 pub struct BreakerSettings {
     pub(super) failure_percent: u8,
-    pub(super) window: Duration,
+    window: Option<Duration>,
     pub(super) min_calls: u32,
     pub(super) slow_after: Option<Duration>,
     pub(super) first_pause: Duration,
@@ -42,7 +44,7 @@ impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
             failure_percent: 50,
-            window: Duration::from_millis(250),
+            window: None,
             min_calls: 3,
             slow_after: None,
             first_pause: Duration::from_millis(100),
@@ -65,12 +67,27 @@ impl BreakerSettings {
         self
     }
 
-    /// Sets the time over which calls are counted. Default: 250 ms. Range: 1 ms to a minute.
+    /// Sets the time over which calls are counted. Default: 250 ms, or the deadline of a `RedisStore`, if it is
+    /// shorter. Range: 1 ms to a minute. It is counted in fifths: a call counts for 80 to 100 % of it.
     ///
     /// A server that hangs fails few calls: those in flight. The successful calls before them count for
-    /// this long, so a longer window opens later.
+    /// this long, so the breaker opens later with a longer window.
     pub const fn window(mut self, window: Duration) -> Self {
-        self.window = window;
+        self.window = Some(window);
+        self
+    }
+
+    pub(super) const fn window_length(&self) -> Duration {
+        match self.window {
+            Some(window) => window,
+            None => DEFAULT_WINDOW,
+        }
+    }
+
+    /// The settings for a store with this deadline.
+    pub(crate) fn for_deadline(mut self, deadline: Duration) -> Self {
+        let window = deadline.clamp(Duration::from_millis(1), DEFAULT_WINDOW);
+        self.window = self.window.or(Some(window));
         self
     }
 
@@ -82,7 +99,8 @@ impl BreakerSettings {
     }
 
     /// Sets the time from which on a successful call counts as failed. Default: none. Range: 1 ms to a minute.
-    /// A call that takes longer than the store's deadline fails in any case.
+    /// A call that takes longer than the store's deadline fails in any case. With
+    /// [`CircuitBreaker`](crate::store::CircuitBreaker), the time is that until a caller polls its answer.
     pub const fn slow_after(mut self, slow_after: Duration) -> Self {
         self.slow_after = Some(slow_after);
         self
@@ -114,7 +132,7 @@ impl BreakerSettings {
             return wrong("min_calls", self.min_calls.to_string(), "1 to 32");
         }
         for (name, duration) in [
-            ("window", self.window),
+            ("window", self.window_length()),
             ("slow_after", self.slow_after.unwrap_or(LONGEST)),
             ("pause", self.first_pause),
             ("pause", self.longest_pause),

@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client};
 
 use super::connection::Connections;
 use super::lane::{Lane, Settings};
-use super::probe::RedisProbe;
+use super::probe::{LanesOf, RedisProbe};
 use super::tls::{self, Tls};
 use super::{Lanes, RedisStore};
 use crate::nouns::{ConfigError, ManualClock};
@@ -271,9 +271,12 @@ impl RedisStoreBuilder {
             Connections::new(pool.clone(), events, prefix, client_name.clone())
         };
         let first = connections();
+        let lanes_of = LanesOf::default();
         let breaker = self.breaker.map(|settings| {
-            let store = format!("Redis at {}", events.server());
-            Breaker::new(settings, store.into(), RedisProbe::new(first.clone(), self.deadline))
+            let store = format!("Redis at {}", events.server()).into();
+            let (connections, lanes) = (first.clone(), Arc::clone(&lanes_of));
+            let probe = RedisProbe { connections, deadline: self.deadline, lanes };
+            Breaker::new(settings.for_deadline(self.deadline), store, probe)
         });
         let settings = Settings {
             prefix: Arc::clone(&prefix),
@@ -286,10 +289,10 @@ impl RedisStoreBuilder {
         };
         let others = (1..self.lanes).map(|_| connections());
         let lane = |connections| Lane::new(connections, settings.clone());
-        let lanes = Lanes {
-            lanes: std::iter::once(first).chain(others).map(lane).collect(),
-            hasher: DefaultHashBuilder::default(),
-        };
+        let lanes: Arc<[_]> = std::iter::once(first).chain(others).map(lane).collect();
+        // It is set once, here.
+        drop(lanes_of.set(Arc::downgrade(&lanes)));
+        let lanes = Lanes { lanes, hasher: DefaultHashBuilder::default() };
         Ok(RedisStore { lanes })
     }
 
@@ -310,7 +313,7 @@ impl RedisStoreBuilder {
     }
 }
 
-/// A pool with a connection for each lane, and the server's address.
+/// A pool for the lanes, and the server's address.
 fn pool(client: Client, lanes: usize) -> Result<(Pool, String), ConfigError> {
     // The store's own deadline applies. A timeout of the connection could only shorten it.
     let connection = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -318,8 +321,10 @@ fn pool(client: Client, lanes: usize) -> Result<(Pool, String), ConfigError> {
     let server = info.addr().to_string();
     let manager =
         Manager::new_with_config(info, connection).map_err(|error| unusable_url(&error))?;
+    // A spare one for each lane: an attempt to connect on a runtime that stands still keeps its place.
+    let size = lanes.saturating_mul(2);
     let pool =
-        Pool::builder(manager).max_size(lanes).build().map_err(|error| unusable_url(&error))?;
+        Pool::builder(manager).max_size(size).build().map_err(|error| unusable_url(&error))?;
     Ok((pool, server))
 }
 

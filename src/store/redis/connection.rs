@@ -36,14 +36,16 @@ struct Shared {
     state: Mutex<State>,
     /// The name in `CLIENT LIST`.
     client_name: Option<Arc<str>>,
-    /// Held by the task that connects.
-    connecting: Arc<tokio::sync::Mutex<()>>,
     events: Arc<RedisEvents>,
 }
 
 #[derive(Default)]
 struct State {
     current: Option<Current>,
+    /// Held by the task that connects.
+    connecting: Arc<tokio::sync::Mutex<()>>,
+    /// When that task began.
+    connecting_since: Option<Instant>,
     /// Counts connections, so that a late failure does not close a later connection.
     generation: u64,
     backoff: Backoff,
@@ -91,14 +93,7 @@ impl Connections {
         client_name: Option<Arc<str>>,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                pool,
-                prefix,
-                client_name,
-                state: Mutex::default(),
-                connecting: Arc::default(),
-                events,
-            }),
+            shared: Arc::new(Shared { pool, prefix, client_name, state: Mutex::default(), events }),
         }
     }
 
@@ -113,10 +108,12 @@ impl Connections {
             return known;
         }
         // A caller that waits here can be dropped. Only the attempt itself is a task.
-        let only_one = Arc::clone(&self.shared.connecting).lock_owned().await;
+        let turn = self.shared.lock().turn_to_connect();
+        let only_one = turn.lock_owned().await;
         if let Some(known) = self.shared.known() {
             return known;
         }
+        self.shared.lock().connecting_since = Some(Instant::now());
         let shared = Arc::clone(&self.shared);
         let connecting = tokio::spawn(async move {
             let _only_one = only_one;
@@ -193,6 +190,16 @@ impl Connections {
 }
 
 impl State {
+    /// What the next task that connects has to hold. An attempt that is far beyond its timeout is on a runtime that
+    /// stands still, and others must not wait for it.
+    fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
+        let is_lost = |since: Instant| since.elapsed() > CONNECT_TIMEOUT.saturating_mul(2);
+        if self.connecting_since.take_if(|since| is_lost(*since)).is_some() {
+            self.connecting = Arc::default();
+        }
+        Arc::clone(&self.connecting)
+    }
+
     fn handle(&self) -> Option<Handle> {
         let current = self.current.as_ref()?;
         Some(Handle {
@@ -232,6 +239,7 @@ impl Shared {
                 let now = Instant::now();
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
+                state.connecting_since = None;
                 state.current = Some(Current { pooled, since: now, heard: now, trusted });
                 state.generation += 1;
                 let handle = state.handle();
@@ -242,6 +250,7 @@ impl Shared {
             Err(reason) => {
                 let failure = format!("{}: {reason}", self.events.server());
                 let mut state = self.lock();
+                state.connecting_since = None;
                 state.backoff.failed(Instant::now());
                 state.failure.clone_from(&failure);
                 drop(state);

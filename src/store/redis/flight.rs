@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
-use crate::nouns::{Error, ManualClock};
+use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::Begun;
 use crate::store::promise::Promised;
 
@@ -133,10 +133,8 @@ impl Watch {
     }
 
     fn end(&mut self, failed: bool) {
-        if let (Some(begun), Some(breaker)) = (self.begun.take(), &self.lane.settings.breaker)
-            && breaker.end(begun, failed)
-        {
-            self.lane.fail_queued();
+        if let (Some(begun), Some(breaker)) = (self.begun.take(), &self.lane.settings.breaker) {
+            breaker.end(begun, failed);
         }
     }
 }
@@ -149,14 +147,21 @@ impl Call {
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
         let command = call::command(&place.batch, time);
         let mut reply = pin!(call::run(command, handle.connection.clone()));
-        while let Some(deadline) = place.batch.first_deadline() {
-            if let Ok(answer) = timeout_at(deadline, reply.as_mut()).await {
+        // A check may have waited in the queue: its deadline says nothing of the server.
+        let time = place.lane().settings.deadline;
+        let mut late_at = Some(later(Instant::now(), time));
+        loop {
+            let deadline = place.batch.first_deadline();
+            let Some(next) = deadline.into_iter().chain(late_at).min() else { break };
+            if let Ok(answer) = timeout_at(next, reply.as_mut()).await {
                 return Some(answer);
             }
+            if late_at.take_if(|late_at| *late_at <= next).is_some() {
+                watch.end(true);
+            }
             place.expire();
-            watch.end(true);
         }
-        timeout(place.lane().settings.deadline, reply).await.ok()
+        timeout(time, reply).await.ok()
     }
 
     /// Prepares to ask again, for peeks alone. Returns whether there are any.

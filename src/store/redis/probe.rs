@@ -2,31 +2,32 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::call;
 use super::connection::Connections;
+use super::lane::Lane;
 use crate::store::breaker::Probe;
 
-/// One lone call of the script, without a check, on the first lane's connection. A new connection is validated
-/// first.
-pub(super) struct RedisProbe {
-    connections: Connections,
-    deadline: Duration,
-}
+/// The lanes of a store, which exist after its probe.
+pub(super) type LanesOf = Arc<OnceLock<Weak<[Arc<Lane>]>>>;
 
-impl RedisProbe {
-    pub(super) const fn new(connections: Connections, deadline: Duration) -> Self {
-        Self { connections, deadline }
-    }
+/// One lone call of the script, without a check, on the first lane's connection. A new connection is validated
+/// first. If that takes longer than the deadline, it is there for the next probe.
+pub(super) struct RedisProbe {
+    pub(super) connections: Connections,
+    pub(super) deadline: Duration,
+    pub(super) lanes: LanesOf,
 }
 
 impl Probe for RedisProbe {
     fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         Box::pin(async {
-            let Ok(mut handle) = self.connections.get_now().await else { return false };
+            let connecting = timeout(self.deadline, self.connections.get_now());
+            let Ok(Ok(mut handle)) = connecting.await else { return false };
             let call = call::dry_run(&mut handle.connection, self.connections.prefix());
             let answer = timeout(self.deadline, call).await;
             let error = match answer {
@@ -37,5 +38,10 @@ impl Probe for RedisProbe {
             self.connections.discard(&handle, &error);
             false
         })
+    }
+
+    fn opened(&self) {
+        let lanes = self.lanes.get().and_then(Weak::upgrade);
+        lanes.iter().flat_map(|lanes| lanes.iter()).for_each(|lane| lane.fail_queued());
     }
 }

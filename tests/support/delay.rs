@@ -1,0 +1,50 @@
+//! A network that takes its time.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::unbounded_channel;
+
+/// A proxy in front of a server that delivers every byte so much later, half of it in each direction. Returns its port.
+pub async fn delaying(server: u16, delay: Duration) -> u16 {
+    async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) {
+        let (sender, mut receiver) = unbounded_channel();
+        let deliver = async move {
+            while let Some((at, bytes)) = receiver.recv().await {
+                let bytes: Vec<u8> = bytes;
+                tokio::time::sleep_until(at).await;
+                if to.write_all(&bytes).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let read = async move {
+            let mut buffer = vec![0; 65_536];
+            while let Ok(length @ 1..) = from.read(&mut buffer).await {
+                let at = tokio::time::Instant::now() + delay;
+                if sender.send((at, buffer[..length].to_vec())).is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::join!(deliver, read);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+            for stream in [&client, &server] {
+                stream.set_nodelay(true).unwrap();
+            }
+            let ((client_read, client_write), (server_read, server_write)) =
+                (client.into_split(), server.into_split());
+            tokio::spawn(carry(client_read, server_write, delay / 2));
+            tokio::spawn(carry(server_read, client_write, delay / 2));
+        }
+    });
+    port
+}
