@@ -138,6 +138,18 @@ impl RedisStoreBuilder {
 
     /// Sets the deadline of a check, including the time to connect. Default: 250 ms. Range: more
     /// than zero, at most a minute, because a longer deadline hangs requests.
+    ///
+    /// A deadline should leave room for the slowest checks of a busy service. Of a thousand checks, all but one
+    /// took at most this long, on two cores that clients and Redis share (`make attack`):
+    ///
+    /// | round trip | 64 checks at once | 1,024 checks at once |
+    /// |---|---|---|
+    /// | below 1 ms | 1.1 ms | 9 ms |
+    /// | 1 ms | 12 ms | 20 ms |
+    /// | 5 ms | 23 ms | 37 ms |
+    /// | 20 ms | 68 ms | 80 ms |
+    ///
+    /// On the same machine with a compiler running, it was up to 128 ms. The default is about twice that.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
