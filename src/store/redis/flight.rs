@@ -144,15 +144,14 @@ impl Call {
     /// one more deadline: a late denial still stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let Self { place, handle, watch } = self;
-        let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
+        let lane = Arc::clone(place.lane());
+        let time = lane.settings.clock.as_ref().map(ManualClock::now);
         let command = call::command(&place.batch, time);
         let mut reply = pin!(call::run(command, handle.connection.clone()));
-        // A check may have waited in the queue: its deadline says nothing of the server.
-        let time = place.lane().settings.deadline;
-        let mut late_at = Some(later(Instant::now(), time));
-        loop {
-            let deadline = place.batch.first_deadline();
-            let Some(next) = deadline.into_iter().chain(late_at).min() else { break };
+        // The call has a deadline of its own: a check may have waited in the queue, and the time when it expires
+        // says nothing of the server.
+        let mut late_at = Some(later(Instant::now(), lane.settings.deadline));
+        while let Some(next) = place.batch.first_deadline().into_iter().chain(late_at).min() {
             if let Ok(answer) = timeout_at(next, reply.as_mut()).await {
                 return Some(answer);
             }
@@ -161,7 +160,7 @@ impl Call {
             }
             place.expire();
         }
-        timeout(time, reply).await.ok()
+        timeout(lane.settings.deadline, reply).await.ok()
     }
 
     /// Prepares to ask again, for peeks alone. Returns whether there are any.
