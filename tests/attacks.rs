@@ -156,7 +156,7 @@ async fn latencies() {
             let server = RedisServer::start();
             let port = match millis {
                 0 => server.port(),
-                _ => delaying(server.port(), Duration::from_millis(millis)).await,
+                _ => delaying(server.port(), Arc::new(AtomicU64::new(millis))).await,
             };
             let store = tollgate::RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
             let store = store.deadline(Duration::from_secs(20)).connect().await.unwrap();

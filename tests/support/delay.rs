@@ -1,5 +1,7 @@
 //! A network that takes its time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -7,9 +9,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 
-/// A proxy in front of a server that delivers every byte so much later, half of it in each direction. Returns its port.
-pub async fn delaying(server: u16, delay: Duration) -> u16 {
-    async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) {
+/// A proxy in front of a server that delivers every byte so many milliseconds later, half of them in each direction.
+/// Returns its port.
+pub async fn delaying(server: u16, millis: Arc<AtomicU64>) -> u16 {
+    async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, millis: Arc<AtomicU64>) {
         let (sender, mut receiver) = unbounded_channel();
         let deliver = async move {
             while let Some((at, bytes)) = receiver.recv().await {
@@ -23,6 +26,7 @@ pub async fn delaying(server: u16, delay: Duration) -> u16 {
         let read = async move {
             let mut buffer = vec![0; 65_536];
             while let Ok(length @ 1..) = from.read(&mut buffer).await {
+                let delay = Duration::from_millis(millis.load(Ordering::Relaxed)) / 2;
                 let at = tokio::time::Instant::now() + delay;
                 if sender.send((at, buffer[..length].to_vec())).is_err() {
                     return;
@@ -42,8 +46,8 @@ pub async fn delaying(server: u16, delay: Duration) -> u16 {
             }
             let ((client_read, client_write), (server_read, server_write)) =
                 (client.into_split(), server.into_split());
-            tokio::spawn(carry(client_read, server_write, delay / 2));
-            tokio::spawn(carry(server_read, client_write, delay / 2));
+            tokio::spawn(carry(client_read, server_write, Arc::clone(&millis)));
+            tokio::spawn(carry(server_read, client_write, Arc::clone(&millis)));
         }
     });
     port
