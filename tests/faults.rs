@@ -46,7 +46,10 @@ async fn missing_permission_is_named_when_the_store_connects() {
         let error = RedisStore::connect(&url).await.unwrap_err().to_string();
         let named = format!("`{}`", permission.to_uppercase());
         assert!(error.contains(&named) && !error.contains("secret"), "{permission}: {error}");
-        assert!(error.ends_with(&format!("add `+{permission}` to its ACL")), "{error}");
+        assert!(
+            error.ends_with(&format!("add `+{permission}` to the ACL of this Redis user")),
+            "{error}"
+        );
     }
     for permission in ["evalsha", "eval", "ping", "script|load"] {
         run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);

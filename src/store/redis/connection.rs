@@ -263,7 +263,7 @@ impl Shared {
     async fn attempt(&self) -> Result<Connection, String> {
         let mut pooled = match self.pool.get().await {
             Ok(pooled) => pooled,
-            Err(PoolError::Backend(error)) => return Err(in_words(&error)),
+            Err(PoolError::Backend(error)) => return Err(in_words(&error, &self.prefix)),
             Err(error) => return Err(error.to_string()),
         };
         match greeting::greet(&mut pooled, &self.prefix, self.client_name.as_deref()).await {

@@ -16,27 +16,16 @@ pub(super) async fn greet(
     client_name: Option<&str>,
 ) -> Result<(), String> {
     // First and alone: a server that requires a password closes the connection on a large command.
-    redis::cmd("PING").query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
+    let in_words = |error| in_words(&error, prefix);
+    redis::cmd("PING").query_async::<()>(connection).await.map_err(in_words)?;
     if let Some(name) = client_name {
         let mut command = redis::cmd("CLIENT");
         command.arg("SETNAME").arg(name);
-        command.query_async::<()>(connection).await.map_err(|error| in_words(&error))?;
+        command.query_async::<()>(connection).await.map_err(in_words)?;
     }
     let mut probe = redis::cmd("EVAL");
     probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
-    let failed: Vec<String> = match probe.query_async(connection).await {
-        Ok(failed) => failed,
-        Err(error)
-            if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
-                && is_of_key(&error.to_string()) =>
-        {
-            return Err(format!(
-                "{}; add `~{prefix}:*` to the ACL of this Redis user",
-                call::brief(&error)
-            ));
-        }
-        Err(error) => return Err(in_words(&error)),
-    };
+    let failed: Vec<String> = probe.query_async(connection).await.map_err(in_words)?;
     let mut failed = failed.chunks_exact(2).filter_map(|pair| match pair {
         [command, error] if !PASSING.iter().any(|code| error.contains(code)) => {
             Some((command, error))
@@ -49,23 +38,19 @@ pub(super) async fn greet(
             return Err("this server is a read-only replica; use the primary".to_owned());
         }
         Some((command, error)) => {
-            let rule = if is_of_key(error) {
-                format!("~{prefix}:*")
-            } else {
-                format!("+{}", command.to_lowercase())
-            };
+            let rule = missing_rule(error, prefix, Some(&command.to_lowercase()));
             return Err(format!(
                 "this Redis user may not run `{command}` on keys that start with `{prefix}:` \
-                 ({error}); add `{rule}` to its ACL"
+                 ({error}); add `{rule}` to the ACL of this Redis user"
             ));
         }
     }
-    call::load(connection).await.map_err(|error| in_words(&error))?;
-    call::dry_run(connection, prefix).await.map_err(|error| in_words(&error))
+    call::load(connection).await.map_err(in_words)?;
+    call::dry_run(connection, prefix).await.map_err(in_words)
 }
 
 /// The reason and the advice for a failed connection, on one line.
-pub(super) fn in_words(error: &RedisError) -> String {
+pub(super) fn in_words(error: &RedisError, prefix: &str) -> String {
     use ServerErrorKind::{Ask, ClusterDown, CrossSlot, Moved, NoPerm};
 
     if let Some(failure) = tls::failure(error) {
@@ -82,8 +67,9 @@ pub(super) fn in_words(error: &RedisError) -> String {
         ),
         _ => {
             let text = call::brief(error);
-            if let (ErrorKind::Server(NoPerm), Some(command)) = (error.kind(), quoted(&text)) {
-                return format!("{text}; add `+{command}` to the ACL of this Redis user");
+            if error.kind() == ErrorKind::Server(NoPerm) {
+                let rule = missing_rule(&text, prefix, quoted(&text));
+                return format!("{text}; add `{rule}` to the ACL of this Redis user");
             }
             let advice = match error.kind() {
                 ErrorKind::Io => {
@@ -93,9 +79,6 @@ pub(super) fn in_words(error: &RedisError) -> String {
                 ErrorKind::AuthenticationFailed => {
                     "; check the URL's user and password, and write a password alone as \
                      redis://:password@host"
-                }
-                ErrorKind::Server(NoPerm) => {
-                    "; grant the commands that RedisStore's documentation lists"
                 }
                 _ if error.code() == Some("NOAUTH") => {
                     "; the URL has no password: write redis://:password@host, or \
@@ -108,9 +91,12 @@ pub(super) fn in_words(error: &RedisError) -> String {
     }
 }
 
-/// Whether an error is about the right to a key, and not about a command.
-fn is_of_key(error: &str) -> bool {
-    error.contains(" key")
+/// The ACL rule that an error is for want of: the right to keys, or to a command.
+fn missing_rule(error: &str, prefix: &str, command: Option<&str>) -> String {
+    match command {
+        Some(command) if !error.contains(" key") => format!("+{command}"),
+        _ => format!("~{prefix}:*"),
+    }
 }
 
 /// The command that an error names in quotes, such as `script|load`.
