@@ -76,7 +76,7 @@ impl Breaker {
     pub(crate) fn end(self: &Arc<Self>, begun: Begun, failed: bool) {
         if let Some(calls) = self.circuit.end(begun, failed, Instant::now()) {
             self.events.opened(calls.failed, calls.all);
-            // The task fails the checks that wait. A caller of this may hold what that needs.
+            // The task fails the queued checks: this call may hold the lock of their queue.
             self.opened.notify_one();
             self.start();
         }
@@ -111,8 +111,7 @@ impl Prober {
                 continue;
             }
             breaker.close(Instant::now());
-            if breaker.circuit.next_probe().is_some_and(|due| due <= Instant::now()) {
-                breaker.circuit.probe();
+            if breaker.circuit.probe(Instant::now()) {
                 let begun = breaker.begin();
                 let answers = breaker.probe.probe().await;
                 let now = Instant::now();
@@ -128,9 +127,7 @@ impl Prober {
     /// When to look again: at the next probe, or at the end of the recovery.
     fn next(&self) -> Option<(Instant, Arc<Notify>)> {
         let breaker = self.0.upgrade()?;
-        let circuit = &breaker.circuit;
-        let next = circuit.next_probe().or_else(|| circuit.recovered_at())?;
-        Some((next, Arc::clone(&breaker.opened)))
+        Some((breaker.circuit.next()?, Arc::clone(&breaker.opened)))
     }
 }
 

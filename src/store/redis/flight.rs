@@ -13,7 +13,7 @@ use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
 use crate::nouns::{Error, ManualClock, later};
-use crate::store::breaker::Begun;
+use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
@@ -121,19 +121,15 @@ struct Call {
 }
 
 /// Tells the circuit breaker how a call ended, once.
-struct Watch {
-    lane: Arc<Lane>,
-    begun: Option<Begun>,
-}
+struct Watch(Option<(Arc<Breaker>, Begun)>);
 
 impl Watch {
-    fn begin(lane: &Arc<Lane>) -> Self {
-        let begun = lane.settings.breaker.as_ref().map(|breaker| breaker.begin());
-        Self { lane: Arc::clone(lane), begun }
+    fn begin(lane: &Lane) -> Self {
+        Self(lane.settings.breaker.as_ref().map(|breaker| (Arc::clone(breaker), breaker.begin())))
     }
 
     fn end(&mut self, failed: bool) {
-        if let (Some(begun), Some(breaker)) = (self.begun.take(), &self.lane.settings.breaker) {
+        if let Some((breaker, begun)) = self.0.take() {
             breaker.end(begun, failed);
         }
     }
@@ -144,13 +140,13 @@ impl Call {
     /// one more deadline: a late denial still stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let Self { place, handle, watch } = self;
-        let lane = Arc::clone(place.lane());
-        let time = lane.settings.clock.as_ref().map(ManualClock::now);
+        let deadline = place.lane().settings.deadline;
+        let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
         let command = call::command(&place.batch, time);
         let mut reply = pin!(call::run(command, handle.connection.clone()));
         // The call has a deadline of its own: a check may have waited in the queue, and the time when it expires
         // says nothing of the server.
-        let mut late_at = Some(later(Instant::now(), lane.settings.deadline));
+        let mut late_at = Some(later(Instant::now(), deadline));
         while let Some(next) = place.batch.first_deadline().into_iter().chain(late_at).min() {
             if let Ok(answer) = timeout_at(next, reply.as_mut()).await {
                 return Some(answer);
@@ -160,7 +156,7 @@ impl Call {
             }
             place.expire();
         }
-        timeout(lane.settings.deadline, reply).await.ok()
+        timeout(deadline, reply).await.ok()
     }
 
     /// Prepares to ask again, for peeks alone. Returns whether there are any.
