@@ -55,7 +55,7 @@ fn in_json(rejection: &Rejection<'_>, mut response: Response<Bytes>) -> Response
     response.map(|_text| format!("{body}\n"))
 }
 
-/// Healthy without Redis, too: all replicas would leave the load balancer at once, and nobody would be served.
+/// The service is healthy without Redis, too. Otherwise the load balancer would remove all replicas at once.
 fn health(redis: Option<&RedisStore>) -> &'static str {
     match redis.map(RedisStore::breaker_state) {
         None | Some(BreakerState::Closed) => "fine\n",
