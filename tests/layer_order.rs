@@ -19,7 +19,7 @@ use axum::routing::get;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use tollgate::clock::ManualClock;
-use tollgate::key::{Global, KeyExtractor, PeerIp};
+use tollgate::key::{Extension, Global, KeyExtractor, PeerIp};
 use tollgate::{Decision, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -62,6 +62,23 @@ async fn inside_of_authentication_failed_attempts_do_not_count() {
     for _ in 0..5 {
         assert_eq!(status(&app, from_peer("192.0.2.1")).await, 401);
     }
+}
+
+#[tokio::test]
+async fn key_of_a_user_exists_inside_of_authentication_alone() {
+    #[derive(Clone)]
+    struct User(&'static str);
+    let by_user = || Extension::new(|user: &User| user.0.to_owned());
+    let authenticate = |mut request: Request, next: Next| async {
+        request.extensions_mut().insert(User("alice"));
+        next.run(request).await
+    };
+    let routes = || Router::new().route("/", get(hello));
+    let inside = routes().layer(limit(1, by_user())).layer(middleware::from_fn(authenticate));
+    assert_eq!(status(&inside, plain("/")).await, 200);
+    assert_eq!(status(&inside, plain("/")).await, 429);
+    let outside = routes().layer(middleware::from_fn(authenticate)).layer(limit(1, by_user()));
+    assert_eq!(status(&outside, plain("/")).await, 400);
 }
 
 #[tokio::test]

@@ -48,9 +48,13 @@ async fn router_layer_charges_unknown_paths_and_route_layer_does_not() {
     assert_eq!(status(&matched, plain("/")).await, 200);
     assert_eq!(status(&matched, plain("/")).await, 429);
     // Both charge another method of a known path.
-    let other_method = routes().route_layer(limit("method", 1, Global));
-    assert_eq!(status(&other_method, of("DELETE", "/")).await, 405);
-    assert_eq!(status(&other_method, plain("/")).await, 429);
+    for app in [
+        routes().layer(limit("method", 1, Global)),
+        routes().route_layer(limit("method", 1, Global)),
+    ] {
+        assert_eq!(status(&app, of("DELETE", "/")).await, 405);
+        assert_eq!(status(&app, plain("/")).await, 429);
+    }
 }
 
 #[tokio::test]
