@@ -70,22 +70,24 @@ pub mod key {
 /// The tower layer, its settings, and its responses.
 ///
 /// Start with [`RateLimitLayer`]. Of the others, its methods need
-/// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](layer::OnStoreFailure),
-/// [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
+/// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
+/// [`OnOverload`](layer::OnOverload), [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
 /// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat), and
 /// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason).
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        BodyFormat, IetfDraft, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayer,
+        BodyFormat, IetfDraft, OnMissingKey, OnOverload, RateLimit, RateLimitLayer,
         RateLimitLayerBuilder, Reason, Rejection, ReportOn, ResetFormat, ResponseBody,
         ResponseFuture, UnkeyedLayer,
     };
+    #[doc(no_inline)]
+    pub use crate::nouns::OnStoreFailure;
 }
 
-/// Limits: a name, a quota and an algorithm.
+/// Limits: a name, a quota and an algorithm, and what happens when the store is unavailable.
 pub mod limit {
-    pub use crate::nouns::{Algorithm, Limit, Quota};
+    pub use crate::nouns::{Algorithm, Limit, OnStoreFailure, Quota};
 }
 
 /// How to use tollgate, by topic. Documentation only.

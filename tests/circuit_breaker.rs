@@ -475,7 +475,7 @@ async fn layer_fails_open_or_says_when_to_return() {
     let layer = |policy| {
         let limiter = RateLimiter::new(store.clone());
         let layer = RateLimitLayer::of(limiter, limit()).key(Global).unwrap();
-        Router::new().fallback(|| async {}).layer(layer.on_store_failure(policy))
+        Router::new().fallback(|| async {}).layer(layer.on_store_failure(policy).unwrap())
     };
     let open = send(&layer(OnStoreFailure::FailOpen), plain("/")).await;
     assert_eq!(open.status(), 200);

@@ -13,7 +13,7 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::key::Extension;
-use tollgate::layer::OnStoreFailure;
+use tollgate::layer::{OnOverload, OnStoreFailure};
 use tollgate::store::{Op, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -108,7 +108,7 @@ async fn overload_is_answered_with_503_by_default() {
     assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 10, "{outcome:?}");
     assert_eq!(outcome.unavailable.load(Ordering::Relaxed), 90, "{outcome:?}");
 
-    let forwarding = layer(&limiter, "forwarding").on_overload(OnStoreFailure::FailOpen);
+    let forwarding = layer(&limiter, "forwarding").on_overload(OnOverload::FailOpen);
     let outcome = flood(&forwarding, 100, 100, 1).await;
     assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 100, "{outcome:?}");
 }
@@ -120,7 +120,7 @@ async fn cached_denial_holds_while_the_store_hangs() {
     let store = server.store().deadline(deadline).deny_for(Duration::from_millis(1));
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     for policy in [OnStoreFailure::FailOpen, OnStoreFailure::FailClosed] {
-        let layer = layer(&limiter, "api").on_store_failure(policy);
+        let layer = layer(&limiter, "api").on_store_failure(policy).unwrap();
         flood(&layer, 10, 10, 3).await;
         server.pause(true);
         let outcome = flood(&layer, 10, 10, 2).await;

@@ -88,7 +88,7 @@ async fn denied_stream_has_the_status_and_the_connection_stays_open() {
 async fn every_rejection_has_a_code() {
     let failing = |error| {
         let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE);
-        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed)
+        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap()
     };
     let keyless = || layer(GrpcMetadata::new("x-user").unwrap());
     for (layer, code, pushback) in [

@@ -88,7 +88,7 @@ async fn pending_check_holds_no_permit_of_the_inner_service() {
     for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
         let service = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
-            .layer(layer(store).on_store_failure(OnStoreFailure::FailOpen))
+            .layer(layer(store).on_store_failure(OnStoreFailure::FailOpen).unwrap())
             .layer(ConcurrencyLimitLayer::new(3))
             .service(service_fn(hello));
         assert_eq!(fifty(service).await, (0, 250 * MS));

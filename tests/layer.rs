@@ -348,7 +348,7 @@ async fn store_failure_has_the_configured_outcome() {
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
 
-    let fail_closed = app(layer().on_store_failure(OnStoreFailure::FailClosed));
+    let fail_closed = app(layer().on_store_failure(OnStoreFailure::FailClosed).unwrap());
     let response = send(&fail_closed, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(number(response.headers(), "retry-after"), 1);

@@ -88,7 +88,7 @@ async fn every_rejection_has_the_format() {
     let keyless = RateLimitLayer::gcra(&limiter, "keyless", ONCE).key(user).unwrap();
     let failing = |error| {
         let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE);
-        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed)
+        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap()
     };
     for (layer, error, status, r#type, title) in [
         (

@@ -74,7 +74,8 @@ async fn failures_of_the_store_have_a_reason_each() {
     ];
     for (error, reason, status) in failures {
         let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", PER_HOUR);
-        let layer = layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed);
+        let layer =
+            layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap();
         let (answered, body) = send(&app(layer.respond_with(describe)), get("*/*")).await;
         assert_eq!(answered, status);
         assert!(body.starts_with(reason), "{body}");
@@ -85,7 +86,7 @@ async fn failures_of_the_store_have_a_reason_each() {
 async fn invalid_group_never_fails_open() {
     let limiter = RateLimiter::new(Failing(|| Error::misuse("it can never be decided")));
     let layer = RateLimitLayer::gcra(limiter, "api", PER_HOUR).key(Global).unwrap();
-    let layer = layer.on_store_failure(OnStoreFailure::FailOpen);
+    let layer = layer.on_store_failure(OnStoreFailure::FailOpen).unwrap();
     assert_eq!(send(&app(layer), get("*/*")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
 }
 

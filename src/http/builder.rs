@@ -157,7 +157,7 @@ impl RateLimitLayerBuilder {
         }
         let limits: Vec<_> = self.limits.iter().map(|keyed| &keyed.limit).collect();
         self.limiter.register_all(&limits)?;
-        Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.limits))))
+        Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.limits)?)))
     }
 }
 

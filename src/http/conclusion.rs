@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use http::Response;
 use http::request::Parts;
+use http::{Extensions, Response};
 
 use super::headers::{Fields, Partition};
 use super::settings::Settings;
 use super::stacked::NextAllowed;
-use super::{OnStoreFailure, Reason, ResponseBody};
+use super::{OnOverload, Reason, ResponseBody};
 use crate::nouns::{Decision, Error, Source};
 use crate::telemetry;
 
@@ -35,8 +35,13 @@ impl Settings {
             Ok(decision) => decision,
             Err(error) => return self.without_decision(error, request),
         };
-        if decision.source() != Source::DenyCache {
-            telemetry::decided(&self.events, &self.names);
+        match decision.source() {
+            Source::DenyCache => {}
+            Source::FailOpen => return self.fail_open(decision, request),
+            Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
+            Source::Store | Source::Prefetched | Source::Local => {
+                telemetry::decided(&self.events, &self.names);
+            }
         }
         if decision.allowed() {
             let report = Some(self.report(decision, partitions, request));
@@ -47,34 +52,42 @@ impl Settings {
         }
     }
 
+    /// No store decided, and the limits have no failure policy for that.
     fn without_decision<B>(&self, error: &Error, request: &Parts) -> Conclusion<B> {
         let (events, names) = (&self.events, &self.names);
-        let (reason, outcome) = if error.is_misuse() {
+        let (reason, wait) = if error.is_misuse() {
             // No outage: the limit would stay off for ever.
             telemetry::misconfigured(events, names, error);
-            (Reason::Misconfigured, OnStoreFailure::FailClosed)
-        } else if error.is_full() {
-            // Clients send more keys than the store may keep. To fail open would open the limit to
-            // them.
-            let outcome = OnStoreFailure::FailClosed;
-            telemetry::full(events, names, error, outcome.name());
-            (Reason::StoreFull, outcome)
+            (Reason::Misconfigured, None)
         } else if error.is_overloaded() {
             telemetry::overloaded(events, names, error, self.on_overload.name());
-            (Reason::Overloaded, self.on_overload)
-        } else {
-            telemetry::unavailable(events, names, error, self.on_store_failure.name());
-            (Reason::StoreUnavailable, self.on_store_failure)
-        };
-        match outcome {
-            OnStoreFailure::FailOpen => Conclusion::Forward { delay: Duration::ZERO, report: None },
-            OnStoreFailure::FailClosed => {
-                let is_passing = matches!(reason, Reason::StoreUnavailable | Reason::Overloaded);
-                let wait = is_passing.then(|| error.probe_after().unwrap_or_default());
-                let retry_after = wait.map(|wait| self.retry_after(wait, request));
-                Conclusion::Reject(self.responder.without_decision(reason, retry_after, request))
+            if self.on_overload == OnOverload::FailOpen {
+                return Conclusion::Forward { delay: Duration::ZERO, report: None };
             }
-        }
+            (Reason::Overloaded, Some(Duration::ZERO))
+        } else {
+            // Clients send more keys than the store may keep. To fail open would open the limit to
+            // them.
+            telemetry::full(events, names, error);
+            (Reason::StoreFull, None)
+        };
+        let retry_after = wait.map(|wait| self.retry_after(wait, request));
+        Conclusion::Reject(self.responder.without_decision(reason, retry_after, request))
+    }
+
+    /// Forwards a request that nothing limits.
+    fn fail_open<B>(&self, decision: &Decision, request: &mut Parts) -> Conclusion<B> {
+        let mut fields = Fields::default();
+        self.insert(decision, &mut request.extensions, &mut fields);
+        Conclusion::Forward { delay: decision.delay(), report: Some(Report(fields)) }
+    }
+
+    fn fail_closed<B>(&self, decision: &Decision, request: &Parts) -> Response<ResponseBody<B>> {
+        let retry_after = decision.retry_after().map(|wait| self.retry_after(wait, request));
+        let reason = Reason::StoreUnavailable;
+        let mut response = self.responder.without_decision(reason, retry_after, request);
+        response.extensions_mut().insert(decision.clone());
+        response
     }
 
     /// The response to a forbidden request.
@@ -101,8 +114,7 @@ impl Settings {
         self.headers.retry_after(wait, NextAllowed::of(&request.extensions))
     }
 
-    /// The report for the response to an allowed request. The decision goes into the request's
-    /// extensions, if the layer is configured so.
+    /// The report for the response to an allowed request.
     #[inline]
     fn report(&self, decision: &Decision, partitions: &[Partition], request: &mut Parts) -> Report {
         let mut fields = self.headers.of_allowed(decision, partitions, &request.method);
@@ -110,21 +122,29 @@ impl Settings {
         if let Some(next_allowed) = fields.next_allowed() {
             next_allowed.leave_in(extensions);
         }
-        if self.inserts_decision {
-            if extensions.get::<Decision>().is_none_or(|outer| decision.is_stricter_than(outer)) {
-                extensions.insert(decision.clone());
-            }
-            fields.keep(decision.clone());
-        }
+        self.insert(decision, extensions, &mut fields);
         Report(fields)
+    }
+
+    /// Puts the decision into the request's extensions, and keeps it for the response's, if the layer is
+    /// configured so.
+    #[inline]
+    fn insert(&self, decision: &Decision, extensions: &mut Extensions, fields: &mut Fields) {
+        if !self.inserts_decision {
+            return;
+        }
+        if extensions.get::<Decision>().is_none_or(|outer| decision.is_stricter_than(outer)) {
+            extensions.insert(decision.clone());
+        }
+        fields.keep(decision.clone());
     }
 }
 
 impl Report {
     pub(super) fn write<B>(mut self, response: &mut Response<B>) {
-        let denied_inside =
-            response.extensions().get::<Decision>().is_some_and(|inner| !inner.allowed());
-        if denied_inside {
+        let inner = response.extensions().get::<Decision>();
+        let is_denial = |inner: &Decision| !inner.allowed() && inner.source() != Source::FailClosed;
+        if inner.is_some_and(is_denial) {
             // A layer closer to the handler says when to try again.
             return;
         }

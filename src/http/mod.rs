@@ -37,4 +37,4 @@ pub use peer::PeerIp;
 pub use policy::OnMissingKey;
 pub use responder::{BodyFormat, Reason, Rejection};
 pub use service::RateLimit;
-pub use settings::OnStoreFailure;
+pub use settings::OnOverload;

@@ -7,7 +7,7 @@ use http::{Method, StatusCode, header};
 
 use super::copies::Copies;
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, Group, Key, Limit};
+use crate::nouns::{Check, ConfigError, Group, Key, Limit, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request that has no key.
@@ -32,6 +32,8 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct KeyedLimit {
     pub(super) limit: Limit,
+    /// Whether the limit came without a failure policy, so that it has that of the layer.
+    fails_as_layer: bool,
     /// What checks hold instead of `limit`, so that threads share no reference count.
     copies: Copies,
     pub(super) key: Arc<dyn KeyExtractor>,
@@ -41,7 +43,16 @@ pub(super) struct KeyedLimit {
 
 impl KeyedLimit {
     pub(super) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
-        Self { copies: Copies::of(&limit), limit, key: Arc::new(key), cost }
+        let (fails_as_layer, copies) = (limit.failure_policy().is_none(), Copies::of(&limit));
+        Self { limit, fails_as_layer, copies, key: Arc::new(key), cost }
+    }
+
+    fn fail_as_layer(&mut self, policy: OnStoreFailure) -> Result<(), ConfigError> {
+        if self.fails_as_layer {
+            self.limit = self.limit.clone().on_store_failure(policy)?;
+            self.copies = Copies::of(&self.limit);
+        }
+        Ok(())
     }
 }
 
@@ -74,8 +85,8 @@ pub(super) enum Question {
 }
 
 impl Policy {
-    pub(super) fn new(limits: Vec<KeyedLimit>) -> Self {
-        Self {
+    pub(super) fn new(limits: Vec<KeyedLimit>) -> Result<Self, ConfigError> {
+        let mut policy = Self {
             limits,
             cost: None,
             forbid: Vec::new(),
@@ -83,7 +94,17 @@ impl Policy {
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
             events: Arc::default(),
-        }
+        };
+        policy.set_on_store_failure(OnStoreFailure::FailOpen)?;
+        Ok(policy)
+    }
+
+    /// Sets the failure policy of all limits that came without one.
+    pub(super) fn set_on_store_failure(
+        &mut self,
+        policy: OnStoreFailure,
+    ) -> Result<(), ConfigError> {
+        self.limits.iter_mut().try_for_each(|keyed| keyed.fail_as_layer(policy))
     }
 
     #[inline]

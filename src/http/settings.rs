@@ -8,18 +8,17 @@ use super::responder::Responder;
 use crate::limiter::RateLimiter;
 use crate::telemetry::Throttle;
 
-/// The outcome of a request when the store does not decide.
+/// The outcome of a request when the store [is overloaded](crate::Error::is_overloaded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OnStoreFailure {
+pub enum OnOverload {
     /// The request is forwarded, unlimited and without rate limit headers.
     FailOpen,
-    /// The request is rejected with 503. Its `Retry-After` is when the store's circuit breaker probes it next, at
-    /// least a second.
+    /// The request is rejected with 503 and a `Retry-After` of at least a second.
     FailClosed,
 }
 
-impl OnStoreFailure {
+impl OnOverload {
     /// The name in events.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -36,8 +35,7 @@ pub(super) struct Settings {
     pub(super) responder: Responder,
     /// The limits' names, for events.
     pub(super) names: String,
-    pub(super) on_store_failure: OnStoreFailure,
-    pub(super) on_overload: OnStoreFailure,
+    pub(super) on_overload: OnOverload,
     pub(super) headers: HeaderSettings,
     pub(super) inserts_decision: bool,
     /// For requests that the store did not decide.
@@ -52,8 +50,7 @@ impl Settings {
             names: names.join(", "),
             policy,
             responder: Responder::default(),
-            on_store_failure: OnStoreFailure::FailOpen,
-            on_overload: OnStoreFailure::FailClosed,
+            on_overload: OnOverload::FailClosed,
             headers: HeaderSettings::default(),
             inserts_decision: false,
             events: Arc::default(),

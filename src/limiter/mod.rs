@@ -1,12 +1,14 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
 mod acquire;
+mod failover;
 mod turns;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use self::failover::Failover;
 use self::turns::Turns;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
@@ -65,7 +67,7 @@ pub struct RateLimiter {
 }
 
 struct Shared {
-    store: Box<dyn Store>,
+    store: Failover,
     /// The limits that layers were built with, by name.
     limits: Mutex<HashMap<String, Limit>>,
     turns: Turns,
@@ -75,7 +77,7 @@ impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
         let (limits, turns) = (Mutex::default(), Turns::default());
-        Self { shared: Arc::new(Shared { store: Box::new(store), limits, turns }) }
+        Self { shared: Arc::new(Shared { store: Failover::new(store), limits, turns }) }
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests. In
@@ -104,8 +106,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide, as every check does. A denial is not an
-    /// error.
+    /// Returns an error if the store does not decide, as every check does, unless the limit has a [failure
+    /// policy](Limit::on_store_failure). A denial is not an error.
     pub async fn check(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.check_n(limit, key, 1).await
     }

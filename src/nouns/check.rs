@@ -100,7 +100,7 @@ impl Check {
     }
 
     /// Whether both checks charge the same budget.
-    pub(super) fn shares_budget_with(&self, other: &Self) -> bool {
+    pub(crate) fn shares_budget_with(&self, other: &Self) -> bool {
         self.limit.shares_budgets_with(&other.limit) && self.key == other.key
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Limit, Micros, Receipt, Verdict};
+use super::{Error, Limit, Micros, Receipt, Verdict};
 
 /// The answer to a check or to a group of checks, with one verdict for each check.
 ///
@@ -38,6 +38,15 @@ pub enum Source {
     DenyCache,
     /// This process: the units were prefetched.
     Prefetched,
+    /// This process: the store was unavailable, and the limits [failed over to their
+    /// shares](crate::limit::OnStoreFailure::Local). The verdicts are of the shares.
+    Local,
+    /// Nowhere: the store was unavailable, and the limits [failed
+    /// open](crate::limit::OnStoreFailure::FailOpen).
+    FailOpen,
+    /// Nowhere: the store was unavailable, and a limit [failed
+    /// closed](crate::limit::OnStoreFailure::FailClosed).
+    FailClosed,
 }
 
 impl From<Verdict> for Decision {
@@ -140,7 +149,7 @@ impl Decision {
         if self.group.is_empty() { std::slice::from_ref(&self.deciding) } else { &self.group }
     }
 
-    /// The place where the decision was made: the store, or this process on its behalf.
+    /// The place where the decision was made: the store, or this process on its behalf or in its place.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
@@ -153,7 +162,7 @@ impl Decision {
     }
 
     /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
-    /// charged.
+    /// charged in the store.
     ///
     /// For a group, this is the receipt of the first check. See [`receipts`](Self::receipts).
     #[must_use]
@@ -164,8 +173,10 @@ impl Decision {
     /// The receipt of each charge, in the order of the group.
     pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
         let at = self.charged_at;
+        // A refund is the store's, which knows nothing of a local charge.
+        let is_of_store = self.source != Source::Local;
         self.verdicts().iter().map(move |verdict| {
-            (verdict.charged > 0).then_some(Receipt { at, cost: verdict.charged })
+            (is_of_store && verdict.charged > 0).then_some(Receipt { at, cost: verdict.charged })
         })
     }
 
@@ -188,8 +199,15 @@ impl Decision {
         self.deciding.severity() > other.deciding.severity()
     }
 
+    /// The decision of a group while the store is unavailable.
+    pub(crate) fn in_place_of_store(verdicts: Vec<Verdict>, source: Source) -> Result<Self, Error> {
+        // Always a decision: a group is not empty.
+        Self::of_group(verdicts)
+            .map(|decision| decision.with_source(source))
+            .ok_or_else(|| Error::misuse("the group is empty"))
+    }
+
     /// The same decision, from another source.
-    #[cfg(feature = "redis")]
     pub(crate) const fn with_source(mut self, source: Source) -> Self {
         self.source = source;
         self

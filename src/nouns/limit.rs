@@ -3,13 +3,14 @@
 #[cfg(feature = "serde")]
 mod config;
 mod range;
+mod share;
 
 use std::fmt;
 use std::sync::Arc;
 
 use self::range::{check_name, check_quota};
 use super::quota::period;
-use super::{ConfigError, Quota};
+use super::{ConfigError, OnStoreFailure, Quota};
 use crate::algorithm::{
     Anchor, Bucket, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow,
     TokenBucket,
@@ -68,6 +69,7 @@ use crate::algorithm::{
 /// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
+/// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | that of the layer |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "config::Config", into = "config::Config"))]
@@ -85,6 +87,15 @@ struct Definition {
     name: Box<str>,
     quota: Quota,
     rule: Rule,
+    failure: Option<Failure>,
+}
+
+/// What happens when the store is unavailable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure {
+    policy: OnStoreFailure,
+    /// Of a local limit.
+    share: Option<Limit>,
 }
 
 /// The algorithm of a limit.
@@ -205,7 +216,50 @@ impl Limit {
             .and_then(|()| check_quota(&quota))
             .and_then(|()| rule(&quota))
             .map_err(|error| error.of_limit(name))?;
-        Ok(Self { shared: Arc::new(Definition { name: name.into(), quota, rule }) })
+        let definition = Definition { name: name.into(), quota, rule, failure: None };
+        Ok(Self { shared: Arc::new(definition) })
+    }
+
+    /// Sets the outcome of checks when the store is unavailable. Default: that of the layer. Without a layer,
+    /// the check is an error.
+    ///
+    /// ```
+    /// use tollgate::limit::OnStoreFailure;
+    /// use tollgate::{Limit, Quota};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let api = Limit::token_bucket("api", Quota::per_minute(100))?
+    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    /// let login = Limit::fixed_window("login", Quota::per_hour(5))?
+    ///     .on_store_failure(OnStoreFailure::FailClosed)?;
+    /// # let _ = (api, login);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of replicas is out of its range, or if a replica's share cannot be
+    /// decided: that of a bucket has a period of as many periods as there are replicas, at most 366 days.
+    pub fn on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
+        let share = match policy.replicas() {
+            Ok(Some(replicas)) => share::share(&self, replicas).map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.of_limit(self.name())),
+        }?;
+        let failure = Some(Failure { policy, share });
+        Ok(Self { shared: Arc::new(Definition { failure, ..(*self.shared).clone() }) })
+    }
+
+    /// The outcome of checks when the store is unavailable. `None` if it is that of the layer.
+    #[must_use]
+    pub fn failure_policy(&self) -> Option<OnStoreFailure> {
+        self.shared.failure.as_ref().map(|failure| failure.policy)
+    }
+
+    /// The limit that decides in this process while the store is unavailable.
+    pub(crate) fn share(&self) -> Option<&Self> {
+        self.shared.failure.as_ref()?.share.as_ref()
     }
 
     /// A copy that shares no reference count with this limit.

@@ -4,6 +4,7 @@ mod check;
 pub(crate) mod clock;
 mod decision;
 mod error;
+mod failure;
 mod group;
 mod key;
 mod limit;
@@ -16,6 +17,7 @@ pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
 pub use self::decision::{Decision, Source};
 pub use self::error::{ConfigError, Error};
+pub use self::failure::OnStoreFailure;
 pub use self::group::Group;
 #[cfg(feature = "http")]
 pub(crate) use self::group::MAX_GROUP;

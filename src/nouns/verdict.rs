@@ -36,12 +36,55 @@ pub struct Verdict {
     pub(super) outcome: Outcome,
     /// Units that were charged.
     pub(super) charged: u32,
+    /// Whether the limit failed open.
+    is_unlimited: bool,
 }
 
 impl Verdict {
     #[inline]
     pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
-        Self { limit, outcome, charged }
+        Self { limit, outcome, charged, is_unlimited: false }
+    }
+
+    /// The answer of a limit that fails open: of its budget, nothing is known.
+    pub(crate) fn unlimited(limit: Limit) -> Self {
+        let remaining = limit.quota().capacity();
+        let outcome = Outcome {
+            allowed: true,
+            exceeds_capacity: false,
+            remaining,
+            retry_after: None,
+            reset_after: 0,
+            delay: 0,
+        };
+        Self { limit, outcome, charged: 0, is_unlimited: true }
+    }
+
+    /// The answer of a limit that fails closed, until the store is asked again.
+    pub(crate) const fn unavailable(limit: Limit, retry_after: Micros) -> Self {
+        let outcome = Outcome {
+            allowed: false,
+            exceeds_capacity: false,
+            remaining: 0,
+            retry_after: Some(retry_after),
+            reset_after: retry_after,
+            delay: 0,
+        };
+        Self::new(limit, outcome, 0)
+    }
+
+    /// The same denial, which a wait ends.
+    pub(crate) const fn denied_for(mut self, retry_after: Micros) -> Self {
+        self.outcome.exceeds_capacity = false;
+        self.outcome.retry_after = Some(retry_after);
+        self
+    }
+
+    /// Whether the limit failed open, because the store was unavailable. The budget is unknown then, and
+    /// [`remaining`](Self::remaining) is the capacity.
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        self.is_unlimited
     }
 
     /// The limit that answers.
@@ -121,11 +164,15 @@ impl Verdict {
     pub(super) fn severity(&self) -> (bool, bool, Micros, Reverse<u64>, Micros) {
         let outcome = &self.outcome;
         let cost = u64::from(self.charged.max(1));
+        let further = match self.is_unlimited {
+            true => u64::MAX,
+            false => outcome.remaining.checked_div(cost).unwrap_or(0),
+        };
         (
             outcome.exceeds_capacity,
             !outcome.allowed,
             outcome.retry_after.unwrap_or(0),
-            Reverse(outcome.remaining.checked_div(cost).unwrap_or(0)),
+            Reverse(further),
             outcome.reset_after,
         )
     }

@@ -48,7 +48,6 @@ impl Answer {
     }
 
     /// Takes the answer, if it is ready.
-    #[cfg(feature = "redis")]
     pub(crate) fn take_ready(&mut self) -> Option<Result<Decision, Error>> {
         match &mut self.0 {
             Inner::Ready(answer) => answer.take(),

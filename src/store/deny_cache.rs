@@ -143,6 +143,10 @@ impl<S: Store> Store for DenyCache<S> {
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         self.store.check_limits(limits)
     }
+
+    fn is_embedded(&self) -> bool {
+        self.store.is_embedded()
+    }
 }
 
 impl<S: Clone> Clone for DenyCache<S> {

@@ -115,6 +115,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         let _ = limits;
         Ok(())
     }
+
+    /// Whether the store is part of this process, and never [unavailable](crate::Error::is_unavailable).
+    /// Default: `false`. A limiter then prepares for the store's failure with each check.
+    ///
+    /// A wrapper passes the call on.
+    fn is_embedded(&self) -> bool {
+        false
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -124,5 +132,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         (**self).check_limits(limits)
+    }
+
+    fn is_embedded(&self) -> bool {
+        (**self).is_embedded()
     }
 }

@@ -11,19 +11,17 @@ use std::net::IpAddr;
 mod breaker;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "http", feature = "redis"))]
 mod throttle;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::breaker::BreakerEvents;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
-#[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::throttle::Throttle;
+use crate::nouns::{Check, Error};
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Error, Limit};
+use crate::nouns::{Decision, Limit};
 
-#[cfg(any(feature = "http", feature = "redis"))]
 const TARGET: &str = "tollgate";
 
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -45,14 +43,29 @@ pub(crate) fn denied(decision: &Decision) {
     );
 }
 
-/// The store is unavailable, and a request failed open or closed, as `outcome` says.
-#[cfg(feature = "http")]
-pub(crate) fn unavailable(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+/// The store is unavailable, and the policy of a group decides, as `outcome` says.
+pub(crate) fn unavailable(at_most: &Throttle, group: &[Check], error: &Error, outcome: &str) {
     if let Some(unreported) = at_most.report() {
+        let names: Vec<_> = group.iter().map(|check| check.limit().name()).collect();
+        let limits = names.join(", ");
         tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
         );
     }
+}
+
+/// The store decides again. Reports earlier failures that were left out.
+pub(crate) fn available(unavailable: &Throttle) {
+    if let Some(unreported) = unavailable.overdue() {
+        tracing::error!(
+            target: TARGET, unreported, "rate limit store failures not reported before"
+        );
+    }
+}
+
+/// Units that were allowed locally during an outage are charged to the store.
+pub(crate) fn settled(budgets: usize, units: u64) {
+    tracing::info!(target: TARGET, budgets, units, "local charges settled");
 }
 
 /// The store is overloaded, and a request failed open or closed.
@@ -67,8 +80,9 @@ pub(crate) fn overloaded(at_most: &Throttle, limits: &str, error: &Error, outcom
 
 /// The store is full, and a request failed closed.
 #[cfg(feature = "http")]
-pub(crate) fn full(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+pub(crate) fn full(at_most: &Throttle, limits: &str, error: &Error) {
     if let Some(unreported) = at_most.report() {
+        let outcome = "fail_closed";
         tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store full"
         );

@@ -99,8 +99,8 @@ impl Ietf {
             next: verdict.next_after().filter(|_| is_next_known).map(Duration::from_micros),
             partition,
             // `Retry-After` must not be earlier than any reset, so a denial reports only the limits that
-            // denied.
-            is_reported: decision.allowed() || !verdict.allowed(),
+            // denied. Of a limit that failed open, nothing is known.
+            is_reported: (decision.allowed() || !verdict.allowed()) && !verdict.is_unlimited(),
         };
         let mut partitions = partitions.iter().copied().map(Some).chain(std::iter::repeat(None));
         Self {

@@ -12,11 +12,10 @@ use tower_layer::Layer;
 
 use super::settings::Settings;
 use super::{
-    BodyFormat, OnMissingKey, OnStoreFailure, RateLimit, RateLimitLayerBuilder, Rejection,
-    UnkeyedLayer,
+    BodyFormat, OnMissingKey, OnOverload, RateLimit, RateLimitLayerBuilder, Rejection, UnkeyedLayer,
 };
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit, Quota};
+use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
 
 /// Limits a service: takes a key from each request, asks the limiter, and forwards the request or
 /// answers 429.
@@ -61,8 +60,8 @@ use crate::nouns::{ConfigError, Limit, Quota};
 ///    304 or 101, and that of an allowed `CONNECT`, has none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
 ///    see [`insert_decision`](Self::insert_decision).
-/// 7. When the store is unavailable, the request is forwarded without rate limit headers, unless
-///    [`on_store_failure`](Self::on_store_failure) is set. An event reports it.
+/// 7. When the store is unavailable, the request is forwarded without rate limit headers, or answered with 503,
+///    or limited in this process: see [`on_store_failure`](Self::on_store_failure). An event reports it.
 ///
 /// # Several layers
 ///
@@ -228,21 +227,43 @@ impl RateLimitLayer {
         }
     }
 
-    /// Sets the outcome of a request when the store is unavailable. Default: fail open.
+    /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable), for the limits
+    /// without [one of their own](Limit::on_store_failure). Default: fail open. Of several limits, the strictest
+    /// outcome decides.
     ///
     /// A denial that is still in force stands all the same if the store has a
     /// [`DenyCache`](crate::store::DenyCache), as `RedisStore` has. A store that is
     /// [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
-    #[must_use]
-    pub fn on_store_failure(self, outcome: OnStoreFailure) -> Self {
-        self.with(|settings| settings.on_store_failure = outcome)
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use tollgate::layer::OnStoreFailure;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30))
+    ///     .key(PeerIp)?
+    ///     // While Redis is away, each of the three replicas allows 10 a second.
+    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of replicas is out of its range, or if the share of one cannot be decided.
+    pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
+        Arc::make_mut(&mut self.settings).policy.set_on_store_failure(outcome)?;
+        Ok(self)
     }
 
     /// Sets the outcome of a request when the store [is overloaded](crate::Error::is_overloaded):
     /// more checks wait for an answer than it was built for. Default: fail closed. A flood of
     /// requests is no outage. To fail open would open the limit to the flood.
     #[must_use]
-    pub fn on_overload(self, outcome: OnStoreFailure) -> Self {
+    pub fn on_overload(self, outcome: OnOverload) -> Self {
         self.with(|settings| settings.on_overload = outcome)
     }
 
@@ -330,7 +351,6 @@ impl fmt::Debug for RateLimitLayer {
         f.debug_struct("RateLimitLayer")
             .field("limits", &self.settings.names)
             .field("on_missing_key", &self.settings.policy.on_missing_key)
-            .field("on_store_failure", &self.settings.on_store_failure)
             .field("on_overload", &self.settings.on_overload)
             .finish_non_exhaustive()
     }

@@ -53,7 +53,7 @@ pub enum Reason {
     Forbidden,
     /// The request has no key.
     MissingKey,
-    /// The store is unavailable, and the layer [fails closed](crate::layer::OnStoreFailure).
+    /// The store is unavailable, and the layer [fails closed](crate::limit::OnStoreFailure::FailClosed).
     StoreUnavailable,
     /// More checks wait for the store than it was built for.
     Overloaded,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Algorithm, Limit};
 use crate::algorithm::{Anchor, Mode, Rule};
 use crate::nouns::quota::period;
-use crate::nouns::{ConfigError, Quota};
+use crate::nouns::{ConfigError, OnStoreFailure, Quota};
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +29,8 @@ pub(super) struct Config {
     mode: Option<Mode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     anchor: Option<Anchor>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_store_failure: Option<OnStoreFailure>,
 }
 
 /// A string with a unit. A number, which has none, is an error.
@@ -99,7 +101,7 @@ impl TryFrom<Config> for Limit {
 
         let name = &config.name;
         let quota = config.quota().map_err(|error| error.of_limit(name))?;
-        match config.algorithm {
+        let limit = match config.algorithm {
             Algorithm::FixedWindow => {
                 Self::fixed(name, quota, config.anchor.unwrap_or(Anchor::First))
             }
@@ -110,6 +112,10 @@ impl TryFrom<Config> for Limit {
             Algorithm::TokenBucket => Self::token_bucket(name, quota),
             Algorithm::LeakyBucket => Self::leaky(name, quota, config.mode.unwrap_or(Mode::Queue)),
             Algorithm::Gcra => Self::gcra(name, quota),
+        }?;
+        match config.on_store_failure {
+            Some(policy) => limit.on_store_failure(policy),
+            None => Ok(limit),
         }
     }
 }
@@ -134,6 +140,7 @@ impl From<Limit> for Config {
             sub_windows,
             mode,
             anchor,
+            on_store_failure: limit.failure_policy(),
         }
     }
 }

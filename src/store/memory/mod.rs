@@ -124,6 +124,14 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    #[inline]
+    pub(crate) fn decide(&self, op: Op, group: Group) -> Result<Decision, Error> {
+        match group.into_one() {
+            Ok(check) => self.apply_one(op, check),
+            Err(group) => self.apply_group(op, &group),
+        }
+    }
+
     fn apply_one(&self, op: Op, check: Check) -> Result<Decision, Error> {
         let now = self.now();
         let (hash, index) = self.place(&check);
@@ -231,11 +239,13 @@ fn full(_: Full) -> Error {
 }
 
 impl Store for MemoryStore {
+    #[inline]
     fn apply(&self, op: Op, group: Group) -> Answer {
-        Answer::ready(match group.into_one() {
-            Ok(check) => self.apply_one(op, check),
-            Err(group) => self.apply_group(op, &group),
-        })
+        Answer::ready(self.decide(op, group))
+    }
+
+    fn is_embedded(&self) -> bool {
+        true
     }
 }
 

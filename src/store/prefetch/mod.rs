@@ -133,6 +133,10 @@ impl<S: Store> Store for Prefetch<S> {
         }
         self.shared.store.check_limits(limits)
     }
+
+    fn is_embedded(&self) -> bool {
+        self.shared.store.is_embedded()
+    }
 }
 
 const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it a \

@@ -1,0 +1,75 @@
+//! The local limit: each limit's share, on an embedded store.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::ledger::Ledger;
+use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Source, Verdict};
+use crate::store::MemoryStore;
+
+/// The most budgets that are kept. About 20 MB, if all are in use.
+const MAX_BUDGETS: usize = 100_000;
+
+pub(super) struct Local {
+    store: MemoryStore,
+    pub(super) ledger: Ledger,
+    /// Whether a task charges what is owed.
+    pub(super) is_settling: Arc<AtomicBool>,
+}
+
+impl Local {
+    pub(super) fn new() -> Self {
+        let store = MemoryStore::new().max_keys(MAX_BUDGETS);
+        Self { store, ledger: Ledger::new(MAX_BUDGETS), is_settling: Arc::default() }
+    }
+
+    /// Decides a group in which some limits have a share. The others fail open. `wait` is the time until the store
+    /// is asked again.
+    pub(super) fn decide(&self, op: Op, group: &[Check], wait: Micros) -> Result<Decision, Error> {
+        let shares: Vec<_> = group.iter().filter_map(share).collect();
+        let decision = self.store.decide(op, Group::new(shares)?)?;
+        let mut of_shares = decision.verdicts().iter();
+        let verdicts = group.iter().map(|check| match check.limit().share() {
+            Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),
+            None => Some(Verdict::unlimited(check.limit().clone())),
+        });
+        let verdicts: Option<Vec<_>> = verdicts.collect();
+        let decided = Decision::in_place_of_store(verdicts.unwrap_or_default(), Source::Local)?;
+        if op == Op::Charge && decided.allowed() {
+            let charged = group.iter().filter(|check| check.limit().share().is_some());
+            charged.for_each(|check| self.ledger.add(check));
+        }
+        Ok(decided.made_at(decision.decided_at()))
+    }
+
+    /// Deletes the local budgets of a group. There is nothing to settle any more.
+    pub(super) fn reset(&self, group: &[Check]) {
+        for (check, share) in group.iter().filter_map(|check| Some((check, share(check)?))) {
+            self.ledger.forget(check);
+            // The embedded store decides every reset.
+            drop(self.store.decide(Op::Reset, share.into()));
+        }
+    }
+
+    /// The units of a budget that were consumed locally and have not drained since, rounded up.
+    pub(super) fn used(&self, check: &Check) -> u64 {
+        let peeked =
+            share(check).map(|share| self.store.decide(Op::Peek, share.with_cost(0).into()));
+        match peeked {
+            Some(Ok(decision)) => decision.capacity().saturating_sub(decision.remaining()),
+            Some(Err(_)) | None => 0,
+        }
+    }
+}
+
+/// The check under the share of its limit.
+fn share(check: &Check) -> Option<Check> {
+    let share = check.limit().share()?;
+    Some(Check::new(share, check.key()).with_cost(check.cost()))
+}
+
+/// A cost above the share, and within the quota, is one for which the store has to be asked again.
+fn within_quota(check: &Check, verdict: Verdict, wait: Micros) -> Verdict {
+    let is_within_quota = u64::from(check.cost()) <= check.limit().quota().capacity();
+    if verdict.exceeds_capacity() && is_within_quota { verdict.denied_for(wait) } else { verdict }
+}

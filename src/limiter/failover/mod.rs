@@ -1,0 +1,144 @@
+//! What happens to a check when the store is unavailable, by the policies of its limits.
+//!
+//! This has to be outside of all wrappers of a store: behind one, it would hide failures from it. So it is part of
+//! the limiter, and not another wrapper. All layers of a limiter share its local budgets.
+
+mod ledger;
+mod local;
+mod settlement;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use self::local::Local;
+use crate::nouns::{Check, ConfigError, Decision, Error, Group, Limit, Micros, OnStoreFailure, Op};
+use crate::nouns::{Source, Verdict};
+use crate::store::{Answer, Store};
+use crate::telemetry::{self, Throttle};
+
+/// When to try again, if there is no circuit breaker that knows.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
+/// A caller that waits for the store must not ask all the time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+
+/// A store, and what decides in its place.
+pub(super) struct Failover {
+    shared: Arc<Shared>,
+    is_embedded: bool,
+}
+
+struct Shared {
+    store: Box<dyn Store>,
+    /// Made for the first check that is decided locally.
+    local: OnceLock<Local>,
+    events: Throttle,
+}
+
+impl Failover {
+    pub(super) fn new(store: impl Store) -> Self {
+        let (is_embedded, store) = (store.is_embedded(), Box::new(store));
+        let shared = Shared { store, local: OnceLock::new(), events: Throttle::default() };
+        Self { shared: Arc::new(shared), is_embedded }
+    }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        &*self.shared.store
+    }
+
+    pub(super) fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        self.store().check_limits(limits)
+    }
+
+    #[inline]
+    pub(super) fn apply(&self, op: Op, group: Group) -> Answer {
+        if self.is_embedded {
+            return self.store().apply(op, group);
+        }
+        match (op, policy(&group)) {
+            (Op::Charge | Op::Peek, Some(policy)) => self.ask(op, group, policy),
+            (Op::Reset, _) => self.reset(group),
+            (Op::Charge | Op::Peek | Op::Refund, _) => self.store().apply(op, group),
+        }
+    }
+
+    /// Asks the store. If it is unavailable, the policy decides.
+    fn ask(&self, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
+        let shared = Arc::clone(&self.shared);
+        let mut answer = shared.store.apply(op, group.clone());
+        match answer.take_ready() {
+            Some(answer) => Answer::ready(shared.resolve(answer, op, &group, policy)),
+            None => Answer::later(async move { shared.resolve(answer.await, op, &group, policy) }),
+        }
+    }
+
+    /// Resets the local budgets, too. Otherwise a client that an operator lets in again stays denied.
+    fn reset(&self, group: Group) -> Answer {
+        if let Some(local) = self.shared.local.get() {
+            local.reset(&group);
+        }
+        self.store().apply(Op::Reset, group)
+    }
+}
+
+/// The strictest policy of a group. `None` if a limit has none: then the check fails.
+fn policy(group: &[Check]) -> Option<OnStoreFailure> {
+    let policies = group.iter().map(|check| check.limit().failure_policy());
+    policies.reduce(|one, other| Some(one?.max(other?))).flatten()
+}
+
+impl Shared {
+    fn resolve(
+        self: &Arc<Self>,
+        answer: Result<Decision, Error>,
+        op: Op,
+        group: &Group,
+        policy: OnStoreFailure,
+    ) -> Result<Decision, Error> {
+        match answer {
+            Err(error) if error.is_unavailable() => self.decide(&error, op, group, policy),
+            Err(error) => Err(error),
+            Ok(decision) => {
+                if decision.source() == Source::Store {
+                    telemetry::available(&self.events);
+                    settlement::start(self);
+                }
+                Ok(decision)
+            }
+        }
+    }
+
+    /// The decision in place of the store's.
+    fn decide(
+        &self,
+        error: &Error,
+        op: Op,
+        group: &Group,
+        policy: OnStoreFailure,
+    ) -> Result<Decision, Error> {
+        telemetry::unavailable(&self.events, group, error, policy.name());
+        let wait = error.probe_after().unwrap_or(UNKNOWN_WAIT).max(SHORTEST_WAIT);
+        let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
+        let limits = group.iter().map(|check| check.limit().clone());
+        let (source, verdicts) = match policy {
+            OnStoreFailure::Local { .. } => {
+                return self.local.get_or_init(Local::new).decide(op, group, wait);
+            }
+            OnStoreFailure::FailOpen => {
+                (Source::FailOpen, limits.map(Verdict::unlimited).collect())
+            }
+            OnStoreFailure::FailClosed => {
+                let unavailable = limits.map(|limit| Verdict::unavailable(limit, wait));
+                (Source::FailClosed, unavailable.collect())
+            }
+        };
+        Decision::in_place_of_store(verdicts, source)
+    }
+}
+
+impl fmt::Debug for Failover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store().fmt(f)
+    }
+}

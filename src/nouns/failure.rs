@@ -1,0 +1,85 @@
+//! What happens to a check when the store is unavailable.
+
+use super::ConfigError;
+
+/// More replicas are a mistake, such as a port in place of a number.
+const MAX_REPLICAS: u32 = 10_000;
+
+/// The outcome of a check when the store is [unavailable](crate::Error::is_unavailable).
+///
+/// It is a setting [of a layer](crate::RateLimitLayer::on_store_failure), and of [a
+/// limit](crate::Limit::on_store_failure), which has priority. In a group the strictest decides: if one limit
+/// fails closed, the group is denied. Otherwise the limits that fail over decide, and those that fail open are
+/// not checked.
+///
+/// In configuration files it is `"fail_open"`, `"fail_closed"` or `{"local": {"replicas": 3}}`.
+///
+/// # The local limit
+///
+/// Each replica of the service decides by its share of the quota, in its own memory. With a quota of `limit` and
+/// `burst` per `period`, and `n` replicas:
+///
+/// | algorithm | the share of a replica | all replicas together allow at most |
+/// |---|---|---|
+/// | token bucket, leaky bucket, GCRA | `limit` per `n` periods, a burst of `burst / n` | `max(burst, n) + rate * t` in any time `t` |
+/// | fixed window | `limit / n` in each window | `max(limit, n)` in one window of each replica |
+/// | sliding window | `limit / n` | `max(limit, n)` for even traffic, twice that for any traffic |
+/// | sliding log | `limit / n` in any period | `max(limit, n)` in any period |
+///
+/// A share is rounded down and is at least 1. So three replicas share a limit of 100 as 33 each, and a limit of
+/// 2 as 1 each: the `n` in `max(limit, n)`.
+///
+/// The bound holds for each outage and key, on top of what the store allowed before: what a key had consumed
+/// there is unknown now. Two things make an outage less of an opportunity:
+///
+/// - A check that the store denied stays denied until its `retry_after`, if the store has a `DenyCache`, as
+///   `RedisStore` has.
+/// - When the store answers again, the units that were allowed locally and have not drained since are charged
+///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
+///   and not after a restart of the process.
+///
+/// A cost above the share, and not above the quota, is denied until the store is asked again. If the memory of
+/// 100,000 budgets is full of used-up ones, the check of a new key fails, because the store [is
+/// full](crate::Error::is_full).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
+#[non_exhaustive]
+pub enum OnStoreFailure {
+    // From the least strict to the strictest: they are compared.
+    /// The check is allowed, and consumes nothing. A layer forwards the request without rate limit headers.
+    FailOpen,
+    /// The check is decided in this process, by this replica's share of the quota.
+    Local {
+        /// The number of replicas that share the quota: 1 to 10,000. Use the largest number that may run at
+        /// once, such as the maximum of an autoscaler.
+        replicas: u32,
+    },
+    /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit breaker probes it
+    /// next, at least a second.
+    FailClosed,
+}
+
+impl OnStoreFailure {
+    /// The name in events.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::FailOpen => "fail_open",
+            Self::Local { .. } => "local",
+            Self::FailClosed => "fail_closed",
+        }
+    }
+
+    /// The number of replicas that share a quota. `None` if there is no local limit.
+    pub(super) fn replicas(self) -> Result<Option<u32>, ConfigError> {
+        match self {
+            Self::Local { replicas } if (1..=MAX_REPLICAS).contains(&replicas) => {
+                Ok(Some(replicas))
+            }
+            Self::Local { replicas } => Err(ConfigError::new(format!(
+                "`OnStoreFailure::Local` has {replicas} replicas; use 1 to {MAX_REPLICAS}"
+            ))),
+            Self::FailOpen | Self::FailClosed => Ok(None),
+        }
+    }
+}
