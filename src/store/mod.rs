@@ -42,7 +42,7 @@ pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]
 pub use self::redis::Tls;
 #[cfg(feature = "redis")]
-pub use self::redis::{RedisStore, RedisStoreBuilder};
+pub use self::redis::{Credentials, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
 pub use crate::nouns::{Check, Group, Op};
 

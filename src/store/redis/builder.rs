@@ -1,17 +1,18 @@
 //! The settings of `RedisStore`.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::{Manager, Pool};
+use deadpool_redis::Pool;
 use hashbrown::DefaultHashBuilder;
-use redis::{AsyncConnectionConfig, Client};
 
+use super::connect::{Connect, Credentials, Pooled, Provider, Target, Terms};
 use super::connection::Connections;
 use super::lane::{Lane, Settings};
 use super::probe::{LanesOf, RedisProbe};
-use super::tls::{self, Tls};
+use super::tls::Tls;
 use super::{Lanes, RedisStore};
 use crate::nouns::{ConfigError, ManualClock};
 use crate::store::breaker::{Breaker, BreakerSettings};
@@ -47,6 +48,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | setting | default |
 /// |---|---|
 /// | [`url`](Self::url) or [`pool`](Self::pool) | `redis://127.0.0.1/` |
+/// | [`credentials`](Self::credentials) | those in the URL |
 /// | `tls`, with the feature `tls`: a CA, a client certificate | the operating system's CAs, none |
 /// | [`prefix`](Self::prefix) | `tollgate` |
 /// | [`client_name`](Self::client_name) | none |
@@ -60,6 +62,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 pub struct RedisStoreBuilder {
     source: Source,
     tls: Option<Tls>,
+    credentials: Option<Provider>,
     prefix: String,
     client_name: Option<String>,
     deadline: Duration,
@@ -80,6 +83,7 @@ impl RedisStoreBuilder {
         Self {
             source: Source::Url(DEFAULT_URL.to_owned()),
             tls: None,
+            credentials: None,
             prefix: DEFAULT_PREFIX.to_owned(),
             client_name: None,
             deadline: DEFAULT_DEADLINE,
@@ -98,9 +102,14 @@ impl RedisStoreBuilder {
     /// | `redis://[user:password@]host[:port][/database]` | TCP |
     /// | `rediss://...` | TLS, with the feature `tls` |
     /// | `redis+unix:///path/to/redis.sock?db=0&user=limiter&pass=secret` | a Unix socket |
+    /// | `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]` | the master that sentinels name, with the feature `sentinel`. Default port: 26379 |
+    /// | `rediss-sentinel://...` | the same by TLS, of the sentinels and the servers, with the feature `tls` |
     /// | `...?protocol=resp3` | RESP3. Default: RESP2, which every server speaks |
     ///
-    /// Percent-encode special characters in the user and the password.
+    /// The user and the password of a URL with sentinels are those of Redis. Those of the sentinels are settings:
+    /// `?sentinel_username=...&sentinel_password=...`. Percent-encode special characters in them all.
+    ///
+    /// A host is resolved anew for each connection, so a name that moves to another server is followed.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = Source::Url(url.into());
         self
@@ -111,6 +120,37 @@ impl RedisStoreBuilder {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Sets a provider of the user and the password, in place of those in the URL. It is asked for each new
+    /// connection: a password can be rotated, or be a token that expires, such as one of IAM. Default: none.
+    ///
+    /// Connecting includes its answer, so a provider should cache what is slow to get. A connection lasts as long as
+    /// the server lets it: one that is closed because its token expired is replaced by the next check.
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    /// use tollgate::store::Credentials;
+    ///
+    /// # fn build() -> Result<(), tollgate::ConfigError> {
+    /// let store = RedisStore::builder()
+    ///     .url("rediss://redis.internal:6379/")
+    ///     .credentials(|| async {
+    ///         let token = tokio::fs::read_to_string("/run/secrets/redis-token").await?;
+    ///         Ok::<_, std::io::Error>(Credentials::user("limiter", token.trim()))
+    ///     })
+    ///     .build()?;
+    /// # let _ = store;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials<F, E>(mut self, provider: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.credentials = Some(Provider::new(provider));
         self
     }
 
@@ -215,7 +255,7 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// Returns an error if a setting is invalid, or the pool is too small for the lanes.
-    pub fn build(self) -> Result<RedisStore, ConfigError> {
+    pub fn build(mut self) -> Result<RedisStore, ConfigError> {
         if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return Err(ConfigError::new(format!(
                 "`deadline` is {:?}; use more than 0 and at most {MAX_DEADLINE:?}",
@@ -255,33 +295,16 @@ impl RedisStoreBuilder {
         if self.max_waiting == 0 {
             return Err(ConfigError::new("`max_waiting` is 0; use at least 1"));
         }
-        let (pool, server) = match self.source {
-            Source::Pool(pool) if pool.status().max_size <= self.lanes => {
-                return Err(ConfigError::new(format!(
-                    "the pool's max_size is {}, and the store keeps {} of its connections; use a \
-                     max_size of at least {}, or a URL",
-                    pool.status().max_size,
-                    self.lanes,
-                    self.lanes + 1
-                )));
-            }
-            Source::Pool(_) if self.tls.is_some() => {
-                return Err(ConfigError::new(
-                    "`tls` needs a URL, and a pool has certificates of its own; remove one of the two",
-                ));
-            }
-            Source::Pool(pool) => (pool, "the pool's server".to_owned()),
-            Source::Url(url) => pool(client(&url, self.tls)?, self.lanes)?,
-        };
-        let (server, prefix): (Arc<str>, Arc<str>) = (server.into(), self.prefix.into());
+        let target = self.target()?;
+        let prefix: Arc<str> = self.prefix.into();
         // What is denied until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
-        let events = Arc::new(RedisEvents::new(server));
-        let client_name: Option<Arc<str>> = self.client_name.map(Into::into);
-        let connections = || {
-            let (events, prefix) = (Arc::clone(&events), Arc::clone(&prefix));
-            Connections::new(pool.clone(), events, prefix, client_name.clone())
-        };
+        let events = Arc::new(RedisEvents::new(target.name.into()));
+        let (prefix_of_keys, client_name) = (Arc::clone(&prefix), self.client_name.map(Into::into));
+        let terms = Arc::new(Terms { prefix: prefix_of_keys, client_name });
+        let connect: Arc<dyn Connect> = target.connect.into();
+        let connections =
+            || Connections::new(Arc::clone(&connect), Arc::clone(&terms), Arc::clone(&events));
         let first = connections();
         let lanes_of = LanesOf::default();
         let breaker = self.breaker.map(|settings| {
@@ -308,6 +331,36 @@ impl RedisStoreBuilder {
         Ok(RedisStore { lanes })
     }
 
+    /// What the URL or the pool names.
+    fn target(&mut self) -> Result<Target, ConfigError> {
+        let (tls, credentials) = (self.tls.take(), self.credentials.take());
+        let pool = match &self.source {
+            Source::Url(url) => return Target::parse(url, tls, credentials),
+            Source::Pool(pool) => pool,
+        };
+        let max_size = pool.status().max_size;
+        if max_size <= self.lanes {
+            return Err(ConfigError::new(format!(
+                "the pool's max_size is {max_size}, and the store keeps {} of its connections; use a max_size of at \
+                 least {}, or a URL",
+                self.lanes,
+                self.lanes + 1
+            )));
+        }
+        if tls.is_some() {
+            return Err(ConfigError::new(
+                "`tls` needs a URL, and a pool has certificates of its own; remove one of the two",
+            ));
+        }
+        if credentials.is_some() {
+            return Err(ConfigError::new(
+                "`credentials` needs a URL, and a pool has credentials of its own; remove one of the two",
+            ));
+        }
+        let connect = Box::new(Pooled(pool.clone()));
+        Ok(Target { connect, name: "the pool's server".to_owned() })
+    }
+
     /// Builds the store and connects, so that a wrong address or password is an error at once.
     ///
     /// # Errors
@@ -323,39 +376,6 @@ impl RedisStoreBuilder {
         }
         Ok(store)
     }
-}
-
-/// A pool for the lanes, and the server's address.
-fn pool(client: Client, lanes: usize) -> Result<(Pool, String), ConfigError> {
-    // The store's own deadline applies. A timeout of the connection could only shorten it.
-    let connection = AsyncConnectionConfig::new().set_response_timeout(None);
-    let info = client.get_connection_info().clone();
-    let server = info.addr().to_string();
-    let manager =
-        Manager::new_with_config(info, connection).map_err(|error| unusable_url(&error))?;
-    // A spare one for each lane: an attempt to connect on a runtime that stands still keeps its place.
-    let size = lanes.saturating_mul(2);
-    let pool =
-        Pool::builder(manager).max_size(size).build().map_err(|error| unusable_url(&error))?;
-    Ok((pool, server))
-}
-
-fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError> {
-    match redis::parse_redis_url(url) {
-        Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => tls::client(url, tls),
-        Some(_) if tls.is_some() => Err(ConfigError::new(
-            "`tls` is set, and the Redis URL is not a TLS URL; write `rediss://`, or remove `tls`",
-        )),
-        _ => Client::open(url).map_err(|error| unusable_url(&error)),
-    }
-}
-
-/// An error without the URL in its message, because a URL can contain a password.
-pub(super) fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
-    ConfigError::new(format!(
-        "the Redis URL cannot be used: {error}; write \
-         redis://[user:password@]host[:port][/database], or rediss:// for TLS"
-    ))
 }
 
 impl fmt::Debug for RedisStoreBuilder {

@@ -1,7 +1,7 @@
-//! The pooled connection that a lane keeps.
+//! The connection that a lane keeps.
 //!
-//! deadpool-redis pings a connection each time it is checked out. So a lane checks one out, keeps it
-//! for as long as it works, and multiplexes all checks on it. After a failure, the next check
+//! A lane keeps a connection for as long as it works, and multiplexes all checks on it. So does one with a pool of
+//! the application: a pool pings a connection each time it is checked out. After a failure, the next check
 //! reconnects. A task of its own connects, one at a time, with a growing pause between attempts. So
 //! a connection that takes longer than one check's deadline is there for the next check.
 
@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::{Connection, Pool, PoolError};
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Backoff;
-use super::greeting::{self, in_words};
+use super::connect::{Connect, Link, Terms};
 use crate::telemetry::{Outage, RedisEvents};
 
 /// The most time that one attempt to connect takes.
@@ -30,12 +29,9 @@ pub(super) struct Connections {
 }
 
 struct Shared {
-    pool: Pool,
-    /// The start of every key: a Redis user may have rights to no other.
-    prefix: Arc<str>,
+    connect: Arc<dyn Connect>,
+    terms: Arc<Terms>,
     state: Mutex<State>,
-    /// The name in `CLIENT LIST`.
-    client_name: Option<Arc<str>>,
     events: Arc<RedisEvents>,
 }
 
@@ -56,8 +52,7 @@ struct State {
 }
 
 struct Current {
-    /// Checked out of the pool for as long as it works.
-    pooled: Connection,
+    link: Link,
     since: Instant,
     /// When the server last answered.
     heard: Instant,
@@ -87,14 +82,11 @@ impl Handle {
 
 impl Connections {
     pub(super) fn new(
-        pool: Pool,
+        connect: Arc<dyn Connect>,
+        terms: Arc<Terms>,
         events: Arc<RedisEvents>,
-        prefix: Arc<str>,
-        client_name: Option<Arc<str>>,
     ) -> Self {
-        Self {
-            shared: Arc::new(Shared { pool, prefix, client_name, state: Mutex::default(), events }),
-        }
+        Self { shared: Arc::new(Shared { connect, terms, state: Mutex::default(), events }) }
     }
 
     /// The current connection, if there is one.
@@ -129,7 +121,7 @@ impl Connections {
     }
 
     pub(super) fn prefix(&self) -> &str {
-        &self.shared.prefix
+        &self.shared.terms.prefix
     }
 
     /// Closes a connection that failed.
@@ -147,9 +139,8 @@ impl Connections {
         if state.generation != handle.generation {
             return;
         }
-        let Some(Current { pooled, since, .. }) = state.current.take() else { return };
-        // The pool would hand the broken connection out again.
-        drop(Connection::take(pooled));
+        let Some(Current { link, since, .. }) = state.current.take() else { return };
+        link.close();
         if is_failure {
             state.backoff.lost(since, Instant::now());
         }
@@ -203,7 +194,7 @@ impl State {
     fn handle(&self) -> Option<Handle> {
         let current = self.current.as_ref()?;
         Some(Handle {
-            connection: MultiplexedConnection::clone(&current.pooled),
+            connection: current.link.connection(),
             generation: self.generation,
             was_silent: current.heard.elapsed() > SILENT,
             trusted: Arc::clone(&current.trusted),
@@ -227,7 +218,7 @@ impl Shared {
 
     /// Connects.
     async fn connect(&self) -> Result<Handle, String> {
-        let attempt = match timeout(CONNECT_TIMEOUT, self.attempt()).await {
+        let attempt = match timeout(CONNECT_TIMEOUT, self.connect.connect(&self.terms)).await {
             Ok(attempt) => attempt,
             Err(_) => Err(format!(
                 "no answer within {CONNECT_TIMEOUT:?}; check that Redis runs there, and the URL's \
@@ -235,12 +226,12 @@ impl Shared {
             )),
         };
         match attempt {
-            Ok(pooled) => {
+            Ok(link) => {
                 let now = Instant::now();
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
                 state.connecting_since = None;
-                state.current = Some(Current { pooled, since: now, heard: now, trusted });
+                state.current = Some(Current { link, since: now, heard: now, trusted });
                 state.generation += 1;
                 let handle = state.handle();
                 drop(state);
@@ -256,21 +247,6 @@ impl Shared {
                 drop(state);
                 self.events.unreachable(&reason);
                 Err(failure)
-            }
-        }
-    }
-
-    async fn attempt(&self) -> Result<Connection, String> {
-        let mut pooled = match self.pool.get().await {
-            Ok(pooled) => pooled,
-            Err(PoolError::Backend(error)) => return Err(in_words(&error, &self.prefix)),
-            Err(error) => return Err(error.to_string()),
-        };
-        match greeting::greet(&mut pooled, &self.prefix, self.client_name.as_deref()).await {
-            Ok(()) => Ok(pooled),
-            Err(reason) => {
-                drop(Connection::take(pooled));
-                Err(reason)
             }
         }
     }

@@ -4,6 +4,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::connect::Terms;
 use super::{call, script, tls};
 
 /// Temporary errors of a write. They do not keep a service from starting.
@@ -12,13 +13,13 @@ const PASSING: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 /// Validates a connection. The error says what is wrong and what to do.
 pub(super) async fn greet(
     connection: &mut MultiplexedConnection,
-    prefix: &str,
-    client_name: Option<&str>,
+    terms: &Terms,
 ) -> Result<(), String> {
+    let prefix = &terms.prefix;
     // First and alone: a server that requires a password closes the connection on a large command.
     let in_words = |error| in_words(&error, prefix);
     redis::cmd("PING").query_async::<()>(connection).await.map_err(in_words)?;
-    if let Some(name) = client_name {
+    if let Some(name) = terms.client_name.as_deref() {
         let mut command = redis::cmd("CLIENT");
         command.arg("SETNAME").arg(name);
         command.query_async::<()>(connection).await.map_err(in_words)?;

@@ -5,6 +5,7 @@ mod backoff;
 mod batch;
 mod builder;
 mod call;
+mod connect;
 mod connection;
 mod flight;
 mod greeting;
@@ -25,6 +26,7 @@ use hashbrown::DefaultHashBuilder;
 
 use self::ask::ask;
 pub use self::builder::RedisStoreBuilder;
+pub use self::connect::Credentials;
 use self::lane::Lane;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;

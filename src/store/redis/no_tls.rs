@@ -4,6 +4,7 @@ use redis::{Client, RedisError};
 
 use crate::nouns::ConfigError;
 
+#[derive(Clone)]
 pub(super) enum Tls {}
 
 pub(super) fn client(_: &str, _: Option<Tls>) -> Result<Client, ConfigError> {

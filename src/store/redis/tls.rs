@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
-use super::builder::unusable_url;
+use super::connect::unusable_url;
 use crate::nouns::ConfigError;
 
 /// Certificates for TLS connections to Redis: a private CA, a client certificate, or both.

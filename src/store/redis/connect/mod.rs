@@ -1,0 +1,60 @@
+//! From a URL to a validated connection: this is all that knows the topology.
+
+mod credentials;
+mod pool;
+#[cfg(feature = "sentinel")]
+mod sentinel;
+mod server;
+mod url;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+
+pub use self::credentials::Credentials;
+pub(super) use self::credentials::Provider;
+pub(super) use self::pool::Pooled;
+pub(super) use self::url::Target;
+#[cfg(feature = "tls")]
+pub(super) use self::url::unusable_url;
+
+/// Makes connections to the server that decides.
+pub(super) trait Connect: Send + Sync + 'static {
+    /// Makes and validates a connection, or says why it cannot. Its caller bounds the time.
+    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a>;
+}
+
+pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;
+
+/// What a connection is validated for.
+pub(super) struct Terms {
+    /// The start of every key: a Redis user may have rights to no other.
+    pub(super) prefix: Arc<str>,
+    /// The name in `CLIENT LIST`.
+    pub(super) client_name: Option<Arc<str>>,
+}
+
+/// A connection of the store's own, or one of a pool of the application.
+pub(super) enum Link {
+    Own(MultiplexedConnection),
+    Pooled(deadpool_redis::Connection),
+}
+
+impl Link {
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        match self {
+            Self::Own(connection) => connection.clone(),
+            Self::Pooled(connection) => MultiplexedConnection::clone(connection),
+        }
+    }
+
+    /// Closes a broken connection, which a pool would hand out again.
+    pub(super) fn close(self) {
+        match self {
+            Self::Own(connection) => drop(connection),
+            Self::Pooled(connection) => drop(deadpool_redis::Connection::take(connection)),
+        }
+    }
+}

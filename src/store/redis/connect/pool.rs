@@ -1,0 +1,29 @@
+//! Connections of a pool of the application.
+
+use deadpool_redis::{Pool, PoolError};
+
+use super::super::greeting::{self, in_words};
+use super::{Connect, Connecting, Link, Terms};
+
+pub(in crate::store::redis) struct Pooled(pub(in crate::store::redis) Pool);
+
+impl Connect for Pooled {
+    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
+        Box::pin(async {
+            let mut pooled = match self.0.get().await {
+                Ok(pooled) => pooled,
+                Err(PoolError::Backend(error)) => return Err(in_words(&error, &terms.prefix)),
+                Err(error) => return Err(error.to_string()),
+            };
+            let greeted = greeting::greet(&mut pooled, terms).await;
+            let link = Link::Pooled(pooled);
+            match greeted {
+                Ok(()) => Ok(link),
+                Err(reason) => {
+                    link.close();
+                    Err(reason)
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! Connections to one server, by its address.
+
+use std::time::Duration;
+
+#[cfg(feature = "sentinel")]
+use redis::ConnectionAddr;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::{TcpSettings, socket2};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
+
+use super::super::greeting::{self, in_words};
+use super::{Connect, Connecting, Link, Provider, Terms};
+
+/// A peer that is silent for so long is asked whether it is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+
+/// The pause between such questions. A few without an answer close the connection.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// Unanswered data closes the connection after so long, on systems that have this setting.
+#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+const UNANSWERED: Duration = Duration::from_secs(30);
+
+/// A server. Its name is resolved anew for each connection, so that a name that moved is followed.
+#[derive(Clone)]
+pub(in crate::store::redis) struct Server {
+    info: ConnectionInfo,
+    credentials: Option<Provider>,
+    config: AsyncConnectionConfig,
+}
+
+impl Server {
+    pub(super) fn new(info: &ConnectionInfo, credentials: Option<Provider>) -> Self {
+        // The store's own deadline applies. A timeout of the connection could only shorten it.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        Self { info: info.clone().set_tcp_settings(tcp_settings()), credentials, config }
+    }
+
+    pub(in crate::store::redis) fn address(&self) -> String {
+        self.info.addr().to_string()
+    }
+
+    /// A server with the same settings, at another address.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn at(&self, host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        let address = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Self { info: self.info.clone().set_addr(address), ..self.clone() }
+    }
+
+    /// A connection that is not validated.
+    pub(super) async fn open(&self, prefix: &str) -> Result<MultiplexedConnection, String> {
+        let mut info = self.info.clone();
+        if let Some(provider) = &self.credentials {
+            let credentials = provider.provide().await?;
+            let settings = info.redis_settings().clone().set_password(credentials.password);
+            info = info.set_redis_settings(match credentials.username {
+                Some(username) => settings.set_username(username),
+                None => settings,
+            });
+        }
+        let connection: RedisResult<_> = async {
+            Client::open(info)?.get_multiplexed_async_connection_with_config(&self.config).await
+        }
+        .await;
+        connection.map_err(|error| in_words(&error, prefix))
+    }
+}
+
+impl Connect for Server {
+    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
+        Box::pin(async {
+            let mut connection = self.open(&terms.prefix).await?;
+            greeting::greet(&mut connection, terms).await?;
+            Ok(Link::Own(connection))
+        })
+    }
+}
+
+/// A dead peer closes the connection before the first check after a pause needs it.
+fn tcp_settings() -> TcpSettings {
+    let keepalive =
+        socket2::TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(UNANSWERED);
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU16, Ordering};
+
+    use redis::RedisFuture;
+    use redis::io::AsyncDNSResolver;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Resolves every name to this port of the loopback.
+    struct Moving(Arc<AtomicU16>);
+
+    impl AsyncDNSResolver for Moving {
+        fn resolve<'a, 'b: 'a>(
+            &'a self,
+            _: &'b str,
+            _: u16,
+        ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+            let address = SocketAddr::from(([127, 0, 0, 1], self.0.load(Ordering::SeqCst)));
+            Box::pin(async move { Ok(Box::new(std::iter::once(address)) as Box<_>) })
+        }
+    }
+
+    #[tokio::test]
+    async fn name_is_resolved_anew_for_each_connection() {
+        let target = Arc::new(AtomicU16::new(0));
+        let client = Client::open("redis://redis.internal/").unwrap();
+        let mut server = Server::new(client.get_connection_info(), None);
+        server.config = server.config.set_dns_resolver(Moving(Arc::clone(&target)));
+        for _ in 0..3 {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            target.store(listener.local_addr().unwrap().port(), Ordering::SeqCst);
+            let opening = server.open("tollgate");
+            // Whoever listens at the name's new address is asked.
+            let (accepted, opened) =
+                tokio::join!(async { drop(listener.accept().await.unwrap()) }, opening);
+            let ((), Err(_)) = (accepted, opened) else { panic!("the peer hung up") };
+        }
+    }
+}

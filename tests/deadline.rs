@@ -1,0 +1,113 @@
+//! The deadline bounds every phase of a check: whatever hangs on the way to Redis, its caller returns.
+//!
+//! The clock is paused. When nothing is left but to wait, it jumps to the next timer: so the time that has passed is
+//! exactly the deadline, however busy the machine is.
+
+#![cfg(feature = "redis")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tollgate::store::{Credentials, RedisStoreBuilder};
+use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
+
+use self::support::fake_redis::{FakeRedis, greeting};
+
+const DEADLINE: Duration = Duration::from_millis(250);
+
+/// Asserts that checks fail at their deadline, and not later: alone, and many at once.
+async fn assert_bounded(store: RedisStoreBuilder, phase: &str) {
+    let store = store.deadline(DEADLINE).without_circuit_breaker().build().unwrap();
+    let limiter = RateLimiter::new(store);
+    let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
+    for checks in [1, 100] {
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for key in 0..checks {
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            tasks.spawn(async move { limiter.check(&limit, &Key::from(key)).await });
+        }
+        while let Some(answer) = tasks.join_next().await {
+            let error = answer.unwrap().unwrap_err();
+            assert!(error.is_unavailable(), "{phase}: {error}");
+        }
+        // tokio's timers have a resolution of a millisecond.
+        let elapsed = start.elapsed();
+        assert!(elapsed <= DEADLINE + Duration::from_millis(2), "{phase}: {checks} in {elapsed:?}");
+    }
+}
+
+/// A peer that accepts connections and never speaks.
+async fn silent() -> TcpListener {
+    TcpListener::bind(("127.0.0.1", 0)).await.unwrap()
+}
+
+fn to(scheme: &str, listener: &TcpListener) -> RedisStoreBuilder {
+    let address = listener.local_addr().unwrap();
+    RedisStore::builder().url(format!("{scheme}://limiter:hunter2@{address}/"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn provider_of_credentials_that_never_returns_is_bounded() {
+    let store = RedisStore::builder().credentials(pending::<Result<Credentials, Infallible>>);
+    assert_bounded(store, "credentials").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_that_never_accepts_is_bounded() {
+    let full = silent().await;
+    let address = full.local_addr().unwrap();
+    // As many as the backlog holds, and more: the next handshake gets no answer.
+    let mut backlog = JoinSet::new();
+    for _ in 0..5_000 {
+        backlog.spawn(TcpStream::connect(address));
+    }
+    tokio::task::yield_now().await;
+    assert_bounded(to("redis", &full), "TCP").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_that_accepts_and_never_speaks_is_bounded() {
+    let silent = silent().await;
+    assert_bounded(to("redis", &silent), "AUTH").await;
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test(start_paused = true)]
+async fn tls_handshake_without_an_answer_is_bounded() {
+    let silent = silent().await;
+    assert_bounded(to("rediss", &silent), "TLS").await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test(start_paused = true)]
+async fn sentinels_that_never_speak_are_bounded() {
+    let silent = silent().await;
+    let address = silent.local_addr().unwrap();
+    let url = format!("redis-sentinel://{address},{address}/mymaster");
+    assert_bounded(RedisStore::builder().url(url), "sentinels").await;
+}
+
+/// A server that answers everything but one command, to which it says nothing.
+fn mute(about: &'static str) -> FakeRedis {
+    FakeRedis::start(move |command, arguments| {
+        if command == about {
+            std::thread::park_timeout(Duration::from_secs(3_600));
+        }
+        greeting(command, arguments)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn validation_and_script_without_an_answer_are_bounded() {
+    for command in ["AUTH", "PING", "EVAL", "SCRIPT", "EVALSHA"] {
+        let server = mute(command);
+        assert_bounded(RedisStore::builder().url(server.url()), command).await;
+    }
+}
