@@ -15,6 +15,8 @@ pub mod log;
 #[cfg(feature = "redis")]
 mod redis_server;
 pub mod requests;
+#[cfg(feature = "redis")]
+pub mod sentinels;
 
 #[cfg(feature = "redis")]
 pub use self::redis_server::{RedisServer, free_port};

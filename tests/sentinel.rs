@@ -1,0 +1,170 @@
+//! Behind real sentinels: failovers of the master, under load.
+
+#![cfg(feature = "sentinel")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::{Decision, Key, Limit, Quota, RateLimiter, RedisStore};
+
+use self::support::sentinels::Sentinels;
+
+/// More than a failover takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn limit() -> Limit {
+    Limit::fixed_window("api", Quota::per_hour(50)).unwrap()
+}
+
+async fn limiter(sentinels: &Sentinels) -> RateLimiter {
+    RateLimiter::new(RedisStore::builder().url(sentinels.url()).connect().await.unwrap())
+}
+
+/// Checks of one key from several tasks, without a pause, until it is stopped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    allowed: Arc<AtomicU64>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(limiter: &RateLimiter, limit: &Limit) -> Self {
+        let (stop, allowed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let tasks = (0..8).map(|_| {
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            let (stop, allowed) = (Arc::clone(&stop), Arc::clone(&allowed));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    match limiter.check(&limit, &Key::new("loaded")).await {
+                        Ok(decision) => {
+                            allowed.fetch_add(u64::from(decision.allowed()), Ordering::SeqCst);
+                        }
+                        Err(error) => assert!(error.is_unavailable(), "{error}"),
+                    }
+                    yield_now().await;
+                }
+            })
+        });
+        let tasks = tasks.collect();
+        Self { stop, allowed, tasks }
+    }
+
+    /// Stops it. Returns the allowed checks.
+    async fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+        self.allowed.load(Ordering::SeqCst)
+    }
+}
+
+/// The first decision of a new key, and the time that it took.
+async fn decided(limiter: &RateLimiter, key: &str) -> (Decision, Duration) {
+    let (key, limit, start) = (Key::new(key), limit(), Instant::now());
+    let decision = timeout(PATIENCE, async {
+        loop {
+            match limiter.check(&limit, &key).await {
+                Ok(decision) => return decision,
+                Err(error) => assert!(error.is_unavailable(), "{error}"),
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
+    (decision.await.expect("it decides again"), start.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_master_is_replaced_by_the_one_that_the_sentinels_elect() {
+    let mut sentinels = Sentinels::start(|_| Vec::new());
+    let limiter = limiter(&sentinels).await;
+    let old = sentinels.master();
+    let load = Load::start(&limiter, &limit());
+    decided(&limiter, "before").await;
+    sentinels.servers[0].kill();
+    let (decision, took) = decided(&limiter, "after").await;
+    assert!(decision.allowed() && decision.remaining() == 49);
+    assert_ne!(sentinels.master(), old);
+    println!("the master was killed: decisions again after {took:?}");
+    // The charges that were not replicated are lost, and no charge is sent twice.
+    let allowed = load.stop().await;
+    assert!((50..=100).contains(&allowed), "{allowed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn demoted_master_is_left_at_once() {
+    let sentinels = Sentinels::start(|_| Vec::new());
+    let limiter = limiter(&sentinels).await;
+    let old = sentinels.master();
+    decided(&limiter, "before").await;
+    let load = Load::start(&limiter, &limit());
+    sentinels.fail_over();
+    let mut checks = 0;
+    timeout(PATIENCE, async {
+        while sentinels.master() == old {
+            decided(&limiter, &format!("during-{checks}")).await;
+            checks += 1;
+        }
+    })
+    .await
+    .expect("the sentinels fail over");
+    let (decision, _) = decided(&limiter, "after").await;
+    assert_eq!(decision.remaining(), 49);
+    load.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinel_that_hangs_and_one_that_is_gone_delay_nothing() {
+    let sentinels = Sentinels::start(|_| Vec::new());
+    sentinels.pause_sentinel(0, true);
+    let start = Instant::now();
+    let limiter = limiter(&sentinels).await;
+    println!("connected in {:?}, while the first sentinel hangs", start.elapsed());
+    assert!(decided(&limiter, "one").await.0.allowed());
+    sentinels.pause_sentinel(0, false);
+
+    let url = sentinels.url().replace("redis-sentinel://", "redis-sentinel://127.0.0.1:1,");
+    RedisStore::connect(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn url_of_sentinels_that_cannot_be_used_is_an_error_that_says_why() {
+    for (url, why) in [
+        ("redis-sentinel:///limits", "names no sentinel"),
+        ("redis-sentinel://127.0.0.1:1", "names no service"),
+        ("redis-sentinel://127.0.0.1:1/", "names no service"),
+        ("redis-sentinel://127.0.0.1:x/limits", "did not parse"),
+        ("redis-sentinel://127.0.0.1:1/limits/zero", "database"),
+        ("redis-sentinel://127.0.0.1:1/limits?sentinel_user=me", "`sentinel_username`"),
+    ] {
+        let error = RedisStore::builder().url(url).build().unwrap_err().to_string();
+        assert!(error.contains(why), "{url}: {error}");
+    }
+    let sentinels = Sentinels::start(|_| Vec::new());
+    let url = sentinels.url().replace("/limits", "/limit");
+    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("it knows no service of that name"), "{error}");
+    let error = RedisStore::connect("redis-sentinel://127.0.0.1:1,127.0.0.1:2/limits").await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("127.0.0.1:1") && error.contains("127.0.0.1:2"), "{error}");
+}
+
+#[tokio::test]
+async fn passwords_of_sentinels_and_servers_are_their_own() {
+    let sentinels = Sentinels::start(|_| Vec::new());
+    for server in &sentinels.servers {
+        let user = ["SETUSER", "limiter", "on", "~*", "+@all", ">p%ss"];
+        let () = redis::cmd("ACL").arg(&user).query(&mut server.connection()).unwrap();
+    }
+    let url = sentinels.url().replace("//", "//limiter:p%25ss@");
+    RedisStore::connect(&format!("{url}/0?protocol=resp3")).await.unwrap();
+    let error = RedisStore::connect(&url.replace("p%25ss", "guess")).await.unwrap_err();
+    assert!(error.to_string().contains("check the URL's user and password"), "{error}");
+    let error = RedisStore::connect(&format!("{url}?sentinel_password=guess")).await.unwrap_err();
+    assert!(error.to_string().contains("no sentinel names a master"), "{error}");
+}
