@@ -22,8 +22,6 @@ pub struct Decision {
     source: Source,
     /// The time of the decision, by the store's clock.
     decided_at: Micros,
-    /// The time of the charge, which is earlier for prefetched units.
-    charged_at: Micros,
     /// Empty for a single limit: the deciding verdict is the only one.
     group: Vec<Verdict>,
 }
@@ -57,7 +55,6 @@ impl From<Verdict> for Decision {
             deciding: verdict,
             source: Source::Store,
             decided_at: 0,
-            charged_at: 0,
             group: Vec::new(),
         }
     }
@@ -72,7 +69,7 @@ impl Decision {
         let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
         let delay = verdicts.iter().map(|verdict| verdict.outcome.delay).max().unwrap_or(0);
         let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
-        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, charged_at: 0, group })
+        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
     }
 
     /// Sets the time of the decision by the store's clock, in microseconds since the Unix epoch. The
@@ -81,8 +78,24 @@ impl Decision {
     /// This is for authors of a [`Store`](crate::store::Store).
     #[inline]
     #[must_use]
-    pub const fn made_at(mut self, decided_at: u64) -> Self {
-        (self.decided_at, self.charged_at) = (decided_at, decided_at);
+    pub fn made_at(mut self, decided_at: u64) -> Self {
+        self.decided_at = decided_at;
+        self.deciding.charged_at = decided_at;
+        self.group.iter_mut().for_each(|verdict| verdict.charged_at = decided_at);
+        self
+    }
+
+    /// The decision of a group whose parts were decided by several servers, each at its own time.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn of_parts(verdicts: Vec<Verdict>, decided_at: Micros) -> Option<Self> {
+        Some(Self { decided_at, ..Self::of_group(verdicts)? })
+    }
+
+    /// The same decision, after its charges were given back.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn given_back(mut self) -> Self {
+        self.deciding = self.deciding.given_back();
+        self.group = self.group.into_iter().map(Verdict::given_back).collect();
         self
     }
 
@@ -172,12 +185,9 @@ impl Decision {
 
     /// The receipt of each charge, in the order of the group.
     pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
-        let at = self.charged_at;
         // A refund is the store's, which knows nothing of a local charge.
         let is_of_store = self.source != Source::Local;
-        self.verdicts().iter().map(move |verdict| {
-            (is_of_store && verdict.charged > 0).then_some(Receipt { at, cost: verdict.charged })
-        })
+        self.verdicts().iter().map(move |verdict| verdict.receipt().filter(|_| is_of_store))
     }
 
     /// Whether the same checks would be denied now: a budget has fewer units left than its check consumed.
@@ -217,7 +227,7 @@ impl Decision {
     #[cfg(feature = "redis")]
     pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
         self.deciding.charged = units;
-        self.charged_at = charged_at;
+        self.deciding.charged_at = charged_at;
         self
     }
 

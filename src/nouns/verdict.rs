@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::{Limit, Micros};
+use super::{Limit, Micros, Receipt};
 
 /// The result of an algorithm for one check: the computed part of a [`Verdict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Verdict {
     pub(super) outcome: Outcome,
     /// Units that were charged.
     pub(super) charged: u32,
+    /// The time of the charge by the store's clock. It is earlier than the decision for prefetched units.
+    pub(super) charged_at: Micros,
     /// Whether the limit failed open.
     is_unlimited: bool,
 }
@@ -43,7 +45,7 @@ pub struct Verdict {
 impl Verdict {
     #[inline]
     pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
-        Self { limit, outcome, charged, is_unlimited: false }
+        Self { limit, outcome, charged, charged_at: 0, is_unlimited: false }
     }
 
     /// The answer of a limit that fails open: of its budget, nothing is known.
@@ -57,7 +59,7 @@ impl Verdict {
             reset_after: 0,
             delay: 0,
         };
-        Self { limit, outcome, charged: 0, is_unlimited: true }
+        Self { limit, outcome, charged: 0, charged_at: 0, is_unlimited: true }
     }
 
     /// The answer of a limit that fails closed, until the store is asked again.
@@ -71,6 +73,22 @@ impl Verdict {
             delay: 0,
         };
         Self::new(limit, outcome, 0)
+    }
+
+    /// The receipt of the charge, if units were charged.
+    pub(super) fn receipt(&self) -> Option<Receipt> {
+        let receipt = Receipt { at: self.charged_at, cost: self.charged };
+        (self.charged > 0).then_some(receipt)
+    }
+
+    /// The same answer, after the charge was given back.
+    #[cfg(feature = "cluster")]
+    pub(super) fn given_back(mut self) -> Self {
+        let remaining = self.outcome.remaining + u64::from(self.charged);
+        self.outcome.remaining = remaining.min(self.capacity());
+        self.outcome.delay = 0;
+        self.charged = 0;
+        self
     }
 
     /// The same denial, which a wait ends.

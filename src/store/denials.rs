@@ -220,6 +220,16 @@ impl Denials {
         Asked { at, changes: self.changes.load(Ordering::Acquire) }
     }
 
+    /// A check that was asked earlier, as one that is asked now, if no change of its budgets began meanwhile. It is of
+    /// the earlier time.
+    #[cfg(feature = "cluster")]
+    pub(super) fn still_asked(&self, asked: Asked, group: &[Check]) -> Option<Asked> {
+        let now = self.asked(asked.at);
+        let is_unchanged =
+            |counter: &Counter| counter.changed.load(Ordering::Acquire) <= asked.changes;
+        self.counters_of(group).all(is_unchanged).then_some(now)
+    }
+
     /// What identifies a group.
     pub(super) fn known(&self, group: &[Check]) -> Known {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());

@@ -3,6 +3,8 @@
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod budget;
+#[cfg(feature = "redis")]
+pub mod cluster;
 pub mod counting;
 pub mod delay;
 pub mod example;

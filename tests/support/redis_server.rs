@@ -105,6 +105,14 @@ impl RedisServer {
             .unwrap_or(0)
     }
 
+    /// The number of errors with a code since the server started.
+    pub fn errors(&self, code: &str) -> u64 {
+        let info: String =
+            redis::cmd("INFO").arg("errorstats").query(&mut self.connection()).unwrap();
+        let start = format!("errorstat_{code}:count=");
+        info.lines().find_map(|line| line.strip_prefix(&start)?.trim().parse().ok()).unwrap_or(0)
+    }
+
     /// Kills the server.
     pub fn kill(&mut self) {
         self.process.kill().expect("the server can be killed");

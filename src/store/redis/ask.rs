@@ -18,9 +18,7 @@ use crate::store::denials::Change;
 use crate::store::promise::Promised;
 
 pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Change>) -> Answer {
-    if let Some(breaker) = &lane.settings.breaker
-        && let Err(error) = breaker.admit()
-    {
+    if let Err(error) = lane.route.admit() {
         let answer = Err(error);
         // A change that is not sent does not happen.
         change.into_iter().for_each(|mut change| change.answered(&answer));

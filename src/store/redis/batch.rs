@@ -167,6 +167,18 @@ impl Batch {
         late
     }
 
+    /// A batch for each run. Identical groups stay together.
+    #[cfg(feature = "cluster")]
+    pub(super) fn split(mut self, prefix: &str) -> Vec<Self> {
+        let mut batches: Vec<_> = self.runs.iter().map(|_| Self::default()).collect();
+        for waiter in self.waiters.drain(..) {
+            let run = &self.runs[waiter.run];
+            let group = &self.checks[run.first..][..run.size];
+            batches[waiter.run].push(prefix, run.op, group, waiter.caller);
+        }
+        batches
+    }
+
     /// Prepares to ask again a server that does not write at the moment: charges become peeks,
     /// because a denial needs no write, and refunds and resets fail. A server that `deletes` may
     /// have carried one of those out. Returns how many failed.

@@ -8,17 +8,19 @@ use std::time::Duration;
 use deadpool_redis::Pool;
 use hashbrown::DefaultHashBuilder;
 
-use super::connect::{Connect, Credentials, Pooled, Provider, Target, Terms};
-use super::connection::Connections;
+#[cfg(feature = "cluster")]
+use super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
+use super::connect::{Credentials, Pooled, Provider, Target, Terms, Topology};
 use super::lane::{Lane, Settings};
-use super::probe::{LanesOf, RedisProbe};
+use super::node::Nodes;
+use super::probe::LanesOf;
+use super::route::Route;
 use super::tls::Tls;
-use super::{Lanes, RedisStore};
+use super::{Choice, Lanes, RedisStore};
 use crate::nouns::{ConfigError, ManualClock};
-use crate::store::breaker::{Breaker, BreakerSettings};
+use crate::store::breaker::BreakerSettings;
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
-use crate::telemetry::RedisEvents;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
@@ -37,6 +39,11 @@ const DEFAULT_LANES: usize = 1;
 
 const MAX_LANES: usize = 16;
 
+const DEFAULT_PARTITIONS: usize = 16;
+
+#[cfg(not(feature = "cluster"))]
+const MAX_PARTITIONS: usize = 1024;
+
 /// The longest time for which this store misses another replica's refund.
 const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
 
@@ -54,6 +61,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`client_name`](Self::client_name) | none |
 /// | [`deadline`](Self::deadline) | 250 ms |
 /// | [`lanes`](Self::lanes) | 1 |
+/// | [`partitions`](Self::partitions), of a cluster | 16 |
 /// | [`max_waiting`](Self::max_waiting) | 16,384 checks |
 /// | [`deny_for`](Self::deny_for) | 1 second |
 /// | [`circuit_breaker`](Self::circuit_breaker) | on, with [`BreakerSettings::new`] |
@@ -67,6 +75,7 @@ pub struct RedisStoreBuilder {
     client_name: Option<String>,
     deadline: Duration,
     lanes: usize,
+    partitions: usize,
     max_waiting: usize,
     deny_for: Duration,
     breaker: Option<BreakerSettings>,
@@ -88,6 +97,7 @@ impl RedisStoreBuilder {
             client_name: None,
             deadline: DEFAULT_DEADLINE,
             lanes: DEFAULT_LANES,
+            partitions: DEFAULT_PARTITIONS,
             max_waiting: DEFAULT_MAX_WAITING,
             deny_for: DEFAULT_DENY_FOR,
             breaker: Some(BreakerSettings::new()),
@@ -104,6 +114,8 @@ impl RedisStoreBuilder {
     /// | `redis+unix:///path/to/redis.sock?db=0&user=limiter&pass=secret` | a Unix socket |
     /// | `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]` | the master that sentinels name, with the feature `sentinel`. Default port: 26379 |
     /// | `rediss-sentinel://...` | the same by TLS, of the sentinels and the servers, with the feature `tls` |
+    /// | `redis-cluster://[user:password@]host[:port],host[:port]` | a Redis Cluster, by some of its nodes, with the feature `cluster` |
+    /// | `rediss-cluster://...` | the same by TLS, with the feature `tls` |
     /// | `...?protocol=resp3` | RESP3. Default: RESP2, which every server speaks |
     ///
     /// The user and the password of a URL with sentinels are those of Redis. Those of the sentinels are settings:
@@ -205,6 +217,18 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets the number of partitions of a Redis Cluster. Range: a power of two, 1 to 1,024. Default: 16. On one
+    /// server it has no effect.
+    ///
+    /// Every key belongs to a partition, and a partition to a slot of the cluster. Checks of one partition share a
+    /// call. So fewer partitions make larger batches, and more of them can be spread over more masters: use several
+    /// for each master. All replicas need the same number. Another number changes all keys, so that budgets start
+    /// anew.
+    pub fn partitions(mut self, partitions: usize) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
     /// Sets the most checks that are queued or in flight, at least 1. Default: 16,384.
     ///
     /// When the queue is full, a check fails at once: the store
@@ -295,40 +319,60 @@ impl RedisStoreBuilder {
         if self.max_waiting == 0 {
             return Err(ConfigError::new("`max_waiting` is 0; use at least 1"));
         }
+        if !self.partitions.is_power_of_two() || self.partitions > MAX_PARTITIONS {
+            return Err(ConfigError::new(format!(
+                "`partitions` is {}; use a power of two, 1 to {MAX_PARTITIONS}",
+                self.partitions
+            )));
+        }
         let target = self.target()?;
-        let prefix: Arc<str> = self.prefix.into();
         // What is denied until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
-        let events = Arc::new(RedisEvents::new(target.name.into()));
-        let (prefix_of_keys, client_name) = (Arc::clone(&prefix), self.client_name.map(Into::into));
-        let terms = Arc::new(Terms { prefix: prefix_of_keys, client_name });
-        let connect: Arc<dyn Connect> = target.connect.into();
-        let connections =
-            || Connections::new(Arc::clone(&connect), Arc::clone(&terms), Arc::clone(&events));
-        let first = connections();
         let lanes_of = LanesOf::default();
-        let breaker = self.breaker.map(|settings| {
-            let store = format!("Redis at {}", events.server()).into();
-            let (connections, lanes) = (first.clone(), Arc::clone(&lanes_of));
-            let probe = RedisProbe { connections, deadline: self.deadline, lanes };
-            Breaker::new(settings.for_deadline(self.deadline), store, probe)
-        });
-        let settings = Settings {
-            prefix: Arc::clone(&prefix),
+        let terms = Terms {
+            prefix: self.prefix.as_str().into(),
+            client_name: self.client_name.map(Into::into),
+            is_cluster: !matches!(target.topology, Topology::One(_)),
+        };
+        let nodes = Nodes {
+            terms: Arc::new(terms),
             deadline: self.deadline,
-            max_waiting: self.max_waiting.div_ceil(self.lanes),
-            clock: self.clock,
+            breaker: self.breaker,
+            lanes: Arc::clone(&lanes_of),
+        };
+        let settings = |lanes: usize| Settings {
+            deadline: self.deadline,
+            max_waiting: self.max_waiting.div_ceil(lanes),
+            clock: self.clock.clone(),
             denials: (!deny_for.is_zero())
                 .then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
-            breaker,
         };
-        let others = (1..self.lanes).map(|_| connections());
-        let lane = |connections| Lane::new(connections, settings.clone());
-        let lanes: Arc<[_]> = std::iter::once(first).chain(others).map(lane).collect();
+        let prefix = self.prefix;
+        let (lanes, choice): (Arc<[_]>, _) = match target.topology {
+            Topology::One(connect) => {
+                let (first, settings) = (nodes.node(connect, &target.name), settings(self.lanes));
+                let others: Vec<_> = (1..self.lanes).map(|_| first.again()).collect();
+                let lane = |node| {
+                    Lane::new(Route::Fixed(Arc::new(node)), format!("{prefix}:"), settings.clone())
+                };
+                let lanes = std::iter::once(first).chain(others).map(lane).collect();
+                (lanes, Choice::Hash(DefaultHashBuilder::default()))
+            }
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(seeds) => {
+                let (partitions, settings) = (self.partitions, settings(self.partitions));
+                let cluster = Cluster::new(Partitions::new(partitions), nodes, seeds, &target.name);
+                let lane = |partition| {
+                    let route = Route::Partition(Arc::clone(&cluster), partition);
+                    let prefix = format!("{prefix}:{{{}}}", cluster.partitions.tag(partition));
+                    Lane::new(route, prefix, settings.clone())
+                };
+                ((0..partitions).map(lane).collect(), Choice::Partition(Arc::clone(&cluster)))
+            }
+        };
         // It is set once, here.
         drop(lanes_of.set(Arc::downgrade(&lanes)));
-        let lanes = Lanes { lanes, hasher: DefaultHashBuilder::default() };
-        Ok(RedisStore { lanes })
+        Ok(RedisStore { lanes: Lanes { lanes, choice } })
     }
 
     /// What the URL or the pool names.
@@ -357,8 +401,8 @@ impl RedisStoreBuilder {
                 "`credentials` needs a URL, and a pool has credentials of its own; remove one of the two",
             ));
         }
-        let connect = Box::new(Pooled(pool.clone()));
-        Ok(Target { connect, name: "the pool's server".to_owned() })
+        let topology = Topology::One(Arc::new(Pooled(pool.clone())));
+        Ok(Target { topology, name: "the pool's server".to_owned() })
     }
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.
@@ -369,8 +413,8 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
         for lane in &*store.lanes.lanes {
-            lane.connections
-                .get()
+            lane.route
+                .connect()
                 .await
                 .map_err(|reason| ConfigError::new(format!("cannot use Redis at {reason}")))?;
         }

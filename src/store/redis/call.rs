@@ -4,6 +4,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::batch::Batch;
+use super::connect::Terms;
 use super::{script, wire};
 use crate::algorithm::Rule;
 use crate::nouns::Micros;
@@ -39,12 +40,14 @@ fn by_hash<'a>(
     call
 }
 
-/// Runs a command. Loads the script if the server does not know it.
+/// Runs a command. Loads the script if the server does not know it. A node of a cluster that imports a slot serves
+/// its keys to a call that is `asking`.
 pub(super) async fn run(
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
+    is_asking: bool,
 ) -> RedisResult<Vec<i64>> {
-    match ask(&by_hash, &mut connection).await {
+    match ask(&by_hash, &mut connection, is_asking).await {
         // Nothing was charged. The script is loaded rather than sent with EVAL, because newer
         // servers forget scripts of EVAL.
         Err(error) if is_no_script(&error) => {
@@ -52,17 +55,32 @@ pub(super) async fn run(
         }
         answer => return answer,
     }
-    match ask(&by_hash, &mut connection).await {
+    match ask(&by_hash, &mut connection, is_asking).await {
         // It was flushed in between.
-        Err(error) if is_no_script(&error) => ask(&with_code(&by_hash), &mut connection).await,
+        Err(error) if is_no_script(&error) => {
+            ask(&with_code(&by_hash), &mut connection, is_asking).await
+        }
         answer => answer,
     }
 }
 
 /// The numbers of the reply, as a list or packed. A reply of another type is not described: it may
 /// have any length.
-async fn ask(call: &Cmd, connection: &mut MultiplexedConnection) -> RedisResult<Vec<i64>> {
-    let values = match call.query_async::<Value>(connection).await? {
+async fn ask(
+    call: &Cmd,
+    connection: &mut MultiplexedConnection,
+    is_asking: bool,
+) -> RedisResult<Vec<i64>> {
+    let reply = if is_asking {
+        // The two must follow each other on the connection.
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(call.clone());
+        let (reply,) = both.query_async(connection).await?;
+        reply
+    } else {
+        call.query_async::<Value>(connection).await?
+    };
+    let values = match reply {
         Value::Array(values) => values,
         Value::BulkString(packed) => return wire::unpack(&packed).ok_or_else(wrong_type),
         _ => return Err(wrong_type()),
@@ -83,13 +101,14 @@ pub(super) fn is_out_of_step(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedReturnType | ErrorKind::Parse)
 }
 
-/// Runs the script with two keys and without a check. The keys are in two slots, so a server in
-/// cluster mode answers with an error.
+/// Runs the script without a check. Where no cluster is expected, it gets two keys in two slots, so that a server
+/// in cluster mode answers with an error.
 pub(super) async fn dry_run(
     connection: &mut MultiplexedConnection,
-    prefix: &str,
+    terms: &Terms,
 ) -> RedisResult<()> {
-    let keys = ["{a}", "{b}"].map(|tag| format!("{prefix}:{tag}:probe"));
+    let tags: &[_] = if terms.is_cluster { &[] } else { &["{a}", "{b}"] };
+    let keys: Vec<_> = tags.iter().map(|tag| format!("{}:{tag}:probe", terms.prefix)).collect();
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::Body::new(std::iter::empty()).into_bytes();
     let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
@@ -182,6 +201,11 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
 /// Whether the error comes from a command within the script.
 fn is_of_script(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))
+}
+
+/// Whether a node of a cluster says that another has the keys, or none has.
+pub(super) fn is_of_cluster(error: &RedisError) -> bool {
+    ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| error.code() == Some(code))
 }
 
 /// Whether to reconnect: this connection is broken, or leads to a server that is no longer the

@@ -89,6 +89,17 @@ impl Connections {
         Self { shared: Arc::new(Shared { connect, terms, state: Mutex::default(), events }) }
     }
 
+    /// Connections to the same server, with a state of their own.
+    pub(super) fn another(&self) -> Self {
+        let Shared { connect, terms, events, .. } = &*self.shared;
+        Self::new(Arc::clone(connect), Arc::clone(terms), Arc::clone(events))
+    }
+
+    /// Whether both lead to the same server.
+    pub(super) fn lead_where(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared.events, &other.shared.events)
+    }
+
     /// The current connection, if there is one.
     pub(super) fn current(&self) -> Option<Handle> {
         self.shared.lock().handle()
@@ -120,8 +131,8 @@ impl Connections {
         self.get().await
     }
 
-    pub(super) fn prefix(&self) -> &str {
-        &self.shared.terms.prefix
+    pub(super) fn terms(&self) -> &Terms {
+        &self.shared.terms
     }
 
     /// Closes a connection that failed.
@@ -168,7 +179,7 @@ impl Connections {
         }
     }
 
-    pub(super) fn events(&self) -> &RedisEvents {
+    pub(super) fn events(&self) -> &Arc<RedisEvents> {
         &self.shared.events
     }
 

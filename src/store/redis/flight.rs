@@ -1,5 +1,8 @@
 //! A call in flight: from the connection to the answers of all its checks.
 
+#[cfg(feature = "cluster")]
+mod redirect;
+
 use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
@@ -12,6 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
+use super::node::Node;
 use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
@@ -23,9 +27,9 @@ pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
 pub(super) async fn send_first(place: Place) -> Place {
     let lane = Arc::clone(place.lane());
     let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
-    let mut watch = Watch::begin(&lane);
-    let handle = match timeout_at(deadline, lane.connections.get()).await {
-        Ok(Ok(handle)) => handle,
+    let mut watch = Watch::begin(lane.route.node().as_deref());
+    let (node, handle) = match timeout_at(deadline, lane.route.connect()).await {
+        Ok(Ok(connected)) => connected,
         Ok(Err(reason)) => {
             lane.fail_first(None, &reason);
             watch.end(true);
@@ -37,31 +41,32 @@ pub(super) async fn send_first(place: Place) -> Place {
             return place;
         }
     };
-    if !is_open(&lane, &handle).await {
+    if !is_open(&node, &handle).await {
         return place;
     }
-    in_order(&lane, |cx| hand_over(place.with_first(), handle, cx)).await.await
+    in_order(&lane, |cx| hand_over(place.with_first(), node, handle, cx)).await.await
 }
 
 /// Sends a check that is still alone in an idle lane, if there is a connection.
 pub(super) async fn send_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flight> {
-    let handle = lane.connections.current()?;
-    if !is_open(lane, &handle).await {
+    let node = lane.route.node()?;
+    let handle = node.connections.current()?;
+    if !is_open(&node, &handle).await {
         return None;
     }
-    in_order(lane, |cx| Some(hand_over(lane.place_alone(check)?, handle, cx))).await
+    in_order(lane, |cx| Some(hand_over(lane.place_alone(check)?, node, handle, cx))).await
 }
 
 /// Whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
 /// one fails the ping before any charge is handed over, and is replaced. A charge that was handed
 /// over is never sent again: it may have left. Does not wait for the ping's reply.
-async fn is_open(lane: &Lane, handle: &Handle) -> bool {
+async fn is_open(node: &Node, handle: &Handle) -> bool {
     if !handle.was_silent {
         return true;
     }
     match poll_fn(|cx| Poll::Ready(ping(handle, cx))).await {
         Poll::Ready(Err(error)) => {
-            lane.connections.replace(handle, &call::brief(&error));
+            node.connections.replace(handle, &call::brief(&error));
             false
         }
         Poll::Ready(Ok(())) | Poll::Pending => true,
@@ -88,8 +93,8 @@ async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> 
 
 /// Hands a call to the connection. The first poll does that, and it has to happen now, whatever the
 /// task's budget for this turn.
-fn hand_over(place: Place, handle: Handle, cx: &mut Context<'_>) -> Flight {
-    let mut flight: Flight = Box::pin(fly(place, handle));
+fn hand_over(place: Place, node: Arc<Node>, handle: Handle, cx: &mut Context<'_>) -> Flight {
+    let mut flight: Flight = Box::pin(fly(place, node, handle));
     match pin!(unconstrained(flight.as_mut())).poll(cx) {
         Poll::Ready(place) => Box::pin(ready(place)),
         Poll::Pending => flight,
@@ -97,18 +102,11 @@ fn hand_over(place: Place, handle: Handle, cx: &mut Context<'_>) -> Flight {
 }
 
 /// Sends the checks of a place, and answers them.
-async fn fly(place: Place, handle: Handle) -> Place {
-    let watch = Watch::begin(place.lane());
-    let mut call = Call { place, handle, watch };
+async fn fly(place: Place, node: Arc<Node>, handle: Handle) -> Place {
+    let watch = Watch::begin(Some(&node));
+    let mut call = Call { place, node, handle, is_asking: false, watch };
     if call.place.is_worth_sending() {
-        let mut answer = call.answer().await;
-        if let Some(Err(error)) = &answer
-            && Failure::of(error) == Failure::NotWritten
-            && call.make_read_only(error)
-        {
-            answer = call.answer().await;
-        }
-        call.conclude(answer);
+        call.complete().await;
     }
     call.place.unload();
     call.place
@@ -116,7 +114,10 @@ async fn fly(place: Place, handle: Handle) -> Place {
 
 struct Call {
     place: Place,
+    node: Arc<Node>,
     handle: Handle,
+    /// Whether a node of a cluster sent it there for this once.
+    is_asking: bool,
     watch: Watch,
 }
 
@@ -124,8 +125,9 @@ struct Call {
 struct Watch(Option<(Arc<Breaker>, Begun)>);
 
 impl Watch {
-    fn begin(lane: &Lane) -> Self {
-        Self(lane.settings.breaker.as_ref().map(|breaker| (Arc::clone(breaker), breaker.begin())))
+    fn begin(node: Option<&Node>) -> Self {
+        let breaker = node.and_then(|node| node.breaker.as_ref());
+        Self(breaker.map(|breaker| (Arc::clone(breaker), breaker.begin())))
     }
 
     fn end(&mut self, failed: bool) {
@@ -136,14 +138,32 @@ impl Watch {
 }
 
 impl Call {
+    /// Sends the checks, and answers them.
+    async fn complete(&mut self) {
+        let mut answer = self.answer().await;
+        #[cfg(feature = "cluster")]
+        self.follow(&mut answer).await;
+        #[cfg(feature = "cluster")]
+        if redirect::is_try_again(&answer) && self.complete_apart().await {
+            return;
+        }
+        if let Some(Err(error)) = &answer
+            && Failure::of(error) == Failure::NotWritten
+            && self.make_read_only(error)
+        {
+            answer = self.answer().await;
+        }
+        self.conclude(answer);
+    }
+
     /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited for
     /// one more deadline: a late denial still stands.
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
-        let Self { place, handle, watch } = self;
+        let Self { place, handle, watch, is_asking, .. } = self;
         let deadline = place.lane().settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
         let command = call::command(&place.batch, time);
-        let mut reply = pin!(call::run(command, handle.connection.clone()));
+        let mut reply = pin!(call::run(command, handle.connection.clone(), *is_asking));
         // The call has a deadline of its own: a check may have waited in the queue, and the time when it expires
         // says nothing of the server.
         let mut late_at = Some(later(Instant::now(), deadline));
@@ -164,7 +184,7 @@ impl Call {
         // Redis still deletes keys when it is out of memory.
         let deletes = call::has_code(error, "OOM");
         let failed = self.place.batch.make_read_only(call::brief(error).into(), deletes);
-        self.place.lane().connections.undecided(failed);
+        self.place.lane().route.undecided(failed);
         !self.place.batch.is_empty()
     }
 
@@ -175,7 +195,8 @@ impl Call {
             || matches!(&answer, Some(Err(error)) if Failure::of(error) == Failure::NotWritten);
         self.watch.end(!is_alive);
         let lane = Arc::clone(self.place.lane());
-        let (connections, handle, batch) = (&lane.connections, &self.handle, &mut self.place.batch);
+        let connections = &self.node.connections;
+        let (handle, batch) = (&self.handle, &mut self.place.batch);
         let failed = match answer {
             Some(Ok(reply)) if handle.is_trusted() => {
                 match batch.read_reply(&reply, connections.events()) {
@@ -197,8 +218,10 @@ impl Call {
                     handle.distrust();
                 }
                 let text = call::brief(&error);
-                if call::ends_connection(&error) {
+                let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(&error);
+                if call::ends_connection(&error) && !is_redirected {
                     connections.discard(handle, &text);
+                    lane.route.has_moved();
                 }
                 let charged = Failure::of(&error) == Failure::Unknown;
                 let error = format!("{}: {text}", connections.events().server());
@@ -209,6 +232,7 @@ impl Call {
             }
             None => {
                 connections.discard(handle, &Error::timeout());
+                lane.route.has_moved();
                 batch.fail(|| Error::timeout().of(connections.events().server()))
             }
         };

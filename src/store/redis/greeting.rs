@@ -26,7 +26,12 @@ pub(super) async fn greet(
     }
     let mut probe = redis::cmd("EVAL");
     probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
-    let failed: Vec<String> = probe.query_async(connection).await.map_err(in_words)?;
+    let failed: Vec<String> = match probe.query_async(connection).await {
+        Ok(failed) => failed,
+        // Another node of the cluster has the slot of that key, and probes the user's rights.
+        Err(error) if terms.is_cluster && error.code() == Some("MOVED") => Vec::new(),
+        Err(error) => return Err(in_words(error)),
+    };
     let mut failed = failed.chunks_exact(2).filter_map(|pair| match pair {
         [command, error] if !PASSING.iter().any(|code| error.contains(code)) => {
             Some((command, error))
@@ -47,7 +52,7 @@ pub(super) async fn greet(
         }
     }
     call::load(connection).await.map_err(in_words)?;
-    call::dry_run(connection, prefix).await.map_err(in_words)
+    call::dry_run(connection, terms).await.map_err(in_words)
 }
 
 /// The reason and the advice for a failed connection, on one line.
@@ -62,8 +67,7 @@ pub(super) fn in_words(error: &RedisError, prefix: &str) -> String {
             "the server does not speak the Redis protocol; check the URL's host and port".to_owned()
         }
         ErrorKind::Server(CrossSlot | ClusterDown | Moved | Ask) => format!(
-            "this server is in cluster mode, and Redis Cluster is not supported; use a server that \
-             is not part of a cluster ({})",
+            "this server is part of a Redis Cluster; write redis-cluster:// in the Redis URL ({})",
             call::brief(error)
         ),
         _ => {

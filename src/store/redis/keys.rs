@@ -81,9 +81,9 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
     &text[start..all[number].end]
 }
 
-/// The key of a budget in Redis: `prefix:{key}:kind:name`. Encoded keys have no braces, so the
-/// braces are a hash tag: Redis Cluster keeps all limits of one key in one slot. A kind is one
-/// letter. The name comes last, so it may contain colons.
+/// The key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so they are a hash tag:
+/// Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: that of the key's
+/// partition. A kind is one letter. The name comes last, so it may contain colons.
 fn parts<'a>(prefix: &'a str, check: &'a Check) -> [&'a str; 7] {
-    [prefix, ":{", check.key().as_str(), "}:", check.limit().kind(), ":", check.limit().name()]
+    [prefix, "{", check.key().as_str(), "}:", check.limit().kind(), ":", check.limit().name()]
 }

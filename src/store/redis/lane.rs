@@ -16,9 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::batch::{Batch, Caller, MAX_CHARGES};
-use super::connection::Connections;
+use super::route::Route;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
-use crate::store::breaker::Breaker;
 use crate::store::denials::{Change, Denials};
 use crate::store::promise::{Promise, Promised};
 
@@ -28,17 +27,18 @@ const IN_FLIGHT: usize = 2;
 /// The settings of all lanes of a store.
 #[derive(Clone)]
 pub(super) struct Settings {
-    pub(super) prefix: Arc<str>,
     pub(super) deadline: Duration,
     pub(super) max_waiting: usize,
     pub(super) clock: Option<ManualClock>,
     /// `None` if Redis decides every check.
     pub(super) denials: Option<Arc<Denials>>,
-    pub(super) breaker: Option<Arc<Breaker>>,
 }
 
 pub(super) struct Lane {
-    pub(super) connections: Connections,
+    /// Where its calls go.
+    pub(super) route: Route,
+    /// The start of its keys, up to the braces around the key of a check.
+    prefix: String,
     pub(super) settings: Settings,
     queue: Mutex<Queue>,
     /// Held from taking a batch until it is handed to the connection, so that batches keep their
@@ -80,9 +80,9 @@ pub(super) enum Entry {
 }
 
 impl Lane {
-    pub(super) fn new(connections: Connections, settings: Settings) -> Arc<Self> {
+    pub(super) fn new(route: Route, prefix: String, settings: Settings) -> Arc<Self> {
         let (queue, leaving) = Default::default();
-        Arc::new(Self { connections, settings, queue, leaving })
+        Arc::new(Self { route, prefix, settings, queue, leaving })
     }
 
     /// Queues a check, unless the queue is full.
@@ -92,7 +92,7 @@ impl Lane {
         group: &[Check],
         change: Option<Change>,
     ) -> Option<Queued> {
-        let Settings { prefix, deadline, max_waiting, .. } = &self.settings;
+        let (prefix, Settings { deadline, max_waiting, .. }) = (&self.prefix, &self.settings);
         let now = Instant::now();
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
@@ -104,7 +104,7 @@ impl Lane {
         }
         queue.waiting += 1;
         let deadline = later(now, *deadline);
-        let (promise, promised) = Promise::new(deadline, self.connections.events().server());
+        let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let asked = self.settings.denials.as_ref().map(|denials| denials.asked(now));
         let caller = Caller { deadline, promise: Some(promise), asked, change };
         let entry = match queue.in_flight {
@@ -142,7 +142,7 @@ impl Lane {
             Some(now) => batch.expire(now, error),
             None => batch.fail(error),
         };
-        self.connections.undecided(failed);
+        self.route.undecided(failed);
         batch.deliver(None);
         if until.is_some() && batch.first_deadline().is_some() {
             let mut queue = self.queue();
@@ -161,7 +161,7 @@ impl Lane {
         let batches = mem::take(&mut self.queue().batches);
         for mut batch in batches {
             let failed = batch.fail(|| Error::circuit_open(Duration::ZERO));
-            self.connections.undecided(failed);
+            self.route.undecided(failed);
             batch.deliver(None);
             let checks = batch.len();
             batch.clear();
@@ -172,6 +172,12 @@ impl Lane {
     /// The deadline of the first queued check.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.queue().batches.front().and_then(Batch::first_deadline)
+    }
+
+    /// The groups of a batch, each in a batch of its own.
+    #[cfg(feature = "cluster")]
+    pub(super) fn split(&self, batch: Batch) -> Vec<Batch> {
+        batch.split(&self.prefix)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -263,18 +269,18 @@ impl Place {
 
     /// Before sending, drops cancelled and expired checks. Returns whether any is left.
     pub(super) fn is_worth_sending(&mut self) -> bool {
-        let connections = &self.lane.connections;
-        let late = self.batch.drop_stale(Instant::now(), connections.events().server());
-        connections.undecided(late);
+        let route = &self.lane.route;
+        let late = self.batch.drop_stale(Instant::now(), route.events().server());
+        route.undecided(late);
         !self.batch.is_empty()
     }
 
     /// Fails the checks whose deadline is over.
     pub(super) fn expire(&mut self) {
-        let connections = &self.lane.connections;
-        let timeout = || Error::timeout().of(connections.events().server());
+        let route = &self.lane.route;
+        let timeout = || Error::timeout().of(route.events().server());
         let expired = self.batch.expire(Instant::now(), timeout);
-        connections.undecided(expired);
+        route.undecided(expired);
     }
 
     /// Drops its checks, which are answered or given up.
@@ -304,8 +310,10 @@ impl Drop for Place {
         let Some(round) = self.round else { return };
         self.unload();
         // The connection most likely ran on the same runtime.
-        if let Some(handle) = self.lane.connections.current() {
-            self.lane.connections.replace(&handle, &"its runtime was shut down");
+        if let Some(node) = self.lane.route.node()
+            && let Some(handle) = node.connections.current()
+        {
+            node.connections.replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
         queue.free(Some(round));
@@ -321,7 +329,7 @@ impl Drop for Place {
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lane")
-            .field("prefix", &self.settings.prefix)
+            .field("prefix", &self.prefix)
             .field("deadline", &self.settings.deadline)
             .field("max_waiting", &self.settings.max_waiting)
             .finish_non_exhaustive()

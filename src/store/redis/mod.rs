@@ -5,15 +5,21 @@ mod backoff;
 mod batch;
 mod builder;
 mod call;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod connect;
 mod connection;
 mod flight;
 mod greeting;
 mod keys;
 mod lane;
+mod node;
 mod probe;
+mod route;
 mod script;
 mod sender;
+#[cfg(feature = "cluster")]
+mod spread;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod wire;
@@ -26,12 +32,15 @@ use hashbrown::DefaultHashBuilder;
 
 use self::ask::ask;
 pub use self::builder::RedisStoreBuilder;
+#[cfg(feature = "cluster")]
+use self::cluster::Cluster;
 pub use self::connect::Credentials;
 use self::lane::Lane;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
+use super::denials::{Change, Denials};
 use super::{Answer, BreakerState, Store};
-use crate::nouns::{Check, ConfigError, Group, Op};
+use crate::nouns::{Check, ConfigError, Group, Key, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -46,10 +55,11 @@ use crate::nouns::{Check, ConfigError, Group, Op};
 ///   charged](crate::Error::may_have_charged).
 /// - The store recovers from a restart, a failover and `SCRIPT FLUSH` by itself. The pause between
 ///   attempts to connect is at most a second.
-/// - Every new connection is validated. A wrong password, a missing permission, a read-only replica
-///   or a server in cluster mode is an error that says so. Redis Cluster is not supported.
+/// - Every new connection is validated. A wrong password, a missing permission or a read-only replica is an error
+///   that says so. So is a server in cluster mode, unless the URL is that of a cluster.
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
-///   again.
+///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
+///   [`partitions`](RedisStoreBuilder::partitions).
 /// - Checks that arrive while a call is in flight are sent together in the next call. Under load, a
 ///   call decides hundreds of checks. A lone check is sent at once.
 /// - An identical check is denied again without asking Redis, for at most [a
@@ -63,7 +73,7 @@ use crate::nouns::{Check, ConfigError, Group, Op};
 ///
 /// The store's Redis user needs `~tollgate:*` (or another prefix) and `+evalsha +eval +script|load
 /// +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
-/// and nothing else.
+/// and nothing else. On a cluster it needs `+asking +cluster|slots`, too.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -90,8 +100,17 @@ pub struct RedisStore {
 struct Lanes {
     /// At least one.
     lanes: Arc<[Arc<Lane>]>,
-    /// The hash of a key chooses its lane.
-    hasher: DefaultHashBuilder,
+    choice: Choice,
+}
+
+/// How a key chooses its lane.
+#[derive(Clone)]
+enum Choice {
+    /// By a hash of this process.
+    Hash(DefaultHashBuilder),
+    /// By its partition of a cluster, for which there is a lane each.
+    #[cfg(feature = "cluster")]
+    Partition(Arc<Cluster>),
 }
 
 impl RedisStore {
@@ -105,14 +124,22 @@ impl RedisStore {
         Self::builder().url(url).connect().await
     }
 
-    /// The state of the circuit breaker, for health endpoints. Closed if there is none.
+    /// The state of the circuit breaker, for health endpoints. Closed if there is none. Each node of a cluster has
+    /// a breaker: this is the state of the one that is most open.
     ///
     /// A readiness check should report it, and not fail because of it: a service that limits locally or fails
     /// open serves its clients without Redis.
     #[must_use]
     pub fn breaker_state(&self) -> BreakerState {
-        let breaker = self.lanes.lanes.first().and_then(|lane| lane.settings.breaker.as_ref());
-        breaker.map_or(BreakerState::Closed, |breaker| breaker.state())
+        let states = self.lanes.lanes.iter().filter_map(|lane| lane.route.breaker_state());
+        // Of several nodes, the worst.
+        states
+            .max_by_key(|state| match state {
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open => 2,
+            })
+            .unwrap_or(BreakerState::Closed)
     }
 
     /// Returns a builder for a store on a URL or a pool.
@@ -122,30 +149,57 @@ impl RedisStore {
 }
 
 impl Lanes {
-    /// The lane of a group. The same first key always has the same lane, so that its checks stay in
-    /// order.
+    /// The place of a key's lane. The same key always has the same lane, so that its checks stay in order.
+    fn index(&self, key: &Key) -> usize {
+        match &self.choice {
+            Choice::Hash(_) if self.lanes.len() == 1 => 0,
+            Choice::Hash(hasher) => hasher.hash_one(key.as_str()) as usize % self.lanes.len(),
+            #[cfg(feature = "cluster")]
+            Choice::Partition(cluster) => cluster.partitions.of(key.as_str()),
+        }
+    }
+
+    /// The lane of a group: that of its first key.
     fn lane(&self, group: &[Check]) -> &Arc<Lane> {
-        let index = match group {
-            [first, ..] if self.lanes.len() > 1 => {
-                self.hasher.hash_one(first.key().as_str()) as usize % self.lanes.len()
-            }
-            _ => 0,
-        };
-        &self.lanes[index]
+        &self.lanes[group.first().map_or(0, |first| self.index(first.key()))]
+    }
+
+    /// Whether one script can decide the group.
+    #[cfg(feature = "cluster")]
+    fn is_in_one_partition(&self, group: &[Check]) -> bool {
+        if matches!(self.choice, Choice::Hash(_)) {
+            return true;
+        }
+        let mut indices = group.iter().map(|check| self.index(check.key()));
+        let first = indices.next();
+        indices.all(|index| Some(index) == first)
+    }
+
+    fn denials(&self) -> Option<&Arc<Denials>> {
+        self.lanes.first().and_then(|lane| lane.settings.denials.as_ref())
+    }
+
+    fn ask(&self, op: Op, group: Group, change: Option<Change>) -> Answer {
+        #[cfg(feature = "cluster")]
+        if !self.is_in_one_partition(&group) {
+            return spread::ask_parts(self, op, group, change);
+        }
+        ask(self.lane(&group), op, &group, change)
     }
 }
 
 impl Store for RedisStore {
     fn apply(&self, op: Op, group: Group) -> Answer {
-        let lane = self.lanes.lane(&group);
-        match (&lane.settings.denials, op) {
+        let lanes = &self.lanes;
+        match (lanes.denials(), op) {
             (Some(denials), Op::Charge) => {
-                denials.around(group, |group| ask(lane, op, &group, None))
+                denials.around(group, |group| lanes.ask(op, group, None))
             }
             (Some(denials), Op::Refund | Op::Reset) => {
-                ask(lane, op, &group, Some(denials.change(&group)))
+                let change = denials.change(&group);
+                lanes.ask(op, group, Some(change))
             }
-            (None, _) | (_, Op::Peek) => ask(lane, op, &group, None),
+            (None, _) | (_, Op::Peek) => lanes.ask(op, group, None),
         }
     }
 }

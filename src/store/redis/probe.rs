@@ -10,12 +10,13 @@ use tokio::time::timeout;
 use super::call;
 use super::connection::Connections;
 use super::lane::Lane;
+use super::node::Node;
 use crate::store::breaker::Probe;
 
 /// The lanes of a store, which exist after its probe.
 pub(super) type LanesOf = Arc<OnceLock<Weak<[Arc<Lane>]>>>;
 
-/// One lone call of the script, without a check, on the first lane's connection. A new connection is validated
+/// One lone call of the script, without a check, on the node's connection. A new connection is validated
 /// first. If that takes longer than the deadline, it is there for the next probe.
 pub(super) struct RedisProbe {
     pub(super) connections: Connections,
@@ -28,7 +29,7 @@ impl Probe for RedisProbe {
         Box::pin(async {
             let connecting = timeout(self.deadline, self.connections.get_now());
             let Ok(Ok(mut handle)) = connecting.await else { return false };
-            let call = call::dry_run(&mut handle.connection, self.connections.prefix());
+            let call = call::dry_run(&mut handle.connection, self.connections.terms());
             let answer = timeout(self.deadline, call).await;
             let error = match answer {
                 Ok(Ok(())) => return true,
@@ -41,7 +42,12 @@ impl Probe for RedisProbe {
     }
 
     fn opened(&self) {
-        let lanes = self.lanes.get().and_then(Weak::upgrade);
-        lanes.iter().flat_map(|lanes| lanes.iter()).for_each(|lane| lane.fail_queued());
+        let Some(lanes) = self.lanes.get().and_then(Weak::upgrade) else { return };
+        for lane in &*lanes {
+            let is_here = |node: &Node| node.connections.lead_where(&self.connections);
+            if lane.route.node().is_some_and(|node| is_here(&node)) {
+                lane.fail_queued();
+            }
+        }
     }
 }

@@ -16,9 +16,11 @@ use redis::aio::MultiplexedConnection;
 pub use self::credentials::Credentials;
 pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
-pub(super) use self::url::Target;
+#[cfg(feature = "cluster")]
+pub(super) use self::server::Server;
 #[cfg(feature = "tls")]
 pub(super) use self::url::unusable_url;
+pub(super) use self::url::{Target, Topology};
 
 /// Makes connections to the server that decides.
 pub(super) trait Connect: Send + Sync + 'static {
@@ -34,6 +36,8 @@ pub(super) struct Terms {
     pub(super) prefix: Arc<str>,
     /// The name in `CLIENT LIST`.
     pub(super) client_name: Option<Arc<str>>,
+    /// Whether the server is part of a cluster. Otherwise it must not be.
+    pub(super) is_cluster: bool,
 }
 
 /// A connection of the store's own, or one of a pool of the application.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "sentinel")]
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
 use redis::ConnectionAddr;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
@@ -40,9 +40,20 @@ impl Server {
         self.info.addr().to_string()
     }
 
+    /// The host and the port. A Unix socket has none.
+    #[cfg(feature = "cluster")]
+    pub(in crate::store::redis) fn host_and_port(&self) -> (String, u16) {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host.clone(), *port)
+            }
+            _ => (String::new(), 0),
+        }
+    }
+
     /// A server with the same settings, at another address.
-    #[cfg(feature = "sentinel")]
-    pub(super) fn at(&self, host: &str, port: u16) -> Self {
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(in crate::store::redis) fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
         let address = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -57,7 +68,10 @@ impl Server {
     }
 
     /// A connection that is not validated.
-    pub(super) async fn open(&self, prefix: &str) -> Result<MultiplexedConnection, String> {
+    pub(in crate::store::redis) async fn open(
+        &self,
+        prefix: &str,
+    ) -> Result<MultiplexedConnection, String> {
         let mut info = self.info.clone();
         if let Some(provider) = &self.credentials {
             let credentials = provider.provide().await?;

@@ -4,6 +4,7 @@
 //! one server.
 
 use std::fmt;
+use std::sync::Arc;
 
 use redis::{Client, ConnectionInfo};
 
@@ -17,8 +18,16 @@ use crate::nouns::ConfigError;
 
 /// What a URL names, and how errors and events call it.
 pub(in crate::store::redis) struct Target {
-    pub(in crate::store::redis) connect: Box<dyn Connect>,
+    pub(in crate::store::redis) topology: Topology,
     pub(in crate::store::redis) name: String,
+}
+
+pub(in crate::store::redis) enum Topology {
+    /// One server decides at a time.
+    One(Arc<dyn Connect>),
+    /// The nodes of a cluster decide, each for its slots. These tell which nodes there are.
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<Server>),
 }
 
 impl Target {
@@ -29,9 +38,10 @@ impl Target {
     ) -> Result<Self, ConfigError> {
         match scheme(url) {
             "redis-sentinel" | "rediss-sentinel" => sentinels(url, tls, credentials),
+            "redis-cluster" | "rediss-cluster" => cluster(url, tls, credentials),
             _ => {
                 let server = Server::new(&server(url, tls)?, credentials);
-                Ok(Self { name: server.address(), connect: Box::new(server) })
+                Ok(Self { name: server.address(), topology: Topology::One(Arc::new(server)) })
             }
         }
     }
@@ -124,11 +134,45 @@ fn sentinels(
     let url = format!("{single}://{}{host}/{database}?{query}", parts.user);
     let server = Server::new(&server(&url, tls)?, credentials);
     let name = format!("the sentinels {} (service `{service}`)", parts.hosts);
-    Ok(Target { connect: Box::new(Sentinels::new(sentinels, service.to_owned(), server)), name })
+    let sentinels = Sentinels::new(sentinels, service.to_owned(), server);
+    Ok(Target { topology: Topology::One(Arc::new(sentinels)), name })
+}
+
+#[cfg(not(feature = "cluster"))]
+fn cluster(_: &str, _: Option<Tls>, _: Option<Provider>) -> Result<Target, ConfigError> {
+    Err(ConfigError::new(
+        "the Redis URL names a cluster: enable the feature `cluster` of the crate `tollgate`",
+    ))
+}
+
+/// `redis-cluster://[user:password@]host[:port],host[:port][?setting=value&...]`
+#[cfg(feature = "cluster")]
+fn cluster(
+    url: &str,
+    tls: Option<Tls>,
+    credentials: Option<Provider>,
+) -> Result<Target, ConfigError> {
+    let wrong = |why: &str| {
+        ConfigError::new(format!(
+            "the Redis URL {why}; write redis-cluster://[user:password@]host[:port],host[:port]"
+        ))
+    };
+    let parts = Parts::of(url).ok_or_else(|| wrong("names no node of a cluster"))?;
+    if !parts.path.is_empty() {
+        return Err(wrong("names a database, and a cluster has one only"));
+    }
+    let single = if parts.scheme == "rediss-cluster" { "rediss" } else { "redis" };
+    let mut nodes = Vec::new();
+    for host in parts.hosts.split(',') {
+        let url = format!("{single}://{}{host}/?{}", parts.user, parts.query);
+        nodes.push(Server::new(&server(&url, tls.clone())?, credentials.clone()));
+    }
+    let name = format!("the cluster {}", parts.hosts);
+    Ok(Target { topology: Topology::Cluster(nodes), name })
 }
 
 /// The parts of a URL with several hosts.
-#[cfg(feature = "sentinel")]
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
 struct Parts<'a> {
     scheme: &'a str,
     /// With the `@`, if there is one.
@@ -138,7 +182,7 @@ struct Parts<'a> {
     query: &'a str,
 }
 
-#[cfg(feature = "sentinel")]
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
 impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;

@@ -1,0 +1,99 @@
+//! Redirections of a cluster. A node that redirects has not executed the call, so it may be sent elsewhere.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::time::{sleep, timeout_at};
+
+use super::{Call, Watch};
+use crate::store::redis::route::Route;
+
+/// The most redirections of one call.
+const MOST: usize = 5;
+
+/// The pause before a call whose keys are partly on another node is sent again.
+const PAUSE: Duration = Duration::from_millis(5);
+
+pub(super) fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
+    let kind = answer.as_ref().and_then(|answer| answer.as_ref().err()).map(RedisError::kind);
+    kind == Some(ErrorKind::Server(ServerErrorKind::TryAgain))
+}
+
+impl Call {
+    /// Follows redirections, until a node answers the call itself. A call of several groups whose keys are moving
+    /// has to be split by its caller.
+    pub(super) async fn follow(&mut self, answer: &mut Option<RedisResult<Vec<i64>>>) {
+        for _ in 0..MOST {
+            let Some(Err(error)) = &*answer else { return };
+            let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+            let Some((address, _slot)) = error.redirect_node() else { return };
+            if self.go_to(address).await.is_none() {
+                return;
+            }
+            self.is_asking = is_asking;
+            *answer = self.answer().await;
+        }
+    }
+
+    /// Sends each group by itself, while keys of the slot move to another node: the keys of a group are on one of the
+    /// two, or soon will be. Returns whether it has answered all checks.
+    pub(super) async fn complete_apart(&mut self) -> bool {
+        let lane = Arc::clone(self.place.lane());
+        let mut groups = lane.split(mem::take(&mut self.place.batch));
+        if groups.len() == 1 {
+            self.place.batch = groups.remove(0);
+            return self.complete_when_moved().await;
+        }
+        for group in groups {
+            self.place.batch = group;
+            if self.place.is_worth_sending() {
+                self.is_asking = false;
+                let mut answer = self.answer().await;
+                self.follow(&mut answer).await;
+                if !(is_try_again(&answer) && self.complete_when_moved().await) {
+                    self.conclude(answer);
+                }
+            }
+            self.place.unload();
+        }
+        true
+    }
+
+    /// Sends one group again until its keys are on one node, or its time is over.
+    async fn complete_when_moved(&mut self) -> bool {
+        while self.place.is_worth_sending() {
+            let Some(deadline) = self.place.batch.first_deadline() else { return false };
+            if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
+                return false;
+            }
+            let mut answer = self.answer().await;
+            self.follow(&mut answer).await;
+            if !is_try_again(&answer) {
+                self.conclude(answer);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Connects to the node to which another has pointed.
+    async fn go_to(&mut self, address: &str) -> Option<()> {
+        // The node that points elsewhere is well.
+        self.watch.end(false);
+        let Route::Partition(cluster, _) = &self.place.lane().route else { return None };
+        cluster.refresh();
+        // Without a host, it is the one that was asked.
+        let (host, port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
+        let node = cluster.node_at(host, port.parse().ok()?)?;
+        let mut watch = Watch::begin(Some(&node));
+        let deadline = self.place.batch.first_deadline()?;
+        let Ok(Ok(handle)) = timeout_at(deadline, node.connections.get()).await else {
+            watch.end(true);
+            return None;
+        };
+        (self.node, self.handle, self.watch) = (node, handle, watch);
+        Some(())
+    }
+}

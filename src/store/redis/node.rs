@@ -1,0 +1,49 @@
+//! A server that decides: the connection to it, and its circuit breaker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::{Connect, Terms};
+use super::connection::Connections;
+use super::probe::{LanesOf, RedisProbe};
+use crate::store::breaker::{Breaker, BreakerSettings};
+use crate::telemetry::RedisEvents;
+
+pub(super) struct Node {
+    pub(super) connections: Connections,
+    /// All lanes of a node share it.
+    pub(super) breaker: Option<Arc<Breaker>>,
+}
+
+/// What all nodes of a store have in common.
+pub(super) struct Nodes {
+    pub(super) terms: Arc<Terms>,
+    pub(super) deadline: Duration,
+    pub(super) breaker: Option<BreakerSettings>,
+    pub(super) lanes: LanesOf,
+}
+
+impl Nodes {
+    /// A node, whose events call it so.
+    pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str) -> Node {
+        let events = Arc::new(RedisEvents::new(name.into()));
+        let connections = Connections::new(connect, Arc::clone(&self.terms), events);
+        let breaker = self.breaker.map(|settings| {
+            let probe = RedisProbe {
+                connections: connections.clone(),
+                deadline: self.deadline,
+                lanes: Arc::clone(&self.lanes),
+            };
+            let store = format!("Redis at {name}").into();
+            Breaker::new(settings.for_deadline(self.deadline), store, probe)
+        });
+        Node { connections, breaker }
+    }
+}
+
+impl Node {
+    /// The same server, with a connection of its own.
+    pub(super) fn again(&self) -> Self {
+        Self { connections: self.connections.another(), breaker: self.breaker.clone() }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where the calls of a lane go. Nothing above knows the topology.
+
+use std::sync::Arc;
+
+use super::connection::Handle;
+use super::node::Node;
+use crate::nouns::Error;
+use crate::store::breaker::BreakerState;
+use crate::telemetry::RedisEvents;
+
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
+
+pub(super) enum Route {
+    /// To one server.
+    Fixed(Arc<Node>),
+    /// To the node of a cluster that has the slot of this partition.
+    #[cfg(feature = "cluster")]
+    Partition(Arc<Cluster>, usize),
+}
+
+impl Route {
+    /// The node, as far as it is known.
+    pub(super) fn node(&self) -> Option<Arc<Node>> {
+        match self {
+            Self::Fixed(node) => Some(Arc::clone(node)),
+            #[cfg(feature = "cluster")]
+            Self::Partition(cluster, partition) => cluster.node_of(*partition),
+        }
+    }
+
+    /// A connection, or why there is none.
+    pub(super) async fn connect(&self) -> Result<(Arc<Node>, Handle), String> {
+        let node = match self {
+            Self::Fixed(node) => Arc::clone(node),
+            #[cfg(feature = "cluster")]
+            Self::Partition(cluster, partition) => cluster.find(*partition).await?,
+        };
+        let handle = node.connections.get().await;
+        if handle.is_err() {
+            self.has_moved();
+        }
+        Ok((node, handle?))
+    }
+
+    /// Whether a check is sent, as the circuit breaker says.
+    #[inline]
+    pub(super) fn admit(&self) -> Result<(), Error> {
+        match self {
+            Self::Fixed(node) => node.breaker.as_ref().map_or(Ok(()), |breaker| breaker.admit()),
+            #[cfg(feature = "cluster")]
+            Self::Partition(cluster, partition) => {
+                let node = cluster.node_of(*partition);
+                let breaker = node.as_ref().and_then(|node| node.breaker.as_ref());
+                // No call would notice that another node has the slots by now.
+                breaker.map_or(Ok(()), |breaker| breaker.admit()).inspect_err(|_| cluster.refresh())
+            }
+        }
+    }
+
+    pub(super) fn breaker_state(&self) -> Option<BreakerState> {
+        self.node()?.breaker.as_ref().map(|breaker| breaker.state())
+    }
+
+    pub(super) fn events(&self) -> &RedisEvents {
+        match self {
+            Self::Fixed(node) => node.connections.events(),
+            #[cfg(feature = "cluster")]
+            Self::Partition(cluster, _) => cluster.events(),
+        }
+    }
+
+    /// Counts checks without a decision.
+    pub(super) fn undecided(&self, checks: usize) {
+        if checks > 0
+            && let Some(node) = self.node()
+        {
+            node.connections.undecided(checks);
+        }
+    }
+
+    pub(super) const fn is_of_cluster(&self) -> bool {
+        !matches!(self, Self::Fixed(_))
+    }
+
+    /// The node failed. In a cluster, another may have its slots soon.
+    pub(super) fn has_moved(&self) {
+        match self {
+            Self::Fixed(_) => {}
+            #[cfg(feature = "cluster")]
+            Self::Partition(cluster, _) => cluster.refresh(),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! On a real Redis Cluster: spread over partitions, while slots move, and when a master is lost.
+
+#![cfg(feature = "cluster")]
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking, yield_now};
+use tokio::time::{sleep, timeout};
+use tollgate::decision::Source;
+use tollgate::store::{Op, RedisStoreBuilder, conformance};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
+
+use self::support::RedisServer;
+use self::support::cluster::Cluster;
+
+/// More than a failover takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn store(cluster: &Cluster) -> RedisStoreBuilder {
+    RedisStore::builder().url(cluster.url()).deadline(Duration::from_secs(20))
+}
+
+async fn limiter(cluster: &Cluster) -> RateLimiter {
+    RateLimiter::new(store(cluster).connect().await.unwrap())
+}
+
+fn window(name: &str, limit: u64) -> Limit {
+    Limit::fixed_window(name, Quota::per_hour(limit)).unwrap()
+}
+
+async fn used(limiter: &RateLimiter, limit: &Limit, key: &Key) -> u64 {
+    limit.quota().capacity() - limiter.peek(limit, key, 0).await.unwrap().remaining()
+}
+
+/// Keys of users, by the master that starts with their partition.
+fn keys_by_master(
+    cluster: &Cluster,
+    limiter: &RateLimiter,
+    runtime: &tokio::runtime::Handle,
+) -> HashMap<usize, Vec<Key>> {
+    let limit = window("places", 10);
+    for user in 0..60_u64 {
+        runtime.block_on(limiter.check(&limit, &Key::from(user))).unwrap();
+    }
+    let mut keys: HashMap<usize, Vec<Key>> = HashMap::new();
+    for master in 0..3 {
+        let stored: Vec<String> = redis::cmd("KEYS")
+            .arg("*:w:places")
+            .query(&mut cluster.nodes[master].connection())
+            .unwrap();
+        for stored in stored {
+            let user = stored.split(['{', '}']).nth(3).unwrap();
+            keys.entry(master).or_default().push(Key::new(user));
+        }
+    }
+    keys
+}
+
+async fn places(cluster: Arc<Cluster>, limiter: RateLimiter) -> HashMap<usize, Vec<Key>> {
+    let runtime = tokio::runtime::Handle::current();
+    spawn_blocking(move || keys_by_master(&cluster, &limiter, &runtime)).await.unwrap()
+}
+
+/// In one partition, groups are atomic. In several, a charge that is given back after the clock was set back may leave
+/// a budget less full than it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_conforms() {
+    let cluster = Cluster::start();
+    let mut stores = 0;
+    conformance::check(|clock| {
+        stores += 1;
+        let store = store(&cluster).partitions(1).prefix(format!("conformance-{stores}"));
+        store.clock(clock).build().unwrap()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_together_allow_exactly_the_limit_of_each_key() {
+    let cluster = Cluster::start();
+    let limit = window("api", 100);
+    let (mut replicas, mut tasks) = (Vec::new(), JoinSet::new());
+    for _ in 0..3 {
+        replicas.push(limiter(&cluster).await);
+    }
+    for number in 0..20_000_u64 {
+        let (limiter, limit) = (replicas[number as usize % 3].clone(), limit.clone());
+        let user = number % 50;
+        tasks.spawn(async move {
+            (user, limiter.check(&limit, &Key::from(user)).await.unwrap().allowed())
+        });
+    }
+    let mut allowed = [0; 50];
+    while let Some(answer) = tasks.join_next().await {
+        let (user, is_allowed) = answer.unwrap();
+        allowed[user as usize] += u64::from(is_allowed);
+    }
+    assert_eq!(allowed, [100; 50]);
+    for (master, keys) in places(Arc::new(cluster), replicas[0].clone()).await {
+        assert!(keys.len() > 5, "master {master} has a share: {keys:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn group_of_several_partitions_is_decided_as_in_memory() {
+    let cluster = Cluster::start();
+    let (limiter, memory) = (limiter(&cluster).await, RateLimiter::new(MemoryStore::new()));
+    let (user, tenant) = (window("user", 3), window("tenant", 10));
+    let group = |user_key: u64, cost: u32| {
+        [
+            Check::new(&user, Key::from(user_key)),
+            Check::new(&tenant, "acme").with_cost(cost),
+            Check::new(&tenant, Key::from(user_key)),
+        ]
+    };
+    for (user_key, cost) in
+        [(1, 1), (1, 1), (1, 2), (1, 1), (2, 5), (2, 3), (3, 11), (2, 0), (2, 1)]
+    {
+        for op in [Op::Peek, Op::Charge] {
+            let ours = limiter.apply(op, group(user_key, cost)).await.unwrap();
+            let theirs = memory.apply(op, group(user_key, cost)).await.unwrap();
+            let numbers = |decision: &tollgate::Decision| {
+                let each = decision.verdicts().iter();
+                each.map(|it| (it.allowed(), it.remaining(), it.exceeds_capacity()))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(numbers(&ours), numbers(&theirs), "{op:?} {user_key} {cost}");
+            assert_eq!(ours.limit().name(), theirs.limit().name());
+            let receipts = |decision: &tollgate::Decision| {
+                decision.receipts().map(|it| it.map(|it| it.cost())).collect::<Vec<_>>()
+            };
+            assert_eq!(receipts(&ours), receipts(&theirs));
+            let acme = Key::new("acme");
+            assert_eq!(used(&limiter, &tenant, &acme).await, used(&memory, &tenant, &acme).await);
+        }
+    }
+    let charged = limiter.apply(Op::Charge, group(9, 1)).await.unwrap();
+    let back = group(9, 1).into_iter().zip(charged.receipts());
+    let back: Vec<_> = back.map(|(check, receipt)| check.with_receipt(receipt)).collect();
+    limiter.apply(Op::Refund, back).await.unwrap();
+    assert_eq!(used(&limiter, &user, &Key::from(9_u64)).await, 0);
+    limiter.apply(Op::Reset, group(1, 1)).await.unwrap();
+    assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
+    let cluster = Cluster::start();
+    let limiter = RateLimiter::new(store(&cluster).max_waiting(200_000).connect().await.unwrap());
+    let (user, tenant) = (window("user", 40), window("tenant", 500));
+    let acme = Key::new("acme");
+    let mut tasks = JoinSet::new();
+    for number in 0..6_000_u64 {
+        let (limiter, user_key) = (limiter.clone(), number % 25);
+        let group = [Check::new(&user, Key::from(user_key)), Check::new(&tenant, &acme)];
+        tasks.spawn(async move { (user_key, limiter.check_all(group).await.unwrap().allowed()) });
+    }
+    let (mut of_users, mut all) = (HashMap::new(), 0);
+    while let Some(answer) = tasks.join_next().await {
+        let (user, allowed) = answer.unwrap();
+        *of_users.entry(user).or_insert(0_u64) += u64::from(allowed);
+        all += u64::from(allowed);
+    }
+    assert!(all <= 500 && of_users.values().all(|allowed| *allowed <= 40), "{all} {of_users:?}");
+    assert_eq!(used(&limiter, &tenant, &acme).await, all, "all denied charges are given back");
+    for (key, allowed) in &of_users {
+        assert_eq!(used(&limiter, &user, &Key::from(*key)).await, *allowed);
+    }
+    // While units were on their way back, others may have been denied. The rest is allowed now.
+    for (key, allowed) in of_users {
+        for _ in allowed..40.min(allowed + 500 - all) {
+            let group = [Check::new(&user, Key::from(key)), Check::new(&tenant, &acme)];
+            let decision = limiter.check_all(group).await.unwrap();
+            all += u64::from(decision.allowed());
+        }
+    }
+    assert_eq!(all, 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_denial_of_a_group_is_answered_without_charging_the_others() {
+    let cluster = Cluster::start();
+    let limiter = limiter(&cluster).await;
+    let (user, tenant) = (window("user", 1), window("tenant", 1_000));
+    let group = || [Check::new(&user, "alice"), Check::new(&tenant, "acme")];
+    assert!(limiter.check_all(group()).await.unwrap().allowed());
+    let calls = || cluster.nodes[..3].iter().map(|node| node.calls("evalsha")).sum::<u64>();
+    let mut remembered = 0;
+    // The first denials are the cluster's. Each is remembered when its charges are back.
+    while remembered < 1_000 {
+        let denied = limiter.check_all(group()).await.unwrap();
+        assert!(!denied.allowed() && denied.limit().name() == "user");
+        match denied.source() {
+            Source::DenyCache if remembered == 0 => {
+                cluster.nodes[..3].iter().for_each(RedisServer::reset_calls);
+                remembered = 1;
+            }
+            Source::DenyCache => remembered += 1,
+            _ => {
+                remembered = 0;
+                yield_now().await;
+            }
+        }
+    }
+    assert_eq!(calls(), 0);
+    assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 1);
+}
+
+/// Checks of several keys from several tasks, without a pause, until it is stopped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    allowed: Vec<Arc<AtomicU64>>,
+    failed: Arc<AtomicU64>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(limiter: &RateLimiter, limit: &Limit, keys: &[Key]) -> Self {
+        let (stop, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let allowed: Vec<_> = keys.iter().map(|_| Arc::new(AtomicU64::new(0))).collect();
+        let tasks = keys.iter().zip(&allowed).map(|(key, allowed)| {
+            let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+            let (stop, failed, allowed) =
+                (Arc::clone(&stop), Arc::clone(&failed), Arc::clone(allowed));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    match limiter.check(&limit, &key).await {
+                        Ok(decision) => {
+                            allowed.fetch_add(u64::from(decision.allowed()), Ordering::SeqCst);
+                        }
+                        Err(error) => {
+                            assert!(error.is_unavailable(), "{error}");
+                            failed.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                    sleep(Duration::from_millis(1)).await;
+                }
+            })
+        });
+        let tasks = tasks.collect();
+        Self { stop, allowed, failed, tasks }
+    }
+
+    /// Stops it. Returns the allowed checks of each key, and the number of failures.
+    async fn stop(self) -> (Vec<u64>, u64) {
+        self.stop.store(true, Ordering::SeqCst);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+        let allowed = self.allowed.iter().map(|it| it.load(Ordering::SeqCst)).collect();
+        (allowed, self.failed.load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_move_under_load_lose_and_repeat_no_charge() {
+    let cluster = Arc::new(Cluster::start());
+    let limiter = limiter(&cluster).await;
+    let limit = window("api", 1_000_000);
+    let keys: Vec<_> = (0..40_u64).map(Key::from).collect();
+    let load = Load::start(&limiter, &limit, &keys);
+    for key in &keys {
+        limiter.check(&limit, key).await.unwrap();
+    }
+    let moving = Arc::clone(&cluster);
+    spawn_blocking(move || {
+        for from in [0, 1, 2] {
+            let mut connection = moving.nodes[from].connection();
+            let stored: Vec<String> =
+                redis::cmd("KEYS").arg("*:w:api").query(&mut connection).unwrap();
+            let slots: std::collections::BTreeSet<_> =
+                stored.iter().map(|key| moving.slot(key)).collect();
+            for slot in slots.into_iter().take(3) {
+                if moving.master_of(slot) == from {
+                    moving.move_slot(slot, from, (from + 1) % 3);
+                }
+            }
+        }
+    })
+    .await
+    .unwrap();
+    let (allowed, failed) = load.stop().await;
+    assert_eq!(failed, 0);
+    for redirection in ["MOVED", "ASK", "TRYAGAIN"] {
+        assert!(cluster.nodes.iter().any(|node| node.errors(redirection) > 0), "{redirection}");
+    }
+    for (key, allowed) in keys.iter().zip(allowed) {
+        assert_eq!(used(&limiter, &limit, key).await, allowed + 1, "{key:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
+    let mut cluster = Cluster::start();
+    // A deadline that a busy machine keeps, and a hang does not.
+    let store = store(&cluster).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    let limit = window("api", 1_000_000);
+    let shared = Arc::new(cluster);
+    let mut keys = places(Arc::clone(&shared), limiter.clone()).await;
+    cluster = Arc::try_unwrap(shared).unwrap_or_else(|_| panic!("it is not shared any more"));
+    let (of_first, mut others) = (keys.remove(&0).unwrap(), keys.remove(&1).unwrap());
+    others.extend(keys.remove(&2).unwrap());
+    let load = Load::start(&limiter, &limit, &others);
+    limiter.check(&limit, &of_first[0]).await.unwrap();
+    cluster.nodes[0].kill();
+    let start = tokio::time::Instant::now();
+    timeout(PATIENCE, async {
+        while limiter.check(&limit, &of_first[0]).await.is_err() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the replica takes over");
+    println!("a master was killed: decisions again after {:?}", start.elapsed());
+    let (allowed, failed) = load.stop().await;
+    assert_eq!(failed, 0, "the others are not concerned");
+    for (key, allowed) in others.iter().zip(allowed) {
+        assert_eq!(used(&limiter, &limit, key).await, allowed);
+    }
+}
+
+#[tokio::test]
+async fn url_of_the_wrong_kind_is_an_error_that_says_so() {
+    let server = RedisServer::start();
+    let url = server.url().replace("redis://", "redis-cluster://");
+    let error = RedisStore::connect(url.trim_end_matches('/')).await.unwrap_err().to_string();
+    assert!(error.contains("it is no cluster: write redis://"), "{error}");
+    for (url, why) in [
+        ("redis-cluster://", "names no node"),
+        ("redis-cluster://127.0.0.1:1/2", "names a database"),
+        ("redis-cluster://127.0.0.1:x", "did not parse"),
+    ] {
+        let error = RedisStore::builder().url(url).build().unwrap_err().to_string();
+        assert!(error.contains(why), "{url}: {error}");
+    }
+    for partitions in [0, 3, 2_048] {
+        let error = RedisStore::builder().partitions(partitions).build().unwrap_err().to_string();
+        assert!(error.contains("use a power of two, 1 to 1024"), "{error}");
+    }
+    let error = RedisStore::connect("redis-cluster://127.0.0.1:1").await.unwrap_err().to_string();
+    assert!(error.contains("no node tells the slots"), "{error}");
+}
