@@ -160,25 +160,8 @@ async fn latencies() {
             };
             let store = tollgate::RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
             let store = store.deadline(Duration::from_secs(20)).connect().await.unwrap();
-            let limit = Limit::token_bucket("api", Quota::per_second(1_000_000)).unwrap();
             let lasts = Duration::from_secs(10);
-            let mut clients = JoinSet::new();
-            for client in 0..at_once {
-                let (store, limit) = (store.clone(), limit.clone());
-                clients.spawn(async move {
-                    let (started, mut latencies, mut key) = (Instant::now(), Vec::new(), client);
-                    while started.elapsed() < lasts {
-                        let asked = Instant::now();
-                        key = (key * 31 + 7) % 10_000_u64;
-                        let check = Check::new(&limit, Key::from(key));
-                        store.apply(Op::Charge, check.into()).await.unwrap();
-                        latencies.push(asked.elapsed());
-                    }
-                    latencies
-                });
-            }
-            let mut latencies = clients.join_all().await.concat();
-            latencies.sort();
+            let latencies = checks(&store, at_once, lasts).await;
             let at = |per_mille: usize| latencies[(latencies.len() - 1) * per_mille / 1_000];
             println!(
                 "| {millis} ms | {at_once} | {:.0} | {:.1?} | {:.1?} | {:.1?} | {:.1?} |",
@@ -187,6 +170,59 @@ async fn latencies() {
                 at(990),
                 at(999),
                 at(1_000)
+            );
+        }
+    }
+}
+
+/// Checks of 10,000 keys, so many at once, for so long. Returns the latencies, from the shortest.
+async fn checks(store: &tollgate::RedisStore, at_once: u64, lasts: Duration) -> Vec<Duration> {
+    let limit = Limit::token_bucket("api", Quota::per_second(1_000_000)).unwrap();
+    let mut clients = JoinSet::new();
+    for client in 0..at_once {
+        let (store, limit) = (store.clone(), limit.clone());
+        clients.spawn(async move {
+            let (started, mut latencies, mut key) = (Instant::now(), Vec::new(), client);
+            while started.elapsed() < lasts {
+                let asked = Instant::now();
+                key = (key * 31 + 7) % 10_000_u64;
+                let check = Check::new(&limit, Key::from(key));
+                store.apply(Op::Charge, check.into()).await.unwrap();
+                latencies.push(asked.elapsed());
+            }
+            latencies
+        });
+    }
+    let mut latencies = clients.join_all().await.concat();
+    latencies.sort();
+    latencies
+}
+
+/// How many partitions a cluster needs: decisions a second on three masters, and how many checks share a call. With
+/// 1,024 partitions and 64 checks at once, each has a call of its own.
+#[cfg(feature = "cluster")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an attack, to be run by hand"]
+async fn partitions() {
+    let cluster = self::support::cluster::Cluster::start();
+    let masters = &cluster.nodes[..3];
+    println!("| partitions | checks at once | checks/s | checks a call | p50 | p99 |");
+    println!("|---|---|---|---|---|---|");
+    for partitions in [1, 4, 8, 16, 32, 64, 256, 1_024] {
+        for at_once in [64, 256, 1_024] {
+            let store = tollgate::RedisStore::builder().url(cluster.url()).partitions(partitions);
+            let store = store.max_waiting(1 << 22).deadline(Duration::from_secs(20));
+            let store = store.connect().await.unwrap();
+            masters.iter().for_each(RedisServer::reset_calls);
+            let lasts = Duration::from_secs(4);
+            let latencies = checks(&store, at_once, lasts).await;
+            let calls: u64 = masters.iter().map(|node| node.calls("evalsha")).sum();
+            println!(
+                "| {partitions} | {at_once} | {:.0} | {:.1} | {:.1?} | {:.1?} |",
+                latencies.len() as f64 / lasts.as_secs_f64(),
+                latencies.len() as f64 / calls as f64,
+                latencies[latencies.len() / 2],
+                latencies[latencies.len() * 99 / 100],
             );
         }
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod budget;
+pub mod chaos;
 #[cfg(feature = "redis")]
 pub mod cluster;
 pub mod counting;
