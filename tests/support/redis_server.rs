@@ -6,7 +6,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::time::Duration;
 
 use tollgate::store::RedisStoreBuilder;
@@ -40,8 +40,32 @@ impl RedisServer {
 
     /// Starts on a given port, with further arguments.
     pub fn start_on_with<A: AsRef<OsStr>>(port: u16, arguments: &[A]) -> Option<Self> {
-        let binary = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let mut process = Command::new(&binary)
+        Self::launch(Command::new(binary()), port, arguments)
+    }
+
+    /// Starts with a clock that is so many seconds ahead, or behind. Linux only.
+    pub fn start_with_clock(offset: i64, arguments: &[&str]) -> Self {
+        let library = env::temp_dir().join(format!("tollgate-clock-{}.so", process::id()));
+        if !library.exists() {
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/clock.c");
+            let compiled = Command::new("cc")
+                .args(["-shared", "-fPIC", "-o"])
+                .args([library.as_os_str(), OsStr::new(source)])
+                .status();
+            assert!(compiled.expect("there is a C compiler: `cc`").success());
+        }
+        (0..ATTEMPTS)
+            .find_map(|_| {
+                let mut command = Command::new(binary());
+                command.env("LD_PRELOAD", &library).env("CLOCK_OFFSET", offset.to_string());
+                Self::launch(command, free_port(), arguments)
+            })
+            .unwrap_or_else(|| panic!("redis-server did not start with another clock"))
+    }
+
+    fn launch<A: AsRef<OsStr>>(mut command: Command, port: u16, arguments: &[A]) -> Option<Self> {
+        let program = command.get_program().to_owned();
+        let mut process = command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", "no", "--dir", "/tmp"])
             .args(arguments)
@@ -50,7 +74,10 @@ impl RedisServer {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("cannot start `{binary}`: {error}; install Redis (`make redis`) or set $REDIS_SERVER")
+                panic!(
+                    "cannot start `{}`: {error}; install it (`make redis`) or set $REDIS_SERVER",
+                    program.display()
+                )
             });
         let output = BufReader::new(process.stdout.take().expect("it is piped"));
         let ready = output
@@ -135,6 +162,11 @@ impl Drop for RedisServer {
         drop(self.process.kill());
         drop(self.process.wait());
     }
+}
+
+/// The `redis-server` in `$REDIS_SERVER`, or on the path.
+fn binary() -> String {
+    env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
 /// A port that was free a moment ago.

@@ -1,0 +1,110 @@
+//! A replica whose clock is ahead or behind becomes the master. Real servers, one of them with another clock.
+
+#![cfg(all(feature = "redis", target_os = "linux"))]
+
+mod support;
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::{Key, Limit, Quota, RateLimiter};
+
+use self::support::RedisServer;
+
+const CAPACITY: u64 = 10;
+
+const PERIOD: Duration = Duration::from_secs(2);
+
+fn limits() -> Vec<Limit> {
+    let quota = Quota::new(CAPACITY, PERIOD);
+    let limits = [
+        Limit::token_bucket("token_bucket", quota),
+        Limit::leaky_bucket("leaky_bucket", quota),
+        Limit::leaky_bucket_meter("meter", quota),
+        Limit::gcra("gcra", quota),
+        Limit::fixed_window("fixed_window", quota),
+        Limit::fixed_window_aligned("aligned", quota),
+        Limit::sliding_window("sliding_window", quota),
+        Limit::sliding_window_with("sub_windows", quota, 10),
+        Limit::sliding_log("sliding_log", quota),
+    ];
+    limits.into_iter().map(Result::unwrap).collect()
+}
+
+async fn limiter(server: &RedisServer) -> RateLimiter {
+    // Denials are asked anew: this is about the server's.
+    let store = server.store().deny_for(Duration::ZERO).connect().await;
+    RateLimiter::new(store.unwrap())
+}
+
+/// Consumes all that is there. Returns how much that was.
+async fn drain(limiter: &RateLimiter, limit: &Limit, key: &Key) -> u64 {
+    for allowed in 0..=CAPACITY * 3 {
+        if !limiter.check(limit, key).await.unwrap().allowed() {
+            return allowed;
+        }
+    }
+    panic!("{limit} allows everything");
+}
+
+async fn fail_over_to(offset: i64) {
+    let master = RedisServer::start();
+    let port = master.port().to_string();
+    let replica = RedisServer::start_with_clock(
+        offset,
+        &["--replicaof", &format!("127.0.0.1 {port}"), "--repl-diskless-sync-delay", "0"],
+    );
+    let key = Key::new("alice");
+    let before = limiter(&master).await;
+    for limit in limits() {
+        drain(&before, &limit, &key).await;
+    }
+    // Until the replica has everything.
+    let mut connection = master.connection();
+    let wait = || redis::cmd("WAIT").arg(1).arg(100).query::<u32>(&mut connection);
+    assert!(std::iter::repeat_with(wait).take(100).any(|replicas| replicas.unwrap() == 1));
+    drop(master);
+    let promote = ["NO", "ONE"];
+    let () = redis::cmd("REPLICAOF").arg(&promote).query(&mut replica.connection()).unwrap();
+
+    let after = limiter(&replica).await;
+    let mut tasks = JoinSet::new();
+    for limit in limits() {
+        let (after, key) = (after.clone(), key.clone());
+        tasks.spawn(async move { decides_well(offset, &after, &limit, &key).await });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn decides_well(offset: i64, after: &RateLimiter, limit: &Limit, key: &Key) {
+    let allowed = drain(after, limit, key).await;
+    assert!(allowed <= CAPACITY, "{offset} s, {limit}: a burst of {allowed}");
+    let wait = after.check(limit, key).await.unwrap().retry_after().unwrap();
+    // A sliding window that is used up at its begin needs a part of the next one, too, whatever the clock.
+    let normally = if limit.kind() == "s" { PERIOD * 2 } else { PERIOD };
+    // A small step back prolongs a wait by itself. After one of more than a period, the time starts anew.
+    let step = Duration::from_secs(offset.min(0).unsigned_abs());
+    let longest = normally + if step <= PERIOD { step } else { Duration::ZERO };
+    assert!(wait <= longest, "{offset} s, {limit}: locked out for {wait:?}");
+    let asked = Instant::now();
+    let passes = async {
+        while !after.check(limit, key).await.unwrap().allowed() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PERIOD * 5, passes).await.expect("it is not locked out");
+    println!(
+        "{offset} s, {limit}: {allowed} at once, again after {:?} ({wait:?})",
+        asked.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promoted_replica_whose_clock_is_off_locks_nobody_out_and_allows_one_burst() {
+    for offset in [-600, 600, -1, 1, -7_200] {
+        fail_over_to(offset).await;
+    }
+}
