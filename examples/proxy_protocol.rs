@@ -142,7 +142,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let client = ClientIp::direct().peer_from(|parts: &Parts| {
         parts.extensions.get::<ConnectInfo<Client>>().map(|connection| connection.0.0)
     });
-    let limiter = RateLimiter::in_memory();
+    // The Redis that all replicas share. Without it, the budgets are in memory.
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        _ => RateLimiter::in_memory(),
+    };
     let layer = RateLimitLayer::token_bucket(&limiter, "proxy_protocol", Quota::per_minute(5))
         .key(client)?;
     let counted =

@@ -7,8 +7,8 @@
 //! curl -i http://127.0.0.1:3000/health
 //! ```
 //!
-//! `REDIS_URL` names the Redis that replicas share, `PORT` another port. While Redis does not answer, the
-//! service goes on without limits, and says so to its health check.
+//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are, `PORT` another port. While Redis
+//! does not answer, each replica allows its share of the limits, and says so to its health check.
 
 use std::env;
 use std::error::Error;
@@ -22,7 +22,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use tokio::net::TcpListener;
 use tollgate::key::{self, Global, KeyExtractor, PeerIp};
-use tollgate::layer::Rejection;
+use tollgate::layer::{OnStoreFailure, Rejection};
 use tollgate::store::BreakerState;
 use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
@@ -38,7 +38,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response<axum::body::
     next.run(request).await
 }
 
-/// The handler sees the decision. There is none while the store is unavailable.
+/// The handler sees the decision.
 async fn search(decision: Option<Extension<Decision>>) -> String {
     match decision {
         Some(Extension(decision)) => format!("found it, {} more searches\n", decision.remaining()),
@@ -59,12 +59,17 @@ fn in_json(rejection: &Rejection<'_>, mut response: Response<Bytes>) -> Response
 fn health(redis: Option<&RedisStore>) -> &'static str {
     match redis.map(RedisStore::breaker_state) {
         None | Some(BreakerState::Closed) => "fine\n",
-        Some(BreakerState::Open) => "fine, and without limits: Redis does not answer\n",
-        Some(_) => "fine, and with some limits: Redis answers again\n",
+        Some(BreakerState::Open) => "fine, and with local limits: Redis does not answer\n",
+        Some(_) => "fine, and with local limits in part: Redis answers again\n",
     }
 }
 
-fn app(limiter: &RateLimiter, redis: Option<RedisStore>) -> Result<Router, Box<dyn Error>> {
+fn app(
+    limiter: &RateLimiter,
+    redis: Option<RedisStore>,
+    replicas: u32,
+) -> Result<Router, Box<dyn Error>> {
+    let on_failure = OnStoreFailure::Local { replicas };
     // A request without a user counts under the client's address.
     let user = key::Extension::new(|user: &UserId| user.0.clone()).or(PeerIp);
 
@@ -73,12 +78,14 @@ fn app(limiter: &RateLimiter, redis: Option<RedisStore>) -> Result<Router, Box<d
         .limit(Limit::token_bucket("user", Quota::per_second(5).burst(10))?, user)
         .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)
         .build()?
+        .on_store_failure(on_failure)?
         .skip(|parts| parts.uri.path() == "/health")
         .insert_decision()
         .respond_with(in_json);
     // A route's own limit is a layer on its method router.
     let exports = RateLimitLayer::fixed_window(limiter, "exports", Quota::per_hour(2))
         .key(Global)?
+        .on_store_failure(on_failure)?
         .respond_with(in_json);
 
     Ok(Router::new()
@@ -100,8 +107,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = redis.clone().map_or_else(RateLimiter::in_memory, RateLimiter::new);
     let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
     let port: u16 = port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?;
+    let replicas = env::var("REPLICAS").unwrap_or_else(|_| "1".to_owned());
+    let replicas = replicas.parse().map_err(|_| format!("REPLICAS is no number: `{replicas}`"))?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    let service = app(&limiter, redis)?.into_make_service_with_connect_info::<SocketAddr>();
+    let service =
+        app(&limiter, redis, replicas)?.into_make_service_with_connect_info::<SocketAddr>();
     Ok(axum::serve(listener, service).await?)
 }

@@ -5,8 +5,9 @@
 //! cargo run --example tonic_service --features grpc
 //! ```
 //!
-//! `PORT` is the port to listen on, 3000 if it is not set. The service is gRPC's health checking.
+//! `PORT` is the port to listen on, 3000 if it is not set. `REDIS_URL` is the Redis that replicas share. The service is gRPC's health checking.
 
+use std::env;
 use std::error::Error;
 
 use tokio::net::TcpListener;
@@ -18,11 +19,15 @@ use tonic::transport::Server;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(1).burst(10);
-    let limit =
-        RateLimitLayer::token_bucket(RateLimiter::in_memory(), "grpc", quota).key(PeerIp)?;
+    // The Redis that all replicas share. Without it, the budgets are in memory.
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        _ => RateLimiter::in_memory(),
+    };
+    let limit = RateLimitLayer::token_bucket(limiter, "grpc", quota).key(PeerIp)?;
     let (_reporter, health) = tonic_health::server::health_reporter();
 
-    let port: u16 = std::env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let connections = TcpListenerStream::new(listener);

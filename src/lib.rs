@@ -99,6 +99,13 @@ pub mod guide {
     #[doc = include_str!("guide/clients.md")]
     pub mod clients {}
 
+    #[doc = include_str!("guide/outages.md")]
+    #[doc = ""]
+    #[doc = include_str!("guide/outage.svg")]
+    #[doc = ""]
+    #[doc = include_str!("guide/failures.md")]
+    pub mod outages {}
+
     #[doc = include_str!("guide/where_the_layer_goes.md")]
     pub mod where_the_layer_goes {}
 }

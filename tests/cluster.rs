@@ -80,6 +80,45 @@ async fn cluster_conforms() {
     .await;
 }
 
+/// The rights that the documentation of `RedisStore` lists, with those for a cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn user_with_the_documented_rights_alone_is_served_while_slots_move() {
+    let source = include_str!("../src/store/redis/mod.rs");
+    let (_, rights) = source.split_once("and `+evalsha").expect("the documentation lists them");
+    let (rights, more) = rights.split_once("On a cluster it needs `").unwrap();
+    let rights = [rights.split('`').next().unwrap(), more.split('`').next().unwrap()].join(" ");
+    let rights: Vec<_> = rights.split_whitespace().filter(|it| *it != "///").collect();
+    let cluster = Arc::new(Cluster::start());
+    for node in &cluster.nodes {
+        let mut command = redis::cmd("ACL");
+        command.arg(&["SETUSER", "limiter", "on", ">secret", "resetkeys", "~tollgate:*"]);
+        command.arg(&["resetchannels", "-@all", "+evalsha"]).arg(&rights);
+        let () = command.query(&mut node.connection()).unwrap();
+    }
+    let url = cluster.url().replace("//", "//limiter:secret@");
+    let store = RedisStore::builder().url(url).deadline(Duration::from_secs(20));
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let (user, tenant) = (window("user", 1_000), window("tenant", 100_000));
+    let group = |key: u64| [Check::new(&user, Key::from(key)), Check::new(&tenant, "acme")];
+    let moving = Arc::clone(&cluster);
+    let moves = spawn_blocking(move || {
+        let mut connection = moving.nodes[0].connection();
+        while redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap() == 0 {}
+        let stored: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+        let slot = moving.slot(&stored[0]);
+        moving.move_slot(slot, 0, 1);
+    });
+    let mut allowed = 0;
+    while !moves.is_finished() {
+        for key in 0..40 {
+            assert!(limiter.check_all(group(key)).await.unwrap().allowed());
+            allowed += 1;
+        }
+    }
+    moves.await.unwrap();
+    assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, allowed);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_together_allow_exactly_the_limit_of_each_key() {
     let cluster = Cluster::start();

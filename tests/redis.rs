@@ -183,10 +183,11 @@ async fn connections_have_the_name_that_is_set() {
         );
     }
     let mut forbid = redis::cmd("ACL");
-    forbid.arg(&["SETUSER", "default", "-client|setname"]);
+    // Redis 6.2 cannot forbid a subcommand alone, and its error names the command.
+    forbid.arg(&["SETUSER", "default", "-client"]);
     let () = forbid.query(&mut server.connection()).unwrap();
     let error = named("orders-api").connect().await.unwrap_err().to_string();
-    assert!(error.contains("add `+client|setname`"), "{error}");
+    assert!(error.contains("add `+client|setname`") || error.contains("add `+client`"), "{error}");
 }
 
 #[tokio::test]

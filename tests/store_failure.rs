@@ -358,6 +358,19 @@ async fn settlement_whose_answer_is_lost_is_not_repeated() {
     assert_eq!(store.store.used(&limit, &alice()).await, 30);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_the_store_may_have_charged_is_not_charged_again() {
+    let store = Losing::default();
+    let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
+    store.loses.store(true, Ordering::SeqCst);
+    assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
+    assert_eq!(store.store.used(&limit, &alice()).await, 31, "with the denied one");
+    store.loses.store(false, Ordering::SeqCst);
+    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    settled().await;
+    assert_eq!(store.store.used(&limit, &alice()).await, 31);
+}
+
 #[tokio::test]
 async fn reset_ends_a_local_denial_and_forgets_what_is_owed() {
     let (limiter, store) = switched();

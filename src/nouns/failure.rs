@@ -36,7 +36,7 @@ const MAX_REPLICAS: u32 = 10_000;
 ///   `RedisStore` has.
 /// - When the store answers again, the units that were allowed locally and have not drained since are charged
 ///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
-///   and not after a restart of the process.
+///   without those that a lost call may have charged, and not after a restart of the process.
 ///
 /// A cost above the share, and not above the quota, is denied until the store is asked again. If the memory of
 /// 100,000 budgets is full of used-up ones, the check of a new key fails, because the store [is

@@ -2,12 +2,13 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
-use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{self, Child, Command, Stdio};
 use std::time::Duration;
+use std::{env, fs};
 
 use tollgate::store::RedisStoreBuilder;
 use tollgate::{RateLimiter, RedisStore};
@@ -18,6 +19,8 @@ const ATTEMPTS: usize = 10;
 pub struct RedisServer {
     process: Child,
     port: u16,
+    /// A server that replicates leaves files behind, which the next one must not load.
+    directory: PathBuf,
 }
 
 impl RedisServer {
@@ -65,9 +68,12 @@ impl RedisServer {
 
     fn launch<A: AsRef<OsStr>>(mut command: Command, port: u16, arguments: &[A]) -> Option<Self> {
         let program = command.get_program().to_owned();
+        let directory = env::temp_dir().join(format!("tollgate-redis-{port}-{}", process::id()));
+        fs::create_dir_all(&directory).expect("a directory can be created");
         let mut process = command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .args(["--appendonly", "no", "--dir", "/tmp"])
+            .args(["--appendonly", "no", "--dir"])
+            .arg(&directory)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -86,8 +92,9 @@ impl RedisServer {
             .any(|line| line.to_lowercase().contains("ready to accept connections"));
         if !ready {
             process.wait().expect("a child can be waited for");
+            drop(fs::remove_dir_all(&directory));
         }
-        ready.then_some(Self { process, port })
+        ready.then_some(Self { process, port, directory })
     }
 
     pub fn port(&self) -> u16 {
@@ -161,6 +168,7 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
+        drop(fs::remove_dir_all(&self.directory));
     }
 }
 

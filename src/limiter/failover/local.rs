@@ -24,10 +24,16 @@ impl Local {
     }
 
     /// Decides a group in which some limits have a share. The others fail open. `wait` is the time until the store
-    /// is asked again.
-    pub(super) fn decide(&self, op: Op, group: &[Check], wait: Micros) -> Result<Decision, Error> {
+    /// is asked again. What the store may have charged is not owed to it: it would be charged twice.
+    pub(super) fn decide(
+        &self,
+        op: Op,
+        group: &[Check],
+        wait: Micros,
+        may_be_charged: bool,
+    ) -> Result<Decision, Error> {
         let shares: Vec<_> = group.iter().filter_map(share).collect();
-        let decision = self.store.decide(op, Group::new(shares)?)?;
+        let decision = self.store.decide(op, Group::new(shares)?).map_err(full)?;
         let mut of_shares = decision.verdicts().iter();
         let verdicts = group.iter().map(|check| match check.limit().share() {
             Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),
@@ -35,7 +41,7 @@ impl Local {
         });
         let verdicts: Option<Vec<_>> = verdicts.collect();
         let decided = Decision::in_place_of_store(verdicts.unwrap_or_default(), Source::Local)?;
-        if op == Op::Charge && decided.allowed() {
+        if op == Op::Charge && decided.allowed() && !may_be_charged {
             let charged = group.iter().filter(|check| check.limit().share().is_some());
             charged.for_each(|check| self.ledger.add(check));
         }
@@ -60,6 +66,12 @@ impl Local {
             Some(Err(_)) | None => 0,
         }
     }
+}
+
+fn full(_: Error) -> Error {
+    Error::full(format!(
+        "the local limit keeps {MAX_BUDGETS} budgets, all are exhausted, and an exhausted budget is never evicted"
+    ))
 }
 
 /// The check under the share of its limit.

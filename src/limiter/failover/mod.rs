@@ -123,7 +123,8 @@ impl Shared {
         let limits = group.iter().map(|check| check.limit().clone());
         let (source, verdicts) = match policy {
             OnStoreFailure::Local { .. } => {
-                return self.local.get_or_init(Local::new).decide(op, group, wait);
+                let local = self.local.get_or_init(Local::new);
+                return local.decide(op, group, wait, error.may_have_charged());
             }
             OnStoreFailure::FailOpen => {
                 (Source::FailOpen, limits.map(Verdict::unlimited).collect())

