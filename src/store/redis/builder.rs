@@ -1,26 +1,17 @@
 //! The settings of `RedisStore`.
 
+mod build;
+
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use hashbrown::DefaultHashBuilder;
 
-#[cfg(feature = "cluster")]
-use super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
-use super::connect::{Credentials, Pooled, Provider, Target, Terms, Topology};
-use super::lane::{Lane, Settings};
-use super::node::Nodes;
-use super::probe::LanesOf;
-use super::route::Route;
+use super::connect::{Credentials, Provider};
 use super::tls::Tls;
-use super::{Choice, Lanes, RedisStore};
-use crate::nouns::{ConfigError, ManualClock};
+use crate::nouns::ManualClock;
 use crate::store::breaker::BreakerSettings;
-use crate::store::denials::Denials;
-use crate::store::deny_cache::DEFAULT_CAPACITY;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
@@ -29,20 +20,9 @@ const DEFAULT_PREFIX: &str = "tollgate";
 /// Much longer than a round trip in a data centre, and short enough for a user.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(250);
 
-const MAX_DEADLINE: Duration = Duration::from_secs(60);
-
-const MAX_PREFIX: usize = 64;
-
-const MAX_CLIENT_NAME: usize = 64;
-
 const DEFAULT_LANES: usize = 1;
 
-const MAX_LANES: usize = 16;
-
 const DEFAULT_PARTITIONS: usize = 16;
-
-#[cfg(not(feature = "cluster"))]
-const MAX_PARTITIONS: usize = 1024;
 
 /// The longest time for which this store misses another replica's refund.
 const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
@@ -272,154 +252,6 @@ impl RedisStoreBuilder {
     pub fn clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
-    }
-
-    /// Builds the store without connecting, so that a service starts without Redis. The first check
-    /// connects.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a setting is invalid, or the pool is too small for the lanes.
-    pub fn build(mut self) -> Result<RedisStore, ConfigError> {
-        if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
-            return Err(ConfigError::new(format!(
-                "`deadline` is {:?}; use more than 0 and at most {MAX_DEADLINE:?}",
-                self.deadline
-            )));
-        }
-        let printable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
-        if self.prefix.is_empty()
-            || self.prefix.len() > MAX_PREFIX
-            || !self.prefix.bytes().all(printable)
-        {
-            return Err(ConfigError::new(format!(
-                "the key prefix is `{}`; use 1 to {MAX_PREFIX} printable ASCII characters without \
-                 spaces and braces",
-                self.prefix.escape_debug()
-            )));
-        }
-        if let Some(name) = &self.client_name
-            && (name.is_empty()
-                || name.len() > MAX_CLIENT_NAME
-                || !name.bytes().all(|byte| byte.is_ascii_graphic()))
-        {
-            return Err(ConfigError::new(format!(
-                "`client_name` is `{}`; use 1 to {MAX_CLIENT_NAME} printable ASCII characters without spaces",
-                name.escape_debug()
-            )));
-        }
-        if !(1..=MAX_LANES).contains(&self.lanes) {
-            return Err(ConfigError::new(format!(
-                "`lanes` is {}; use 1 to {MAX_LANES}",
-                self.lanes
-            )));
-        }
-        if let Some(breaker) = &self.breaker {
-            breaker.validate()?;
-        }
-        if self.max_waiting == 0 {
-            return Err(ConfigError::new("`max_waiting` is 0; use at least 1"));
-        }
-        if !self.partitions.is_power_of_two() || self.partitions > MAX_PARTITIONS {
-            return Err(ConfigError::new(format!(
-                "`partitions` is {}; use a power of two, 1 to {MAX_PARTITIONS}",
-                self.partitions
-            )));
-        }
-        let target = self.target()?;
-        // What is denied until a time set by hand may pass before that time on the wall.
-        let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
-        let lanes_of = LanesOf::default();
-        let terms = Terms {
-            prefix: self.prefix.as_str().into(),
-            client_name: self.client_name.map(Into::into),
-            is_cluster: !matches!(target.topology, Topology::One(_)),
-        };
-        let nodes = Nodes {
-            terms: Arc::new(terms),
-            deadline: self.deadline,
-            breaker: self.breaker,
-            lanes: Arc::clone(&lanes_of),
-        };
-        let settings = |lanes: usize| Settings {
-            deadline: self.deadline,
-            max_waiting: self.max_waiting.div_ceil(lanes),
-            clock: self.clock.clone(),
-            denials: (!deny_for.is_zero())
-                .then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
-        };
-        let prefix = self.prefix;
-        let (lanes, choice): (Arc<[_]>, _) = match target.topology {
-            Topology::One(connect) => {
-                let (first, settings) = (nodes.node(connect, &target.name), settings(self.lanes));
-                let others: Vec<_> = (1..self.lanes).map(|_| first.again()).collect();
-                let lane = |node| {
-                    Lane::new(Route::Fixed(Arc::new(node)), format!("{prefix}:"), settings.clone())
-                };
-                let lanes = std::iter::once(first).chain(others).map(lane).collect();
-                (lanes, Choice::Hash(DefaultHashBuilder::default()))
-            }
-            #[cfg(feature = "cluster")]
-            Topology::Cluster(seeds) => {
-                let (partitions, settings) = (self.partitions, settings(self.partitions));
-                let cluster = Cluster::new(Partitions::new(partitions), nodes, seeds, &target.name);
-                let lane = |partition| {
-                    let route = Route::Partition(Arc::clone(&cluster), partition);
-                    let prefix = format!("{prefix}:{{{}}}", cluster.partitions.tag(partition));
-                    Lane::new(route, prefix, settings.clone())
-                };
-                ((0..partitions).map(lane).collect(), Choice::Partition(Arc::clone(&cluster)))
-            }
-        };
-        // It is set once, here.
-        drop(lanes_of.set(Arc::downgrade(&lanes)));
-        Ok(RedisStore { lanes: Lanes { lanes, choice } })
-    }
-
-    /// What the URL or the pool names.
-    fn target(&mut self) -> Result<Target, ConfigError> {
-        let (tls, credentials) = (self.tls.take(), self.credentials.take());
-        let pool = match &self.source {
-            Source::Url(url) => return Target::parse(url, tls, credentials),
-            Source::Pool(pool) => pool,
-        };
-        let max_size = pool.status().max_size;
-        if max_size <= self.lanes {
-            return Err(ConfigError::new(format!(
-                "the pool's max_size is {max_size}, and the store keeps {} of its connections; use a max_size of at \
-                 least {}, or a URL",
-                self.lanes,
-                self.lanes + 1
-            )));
-        }
-        if tls.is_some() {
-            return Err(ConfigError::new(
-                "`tls` needs a URL, and a pool has certificates of its own; remove one of the two",
-            ));
-        }
-        if credentials.is_some() {
-            return Err(ConfigError::new(
-                "`credentials` needs a URL, and a pool has credentials of its own; remove one of the two",
-            ));
-        }
-        let topology = Topology::One(Arc::new(Pooled(pool.clone())));
-        Ok(Target { topology, name: "the pool's server".to_owned() })
-    }
-
-    /// Builds the store and connects, so that a wrong address or password is an error at once.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error like [`build`](Self::build), or if the server cannot be used.
-    pub async fn connect(self) -> Result<RedisStore, ConfigError> {
-        let store = self.build()?;
-        for lane in &*store.lanes.lanes {
-            lane.route
-                .connect()
-                .await
-                .map_err(|reason| ConfigError::new(format!("cannot use Redis at {reason}")))?;
-        }
-        Ok(store)
     }
 }
 

@@ -1,6 +1,8 @@
 //! From a URL to a validated connection: this is all that knows the topology.
 
 mod credentials;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+mod hosts;
 mod pool;
 #[cfg(feature = "sentinel")]
 mod sentinel;

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use redis::{Client, ConnectionInfo};
 
 use super::super::tls::{self, Tls};
-use super::Connect;
-use super::Provider;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use super::hosts::Hosts;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
 use super::server::Server;
+use super::{Connect, Provider};
 use crate::nouns::ConfigError;
 
 /// What a URL names, and how errors and events call it.
@@ -87,55 +88,50 @@ fn sentinels(
     tls: Option<Tls>,
     credentials: Option<Provider>,
 ) -> Result<Target, ConfigError> {
-    const PORT: &str = "26379";
+    const PORT: u16 = 26379;
     let wrong = |why: &str| {
         ConfigError::new(format!(
             "the Redis URL {why}; write redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]"
         ))
     };
-    let parts = Parts::of(url).ok_or_else(|| wrong("names no sentinel and no service"))?;
-    let single = if parts.scheme == "rediss-sentinel" { "rediss" } else { "redis" };
-    let (service, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let hosts = Hosts::of(url).ok_or_else(|| wrong("names no sentinel and no service"))?;
+    let (service, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
     if service.is_empty() {
         return Err(wrong("names no service"));
     }
-    let (own, of_servers): (Vec<_>, Vec<_>) = parts
-        .query
-        .split('&')
-        .filter(|it| !it.is_empty())
-        .partition(|it| it.starts_with("sentinel_"));
-    let (mut username, mut password) = ("", "");
-    for setting in own {
-        match setting.split_once('=') {
-            Some(("sentinel_username", value)) => username = value,
-            Some(("sentinel_password", value)) => password = value,
-            _ => {
-                return Err(wrong(
-                    "has an unknown setting; use `sentinel_username` and `sentinel_password`",
-                ));
-            }
-        }
-    }
-    let user_of_sentinels = match (username, password) {
-        ("", "") => String::new(),
-        _ => format!("{username}:{password}@"),
-    };
-    let query = of_servers.join("&");
-    let mut sentinels = Vec::new();
-    for host in parts.hosts.split(',') {
-        let has_port =
-            !host.ends_with(']') && host.rsplit(']').next().is_some_and(|it| it.contains(':'));
-        let host = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
-        let url = format!("{single}://{user_of_sentinels}{host}/");
-        sentinels.push(Server::new(&server(&url, tls.clone())?, None));
-    }
-    // The host is that of the first sentinel until a sentinel names another.
-    let host = parts.hosts.split(',').next().unwrap_or_default();
-    let url = format!("{single}://{}{host}/{database}?{query}", parts.user);
-    let server = Server::new(&server(&url, tls)?, credentials);
-    let name = format!("the sentinels {} (service `{service}`)", parts.hosts);
+    let (login, settings) = sentinel_login(hosts.query).ok_or_else(|| {
+        wrong("has an unknown setting; use `sentinel_username` and `sentinel_password`")
+    })?;
+    let sentinels = hosts.each(PORT).map(|host| {
+        let info = server(&format!("{}://{login}{host}/", hosts.scheme), tls.clone())?;
+        Ok(Server::new(&info, None))
+    });
+    let sentinels = sentinels.collect::<Result<_, ConfigError>>()?;
+    // Any host will do: the sentinels name another.
+    let url = format!("{}://{}localhost/{database}?{settings}", hosts.scheme, hosts.user);
+    let server = Server::new(&server(&url, tls.clone())?, credentials);
+    let name = format!("the sentinels {} (service `{service}`)", hosts.all);
     let sentinels = Sentinels::new(sentinels, service.to_owned(), server);
     Ok(Target { topology: Topology::One(Arc::new(sentinels)), name })
+}
+
+/// The user and the password of sentinels, as in a URL, and the other settings. `None` if one is unknown.
+#[cfg(feature = "sentinel")]
+fn sentinel_login(query: &str) -> Option<(String, String)> {
+    let settings = query.split('&').filter(|setting| !setting.is_empty());
+    let (own, others): (Vec<_>, Vec<_>) =
+        settings.partition(|setting| setting.starts_with("sentinel_"));
+    let (mut username, mut password) = ("", "");
+    for setting in own {
+        match setting.split_once('=')? {
+            ("sentinel_username", value) => username = value,
+            ("sentinel_password", value) => password = value,
+            _ => return None,
+        }
+    }
+    let has_login = !(username.is_empty() && password.is_empty());
+    let login = if has_login { format!("{username}:{password}@") } else { String::new() };
+    Some((login, others.join("&")))
 }
 
 #[cfg(not(feature = "cluster"))]
@@ -152,43 +148,21 @@ fn cluster(
     tls: Option<Tls>,
     credentials: Option<Provider>,
 ) -> Result<Target, ConfigError> {
+    const PORT: u16 = 6379;
     let wrong = |why: &str| {
         ConfigError::new(format!(
             "the Redis URL {why}; write redis-cluster://[user:password@]host[:port],host[:port]"
         ))
     };
-    let parts = Parts::of(url).ok_or_else(|| wrong("names no node of a cluster"))?;
-    if !parts.path.is_empty() {
+    let hosts = Hosts::of(url).ok_or_else(|| wrong("names no node of a cluster"))?;
+    if !hosts.path.is_empty() {
         return Err(wrong("names a database, and a cluster has one only"));
     }
-    let single = if parts.scheme == "rediss-cluster" { "rediss" } else { "redis" };
-    let mut nodes = Vec::new();
-    for host in parts.hosts.split(',') {
-        let url = format!("{single}://{}{host}/?{}", parts.user, parts.query);
-        nodes.push(Server::new(&server(&url, tls.clone())?, credentials.clone()));
-    }
-    let name = format!("the cluster {}", parts.hosts);
+    let nodes = hosts.each(PORT).map(|host| {
+        let url = format!("{}://{}{host}/?{}", hosts.scheme, hosts.user, hosts.query);
+        Ok(Server::new(&server(&url, tls.clone())?, credentials.clone()))
+    });
+    let nodes = nodes.collect::<Result<_, ConfigError>>()?;
+    let name = format!("the cluster {}", hosts.all);
     Ok(Target { topology: Topology::Cluster(nodes), name })
-}
-
-/// The parts of a URL with several hosts.
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-struct Parts<'a> {
-    scheme: &'a str,
-    /// With the `@`, if there is one.
-    user: &'a str,
-    hosts: &'a str,
-    path: &'a str,
-    query: &'a str,
-}
-
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-impl<'a> Parts<'a> {
-    fn of(url: &'a str) -> Option<Self> {
-        let (scheme, rest) = url.split_once("://")?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-        (!hosts.is_empty()).then_some(Self { scheme, user, hosts, path, query })
-    }
 }
