@@ -17,6 +17,7 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
 
 use self::support::RedisServer;
 use self::support::cluster::Cluster;
+use self::support::fake_redis::{FakeRedis, greeting};
 
 /// More than a failover takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -219,6 +220,107 @@ async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
         }
     }
     assert_eq!(all, 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
+    let cluster = Cluster::start();
+    let limiter = RateLimiter::new(store(&cluster).max_waiting(512).connect().await.unwrap());
+    let (user, tenant) = (window("user", 1), window("tenant", 100_000));
+    let acme = Key::new("acme");
+    let group =
+        |user_key: u64| [Check::new(&user, Key::from(user_key)), Check::new(&tenant, &acme)];
+    for user_key in 0..300 {
+        limiter.check(&user, &Key::from(user_key)).await.unwrap();
+    }
+    for user_key in 0..300 {
+        // It is polled once, and dropped.
+        drop(timeout(Duration::from_micros(user_key), limiter.check_all(group(user_key))).await);
+    }
+    let all_are_back = async || {
+        timeout(PATIENCE, async {
+            while used(&limiter, &tenant, &acme).await > 0 {
+                yield_now().await;
+            }
+        })
+        .await
+        .expect("all units are given back");
+    };
+    all_are_back().await;
+
+    let mut tasks = JoinSet::new();
+    for number in 0..4_000_u64 {
+        let (limiter, group) = (limiter.clone(), group(number % 300));
+        tasks.spawn(async move { limiter.check_all(group).await });
+    }
+    let answers = tasks.join_all().await;
+    assert!(answers.iter().any(|answer| answer.as_ref().is_err_and(|it| it.is_overloaded())));
+    assert!(answers.iter().flatten().all(|decision| !decision.allowed()));
+    all_are_back().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refund_of_a_group_that_was_carried_out_in_part_says_so() {
+    let mut cluster = Cluster::start();
+    let store = store(&cluster).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    let shared = Arc::new(cluster);
+    let keys = places(Arc::clone(&shared), limiter.clone()).await;
+    cluster = Arc::try_unwrap(shared).unwrap_or_else(|_| panic!("it is not shared any more"));
+    let limit = window("api", 100);
+    let group = [Check::new(&limit, &keys[&0][0]), Check::new(&limit, &keys[&1][0])];
+    let charged = limiter.check_all(group.clone()).await.unwrap();
+    limiter.check_all(group.clone()).await.unwrap();
+    cluster.nodes[1].kill();
+    let back = group.iter().cloned().zip(charged.receipts());
+    let back: Vec<_> = back.map(|(check, receipt)| check.with_receipt(receipt)).collect();
+    for _ in 0..3 {
+        let error = limiter.apply(Op::Refund, back.clone()).await.unwrap_err();
+        assert!(error.may_have_charged(), "it must not be repeated: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_that_knows_of_no_slots_and_one_that_hides_its_name_do_no_harm() {
+    let cluster = Cluster::start();
+    for node in &cluster.nodes {
+        let hide = ["SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+        // Redis from 7 on has this setting.
+        drop(redis::cmd("CONFIG").arg(&hide).query::<()>(&mut node.connection()));
+    }
+    let alone = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    let url = cluster.url().replace("//", &format!("//127.0.0.1:{},", alone.port()));
+    let limit = window("api", 1_000);
+    for number in 0..10_u64 {
+        let store = RedisStore::builder().url(&url).connect().await.unwrap();
+        let limiter = RateLimiter::new(store);
+        for key in 0..40_u64 {
+            limiter.check(&limit, &Key::from(key)).await.unwrap();
+        }
+        assert_eq!(used(&limiter, &limit, &Key::from(number)).await, number + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unusable_cluster_is_asked_for_its_slots_at_a_bounded_rate() {
+    let server = FakeRedis::start(|command, arguments| match command {
+        "CLUSTER" => None,
+        _ => greeting(command, arguments),
+    });
+    let url = format!("redis-cluster://{}", server.address());
+    let limiter = RateLimiter::new(RedisStore::builder().url(url).build().unwrap());
+    let limit = window("api", 1_000);
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        tasks.spawn(async move {
+            for key in 0..500_u64 {
+                limiter.check(&limit, &Key::from(key)).await.unwrap_err();
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert!(server.connections() < 100, "{} for 8,000 checks", server.connections());
 }
 
 #[tokio::test(flavor = "multi_thread")]

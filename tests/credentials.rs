@@ -53,11 +53,24 @@ async fn each_connection_asks_for_its_credentials() {
 
 #[tokio::test]
 async fn failure_of_the_provider_and_a_wrong_password_are_errors_that_say_so() {
-    let server = RedisServer::start();
+    let server = RedisServer::start_with(&["--requirepass", "right"]);
     let store = || RedisStore::builder().url(server.url());
     let broken = store().credentials(|| async { Err::<Credentials, _>("the vault is\nsealed") });
     let error = broken.connect().await.unwrap_err().to_string();
     assert!(error.contains("the provider of `credentials` failed: the vault is sealed"), "{error}");
+
+    let panics = store().credentials(|| async {
+        assert_eq!(std::process::id(), 0, "with the secret in its message");
+        Ok::<_, String>(Credentials::password("never"))
+    });
+    let error = panics.connect().await.unwrap_err().to_string();
+    assert!(!error.contains("secret") && error.contains("panicked"), "{error}");
+
+    // A password alone is that of the default user, whatever the user in the URL.
+    let url = server.url().replace("//", "//somebody:else@");
+    let right = RedisStore::builder().url(url);
+    let right = right.credentials(|| async { Ok::<_, String>(Credentials::password("right")) });
+    right.connect().await.unwrap();
 
     let wrong = store().credentials(|| async { Ok::<_, String>(Credentials::password("guess")) });
     let error = wrong.connect().await.unwrap_err().to_string();

@@ -135,15 +135,18 @@ async fn sentinel_that_hangs_and_one_that_is_gone_delay_nothing() {
 #[tokio::test]
 async fn url_of_sentinels_that_cannot_be_used_is_an_error_that_says_why() {
     for (url, why) in [
-        ("redis-sentinel:///limits", "names no sentinel"),
+        ("redis-sentinel:///limits", "names no sentinels"),
         ("redis-sentinel://127.0.0.1:1", "names no service"),
         ("redis-sentinel://127.0.0.1:1/", "names no service"),
         ("redis-sentinel://127.0.0.1:x/limits", "did not parse"),
         ("redis-sentinel://127.0.0.1:1/limits/zero", "database"),
         ("redis-sentinel://127.0.0.1:1/limits?sentinel_user=me", "`sentinel_username`"),
+        ("redis-sentinel://h/limits?sentinel_username=me&sentinel_password=47#X", "percent-encode"),
+        ("redis-sentinel://me:47#X@127.0.0.1:1/limits", "percent-encode"),
+        ("redis://me:47#X@127.0.0.1:1/", "percent-encode"),
     ] {
         let error = RedisStore::builder().url(url).build().unwrap_err().to_string();
-        assert!(error.contains(why), "{url}: {error}");
+        assert!(error.contains(why) && !error.contains("47"), "{url}: {error}");
     }
     let sentinels = Sentinels::start(|_| Vec::new());
     let url = sentinels.url().replace("/limits", "/limit");

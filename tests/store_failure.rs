@@ -4,8 +4,8 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -384,6 +384,86 @@ async fn reset_ends_a_local_denial_and_forgets_what_is_owed() {
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 0);
+}
+
+#[tokio::test]
+async fn reset_is_of_the_budget_whatever_the_policy_of_its_limit() {
+    let (limiter, store) = switched();
+    let limit = window(90, THIRD);
+    store.switch_off(true);
+    assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
+    store.switch_off(false);
+    // As the application has it, which leaves the policy to a layer.
+    let plain = Limit::fixed_window("api", Quota::per_hour(90)).unwrap();
+    limiter.reset(&plain, &alice()).await.unwrap();
+    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    settled().await;
+    assert_eq!(store.used(&limit, &alice()).await, 0);
+    store.switch_off(true);
+    assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
+}
+
+/// A store in which one key is on a node that is away, and the next charges of any fail.
+#[derive(Clone, Debug, Default)]
+struct Partly {
+    store: Counting,
+    away: Arc<Mutex<Option<Key>>>,
+    failures: Arc<AtomicU32>,
+}
+
+impl Store for Partly {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        let is_away = |key: &Key| group.iter().any(|check| check.key() == key);
+        let fails = || {
+            let left = |left: u32| left.checked_sub(1);
+            op == Op::Charge
+                && self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok()
+        };
+        if self.away.lock().unwrap().as_ref().is_some_and(is_away) || fails() {
+            return Answer::ready(Err(Error::unreachable("its node is away")));
+        }
+        self.store.apply(op, group)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn budget_that_stays_unavailable_does_not_keep_others_from_being_settled() {
+    let store = Partly::default();
+    let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
+    let keys: Vec<_> = (0..300_u64).map(Key::from).collect();
+    store.store.switch_off(true);
+    for key in &keys {
+        limiter.check_n(&limit, key, 7).await.unwrap();
+    }
+    *store.away.lock().unwrap() = Some(keys[0].clone());
+    store.store.switch_off(false);
+    limiter.check(&limit, &alice()).await.unwrap();
+    settled().await;
+    for key in &keys[1..] {
+        assert_eq!(store.store.used(&limit, key).await, 7, "{key:?}");
+    }
+    *store.away.lock().unwrap() = None;
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(store.store.used(&limit, &keys[0]).await, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rest_of_a_budget_is_settled_after_a_failure() {
+    let store = Partly::default();
+    let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
+    limiter.check_n(&limit, &alice(), 86).await.unwrap();
+    store.store.switch_off(true);
+    limiter.check_n(&limit, &alice(), 10).await.unwrap();
+    store.store.switch_off(false);
+    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    for _ in 0..3 {
+        // Each charge that follows fails once.
+        store.failures.store(1, Ordering::SeqCst);
+        settled().await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(store.store.used(&limit, &alice()).await, 90);
 }
 
 #[tokio::test]

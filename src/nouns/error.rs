@@ -117,6 +117,13 @@ impl Error {
         self.because(format!("Redis at {server}"))
     }
 
+    /// The same error, of an operation of which a part was carried out.
+    #[cfg(feature = "cluster")]
+    pub(crate) const fn after_a_part(mut self) -> Self {
+        self.may_have_charged = true;
+        self
+    }
+
     /// Creates an error: the circuit breaker is open. Nothing was charged. It is made for each check of an
     /// outage, so it needs no allocation.
     #[cfg(feature = "redis")]

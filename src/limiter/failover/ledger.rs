@@ -48,11 +48,7 @@ impl Ledger {
 
     /// Enters the units of a check. The budgets are bounded: a new one may be left out.
     pub(super) fn add(&self, check: &Check) {
-        self.enter(check, check.cost().into());
-    }
-
-    /// Enters units of a check's budget.
-    pub(super) fn enter(&self, check: &Check, units: u64) {
+        let units = u64::from(check.cost());
         if units == 0 {
             return;
         }

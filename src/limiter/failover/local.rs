@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Source, Verdict};
 use crate::store::MemoryStore;
 
-/// The most budgets that are kept. About 20 MB, if all are in use.
+/// The most budgets that are kept. About 40 MB, if all are in use.
 const MAX_BUDGETS: usize = 100_000;
 
 pub(super) struct Local {
@@ -48,12 +48,13 @@ impl Local {
         Ok(decided.made_at(decision.decided_at()))
     }
 
-    /// Deletes the local budgets of a group. There is nothing to settle any more.
+    /// Deletes the local budgets of a group, whatever the failure policies of its limits. There is nothing to settle
+    /// any more.
     pub(super) fn reset(&self, group: &[Check]) {
-        for (check, share) in group.iter().filter_map(|check| Some((check, share(check)?))) {
+        for check in group {
             self.ledger.forget(check);
-            // The embedded store decides every reset.
-            drop(self.store.decide(Op::Reset, share.into()));
+            // A budget is found by name and key. The embedded store decides every reset.
+            drop(self.store.decide(Op::Reset, check.clone().into()));
         }
     }
 

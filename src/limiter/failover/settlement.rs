@@ -12,15 +12,19 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::Shared;
-use super::local::Local;
 use crate::nouns::{Check, Decision, Error, Op};
 use crate::telemetry;
 
 /// The charges that are made at once: a store that has just recovered must not be flooded.
 const AT_ONCE: usize = 64;
 
-/// The pause before another attempt, of one charge, if the store is unavailable again.
+/// After so many failures, the store as a whole seems to be unavailable.
+const GIVE_UP_AFTER: usize = 4 * AT_ONCE;
+
+/// The pause before another attempt. It doubles each time.
 const PAUSE: Duration = Duration::from_millis(250);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// Held by the task that settles, of which there is one at a time.
 struct Turn(Arc<AtomicBool>);
@@ -51,68 +55,91 @@ pub(super) fn start(shared: &Arc<Shared>) {
 
 /// Charges all that is owed. It does not keep the store.
 async fn settle(shared: Weak<Shared>, _turn: Turn) {
-    let (mut budgets, mut units) = (0, 0);
-    let mut at_once = AT_ONCE;
+    let mut sum = Sum::default();
+    let mut pause = PAUSE;
     loop {
-        let Some(shared) = shared.upgrade() else { return };
-        let Some(local) = shared.local.get() else { return };
-        let owed = local.ledger.take(at_once);
+        let Some(unsettled) = settle_once(&shared, &mut sum).await else { return };
+        if unsettled.is_empty() {
+            break;
+        }
+        if let Some(shared) = shared.upgrade()
+            && let Some(local) = shared.local.get()
+        {
+            unsettled.iter().for_each(|owed| local.ledger.add(owed));
+        }
+        sleep(pause).await;
+        pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+    }
+    telemetry::settled(sum.budgets, sum.units);
+}
+
+/// What was charged.
+#[derive(Default)]
+struct Sum {
+    budgets: usize,
+    units: u64,
+}
+
+/// Charges what is owed, each budget once. Returns the units that are certainly not charged: one part of a store may
+/// be unavailable, as a node of a cluster. `None` if the limiter is gone.
+async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<Check>> {
+    let (mut unsettled, mut failed_in_a_row) = (Vec::new(), 0);
+    while failed_in_a_row < GIVE_UP_AFTER {
+        let shared = shared.upgrade()?;
+        let local = shared.local.get()?;
+        let owed = local.ledger.take(AT_ONCE);
         if owed.is_empty() {
             break;
         }
-        if let Some(charged) = charge(&shared, local, owed).await {
-            budgets += charged.len();
-            units += charged.iter().sum::<u64>();
-            at_once = AT_ONCE;
-            // An embedded store answers at once, and other tasks have to run.
-            yield_now().await;
-        } else {
-            drop(shared);
-            at_once = 1;
-            sleep(PAUSE).await;
-        }
-    }
-    telemetry::settled(budgets, units);
-}
-
-/// Charges budgets. Returns the units of each, or `None` if the store is unavailable. What it certainly did not
-/// charge is owed again.
-async fn charge(shared: &Shared, local: &Local, owed: Vec<(Check, u64)>) -> Option<Vec<u64>> {
-    let charges = owed.into_iter().map(|(check, units)| {
-        // What has drained since is not owed.
-        let units = units.min(local.used(&check));
-        let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
-        let answer = shared.store.apply(Op::Charge, check.clone().into());
-        (check, answer)
-    });
-    // All are asked before the first answer is awaited, so that they share a call.
-    let charges: Vec<_> = charges.collect();
-    let mut charged = Some(Vec::with_capacity(charges.len()));
-    for (check, answer) in charges {
-        match answer.await {
-            Ok(decision) => {
-                let units = if decision.allowed() {
-                    check.cost().into()
-                } else {
-                    charge_rest(shared, &check, &decision).await
-                };
-                charged.iter_mut().for_each(|charged| charged.push(units));
-            }
-            Err(error) => {
-                if !error.may_have_charged() {
-                    local.ledger.enter(&check, check.cost().into());
+        let charges = owed.into_iter().filter_map(|(check, units)| {
+            // What has drained since is not owed.
+            let units = units.min(local.used(&check));
+            let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
+            let answer =
+                (units > 0).then(|| shared.store.apply(Op::Charge, check.clone().into()))?;
+            Some((check, answer))
+        });
+        // All are asked before the first answer is awaited, so that they share a call.
+        let charges: Vec<_> = charges.collect();
+        for (check, answer) in charges {
+            match finish(&shared, &check, answer.await).await {
+                Ok(units) => {
+                    sum.budgets += 1;
+                    sum.units += units;
+                    failed_in_a_row = 0;
                 }
-                charged = None;
+                Err(left) => {
+                    failed_in_a_row += 1;
+                    unsettled.extend(left);
+                }
             }
         }
+        // An embedded store answers at once, and other tasks have to run.
+        yield_now().await;
     }
-    charged
+    Some(unsettled)
 }
 
-/// Charges the units that a budget has left, because it has fewer than are owed.
-async fn charge_rest(shared: &Shared, check: &Check, denied: &Decision) -> u64 {
-    let rest = u32::try_from(denied.remaining()).unwrap_or(u32::MAX);
-    let check = check.clone().with_cost(rest.min(check.cost()));
-    let answer: Result<_, Error> = shared.store.apply(Op::Charge, check.into()).await;
-    if answer.is_ok_and(|decision| decision.allowed()) { rest.into() } else { 0 }
+/// Finishes the charge of a budget. If it has fewer units left than are owed, those are charged. Returns the charged
+/// units, or the check that is certainly not charged.
+async fn finish(
+    shared: &Shared,
+    check: &Check,
+    answer: Result<Decision, Error>,
+) -> Result<u64, Option<Check>> {
+    let (mut check, mut answer) = (check.clone(), answer);
+    loop {
+        match answer {
+            Ok(decision) if decision.allowed() => return Ok(check.cost().into()),
+            Ok(denied) => {
+                let rest = u32::try_from(denied.remaining()).unwrap_or(u32::MAX);
+                if rest == 0 || rest >= check.cost() {
+                    return Ok(0);
+                }
+                check = check.with_cost(rest);
+                answer = shared.store.apply(Op::Charge, check.clone().into()).await;
+            }
+            Err(error) => return Err((!error.may_have_charged()).then_some(check)),
+        }
+    }
 }

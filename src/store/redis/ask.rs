@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle as Runtime;
 
 use super::flight::{self, Flight};
-use super::lane::{Entry, Lane, Queued};
+use super::lane::{Entry, Lane, Queued, Urgency};
 use super::sender;
 use crate::nouns::{Check, Decision, Error, Op};
 use crate::store::Answer;
@@ -18,13 +18,26 @@ use crate::store::denials::Change;
 use crate::store::promise::Promised;
 
 pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Change>) -> Answer {
-    if let Err(error) = lane.route.admit() {
+    ask_with(lane, op, group, change, Urgency::Usual)
+}
+
+pub(super) fn ask_with(
+    lane: &Arc<Lane>,
+    op: Op,
+    group: &[Check],
+    change: Option<Change>,
+    urgency: Urgency,
+) -> Answer {
+    if urgency == Urgency::Usual
+        && let Err(error) = lane.route.admit()
+    {
         let answer = Err(error);
         // A change that is not sent does not happen.
         change.into_iter().for_each(|mut change| change.answered(&answer));
         return Answer::ready(answer);
     }
-    let Some(Queued { promised, entry, leaves_next }) = lane.enter(op, group, change) else {
+    let Some(Queued { promised, entry, leaves_next }) = lane.enter(op, group, change, urgency)
+    else {
         // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
         // task can start; the next check inside one starts it.
         drop(sender::start(lane));

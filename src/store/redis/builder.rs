@@ -30,7 +30,7 @@ const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
 /// More requests than a replica serves at once. The checks need a few megabytes.
 const DEFAULT_MAX_WAITING: usize = 16_384;
 
-/// The settings of a [`RedisStore`].
+/// The settings of a [`RedisStore`](crate::RedisStore).
 ///
 /// | setting | default |
 /// |---|---|

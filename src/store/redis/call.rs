@@ -138,7 +138,7 @@ fn is_no_script(error: &RedisError) -> bool {
 /// The start of an error's text: a server may send any length, and each check repeats it.
 pub(super) fn brief(error: &RedisError) -> String {
     const LONGEST: usize = 300;
-    let text = script::with_files(&error.to_string());
+    let text = script::with_files(&error.to_string()).replace(['\r', '\n'], " ");
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

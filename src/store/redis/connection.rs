@@ -122,7 +122,10 @@ impl Connections {
             let _only_one = only_one;
             shared.connect().await
         });
-        connecting.await.map_err(|error| error.to_string())?
+        // The message of a panic, in a provider of credentials, may contain one.
+        connecting
+            .await
+            .unwrap_or_else(|_| Err(self.shared.failed("the attempt to connect panicked")))
     }
 
     /// Like [`get`](Self::get), and makes an attempt at once: its caller paces itself.
@@ -249,16 +252,19 @@ impl Shared {
                 self.events.connected();
                 handle.ok_or_else(|| "the connection was lost".to_owned())
             }
-            Err(reason) => {
-                let failure = format!("{}: {reason}", self.events.server());
-                let mut state = self.lock();
-                state.connecting_since = None;
-                state.backoff.failed(Instant::now());
-                state.failure.clone_from(&failure);
-                drop(state);
-                self.events.unreachable(&reason);
-                Err(failure)
-            }
+            Err(reason) => Err(self.failed(&reason)),
         }
+    }
+
+    /// Notes that an attempt failed. Returns the failure with the server's name.
+    fn failed(&self, reason: &str) -> String {
+        let failure = format!("{}: {reason}", self.events.server());
+        let mut state = self.lock();
+        state.connecting_since = None;
+        state.backoff.failed(Instant::now());
+        state.failure.clone_from(&failure);
+        drop(state);
+        self.events.unreachable(&reason);
+        failure
     }
 }

@@ -61,6 +61,16 @@ struct Queue {
     spare: Vec<Batch>,
 }
 
+/// Whether a check may be rejected before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// By a full queue, and by an open circuit breaker.
+    Usual,
+    /// By nothing. It gives back what was just charged, so there are never more of these than there were checks.
+    #[cfg(feature = "cluster")]
+    GivesBack,
+}
+
 /// A queued check.
 pub(super) struct Queued {
     pub(super) promised: Promised,
@@ -91,12 +101,14 @@ impl Lane {
         op: Op,
         group: &[Check],
         change: Option<Change>,
+        urgency: Urgency,
     ) -> Option<Queued> {
         let (prefix, Settings { deadline, max_waiting, .. }) = (&self.prefix, &self.settings);
         let now = Instant::now();
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
-        if queue.is_full_for(group, prefix, *max_waiting) {
+        let is_full = || queue.is_full_for(group, prefix, *max_waiting);
+        if urgency == Urgency::Usual && is_full() {
             // A change that is not queued does not happen.
             let error = || Err(Error::overloaded(*max_waiting));
             change.into_iter().for_each(|mut change| change.answered(&error()));
@@ -174,12 +186,6 @@ impl Lane {
         self.queue().batches.front().and_then(Batch::first_deadline)
     }
 
-    /// The groups of a batch, each in a batch of its own.
-    #[cfg(feature = "cluster")]
-    pub(super) fn split(&self, batch: Batch) -> Vec<Batch> {
-        batch.split(&self.prefix)
-    }
-
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,7 +218,8 @@ impl Queue {
     fn take_place(&mut self, lane: &Arc<Lane>) -> Place {
         self.in_flight += 1;
         self.moved = Some(Instant::now());
-        Place { lane: Arc::clone(lane), round: Some(self.round), batch: Batch::default() }
+        let (batch, rest) = Default::default();
+        Place { lane: Arc::clone(lane), round: Some(self.round), batch, rest }
     }
 
     /// Frees a place, if it is still counted.
@@ -246,6 +253,8 @@ pub(super) struct Place {
     /// it is freed.
     round: Option<u64>,
     pub(super) batch: Batch,
+    /// What is left of a batch that is sent apart.
+    rest: Vec<Batch>,
 }
 
 impl Place {
@@ -283,6 +292,22 @@ impl Place {
         route.undecided(expired);
     }
 
+    /// Divides its batch into one for each group, and takes the first of them. Returns how many there are.
+    #[cfg(feature = "cluster")]
+    pub(super) fn split(&mut self) -> usize {
+        self.rest = mem::take(&mut self.batch).split(&self.lane.prefix);
+        self.rest.reverse();
+        let groups = self.rest.len();
+        self.take_next_group();
+        groups
+    }
+
+    /// Takes the next part of a batch that is sent apart. Returns whether there is one.
+    #[cfg(feature = "cluster")]
+    pub(super) fn take_next_group(&mut self) -> bool {
+        self.rest.pop().map(|next| self.batch = next).is_some()
+    }
+
     /// Drops its checks, which are answered or given up.
     pub(super) fn unload(&mut self) {
         let mut batch = mem::take(&mut self.batch);
@@ -309,6 +334,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Some(round) = self.round else { return };
         self.unload();
+        while let Some(next) = self.rest.pop() {
+            self.batch = next;
+            self.unload();
+        }
         // The connection most likely ran on the same runtime.
         if let Some(node) = self.lane.route.node()
             && let Some(handle) = node.connections.current()

@@ -10,6 +10,8 @@ use crate::store::breaker::{Breaker, BreakerSettings};
 use crate::telemetry::RedisEvents;
 
 pub(super) struct Node {
+    /// Of a node of a cluster: the name by which it is known. Else it is empty.
+    pub(super) host: String,
     pub(super) connections: Connections,
     /// All lanes of a node share it.
     pub(super) breaker: Option<Arc<Breaker>>,
@@ -24,8 +26,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// A node, whose events call it so.
-    pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str) -> Node {
+    /// A node, whose events call it by the name.
+    pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str, host: &str) -> Node {
         let events = Arc::new(RedisEvents::new(name.into()));
         let connections = Connections::new(connect, Arc::clone(&self.terms), events);
         let breaker = self.breaker.map(|settings| {
@@ -37,13 +39,14 @@ impl Nodes {
             let store = format!("Redis at {name}").into();
             Breaker::new(settings.for_deadline(self.deadline), store, probe)
         });
-        Node { connections, breaker }
+        Node { host: host.to_owned(), connections, breaker }
     }
 }
 
 impl Node {
     /// The same server, with a connection of its own.
     pub(super) fn again(&self) -> Self {
-        Self { connections: self.connections.another(), breaker: self.breaker.clone() }
+        let (host, connections) = (self.host.clone(), self.connections.another());
+        Self { host, connections, breaker: self.breaker.clone() }
     }
 }

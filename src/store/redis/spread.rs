@@ -5,23 +5,28 @@
 //! because every part was really charged. For about one round trip, others may be denied by units that come back. If
 //! this process ends in between, those units are lost until they are replenished.
 //!
-//! The denial waits for the refunds: their answers have the budgets as they are without the charges, and the next
-//! check of this caller finds them so.
+//! A task does that, because a caller that is dropped must not keep the units of a denied group. The denial waits for
+//! the refunds: their answers have the budgets as they are without the charges, and the next check of this caller
+//! finds them so. A refund that fails without being carried out is repeated for a few seconds.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::Lanes;
-use super::ask::ask;
-use super::lane::Lane;
+use super::ask::{ask, ask_with};
+use super::lane::{Lane, Urgency};
 use crate::nouns::{Check, Decision, Error, Group, Op, Verdict};
 use crate::store::Answer;
 use crate::store::denials::{Asked, Change};
+
+/// The pauses before a refund is repeated, in milliseconds.
+const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];
 
 /// The checks of one partition, and their places in the group.
 struct Part {
@@ -32,30 +37,157 @@ struct Part {
 
 /// Applies an operation to a group of several partitions.
 pub(super) fn ask_parts(lanes: &Lanes, op: Op, group: Group, change: Option<Change>) -> Answer {
-    let parts = parts(lanes, &group);
-    let asked = lanes.denials().map(|denials| denials.asked(Instant::now()));
-    let answers: Vec<_> =
-        parts.iter().map(|part| ask(&part.lane, op, &part.checks, None)).collect();
-    let lanes = lanes.clone();
-    Answer::later(async move {
-        let answers = all(answers).await;
+    let spread = Spread { lanes: lanes.clone(), op, group, change };
+    let ended = |_| Err(Error::store("the runtime was shut down"));
+    match Runtime::try_current() {
+        Ok(runtime) => {
+            let deciding = runtime.spawn(spread.decide());
+            Answer::later(async move { deciding.await.unwrap_or_else(ended) })
+        }
+        // A check from outside of a runtime is sent when its answer is awaited inside.
+        Err(_) => Answer::later(async move {
+            let runtime = Runtime::try_current().map_err(Error::misuse)?;
+            runtime.spawn(spread.decide()).await.unwrap_or_else(ended)
+        }),
+    }
+}
+
+/// An operation on a group of several partitions.
+struct Spread {
+    lanes: Lanes,
+    op: Op,
+    group: Group,
+    change: Option<Change>,
+}
+
+impl Spread {
+    async fn decide(mut self) -> Result<Decision, Error> {
+        let asked = self.lanes.denials().map(|denials| denials.asked(Instant::now()));
+        let parts = parts(&self.lanes, &self.group);
+        let answers = parts.iter().map(|part| ask(&part.lane, self.op, &part.checks, None));
+        let answers = all(answers.collect()).await;
         let is_allowed =
             |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
-        let is_asked = matches!(op, Op::Charge | Op::Peek);
+        let is_asked = matches!(self.op, Op::Charge | Op::Peek);
         let answer = if is_asked && !answers.iter().all(is_allowed) {
-            // A caller that is dropped meanwhile must not keep the units.
-            let denied = Denied { lanes, op, group, asked };
-            let runtime = Runtime::try_current().map_err(Error::misuse)?;
-            let answer = runtime.spawn(denied.conclude(parts, answers)).await;
-            answer.unwrap_or_else(|_| Err(Error::store("the runtime was shut down")))
+            self.deny(&parts, answers, asked).await
         } else {
-            join(&parts, answers)
+            self.join(&parts, answers)
         };
-        if let Some(mut change) = change {
+        if let Some(mut change) = self.change.take() {
             change.answered(&answer);
         }
         answer
-    })
+    }
+
+    /// Gives the allowed parts back, of a group of which a part was denied or failed. Their budgets are then reported
+    /// as they are without the charges, as far as that is known.
+    async fn deny(
+        &self,
+        parts: &[Part],
+        mut answers: Vec<Result<Decision, Error>>,
+        asked: Option<Asked>,
+    ) -> Result<Decision, Error> {
+        let (mut allowed, mut without) = (Vec::new(), Vec::new());
+        for (part, answer) in parts.iter().zip(&mut answers) {
+            if let Ok(decision) = answer
+                && decision.allowed()
+            {
+                let checks = self.without_charge(part, decision);
+                without.push(self.ask_urgently(&part.lane, &checks));
+                allowed.push((decision, checks, Arc::clone(&part.lane)));
+            }
+        }
+        let mut is_kept = false;
+        for ((allowed, checks, lane), without) in allowed.into_iter().zip(all(without).await) {
+            *allowed = without.unwrap_or_else(|error| {
+                is_kept |= self.op == Op::Charge;
+                if self.op == Op::Charge && !error.may_have_charged() {
+                    self.repeat(lane, checks);
+                }
+                allowed.clone().given_back()
+            });
+        }
+        let answer = self.join(parts, answers);
+        // After the refunds: each voids the denials of its budgets.
+        if let (Op::Charge, Some(denials), Some(asked), Ok(denial)) =
+            (self.op, self.lanes.denials(), asked, &answer)
+            && let Some(asked) = denials.still_asked(asked, &denied(&self.group, denial))
+        {
+            denials.record(denials.known(&self.group), asked, denial);
+        }
+        answer.map_err(|error| if is_kept { error.after_a_part() } else { error })
+    }
+
+    /// The checks that tell the budgets of an allowed part without its charges: refunds of these, or peeks.
+    fn without_charge(&self, part: &Part, decision: &Decision) -> Vec<Check> {
+        let checks = part.checks.iter().cloned();
+        if self.op == Op::Peek {
+            return checks.map(|check| check.with_cost(0)).collect();
+        }
+        let back = checks.zip(decision.receipts());
+        back.map(|(check, receipt)| check.with_receipt(receipt)).collect()
+    }
+
+    fn ask_urgently(&self, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
+        if self.op == Op::Peek {
+            return ask(lane, Op::Peek, checks, None);
+        }
+        let change = self.lanes.denials().map(|denials| denials.change(checks));
+        ask_with(lane, Op::Refund, checks, change, Urgency::GivesBack)
+    }
+
+    /// Repeats a refund that was not carried out.
+    fn repeat(&self, lane: Arc<Lane>, checks: Vec<Check>) {
+        let again = Self {
+            lanes: self.lanes.clone(),
+            op: self.op,
+            group: self.group.clone(),
+            change: None,
+        };
+        tokio::spawn(async move {
+            for pause in PAUSES {
+                sleep(Duration::from_millis(pause)).await;
+                match again.ask_urgently(&lane, &checks).await {
+                    Err(error) if !error.may_have_charged() => {}
+                    Ok(_) | Err(_) => return,
+                }
+            }
+        });
+    }
+
+    /// One decision of all parts, with the verdicts in the order of the group. Of several errors, one that may have
+    /// charged. If a refund or a reset was carried out in part, it must not be repeated.
+    fn join(
+        &self,
+        parts: &[Part],
+        answers: Vec<Result<Decision, Error>>,
+    ) -> Result<Decision, Error> {
+        let changes_each = matches!(self.op, Op::Refund | Op::Reset);
+        let is_in_part = changes_each && answers.iter().any(Result::is_ok);
+        let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
+        let (mut decided_at, mut failure): (_, Option<Error>) = (0, None);
+        for (part, answer) in parts.iter().zip(answers) {
+            match answer {
+                Ok(decision) => {
+                    decided_at = decision.decided_at().max(decided_at);
+                    let of_part = decision.verdicts().iter().cloned();
+                    verdicts.extend(part.places.iter().copied().zip(of_part));
+                }
+                Err(error) => match &failure {
+                    Some(known) if known.may_have_charged() || !error.may_have_charged() => {}
+                    _ => failure = Some(error),
+                },
+            }
+        }
+        if let Some(failure) = failure {
+            return Err(if is_in_part { failure.after_a_part() } else { failure });
+        }
+        verdicts.sort_unstable_by_key(|(place, _)| *place);
+        let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
+        let decision = Decision::of_parts(verdicts, decided_at);
+        decision.ok_or_else(|| Error::misuse("the group is empty"))
+    }
 }
 
 fn parts(lanes: &Lanes, group: &[Check]) -> Vec<Part> {
@@ -92,88 +224,8 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
     pending.into_iter().filter_map(|(_, result)| result).collect()
 }
 
-/// A charge or a peek of which a part is denied, or failed.
-struct Denied {
-    lanes: Lanes,
-    op: Op,
-    group: Group,
-    /// When it was asked, if denials are remembered.
-    asked: Option<Asked>,
-}
-
-impl Denied {
-    /// Gives the other parts back. If that fails, their budgets are reported as far as they are known.
-    async fn conclude(
-        self,
-        parts: Vec<Part>,
-        mut answers: Vec<Result<Decision, Error>>,
-    ) -> Result<Decision, Error> {
-        let (mut allowed, mut without) = (Vec::new(), Vec::new());
-        for (part, answer) in parts.iter().zip(&mut answers) {
-            if let Ok(decision) = answer
-                && decision.allowed()
-            {
-                without.push(self.without_charge(part, decision));
-                allowed.push(decision);
-            }
-        }
-        for (allowed, without) in allowed.into_iter().zip(all(without).await) {
-            *allowed = without.unwrap_or_else(|_| allowed.clone().given_back());
-        }
-        let answer = join(&parts, answers);
-        // After the refunds: each voids the denials of its budgets.
-        if let (Op::Charge, Some(denials), Some(asked), Ok(denial)) =
-            (self.op, self.lanes.denials(), self.asked, &answer)
-            && let Some(asked) = denials.still_asked(asked, &denied(&self.group, denial))
-        {
-            denials.record(denials.known(&self.group), asked, denial);
-        }
-        answer
-    }
-
-    /// The budgets of an allowed part without its charges, which are refunded.
-    fn without_charge(&self, part: &Part, decision: &Decision) -> Answer {
-        let checks = part.checks.iter().cloned();
-        if self.op == Op::Peek {
-            let free: Vec<_> = checks.map(|check| check.with_cost(0)).collect();
-            return ask(&part.lane, Op::Peek, &free, None);
-        }
-        let back = checks.zip(decision.receipts());
-        let back: Vec<_> = back.map(|(check, receipt)| check.with_receipt(receipt)).collect();
-        let change = self.lanes.denials().map(|denials| denials.change(&back));
-        ask(&part.lane, Op::Refund, &back, change)
-    }
-}
-
 /// The checks that a denial denies.
 fn denied(group: &[Check], denial: &Decision) -> Vec<Check> {
     let verdicts = group.iter().zip(denial.verdicts());
     verdicts.filter(|(_, verdict)| !verdict.allowed()).map(|(check, _)| check.clone()).collect()
-}
-
-/// One decision of all parts, with the verdicts in the order of the group. Of several errors, one that may have
-/// charged.
-fn join(parts: &[Part], answers: Vec<Result<Decision, Error>>) -> Result<Decision, Error> {
-    let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
-    let (mut decided_at, mut failure): (_, Option<Error>) = (0, None);
-    for (part, answer) in parts.iter().zip(answers) {
-        match answer {
-            Ok(decision) => {
-                decided_at = decision.decided_at().max(decided_at);
-                let of_part = decision.verdicts().iter().cloned();
-                verdicts.extend(part.places.iter().copied().zip(of_part));
-            }
-            Err(error) => match &failure {
-                Some(known) if known.may_have_charged() || !error.may_have_charged() => {}
-                _ => failure = Some(error),
-            },
-        }
-    }
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    verdicts.sort_unstable_by_key(|(place, _)| *place);
-    let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
-    let decision = Decision::of_parts(verdicts, decided_at);
-    decision.ok_or_else(|| Error::misuse("the group is empty"))
 }

@@ -63,7 +63,8 @@ impl RedisStoreBuilder {
         let prefix = self.prefix;
         let (lanes, choice): (Arc<[_]>, _) = match target.topology {
             Topology::One(connect) => {
-                let (first, settings) = (nodes.node(connect, &target.name), settings(self.lanes));
+                let (first, settings) =
+                    (nodes.node(connect, &target.name, ""), settings(self.lanes));
                 let others: Vec<_> = (1..self.lanes).map(|_| first.again()).collect();
                 let lane = |node| {
                     Lane::new(Route::Fixed(Arc::new(node)), format!("{prefix}:"), settings.clone())

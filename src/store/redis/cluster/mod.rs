@@ -1,18 +1,21 @@
 //! A Redis Cluster: its nodes, and which of them has the slot of a partition.
 //!
 //! The table of slots is read when it is first needed, and again when a node says that a slot has moved, or fails.
-//! One task reads it at a time, and at most ten times a second. It asks all nodes that it knows, and those of the
-//! URL: the first answer counts. If that is of a node that does not know yet, the next redirection tells.
+//! One task reads it at a time, and at most ten times a second, once a second while that fails. No check waits for it
+//! then. It asks all nodes that it knows, and those of the URL. The first answer with all slots counts. If that is of a
+//! node that does not know yet, the next redirection tells.
 
 mod partition;
 mod slots;
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -24,11 +27,13 @@ use super::connect::Server;
 use super::node::{Node, Nodes};
 use crate::telemetry::RedisEvents;
 
-/// The time that a node has to tell the slots.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// The time that a node has to tell the slots, with the time to connect.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pause after the slots were read.
+/// The pause after the slots were read. It doubles with each failure.
 const PAUSE: Duration = Duration::from_millis(100);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) type Address = (String, u16);
 
@@ -41,6 +46,8 @@ pub(super) struct Cluster {
     table: RwLock<Table>,
     /// Held by the task that reads the slots.
     reading: tokio::sync::Mutex<()>,
+    /// Why the slots of some partitions are not known, since they were last read.
+    failure: RwLock<Option<String>>,
     /// Whether a task reads the slots, or pauses after that.
     is_refreshing: AtomicBool,
 }
@@ -60,8 +67,8 @@ impl Cluster {
         name: &str,
     ) -> Arc<Self> {
         let events = RedisEvents::new(name.into());
-        let (table, reading, is_refreshing) = Default::default();
-        Arc::new(Self { partitions, nodes, seeds, events, table, reading, is_refreshing })
+        let (table, reading, failure, is_refreshing) = Default::default();
+        Arc::new(Self { partitions, nodes, seeds, events, table, reading, failure, is_refreshing })
     }
 
     pub(super) const fn events(&self) -> &RedisEvents {
@@ -74,20 +81,28 @@ impl Cluster {
         table.owners.get(partition)?.clone()
     }
 
-    /// The node of a partition. If none is known, the slots are read.
-    pub(super) async fn find(&self, partition: usize) -> Result<Arc<Node>, String> {
-        if let Some(node) = self.node_of(partition) {
-            return Ok(node);
+    /// The node of a partition. If none is known, the slots are read. After a failure, a task does that, and the
+    /// check fails at once.
+    pub(super) async fn find(self: &Arc<Self>, partition: usize) -> Result<Arc<Node>, String> {
+        if let Some(known) = self.known_node(partition) {
+            return known;
         }
         let _one_by_one = self.reading.lock().await;
-        if let Some(node) = self.node_of(partition) {
-            return Ok(node);
+        if let Some(known) = self.known_node(partition) {
+            return known;
         }
-        self.read().await?;
-        self.node_of(partition).ok_or_else(|| {
-            let (name, slot) = (self.events.server(), self.partitions.slot(partition));
-            format!("{name}: no node has the slot {slot}")
-        })
+        self.read().await;
+        self.known_node(partition).unwrap_or_else(|| Err("the slots are not known".to_owned()))
+    }
+
+    /// The node of a partition, or why it is not known. `None` if the slots were not read.
+    fn known_node(self: &Arc<Self>, partition: usize) -> Option<Result<Arc<Node>, String>> {
+        if let Some(node) = self.node_of(partition) {
+            return Some(Ok(node));
+        }
+        let failure = self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        self.refresh();
+        Some(Err(failure))
     }
 
     /// The node at an address, to which another node has pointed.
@@ -102,7 +117,7 @@ impl Cluster {
         }
         let server = self.seeds.first()?.at(&address.0, address.1);
         let name = server.address();
-        let node = Arc::new(self.nodes.node(Arc::new(server), &name));
+        let node = Arc::new(self.nodes.node(Arc::new(server), &name, &address.0));
         table.nodes.insert(address, Arc::clone(&node));
         Some(node)
     }
@@ -116,56 +131,102 @@ impl Cluster {
         let refreshing = Refreshing(Arc::clone(self));
         runtime.spawn(async move {
             let cluster = &refreshing.0;
-            let one_by_one = cluster.reading.lock().await;
-            // Where no node answers, the checks have said so.
-            drop(cluster.read().await);
-            drop(one_by_one);
-            sleep(PAUSE).await;
+            let mut pause = PAUSE;
+            loop {
+                let one_by_one = cluster.reading.lock().await;
+                cluster.read().await;
+                drop(one_by_one);
+                sleep(pause).await;
+                // The store may be gone meanwhile: then no check needs the slots.
+                let is_complete =
+                    cluster.failure.read().unwrap_or_else(PoisonError::into_inner).is_none();
+                if is_complete || Arc::strong_count(cluster) == 1 {
+                    return;
+                }
+                pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+            }
         });
     }
 
     /// Reads the slots.
-    async fn read(&self) -> Result<(), String> {
+    async fn read(&self) {
         let mut asked = JoinSet::new();
-        for (address, server) in self.known() {
+        for (address, peer) in self.peers() {
             asked.spawn(async move {
-                let answer = timeout(ANSWER_TIMEOUT, ask(&server)).await;
+                let answer = timeout(ANSWER_TIMEOUT, peer.ask()).await;
                 let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-                let name = server.address();
-                answer.map(|it| (address, it)).map_err(|error| format!("{name}: {error}"))
+                answer
+                    .map_err(|error| format!("{}:{}: {error}", address.0, address.1))
+                    .map(|it| (address, it))
             });
         }
+        let mut best: Option<(usize, Address, Vec<Range>)> = None;
         let mut failures = Vec::new();
         while let Some(answer) = asked.join_next().await {
-            match answer.unwrap_or_else(|error| Err(error.to_string())) {
+            match answer.unwrap_or_else(|_| Err("a task panicked".to_owned())) {
                 Ok((asked, ranges)) => {
-                    self.apply(&asked, &ranges);
-                    return Ok(());
+                    let covered = self.covered(&ranges);
+                    if best.as_ref().is_none_or(|(most, ..)| covered > *most) {
+                        best = Some((covered, asked, ranges));
+                    }
+                    // A node that was reset, or has left the cluster, knows of no slots.
+                    if covered == self.partitions.len() {
+                        break;
+                    }
                 }
                 Err(failure) => failures.push(failure),
             }
         }
-        Err(format!("no node tells the slots of the cluster ({})", failures.join("; ")))
+        let failure = match best {
+            Some((covered, asked, ranges)) => {
+                self.apply(&asked, &ranges);
+                let missing = self.partitions.len() - covered;
+                (missing > 0).then(|| format!("no node has the slots of {missing} partitions"))
+            }
+            None => {
+                Some(format!("no node tells the slots of the cluster ({})", failures.join("; ")))
+            }
+        };
+        let failure = failure.map(|failure| format!("{}: {failure}", self.events.server()));
+        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
-    /// All nodes that may tell.
-    fn known(&self) -> HashMap<Address, Server> {
+    /// All that may tell, each once.
+    fn peers(&self) -> HashMap<Address, Peer> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let nodes = table.nodes.keys().filter_map(|address| {
-            let seed = self.seeds.first()?;
-            Some((address.clone(), seed.at(&address.0, address.1)))
-        });
         let seeds = self.seeds.iter().map(|seed| (seed.host_and_port(), seed.clone()));
-        nodes.chain(seeds).collect()
+        let mut peers: HashMap<_, _> =
+            seeds.map(|(at, seed)| (at, Peer::Unknown(Box::new(seed)))).collect();
+        for (address, node) in &table.nodes {
+            let peer = match (node.connections.current(), self.seeds.first()) {
+                (Some(handle), _) => Peer::Connected(handle.connection),
+                (None, Some(seed)) => Peer::Unknown(Box::new(seed.at(&address.0, address.1))),
+                (None, None) => continue,
+            };
+            peers.insert(address.clone(), peer);
+        }
+        peers
     }
 
+    /// The number of partitions whose slots are in these ranges.
+    fn covered(&self, ranges: &[Range]) -> usize {
+        let slots = (0..self.partitions.len()).map(|partition| self.partitions.slot(partition));
+        slots.filter(|slot| ranges.iter().any(|range| range.contains(*slot))).count()
+    }
+
+    /// Takes over what a node told. A partition of which it knows nothing keeps its node.
     fn apply(&self, asked: &Address, ranges: &[Range]) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let before = mem::take(&mut table.owners);
         let owners = (0..self.partitions.len()).map(|partition| {
             let slot = self.partitions.slot(partition);
-            let range = ranges.iter().find(|range| range.contains(slot))?;
-            let host = if range.host.is_empty() { &asked.0 } else { &range.host };
-            self.node_in(&mut table, (host.clone(), range.port))
+            match ranges.iter().find(|range| range.contains(slot)) {
+                Some(range) => {
+                    let host = if range.host.is_empty() { &asked.0 } else { &range.host };
+                    self.node_in(&mut table, (host.clone(), range.port))
+                }
+                None => before.get(partition).cloned().flatten(),
+            }
         });
         let owners: Vec<_> = owners.collect();
         // Nodes that have left are forgotten.
@@ -174,18 +235,30 @@ impl Cluster {
     }
 }
 
-async fn ask(server: &Server) -> Result<Vec<Range>, String> {
-    let mut connection = server.open("").await?;
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("SLOTS");
-    let reply = command.query_async::<Value>(&mut connection).await;
-    let reply = reply.map_err(|error| match call::brief(&error) {
-        text if text.contains("cluster support disabled") => {
-            format!("{text}; it is no cluster: write redis:// in the Redis URL")
-        }
-        text => text,
-    })?;
-    slots::ranges(reply).ok_or_else(|| "a malformed reply to CLUSTER SLOTS".to_owned())
+/// A node that may tell the slots.
+enum Peer {
+    /// On the connection of its calls.
+    Connected(MultiplexedConnection),
+    Unknown(Box<Server>),
+}
+
+impl Peer {
+    async fn ask(self) -> Result<Vec<Range>, String> {
+        let mut connection = match self {
+            Self::Connected(connection) => connection,
+            Self::Unknown(server) => server.open("").await?,
+        };
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let reply = command.query_async::<Value>(&mut connection).await;
+        let reply = reply.map_err(|error| match call::brief(&error) {
+            text if text.contains("cluster support disabled") => {
+                format!("{text}; it is no cluster: write redis:// in the Redis URL")
+            }
+            text => text,
+        })?;
+        slots::ranges(reply).ok_or_else(|| "a malformed reply to CLUSTER SLOTS".to_owned())
+    }
 }
 
 /// Held by the task that refreshes. It ends with its runtime: then another may start.

@@ -13,14 +13,15 @@ pub(super) struct Hosts<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    /// `None` if there is no host.
+    /// `None` if there is no host, or if the user is not before all hosts, once.
     pub(super) fn of(url: &'a str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, all) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
         let scheme = if scheme.starts_with("rediss") { "rediss" } else { "redis" };
-        (!all.is_empty()).then_some(Self { scheme, user, all, path, query })
+        let is_well_formed = !all.is_empty() && !user.trim_end_matches('@').contains([',', '@']);
+        is_well_formed.then_some(Self { scheme, user, all, path, query })
     }
 
     /// Each host, with its port or this one.
@@ -48,6 +49,7 @@ mod tests {
         assert_eq!((hosts.scheme, hosts.user, hosts.path, hosts.query), ("redis", "", "", ""));
         assert!(Hosts::of("redis-cluster://").is_none());
         assert!(Hosts::of("redis-cluster://me:secret@/service").is_none());
+        assert!(Hosts::of("redis-cluster://me:secret@one:1,me:secret@two:2").is_none());
     }
 
     #[test]

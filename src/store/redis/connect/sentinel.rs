@@ -56,8 +56,9 @@ impl Sentinels {
                 Err(failure) => failures.push(failure),
             }
         }
-        let elected = votes.into_iter().max_by_key(|(_, votes)| *votes);
-        elected.map(|(master, _)| master).ok_or_else(|| {
+        // Of a tie, all replicas of the service take the same.
+        let elected = votes.into_iter().map(|(master, votes)| (votes, master)).max();
+        elected.map(|(_, master)| master).ok_or_else(|| {
             format!("no sentinel names a master of `{}` ({})", self.service, failures.join("; "))
         })
     }

@@ -76,10 +76,9 @@ impl Server {
         if let Some(provider) = &self.credentials {
             let credentials = provider.provide().await?;
             let settings = info.redis_settings().clone().set_password(credentials.password);
-            info = info.set_redis_settings(match credentials.username {
-                Some(username) => settings.set_username(username),
-                None => settings,
-            });
+            // A password alone is that of Redis' own user, and not of the user in the URL.
+            let username = credentials.username.as_deref().unwrap_or("default");
+            info = info.set_redis_settings(settings.set_username(username));
         }
         let connection: RedisResult<_> = async {
             Client::open(info)?.get_multiplexed_async_connection_with_config(&self.config).await

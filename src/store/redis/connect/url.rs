@@ -37,6 +37,7 @@ impl Target {
         tls: Option<Tls>,
         credentials: Option<Provider>,
     ) -> Result<Self, ConfigError> {
+        check_encoding(url)?;
         match scheme(url) {
             "redis-sentinel" | "rediss-sentinel" => sentinels(url, tls, credentials),
             "redis-cluster" | "rediss-cluster" => cluster(url, tls, credentials),
@@ -50,6 +51,23 @@ impl Target {
 
 fn scheme(url: &str) -> &str {
     url.split_once("://").map_or("", |(scheme, _)| scheme)
+}
+
+/// Rejects a URL in which a mark of a user or a password seems to end them. Otherwise a part of a password is taken for
+/// a host, and gets into messages.
+fn check_encoding(url: &str) -> Result<(), ConfigError> {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let is_socket = scheme(url).ends_with("unix");
+    let after_authority = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
+    let is_torn = !is_socket && after_authority.contains('@');
+    let of_sentinels = after_authority.split_once("sentinel_").map_or("", |(_, login)| login);
+    if is_torn || of_sentinels.contains(['/', '?', '#', ':']) {
+        return Err(ConfigError::new(
+            "the user or the password in the Redis URL contains `/`, `?`, `#`, `:` or `@`; percent-encode it, such as \
+             %23 for `#`",
+        ));
+    }
+    Ok(())
 }
 
 /// The server of a URL of one server.
@@ -69,8 +87,8 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
 /// An error without the URL in its message, because a URL can contain a password.
 pub(in crate::store::redis) fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
     ConfigError::new(format!(
-        "the Redis URL cannot be used: {error}; write \
-         redis://[user:password@]host[:port][/database], or rediss:// for TLS"
+        "the Redis URL cannot be used: {error}; write redis://[user:password@]host[:port][/database], rediss:// for \
+         TLS, or another form that `RedisStoreBuilder::url` lists"
     ))
 }
 
@@ -94,7 +112,7 @@ fn sentinels(
             "the Redis URL {why}; write redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]"
         ))
     };
-    let hosts = Hosts::of(url).ok_or_else(|| wrong("names no sentinel and no service"))?;
+    let hosts = Hosts::of(url).ok_or_else(|| wrong("names no sentinels after one user"))?;
     let (service, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
     if service.is_empty() {
         return Err(wrong("names no service"));
@@ -154,7 +172,8 @@ fn cluster(
             "the Redis URL {why}; write redis-cluster://[user:password@]host[:port],host[:port]"
         ))
     };
-    let hosts = Hosts::of(url).ok_or_else(|| wrong("names no node of a cluster"))?;
+    let hosts =
+        Hosts::of(url).ok_or_else(|| wrong("names no nodes of a cluster after one user"))?;
     if !hosts.path.is_empty() {
         return Err(wrong("names a database, and a cluster has one only"));
     }

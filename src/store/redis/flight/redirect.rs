@@ -1,7 +1,5 @@
 //! Redirections of a cluster. A node that redirects has not executed the call, so it may be sent elsewhere.
 
-use std::mem;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
@@ -40,14 +38,10 @@ impl Call {
     /// Sends each group by itself, while keys of the slot move to another node: the keys of a group are on one of the
     /// two, or soon will be. Returns whether it has answered all checks.
     pub(super) async fn complete_apart(&mut self) -> bool {
-        let lane = Arc::clone(self.place.lane());
-        let mut groups = lane.split(mem::take(&mut self.place.batch));
-        if groups.len() == 1 {
-            self.place.batch = groups.remove(0);
+        if self.place.split() <= 1 {
             return self.complete_when_moved().await;
         }
-        for group in groups {
-            self.place.batch = group;
+        loop {
             if self.place.is_worth_sending() {
                 self.is_asking = false;
                 let mut answer = self.answer().await;
@@ -57,8 +51,10 @@ impl Call {
                 }
             }
             self.place.unload();
+            if !self.place.take_next_group() {
+                return true;
+            }
         }
-        true
     }
 
     /// Sends one group again until its keys are on one node, or its time is over.
@@ -84,8 +80,9 @@ impl Call {
         self.watch.end(false);
         let Route::Partition(cluster, _) = &self.place.lane().route else { return None };
         cluster.refresh();
-        // Without a host, it is the one that was asked.
-        let (host, port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
+        let (host, port) = address.rsplit_once(':')?;
+        // A node that does not know the name of the other leaves it out: it is the one that was asked.
+        let host = if matches!(host, "" | "?") { &*self.node.host } else { host };
         let node = cluster.node_at(host, port.parse().ok()?)?;
         let mut watch = Watch::begin(Some(&node));
         let deadline = self.place.batch.first_deadline()?;
