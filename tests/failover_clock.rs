@@ -55,6 +55,11 @@ async fn fail_over_to(offset: i64) {
         offset,
         &["--replicaof", &format!("127.0.0.1 {port}"), "--repl-diskless-sync-delay", "0"],
     );
+    let seconds = |server: &RedisServer| -> i64 {
+        redis::cmd("TIME").query::<(i64, i64)>(&mut server.connection()).unwrap().0
+    };
+    let difference = seconds(&replica) - seconds(&master);
+    assert!((difference - offset).abs() <= 1, "the clock is {difference} s off");
     let key = Key::new("alice");
     let before = limiter(&master).await;
     for limit in limits() {

@@ -91,11 +91,11 @@ impl Decision {
         Some(Self { decided_at, ..Self::of_group(verdicts)? })
     }
 
-    /// The same decision, after its charges were given back.
+    /// The same decision, as one that charged nothing.
     #[cfg(feature = "cluster")]
-    pub(crate) fn given_back(mut self) -> Self {
-        self.deciding = self.deciding.given_back();
-        self.group = self.group.into_iter().map(Verdict::given_back).collect();
+    pub(crate) fn uncharged(mut self) -> Self {
+        self.deciding = self.deciding.uncharged();
+        self.group = self.group.into_iter().map(Verdict::uncharged).collect();
         self
     }
 

@@ -38,15 +38,17 @@ const MAX_REPLICAS: u32 = 10_000;
 ///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
 ///   without those that a lost call may have charged, and not after a restart of the process.
 ///
+/// At most 100,000 local budgets are kept. If more are in use, one that is not used up may be evicted, and its key gets
+/// its share again.
+///
 /// A cost above the share, and not above the quota, is denied until the store is asked again. If the memory of
 /// 100,000 budgets is full of used-up ones, the check of a new key fails, because the store [is
 /// full](crate::Error::is_full).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 #[non_exhaustive]
 pub enum OnStoreFailure {
-    // From the least strict to the strictest: they are compared.
     /// The check is allowed, and consumes nothing. A layer forwards the request without rate limit headers.
     FailOpen,
     /// The check is decided in this process, by this replica's share of the quota.
@@ -56,11 +58,20 @@ pub enum OnStoreFailure {
         replicas: u32,
     },
     /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit breaker probes it
-    /// next, at least a second.
+    /// next, at least a second. It is a second if there is no breaker.
     FailClosed,
 }
 
 impl OnStoreFailure {
+    /// The stricter of two.
+    pub(crate) const fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::FailClosed, _) | (_, Self::FailOpen) => self,
+            (Self::FailOpen, _) | (_, Self::FailClosed) => other,
+            (Self::Local { .. }, Self::Local { .. }) => self,
+        }
+    }
+
     /// The name in events.
     pub(crate) const fn name(self) -> &'static str {
         match self {

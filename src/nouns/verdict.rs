@@ -81,11 +81,9 @@ impl Verdict {
         (self.charged > 0).then_some(receipt)
     }
 
-    /// The same answer, after the charge was given back.
+    /// The same answer, as one that charged nothing.
     #[cfg(feature = "cluster")]
-    pub(super) fn given_back(mut self) -> Self {
-        let remaining = self.outcome.remaining + u64::from(self.charged);
-        self.outcome.remaining = remaining.min(self.capacity());
+    pub(super) const fn uncharged(mut self) -> Self {
         self.outcome.delay = 0;
         self.charged = 0;
         self

@@ -33,13 +33,31 @@ struct Shared {
     store: Box<dyn Store>,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
-    events: Throttle,
+    events: Events,
+}
+
+/// A throttle for each policy, so that one does not hide the outcomes of another.
+#[derive(Default)]
+struct Events {
+    fail_open: Throttle,
+    local: Throttle,
+    fail_closed: Throttle,
+}
+
+impl Events {
+    const fn of(&self, policy: OnStoreFailure) -> &Throttle {
+        match policy {
+            OnStoreFailure::FailOpen => &self.fail_open,
+            OnStoreFailure::Local { .. } => &self.local,
+            OnStoreFailure::FailClosed => &self.fail_closed,
+        }
+    }
 }
 
 impl Failover {
     pub(super) fn new(store: impl Store) -> Self {
         let (is_embedded, store) = (store.is_embedded(), Box::new(store));
-        let shared = Shared { store, local: OnceLock::new(), events: Throttle::default() };
+        let shared = Shared { store, local: OnceLock::new(), events: Events::default() };
         Self { shared: Arc::new(shared), is_embedded }
     }
 
@@ -85,7 +103,7 @@ impl Failover {
 /// The strictest policy of a group. `None` if a limit has none: then the check fails.
 fn policy(group: &[Check]) -> Option<OnStoreFailure> {
     let policies = group.iter().map(|check| check.limit().failure_policy());
-    policies.reduce(|one, other| Some(one?.max(other?))).flatten()
+    policies.reduce(|one, other| Some(one?.stricter(other?))).flatten()
 }
 
 impl Shared {
@@ -101,7 +119,7 @@ impl Shared {
             Err(error) => Err(error),
             Ok(decision) => {
                 if decision.source() == Source::Store {
-                    telemetry::available(&self.events);
+                    telemetry::available(self.events.of(policy));
                     settlement::start(self);
                 }
                 Ok(decision)
@@ -117,7 +135,7 @@ impl Shared {
         group: &Group,
         policy: OnStoreFailure,
     ) -> Result<Decision, Error> {
-        telemetry::unavailable(&self.events, group, error, policy.name());
+        telemetry::unavailable(self.events.of(policy), group, error, policy.name());
         let wait = error.probe_after().unwrap_or(UNKNOWN_WAIT).max(SHORTEST_WAIT);
         let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
         let limits = group.iter().map(|check| check.limit().clone());

@@ -24,7 +24,7 @@ const GIVE_UP_AFTER: usize = 4 * AT_ONCE;
 /// The pause before another attempt. It doubles each time.
 const PAUSE: Duration = Duration::from_millis(250);
 
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Held by the task that settles, of which there is one at a time.
 struct Turn(Arc<AtomicBool>);
@@ -139,7 +139,10 @@ async fn finish(
                 check = check.with_cost(rest);
                 answer = shared.store.apply(Op::Charge, check.clone().into()).await;
             }
-            Err(error) => return Err((!error.may_have_charged()).then_some(check)),
+            Err(error) => {
+                let may_pass = error.is_unavailable() || error.is_overloaded();
+                return Err((may_pass && !error.may_have_charged()).then_some(check));
+            }
         }
     }
 }

@@ -192,7 +192,8 @@ impl RedisStoreBuilder {
     /// checks of a key use the same lane: that of the first key of their group.
     ///
     /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
-    /// smaller batches. On the same machine, they were not measurably faster.
+    /// smaller batches. On the same machine, they were not measurably faster. On a cluster this has no effect: see
+    /// [`partitions`](Self::partitions).
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
@@ -202,7 +203,8 @@ impl RedisStoreBuilder {
     /// server it has no effect.
     ///
     /// Every key belongs to a partition, and a partition to a slot of the cluster. Checks of one partition share a
-    /// call. So fewer partitions make larger batches, and more of them can be spread over more masters: use several
+    /// call, and have a queue: [`max_waiting`](Self::max_waiting) is divided among the partitions, with at least 1,024
+    /// for each. So fewer partitions make larger batches, and more of them can be spread over more masters: use several
     /// for each master. All replicas need the same number. Another number changes all keys, so that budgets start
     /// anew.
     pub fn partitions(mut self, partitions: usize) -> Self {

@@ -75,7 +75,7 @@ async fn ask(
         // The two must follow each other on the connection.
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(call.clone());
-        let (reply,) = both.query_async(connection).await?;
+        let (reply,) = both.query_async(connection).await.map_err(of_call)?;
         reply
     } else {
         call.query_async::<Value>(connection).await?
@@ -90,6 +90,13 @@ async fn ask(
         _ => Err(wrong_type()),
     };
     values.into_iter().map(number).collect()
+}
+
+/// The error of the call itself, which is the last of its pipeline.
+fn of_call(error: RedisError) -> RedisError {
+    let errors = error.clone().into_server_errors();
+    let last = errors.as_ref().and_then(|errors| errors.last());
+    last.map_or(error, |(_, last)| RedisError::from(last.clone()))
 }
 
 fn wrong_type() -> RedisError {
@@ -107,7 +114,7 @@ pub(super) async fn dry_run(
     connection: &mut MultiplexedConnection,
     terms: &Terms,
 ) -> RedisResult<()> {
-    let tags: &[_] = if terms.is_cluster { &[] } else { &["{a}", "{b}"] };
+    let tags: &[_] = if terms.is_of_cluster() { &[] } else { &["{a}", "{b}"] };
     let keys: Vec<_> = tags.iter().map(|tag| format!("{}:{tag}:probe", terms.prefix)).collect();
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::Body::new(std::iter::empty()).into_bytes();

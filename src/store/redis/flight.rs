@@ -191,8 +191,15 @@ impl Call {
     /// Answers all checks.
     fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
         // A server that answers that it does not write at the moment decides peeks.
-        let is_alive = matches!(&answer, Some(Ok(_)))
-            || matches!(&answer, Some(Err(error)) if Failure::of(error) == Failure::NotWritten);
+        let is_of_cluster = self.place.lane().route.is_of_cluster();
+        let is_alive = match &answer {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => {
+                Failure::of(error) == Failure::NotWritten
+                    || (is_of_cluster && call::is_of_cluster(error))
+            }
+            None => false,
+        };
         self.watch.end(!is_alive);
         let lane = Arc::clone(self.place.lane());
         let connections = &self.node.connections;
@@ -219,7 +226,9 @@ impl Call {
                 }
                 let text = call::brief(&error);
                 let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(&error);
-                if call::ends_connection(&error) && !is_redirected {
+                if is_redirected {
+                    lane.route.has_moved();
+                } else if call::ends_connection(&error) {
                     connections.discard(handle, &text);
                     lane.route.has_moved();
                 }

@@ -2,7 +2,7 @@
 //! all commands of the script.
 
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
 use super::connect::Terms;
 use super::{call, script, tls};
@@ -24,14 +24,7 @@ pub(super) async fn greet(
         command.arg("SETNAME").arg(name);
         command.query_async::<()>(connection).await.map_err(in_words)?;
     }
-    let mut probe = redis::cmd("EVAL");
-    probe.arg(script::PROBE).arg(1).arg(format!("{prefix}:{{probe}}"));
-    let failed: Vec<String> = match probe.query_async(connection).await {
-        Ok(failed) => failed,
-        // Another node of the cluster has the slot of that key, and probes the user's rights.
-        Err(error) if terms.is_cluster && error.code() == Some("MOVED") => Vec::new(),
-        Err(error) => return Err(in_words(error)),
-    };
+    let failed = probe(connection, terms).await.map_err(in_words)?;
     let mut failed = failed.chunks_exact(2).filter_map(|pair| match pair {
         [command, error] if !PASSING.iter().any(|code| error.contains(code)) => {
             Some((command, error))
@@ -53,6 +46,24 @@ pub(super) async fn greet(
     }
     call::load(connection).await.map_err(in_words)?;
     call::dry_run(connection, terms).await.map_err(in_words)
+}
+
+/// Runs each command that the script needs. Returns those that failed, each with its error.
+async fn probe(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisResult<Vec<String>> {
+    let prefix = &terms.prefix;
+    let alone = (!terms.is_of_cluster()).then(|| format!("{prefix}:{{probe}}"));
+    let of_cluster = terms.tags.iter().map(|tag| format!("{prefix}:{{{tag}}}{{probe}}"));
+    for key in alone.into_iter().chain(of_cluster) {
+        let mut probe = redis::cmd("EVAL");
+        probe.arg(script::PROBE).arg(1).arg(key);
+        match probe.query_async(connection).await {
+            // Another node has the slot of that key. The rights of a user are those on this node.
+            Err(error) if error.code() == Some("MOVED") && terms.is_of_cluster() => {}
+            answer => return answer,
+        }
+    }
+    // A node without slots runs no script.
+    Ok(Vec::new())
 }
 
 /// The reason and the advice for a failed connection, on one line.
@@ -82,7 +93,7 @@ pub(super) fn in_words(error: &RedisError, prefix: &str) -> String {
                      (`rediss://` is TLS)"
                 }
                 ErrorKind::AuthenticationFailed => {
-                    "; check the URL's user and password, and write a password alone as \
+                    "; check the user and the password, and write a password alone in the URL as \
                      redis://:password@host"
                 }
                 _ if error.code() == Some("NOAUTH") => {

@@ -27,6 +27,8 @@ mod wire;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+#[cfg(feature = "cluster")]
+use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 
@@ -65,8 +67,8 @@ use crate::nouns::{Check, ConfigError, Group, Key, Op};
 /// - An identical check is denied again without asking Redis, for at most [a
 ///   second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
 ///   `retry_after` has passed. See [`DenyCache`](crate::store::DenyCache).
-/// - The store keeps one pooled connection for each [lane](RedisStoreBuilder::lanes), for as long
-///   as it works.
+/// - The store keeps one connection for each [lane](RedisStoreBuilder::lanes), and on a cluster one for each node,
+///   for as long as it works.
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a
 ///   task blocks its worker in the poll that sends a check, other checks may stall until their
 ///   deadlines.
@@ -173,6 +175,26 @@ impl Lanes {
         let mut indices = group.iter().map(|check| self.index(check.key()));
         let first = indices.next();
         indices.all(|index| Some(index) == first)
+    }
+
+    /// Notes that a group of several partitions was denied.
+    #[cfg(feature = "cluster")]
+    fn note_denied(&self) {
+        if let Choice::Partition(cluster) = &self.choice {
+            cluster.note_denied();
+        }
+    }
+
+    /// Whether a group of several partitions was denied a moment ago.
+    #[cfg(feature = "cluster")]
+    fn has_denied_lately(&self) -> bool {
+        matches!(&self.choice, Choice::Partition(cluster) if cluster.has_denied_lately())
+    }
+
+    /// The deadline of every check.
+    #[cfg(feature = "cluster")]
+    fn deadline(&self) -> Duration {
+        self.lanes.first().map_or(Duration::ZERO, |lane| lane.settings.deadline)
     }
 
     fn denials(&self) -> Option<&Arc<Denials>> {

@@ -1,9 +1,13 @@
 //! Groups whose keys are in different partitions of a cluster.
 //!
 //! No script can decide such a group as one. So each part is charged by itself, all at the same time. If a part is
-//! denied, the charges of the others are given back, and then the group is denied. So nothing is ever over-admitted,
+//! denied, the charges of the others are given back, and then the group is denied. So too much is never allowed,
 //! because every part was really charged. For about one round trip, others may be denied by units that come back. If
 //! this process ends in between, those units are lost until they are replenished.
+//!
+//! A refund of a bucket gives back the cost less what has drained since. So a flood of denied groups would take from
+//! the budgets of others, a little for each. In the second after a denied group, groups are peeked first, and charged
+//! only if all parts would allow them: one more round trip then.
 //!
 //! A task does that, because a caller that is dropped must not keep the units of a denied group. The denial waits for
 //! the refunds: their answers have the budgets as they are without the charges, and the next check of this caller
@@ -16,14 +20,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Lanes;
 use super::ask::{ask, ask_with};
 use super::lane::{Lane, Urgency};
-use crate::nouns::{Check, Decision, Error, Group, Op, Verdict};
+use crate::nouns::{Check, Decision, Error, Group, Op, Verdict, later};
 use crate::store::Answer;
-use crate::store::denials::{Asked, Change};
+use crate::store::denials::Change;
 
 /// The pauses before a refund is repeated, in milliseconds.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];
@@ -38,17 +43,26 @@ struct Part {
 /// Applies an operation to a group of several partitions.
 pub(super) fn ask_parts(lanes: &Lanes, op: Op, group: Group, change: Option<Change>) -> Answer {
     let spread = Spread { lanes: lanes.clone(), op, group, change };
-    let ended = |_| Err(Error::store("the runtime was shut down"));
+    let deadline = later(Instant::now(), lanes.deadline());
     match Runtime::try_current() {
-        Ok(runtime) => {
-            let deciding = runtime.spawn(spread.decide());
-            Answer::later(async move { deciding.await.unwrap_or_else(ended) })
-        }
+        Ok(runtime) => Answer::later(within(deadline, runtime.spawn(spread.decide()))),
         // A check from outside of a runtime is sent when its answer is awaited inside.
         Err(_) => Answer::later(async move {
             let runtime = Runtime::try_current().map_err(Error::misuse)?;
-            runtime.spawn(spread.decide()).await.unwrap_or_else(ended)
+            within(deadline, runtime.spawn(spread.decide())).await
         }),
+    }
+}
+
+/// The answer of a task. At the deadline its caller returns, and the task goes on.
+async fn within(
+    deadline: Instant,
+    deciding: JoinHandle<Result<Decision, Error>>,
+) -> Result<Decision, Error> {
+    match timeout_at(deadline, deciding).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(Error::store("the runtime was shut down")),
+        Err(_) => Err(Error::timeout()),
     }
 }
 
@@ -62,98 +76,73 @@ struct Spread {
 
 impl Spread {
     async fn decide(mut self) -> Result<Decision, Error> {
-        let asked = self.lanes.denials().map(|denials| denials.asked(Instant::now()));
         let parts = parts(&self.lanes, &self.group);
-        let answers = parts.iter().map(|part| ask(&part.lane, self.op, &part.checks, None));
-        let answers = all(answers.collect()).await;
-        let is_allowed =
-            |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
-        let is_asked = matches!(self.op, Op::Charge | Op::Peek);
-        let answer = if is_asked && !answers.iter().all(is_allowed) {
-            self.deny(&parts, answers, asked).await
-        } else {
-            self.join(&parts, answers)
-        };
+        if self.op == Op::Charge && self.lanes.has_denied_lately() {
+            let answer = self.ask_all(&parts, Op::Peek).await;
+            if !answer.as_ref().is_ok_and(Decision::allowed) {
+                return answer;
+            }
+        }
+        let answer = self.ask_all(&parts, self.op).await;
         if let Some(mut change) = self.change.take() {
             change.answered(&answer);
         }
         answer
     }
 
+    /// Applies an operation to all parts.
+    async fn ask_all(&self, parts: &[Part], op: Op) -> Result<Decision, Error> {
+        let asked = self.lanes.denials().map(|denials| denials.asked(Instant::now()));
+        let answers = parts.iter().map(|part| ask(&part.lane, op, &part.checks, None));
+        let answers = all(answers.collect()).await;
+        let is_allowed =
+            |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
+        if matches!(op, Op::Refund | Op::Reset) || answers.iter().all(is_allowed) {
+            return self.join(parts, answers);
+        }
+        let denial = self.deny(op, parts, answers).await?;
+        if self.op == Op::Charge {
+            self.lanes.note_denied();
+            // After the refunds: each voids the denials of its budgets.
+            if let (Some(denials), Some(asked)) = (self.lanes.denials(), asked)
+                && let Some(asked) = denials.still_asked(asked, &denied(&self.group, &denial))
+            {
+                denials.record(denials.known(&self.group), asked, &denial);
+            }
+        }
+        Ok(denial)
+    }
+
     /// Gives the allowed parts back, of a group of which a part was denied or failed. Their budgets are then reported
-    /// as they are without the charges, as far as that is known.
+    /// as they are without the charges, or as they were after them if that fails.
     async fn deny(
         &self,
+        op: Op,
         parts: &[Part],
         mut answers: Vec<Result<Decision, Error>>,
-        asked: Option<Asked>,
     ) -> Result<Decision, Error> {
         let (mut allowed, mut without) = (Vec::new(), Vec::new());
         for (part, answer) in parts.iter().zip(&mut answers) {
             if let Ok(decision) = answer
                 && decision.allowed()
             {
-                let checks = self.without_charge(part, decision);
-                without.push(self.ask_urgently(&part.lane, &checks));
+                let checks = without_charge(op, part, decision);
+                without.push(ask_without(&self.lanes, op, &part.lane, &checks));
                 allowed.push((decision, checks, Arc::clone(&part.lane)));
             }
         }
         let mut is_kept = false;
         for ((allowed, checks, lane), without) in allowed.into_iter().zip(all(without).await) {
             *allowed = without.unwrap_or_else(|error| {
-                is_kept |= self.op == Op::Charge;
-                if self.op == Op::Charge && !error.may_have_charged() {
-                    self.repeat(lane, checks);
+                is_kept |= op == Op::Charge;
+                if op == Op::Charge && !error.may_have_charged() {
+                    repeat(self.lanes.clone(), lane, checks);
                 }
-                allowed.clone().given_back()
+                allowed.clone().uncharged()
             });
         }
         let answer = self.join(parts, answers);
-        // After the refunds: each voids the denials of its budgets.
-        if let (Op::Charge, Some(denials), Some(asked), Ok(denial)) =
-            (self.op, self.lanes.denials(), asked, &answer)
-            && let Some(asked) = denials.still_asked(asked, &denied(&self.group, denial))
-        {
-            denials.record(denials.known(&self.group), asked, denial);
-        }
         answer.map_err(|error| if is_kept { error.after_a_part() } else { error })
-    }
-
-    /// The checks that tell the budgets of an allowed part without its charges: refunds of these, or peeks.
-    fn without_charge(&self, part: &Part, decision: &Decision) -> Vec<Check> {
-        let checks = part.checks.iter().cloned();
-        if self.op == Op::Peek {
-            return checks.map(|check| check.with_cost(0)).collect();
-        }
-        let back = checks.zip(decision.receipts());
-        back.map(|(check, receipt)| check.with_receipt(receipt)).collect()
-    }
-
-    fn ask_urgently(&self, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
-        if self.op == Op::Peek {
-            return ask(lane, Op::Peek, checks, None);
-        }
-        let change = self.lanes.denials().map(|denials| denials.change(checks));
-        ask_with(lane, Op::Refund, checks, change, Urgency::GivesBack)
-    }
-
-    /// Repeats a refund that was not carried out.
-    fn repeat(&self, lane: Arc<Lane>, checks: Vec<Check>) {
-        let again = Self {
-            lanes: self.lanes.clone(),
-            op: self.op,
-            group: self.group.clone(),
-            change: None,
-        };
-        tokio::spawn(async move {
-            for pause in PAUSES {
-                sleep(Duration::from_millis(pause)).await;
-                match again.ask_urgently(&lane, &checks).await {
-                    Err(error) if !error.may_have_charged() => {}
-                    Ok(_) | Err(_) => return,
-                }
-            }
-        });
     }
 
     /// One decision of all parts, with the verdicts in the order of the group. Of several errors, one that may have
@@ -228,4 +217,35 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
 fn denied(group: &[Check], denial: &Decision) -> Vec<Check> {
     let verdicts = group.iter().zip(denial.verdicts());
     verdicts.filter(|(_, verdict)| !verdict.allowed()).map(|(check, _)| check.clone()).collect()
+}
+
+/// The checks that tell the budgets of an allowed part without its charges: refunds of these, or peeks.
+fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
+    let checks = part.checks.iter().cloned();
+    if op == Op::Peek {
+        return checks.map(|check| check.with_cost(0)).collect();
+    }
+    let back = checks.zip(decision.receipts());
+    back.map(|(check, receipt)| check.with_receipt(receipt)).collect()
+}
+
+fn ask_without(lanes: &Lanes, op: Op, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
+    if op == Op::Peek {
+        return ask(lane, Op::Peek, checks, None);
+    }
+    let change = lanes.denials().map(|denials| denials.change(checks));
+    ask_with(lane, Op::Refund, checks, change, Urgency::GivesBack)
+}
+
+/// Repeats a refund that was not carried out.
+fn repeat(lanes: Lanes, lane: Arc<Lane>, checks: Vec<Check>) {
+    tokio::spawn(async move {
+        for pause in PAUSES {
+            sleep(Duration::from_millis(pause)).await;
+            match ask_without(&lanes, Op::Charge, &lane, &checks).await {
+                Err(error) if !error.may_have_charged() => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    });
 }

@@ -26,6 +26,14 @@ const MAX_CLIENT_NAME: usize = 64;
 
 const MAX_LANES: usize = 16;
 
+/// The fewest places of the queue of a lane, unless the whole queue has fewer: many partitions must not make a queue
+/// too short for a hot key.
+const MIN_WAITING: usize = 1_024;
+
+/// The most partitions of which one is probed on a node of a cluster: enough for as many masters.
+#[cfg(feature = "cluster")]
+const MOST_PROBED: usize = 64;
+
 #[cfg(not(feature = "cluster"))]
 const MAX_PARTITIONS: usize = 1024;
 
@@ -42,10 +50,11 @@ impl RedisStoreBuilder {
         // What is denied until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
         let lanes_of = LanesOf::default();
+        let tags = self.tags_of(&target.topology);
         let terms = Terms {
             prefix: self.prefix.as_str().into(),
             client_name: self.client_name.map(Into::into),
-            is_cluster: !matches!(target.topology, Topology::One(_)),
+            tags,
         };
         let nodes = Nodes {
             terms: Arc::new(terms),
@@ -55,7 +64,7 @@ impl RedisStoreBuilder {
         };
         let settings = |lanes: usize| Settings {
             deadline: self.deadline,
-            max_waiting: self.max_waiting.div_ceil(lanes),
+            max_waiting: self.max_waiting.div_ceil(lanes).max(MIN_WAITING.min(self.max_waiting)),
             clock: self.clock.clone(),
             denials: (!deny_for.is_zero())
                 .then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
@@ -87,6 +96,15 @@ impl RedisStoreBuilder {
         // It is set once, here.
         drop(lanes_of.set(Arc::downgrade(&lanes)));
         Ok(RedisStore { lanes: Lanes { lanes, choice } })
+    }
+
+    /// Hash tags of partitions, from all over the slots of a cluster.
+    fn tags_of(&self, topology: &Topology) -> Vec<String> {
+        match topology {
+            Topology::One(_) => Vec::new(),
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(_) => Partitions::new(self.partitions.min(MOST_PROBED)).into_tags(),
+        }
     }
 
     fn check_ranges(&self) -> Result<(), ConfigError> {

@@ -10,15 +10,16 @@ mod slots;
 
 use std::collections::HashMap;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle as Runtime;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use self::partition::{MAX_PARTITIONS, Partitions};
 use self::slots::Range;
@@ -30,26 +31,34 @@ use crate::telemetry::RedisEvents;
 /// The time that a node has to tell the slots, with the time to connect.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A task that reads the slots moves at least this often, if its runtime does.
+const STANDS_STILL: Duration = Duration::from_secs(5);
+
 /// The pause after the slots were read. It doubles with each failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// For so long after a denied group, other groups are peeked first.
+const LATELY: Duration = Duration::from_secs(1);
 
 pub(super) type Address = (String, u16);
 
 pub(super) struct Cluster {
     pub(super) partitions: Partitions,
     nodes: Nodes,
-    /// Those of the URL.
+    /// The servers of the URL.
     seeds: Vec<Server>,
     events: RedisEvents,
     table: RwLock<Table>,
-    /// Held by the task that reads the slots.
-    reading: tokio::sync::Mutex<()>,
+    /// Wakes the checks that wait for the first table.
+    was_read: Notify,
     /// Why the slots of some partitions are not known, since they were last read.
     failure: RwLock<Option<String>>,
-    /// Whether a task reads the slots, or pauses after that.
-    is_refreshing: AtomicBool,
+    /// When the task that reads the slots last began to. `None` if there is no task.
+    refreshing: Mutex<Option<Instant>>,
+    /// When a group of several partitions was last denied.
+    denied: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -67,8 +76,18 @@ impl Cluster {
         name: &str,
     ) -> Arc<Self> {
         let events = RedisEvents::new(name.into());
-        let (table, reading, failure, is_refreshing) = Default::default();
-        Arc::new(Self { partitions, nodes, seeds, events, table, reading, failure, is_refreshing })
+        let (table, was_read, failure, refreshing, denied) = Default::default();
+        Arc::new(Self {
+            partitions,
+            nodes,
+            seeds,
+            events,
+            table,
+            was_read,
+            failure,
+            refreshing,
+            denied,
+        })
     }
 
     pub(super) const fn events(&self) -> &RedisEvents {
@@ -81,17 +100,16 @@ impl Cluster {
         table.owners.get(partition)?.clone()
     }
 
-    /// The node of a partition. If none is known, the slots are read. After a failure, a task does that, and the
-    /// check fails at once.
+    /// The node of a partition. If none is known, a task reads the slots. It goes on if this check is dropped. After a
+    /// failure, the check fails at once.
     pub(super) async fn find(self: &Arc<Self>, partition: usize) -> Result<Arc<Node>, String> {
+        let mut was_read = pin!(self.was_read.notified());
+        was_read.as_mut().enable();
         if let Some(known) = self.known_node(partition) {
             return known;
         }
-        let _one_by_one = self.reading.lock().await;
-        if let Some(known) = self.known_node(partition) {
-            return known;
-        }
-        self.read().await;
+        self.refresh();
+        was_read.await;
         self.known_node(partition).unwrap_or_else(|| Err("the slots are not known".to_owned()))
     }
 
@@ -122,24 +140,36 @@ impl Cluster {
         Some(node)
     }
 
+    /// Notes that a group of several partitions was denied.
+    pub(super) fn note_denied(&self) {
+        *lock(&self.denied) = Some(Instant::now());
+    }
+
+    /// Whether a group of several partitions was denied a moment ago.
+    pub(super) fn has_denied_lately(&self) -> bool {
+        lock(&self.denied).is_some_and(|at| at.elapsed() < LATELY)
+    }
+
     /// Starts to read the slots again, if no task does and a runtime is there.
     pub(super) fn refresh(self: &Arc<Self>) {
         let Ok(runtime) = Runtime::try_current() else { return };
-        if self.is_refreshing.swap(true, Ordering::AcqRel) {
+        let mut refreshing = lock(&self.refreshing);
+        // A task that does not move is on a runtime that stands still.
+        if refreshing.is_some_and(|since| since.elapsed() < STANDS_STILL) {
             return;
         }
+        *refreshing = Some(Instant::now());
+        drop(refreshing);
         let refreshing = Refreshing(Arc::clone(self));
         runtime.spawn(async move {
             let cluster = &refreshing.0;
             let mut pause = PAUSE;
             loop {
-                let one_by_one = cluster.reading.lock().await;
-                cluster.read().await;
-                drop(one_by_one);
+                *lock(&cluster.refreshing) = Some(Instant::now());
+                let is_complete = cluster.read().await;
+                cluster.was_read.notify_waiters();
                 sleep(pause).await;
                 // The store may be gone meanwhile: then no check needs the slots.
-                let is_complete =
-                    cluster.failure.read().unwrap_or_else(PoisonError::into_inner).is_none();
                 if is_complete || Arc::strong_count(cluster) == 1 {
                     return;
                 }
@@ -148,8 +178,8 @@ impl Cluster {
         });
     }
 
-    /// Reads the slots.
-    async fn read(&self) {
+    /// Reads the slots. Returns whether the nodes of all partitions are known.
+    async fn read(&self) -> bool {
         let mut asked = JoinSet::new();
         for (address, peer) in self.peers() {
             asked.spawn(async move {
@@ -183,12 +213,12 @@ impl Cluster {
                 let missing = self.partitions.len() - covered;
                 (missing > 0).then(|| format!("no node has the slots of {missing} partitions"))
             }
-            None => {
-                Some(format!("no node tells the slots of the cluster ({})", failures.join("; ")))
-            }
+            None => Some(format!("no node answered CLUSTER SLOTS ({})", failures.join("; "))),
         };
         let failure = failure.map(|failure| format!("{}: {failure}", self.events.server()));
+        let is_complete = failure.is_none();
         *self.failure.write().unwrap_or_else(PoisonError::into_inner) = failure;
+        is_complete
     }
 
     /// All that may tell, each once.
@@ -253,7 +283,9 @@ impl Peer {
         let reply = command.query_async::<Value>(&mut connection).await;
         let reply = reply.map_err(|error| match call::brief(&error) {
             text if text.contains("cluster support disabled") => {
-                format!("{text}; it is no cluster: write redis:// in the Redis URL")
+                format!(
+                    "{text}: this server is not in cluster mode; write redis:// in the Redis URL"
+                )
             }
             text => text,
         })?;
@@ -261,11 +293,15 @@ impl Peer {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Held by the task that refreshes. It ends with its runtime: then another may start.
 struct Refreshing(Arc<Cluster>);
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
-        self.0.is_refreshing.store(false, Ordering::Release);
+        *lock(&self.0.refreshing) = None;
     }
 }

@@ -47,6 +47,10 @@ impl Partitions {
         &self.0[partition]
     }
 
+    pub(in crate::store::redis) fn into_tags(self) -> Vec<String> {
+        self.0.into_vec()
+    }
+
     pub(super) fn slot(&self, partition: usize) -> u16 {
         slot(self.0[partition].as_bytes())
     }

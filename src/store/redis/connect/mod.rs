@@ -38,8 +38,14 @@ pub(super) struct Terms {
     pub(super) prefix: Arc<str>,
     /// The name in `CLIENT LIST`.
     pub(super) client_name: Option<Arc<str>>,
-    /// Whether the server is part of a cluster. Otherwise it must not be.
-    pub(super) is_cluster: bool,
+    /// The hash tags of partitions, if the server is part of a cluster. Otherwise it must not be.
+    pub(super) tags: Vec<String>,
+}
+
+impl Terms {
+    pub(super) fn is_of_cluster(&self) -> bool {
+        !self.tags.is_empty()
+    }
 }
 
 /// A connection of the store's own, or one of a pool of the application.
