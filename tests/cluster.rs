@@ -70,7 +70,7 @@ async fn places(cluster: Arc<Cluster>, limiter: RateLimiter) -> HashMap<usize, V
 /// In one partition, groups are atomic. In several, a charge that is given back after the clock was set back may leave
 /// a budget less full than it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_conforms() {
+async fn one_partition_conforms() {
     let cluster = Cluster::start();
     let mut stores = 0;
     conformance::check(|clock| {

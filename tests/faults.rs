@@ -83,7 +83,7 @@ async fn revoked_read_permission_is_an_error_and_not_a_full_budget() {
 }
 
 #[tokio::test]
-async fn redis_cluster_is_reported_as_unsupported() {
+async fn node_of_a_cluster_needs_the_url_of_a_cluster() {
     let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.to_str().unwrap();

@@ -67,8 +67,9 @@ impl RateLimiter {
     /// store's latency ends in an error. Zero asks once and does not wait for units: only the
     /// store's own deadline bounds that answer.
     ///
-    /// `acquire` does not wait for an unavailable store: it returns the error at once. Retry after
-    /// a pause.
+    /// If the store is unavailable, the limit's [failure policy](Limit::on_store_failure) decides. A limit that fails
+    /// closed is asked again after each `retry_after`, until `max_wait`. Without a policy, the error is returned at
+    /// once. Retry after a pause.
     ///
     /// # Errors
     ///

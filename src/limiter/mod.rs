@@ -169,7 +169,7 @@ impl RateLimiter {
     }
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
-    /// full. Returns the decision of a peek of cost 0 afterwards.
+    /// full. Also deletes the local budget, even if the store then fails. Returns the decision of a peek of cost 0 afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.apply(Op::Reset, Check::new(limit, key)).await
     }

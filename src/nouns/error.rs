@@ -60,7 +60,8 @@ impl From<Infallible> for ConfigError {
 /// A failed check: the store did not decide.
 ///
 /// A denial is never an error: it is a [`Decision`](crate::Decision). The caller chooses whether to
-/// fail open or closed. For the tower layer, `RateLimitLayer::on_store_failure` sets that.
+/// fail open or closed. [`Limit::on_store_failure`](crate::Limit::on_store_failure) sets that, and for the tower layer
+/// `RateLimitLayer::on_store_failure`.
 pub struct Error {
     kind: Kind,
     may_have_charged: bool,

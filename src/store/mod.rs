@@ -83,6 +83,10 @@ use crate::nouns::{ConfigError, Limit};
 ///     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
 ///         self.0.check_limits(limits)
 ///     }
+///
+///     fn is_embedded(&self) -> bool {
+///         self.0.is_embedded()
+///     }
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]

@@ -26,7 +26,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// A node, whose events call it by the name.
+    /// Creates a node. The name appears in its events.
     pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str, host: &str) -> Node {
         let events = Arc::new(RedisEvents::new(name.into()));
         let connections = Connections::new(connect, Arc::clone(&self.terms), events);

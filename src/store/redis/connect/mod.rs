@@ -1,4 +1,4 @@
-//! From a URL to a validated connection: this is all that knows the topology.
+//! From a URL to a validated connection.
 
 mod credentials;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]

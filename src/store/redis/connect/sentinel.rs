@@ -1,7 +1,7 @@
 //! Connections to the master that the sentinels name.
 //!
 //! All sentinels are asked at once, and the majority decides: one that hangs delays nothing, and one that was cut
-//! off names an old master alone. Each new connection asks anew, so a failover is followed by the reconnect that it
+//! off names an old master alone. Without a majority, the most votes count. Each new connection asks anew, so a failover is followed by the reconnect that it
 //! causes. ("Guidelines for Redis clients with support for Redis Sentinel", which asks one after another.)
 
 use std::collections::HashMap;
