@@ -308,6 +308,50 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in_a_crash() {
+    let cluster = Arc::new(Cluster::start());
+    let patient = store(&cluster).deny_for(Duration::ZERO).without_circuit_breaker();
+    let limiter = RateLimiter::new(patient.connect().await.unwrap());
+    let keys = places(Arc::clone(&cluster), limiter.clone()).await;
+    let (user, tenant) = (window("user", 1), window("tenant", 1));
+    let (alice, acme) = (keys[&0][0].clone(), keys[&1][0].clone());
+    limiter.check(&user, &alice).await.unwrap();
+    let left = async || limiter.peek(&tenant, &acme, 0).await.unwrap().remaining();
+    let until_left = async |expected: u64| {
+        timeout(PATIENCE, async {
+            while left().await != expected {
+                yield_now().await;
+            }
+        })
+        .await
+        .expect("the units come or go");
+    };
+    for is_crash in [false, true] {
+        // The user's part of the group hangs, and the tenant's is charged.
+        cluster.nodes[0].pause(true);
+        let (url, group) = (cluster.url(), [Check::new(&user, &alice), Check::new(&tenant, &acme)]);
+        let other = tokio::runtime::Builder::new_multi_thread();
+        let other = { other }.worker_threads(1).enable_all().build().unwrap();
+        let checking = other.spawn(async move {
+            let store = RedisStore::builder().url(url).deadline(Duration::from_secs(20));
+            RateLimiter::new(store.build().unwrap()).check_all(group).await
+        });
+        until_left(0).await;
+        assert!(!limiter.check(&tenant, &acme).await.unwrap().allowed(), "by a unit on its way");
+        if is_crash {
+            other.shutdown_background();
+            cluster.nodes[0].pause(false);
+            assert_eq!(left().await, 0, "it is lost until the window ends");
+        } else {
+            cluster.nodes[0].pause(false);
+            assert!(!checking.await.unwrap().unwrap().allowed());
+            assert_eq!(left().await, 1, "it is back");
+            spawn_blocking(move || drop(other)).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refund_of_a_group_that_was_carried_out_in_part_says_so() {
     let mut cluster = Cluster::start();
     let store = store(&cluster).deadline(Duration::from_millis(500)).connect().await.unwrap();

@@ -47,6 +47,11 @@ impl RedisStoreBuilder {
     pub fn build(mut self) -> Result<RedisStore, ConfigError> {
         self.check_ranges()?;
         let target = self.target()?;
+        Ok(self.build_on(target))
+    }
+
+    /// Builds a store with valid settings.
+    pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
         // What is denied until a time set by hand may pass before that time on the wall.
         let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
         let lanes_of = LanesOf::default();
@@ -95,7 +100,7 @@ impl RedisStoreBuilder {
         };
         // It is set once, here.
         drop(lanes_of.set(Arc::downgrade(&lanes)));
-        Ok(RedisStore { lanes: Lanes { lanes, choice } })
+        RedisStore { lanes: Lanes { lanes, choice } }
     }
 
     /// Hash tags of partitions, from all over the slots of a cluster.

@@ -110,6 +110,7 @@ fn tcp_settings() -> TcpSettings {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
     use std::net::SocketAddr;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
@@ -117,8 +118,12 @@ mod tests {
     use redis::RedisFuture;
     use redis::io::AsyncDNSResolver;
     use tokio::net::TcpListener;
+    use tokio::time::Instant;
 
+    use super::super::{Target, Topology};
     use super::*;
+    use crate::nouns::{Check, Limit, Op, Quota};
+    use crate::store::{RedisStore, Store};
 
     /// Resolves every name to this port of the loopback.
     struct Moving(Arc<AtomicU16>);
@@ -131,6 +136,38 @@ mod tests {
         ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
             let address = SocketAddr::from(([127, 0, 0, 1], self.0.load(Ordering::SeqCst)));
             Box::pin(async move { Ok(Box::new(std::iter::once(address)) as Box<_>) })
+        }
+    }
+
+    /// Never resolves a name.
+    struct Silent;
+
+    impl AsyncDNSResolver for Silent {
+        fn resolve<'a, 'b: 'a>(
+            &'a self,
+            _: &'b str,
+            _: u16,
+        ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+            Box::pin(pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resolution_of_a_name_that_never_ends_is_bounded_by_the_deadline() {
+        let client = Client::open("redis://redis.internal/").unwrap();
+        let mut server = Server::new(client.get_connection_info(), None);
+        server.config = server.config.set_dns_resolver(Silent);
+        let topology = Topology::One(Arc::new(server));
+        let store = RedisStore::builder().without_circuit_breaker();
+        let store = store.build_on(Target { topology, name: "redis.internal".to_owned() });
+        let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
+        for number in 0..3 {
+            let asked = Instant::now();
+            let check = Check::new(&limit, "alice");
+            assert!(store.apply(Op::Charge, check.into()).await.unwrap_err().is_unavailable());
+            assert!(asked.elapsed() <= Duration::from_millis(252), "{:?}", asked.elapsed());
+            // The first attempt hangs, and later checks know of it.
+            assert!(number > 0 || asked.elapsed() >= Duration::from_millis(250));
         }
     }
 
