@@ -70,7 +70,11 @@ mod with_the_feature {
     }
 
     impl TlsServer {
-        fn start(ca: &Ca, (cert, key): &Pair, clients: &str) -> Self {
+        fn start(ca: &Ca, pair: &Pair, clients: &str) -> Self {
+            Self::start_with(ca, pair, clients, &[])
+        }
+
+        fn start_with(ca: &Ca, (cert, key): &Pair, clients: &str, more: &[&str]) -> Self {
             static SERVERS: AtomicU32 = AtomicU32::new(0);
             let number = SERVERS.fetch_add(1, Ordering::Relaxed);
             let name = format!("tollgate-tls-{}-{number}", std::process::id());
@@ -91,7 +95,8 @@ mod with_the_feature {
             let start = |_| {
                 let port = free_port();
                 let tls_port = ["--tls-port".to_owned(), port.to_string()];
-                let arguments = [&arguments[..], &tls_port].concat();
+                let more: Vec<_> = more.iter().map(|&it| it.to_owned()).collect();
+                let arguments = [&arguments[..], &tls_port, &more].concat();
                 Some((RedisServer::start_on_with(free_port(), &arguments)?, port))
             };
             let (plain, port) = (0..10)
@@ -144,12 +149,78 @@ mod with_the_feature {
         error
     }
 
+    /// A certificate for this machine, by name and address.
+    fn of_this_machine(ca: &Ca) -> Pair {
+        let mut names = params("localhost");
+        names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
+        ca.signed(&names)
+    }
+
+    #[cfg(feature = "cluster")]
+    #[tokio::test]
+    async fn cluster_is_reached_by_tls() {
+        let ca = Ca::new();
+        let of_cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+        let server = TlsServer::start_with(&ca, &of_this_machine(&ca), "no", &of_cluster);
+        let mut connection =
+            redis::Client::open(format!("redis://:{PASSWORD}@127.0.0.1:{}/", server.plain.port()))
+                .and_then(|client| client.get_connection())
+                .unwrap();
+        let slots: Vec<_> = (0..16_384).collect();
+        let () = redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots).query(&mut connection).unwrap();
+        let mut is_ready = || {
+            let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            info.contains("cluster_state:ok")
+        };
+        assert!((0..500).any(|_| is_ready()), "the cluster is ready");
+        let url = format!("rediss-cluster://:{PASSWORD}@localhost:{}", server.port);
+        let store = || RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+        assert_limits(store().tls(Tls::new().ca(ca.pem.as_str()))).await;
+        let untrusted = failure(store().tls(Tls::new().ca(Ca::new().pem))).await;
+        assert!(untrusted.contains("pass the CA to `Tls::ca`"), "{untrusted}");
+    }
+
+    #[cfg(feature = "sentinel")]
+    #[tokio::test]
+    async fn sentinels_and_their_master_are_reached_by_tls() {
+        let ca = Ca::new();
+        let replication = ["--tls-replication", "yes"];
+        let server = TlsServer::start_with(&ca, &of_this_machine(&ca), "no", &replication);
+        let port = free_port();
+        let file = |name: &str| server.files.join(name).display().to_string();
+        let lines = [
+            "port 0".to_owned(),
+            format!("tls-port {port}"),
+            format!("tls-ca-cert-file {}", file("ca.crt")),
+            format!("tls-cert-file {}", file("redis.crt")),
+            format!("tls-key-file {}", file("redis.key")),
+            "tls-auth-clients no".to_owned(),
+            "tls-replication yes".to_owned(),
+            format!("sentinel monitor limits 127.0.0.1 {} 1", server.port),
+            format!("sentinel auth-pass limits {PASSWORD}"),
+        ];
+        fs::write(file("sentinel.conf"), lines.join("\n")).unwrap();
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut sentinel = std::process::Command::new(binary)
+            .args([&file("sentinel.conf"), "--sentinel"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(sentinel.try_wait().unwrap().is_none(), "the sentinel ended");
+        }
+        let url = format!("rediss-sentinel://:{PASSWORD}@localhost:{port}/limits");
+        let store = RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+        assert_limits(store.tls(Tls::new().ca(ca.pem.as_str()))).await;
+        sentinel.kill().unwrap();
+        sentinel.wait().unwrap();
+    }
+
     #[tokio::test]
     async fn private_ca_is_trusted_for_addresses_and_names() {
         let ca = Ca::new();
-        let mut names = params("localhost");
-        names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
-        let server = TlsServer::start(&ca, &ca.signed(&names), "no");
+        let server = TlsServer::start(&ca, &of_this_machine(&ca), "no");
         let store = |host| server.store("rediss", host, server.port).prefix(host);
         for host in ["127.0.0.1", "localhost"] {
             assert_limits(store(host).tls(Tls::new().ca(ca.pem.clone()))).await;
