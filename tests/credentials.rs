@@ -6,6 +6,7 @@ mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tollgate::store::Credentials;
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
@@ -41,9 +42,12 @@ async fn each_connection_asks_for_its_credentials() {
         acl(&server, &["DELUSER", "limiter"]);
         acl(&server, &["SETUSER", "limiter", "on", "~*", "+@all", &format!(">{password}")]);
         // The server closed the connection. The check that notices it may fail; another is made.
-        while limiter.check(&limit, &key).await.is_err() {
-            tokio::task::yield_now().await;
-        }
+        let decides = async {
+            while limiter.check(&limit, &key).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), decides).await.expect("it decides again");
         assert!(asked.load(Ordering::SeqCst) > asked_before);
         let users: String =
             redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).unwrap();

@@ -10,8 +10,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::stdin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +25,7 @@ use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
 use self::support::chaos::{Chaos, Mode};
 use self::support::cluster::Cluster;
+use self::support::process::{self, Process};
 use self::support::requests::{request, send};
 use self::support::sentinels::Sentinels;
 use self::support::{RedisServer, free_port};
@@ -173,8 +173,7 @@ async fn application() {
                 json!(allowed)
             }
         };
-        println!("answer: {answer}");
-        stdout().flush().unwrap();
+        process::answer(&answer);
     }
 }
 
@@ -183,44 +182,8 @@ fn note(phase: &Mutex<(Instant, Seen)>, status: u16, source: Option<Source>, lat
     seen.add(status, source, *began, latency);
 }
 
-struct Application {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Application {
-    fn start(url: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["application", "--exact", "--ignored", "--nocapture"])
-            .env("APPLICATION_URL", url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = process.stdin.take().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Self { process, input, output }
-    }
-
-    fn run(&mut self, command: &str) -> Vec<Value> {
-        writeln!(self.input, "{command}").unwrap();
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the application panicked");
-            if let Some((_, answer)) = line.split_once("answer: ") {
-                return serde_json::from_str(answer).unwrap();
-            }
-        }
-    }
-}
-
-impl Drop for Application {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
+fn run(application: &mut Process, command: &str) -> Vec<Value> {
+    serde_json::from_str(&application.ask(command)).unwrap()
 }
 
 /// What both processes saw under one policy in one phase.
@@ -289,9 +252,11 @@ impl Suite {
         break_it: impl FnOnce(),
         mend_it: impl FnOnce(),
     ) {
-        let mut applications: Vec<_> = (0..PROCESSES).map(|_| Application::start(url)).collect();
+        let mut applications: Vec<_> = (0..PROCESSES)
+            .map(|_| Process::start("application", &[("APPLICATION_URL", url)]))
+            .collect();
         let mut all = |command: &str| -> Vec<Vec<Value>> {
-            applications.iter_mut().map(|application| application.run(command)).collect()
+            applications.iter_mut().map(|application| run(application, command)).collect()
         };
         // All of them are connected.
         let ready = Instant::now();
@@ -335,7 +300,7 @@ impl Suite {
         let user =
             format!("user-{}", SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos());
         let exact: Vec<_> =
-            applications.iter_mut().map(|it| it.run(&format!("exact {user}"))).collect();
+            applications.iter_mut().map(|it| run(it, &format!("exact {user}"))).collect();
 
         for (policy, (name, _)) in POLICIES.iter().enumerate() {
             let (during, after) = (Sum::of(&during, policy), Sum::of(&after, policy));

@@ -5,8 +5,7 @@
 mod support;
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::stdin;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -17,6 +16,7 @@ use tollgate::{Error, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use self::support::failing::Failing;
 use self::support::limits::any_limits;
+use self::support::process::{Process, answer};
 use self::support::{RedisServer, free_port};
 
 const SECOND: u64 = 1_000_000;
@@ -109,48 +109,15 @@ fn limits(replicas: u32) -> Vec<Limit> {
     limits.collect()
 }
 
-/// A replica of a service, in a process of its own.
-struct Replica {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// Starts a replica of a service, in a process of its own.
+fn start(url: &str, replicas: u32) -> Process {
+    Process::start("replica", &[("REPLICA_URL", url), ("REPLICAS", &replicas.to_string())])
 }
 
-impl Replica {
-    fn start(url: &str, replicas: u32) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["replica", "--exact", "--ignored", "--nocapture"])
-            .env("REPLICA_URL", url)
-            .env("REPLICAS", replicas.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = process.stdin.take().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Self { process, input, output }
-    }
-
-    /// Sends a command. Returns the units that each limit allowed.
-    fn run(&mut self, command: &str) -> Vec<u64> {
-        writeln!(self.input, "{command}").unwrap();
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the replica ended");
-            // The test harness prints lines of its own.
-            if let Some((_, numbers)) = line.split_once("allowed: ") {
-                return numbers.split_whitespace().map(|number| number.parse().unwrap()).collect();
-            }
-        }
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
+/// Sends a command. Returns the units that each limit allowed.
+fn run(replica: &mut Process, command: &str) -> Vec<u64> {
+    let answer = replica.ask(command);
+    answer.split_whitespace().map(|number| number.parse().unwrap()).collect()
 }
 
 // Its tasks run while it waits for a command.
@@ -183,8 +150,7 @@ async fn replica() {
         }
         let allowed =
             limits.iter().map(|limit| allowed.get(limit.name()).unwrap_or(&0).to_string());
-        println!("allowed: {}", allowed.collect::<Vec<_>>().join(" "));
-        stdout().flush().unwrap();
+        answer(&allowed.collect::<Vec<_>>().join(" "));
     }
 }
 
@@ -193,12 +159,12 @@ async fn processes_together_stay_within_the_bound_and_charge_it_after_the_outage
     const REPLICAS: u32 = 3;
     let port = free_port();
     let url = format!("redis://127.0.0.1:{port}/");
-    let mut replicas: Vec<_> = (0..REPLICAS).map(|_| Replica::start(&url, REPLICAS)).collect();
+    let mut replicas: Vec<_> = (0..REPLICAS).map(|_| start(&url, REPLICAS)).collect();
     let limits = limits(REPLICAS);
     let mut allowed = vec![0; limits.len()];
     for _ in 0..2 {
         for replica in &mut replicas {
-            let more = replica.run("flood");
+            let more = run(replica, "flood");
             allowed.iter_mut().zip(more).for_each(|(allowed, more)| *allowed += more);
         }
     }
@@ -211,16 +177,19 @@ async fn processes_together_stay_within_the_bound_and_charge_it_after_the_outage
 
     let server = RedisServer::start_on(port).expect("the port is still free");
     for replica in &mut replicas {
-        replica.run("recover");
+        run(replica, "recover");
     }
     let limiter = server.limiter().await;
     let key = Key::new("alice");
     for (limit, allowed) in limits.iter().zip(allowed) {
         let capacity = limit.quota().capacity();
         let used = async || capacity - limiter.peek(limit, &key, 0).await.unwrap().remaining();
-        while used().await < allowed.min(capacity) {
-            tokio::task::yield_now().await;
-        }
+        let settled = async {
+            while used().await < allowed.min(capacity) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), settled).await.expect("it is settled");
         assert_eq!(used().await, allowed.min(capacity), "{limit}");
     }
 }

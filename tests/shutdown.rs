@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio::runtime::Handle;
 use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
 use tollgate::key::Header;
 use tollgate::limit::OnStoreFailure;
 use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
@@ -19,9 +20,12 @@ use self::support::{RedisServer, free_port};
 
 /// Waits until so many tasks are left.
 async fn ends(tasks: usize) {
-    while Handle::current().metrics().num_alive_tasks() > tasks {
-        yield_now().await;
-    }
+    let all = async {
+        while Handle::current().metrics().num_alive_tasks() > tasks {
+            yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.expect("the tasks end");
 }
 
 #[tokio::test]
