@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 use tollgate::decision::Source;
-use tollgate::store::{Op, RedisStoreBuilder, conformance};
+#[cfg(feature = "test-util")]
+use tollgate::store::conformance;
+use tollgate::store::{Op, RedisStoreBuilder};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
 
 use self::support::RedisServer;
@@ -69,6 +71,7 @@ async fn places(cluster: Arc<Cluster>, limiter: RateLimiter) -> HashMap<usize, V
 
 /// In one partition, groups are atomic. In several, a charge that is given back after the clock was set back may leave
 /// a budget less full than it was.
+#[cfg(feature = "test-util")]
 #[tokio::test(flavor = "multi_thread")]
 async fn one_partition_conforms() {
     let cluster = Cluster::start();
