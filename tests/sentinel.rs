@@ -89,7 +89,11 @@ async fn killed_master_is_replaced_by_the_one_that_the_sentinels_elect() {
     sentinels.servers[0].kill();
     let (decision, took) = decided(&limiter, "after").await;
     assert!(decision.allowed() && decision.remaining() == 49);
-    assert_ne!(sentinels.master(), old);
+    // One of the sentinels may hear of it a moment later than the majority.
+    let start = Instant::now();
+    while sentinels.master() == old {
+        assert!(start.elapsed() < PATIENCE, "the sentinels agree");
+    }
     println!("the master was killed: decisions again after {took:?}");
     // The charges that were not replicated are lost, and no charge is sent twice.
     let allowed = load.stop().await;
