@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{self, Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 use std::{env, fs};
 
@@ -48,19 +49,20 @@ impl RedisServer {
 
     /// Starts with a clock that is so many seconds ahead, or behind. Linux only.
     pub fn start_with_clock(offset: i64, arguments: &[&str]) -> Self {
-        let library = env::temp_dir().join(format!("tollgate-clock-{}.so", process::id()));
-        if !library.exists() {
+        static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+            let library = env::temp_dir().join(format!("tollgate-clock-{}.so", process::id()));
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/clock.c");
             let compiled = Command::new("cc")
                 .args(["-shared", "-fPIC", "-o"])
                 .args([library.as_os_str(), OsStr::new(source)])
                 .status();
             assert!(compiled.expect("there is a C compiler: `cc`").success());
-        }
+            library
+        });
         (0..ATTEMPTS)
             .find_map(|_| {
                 let mut command = Command::new(binary());
-                command.env("LD_PRELOAD", &library).env("CLOCK_OFFSET", offset.to_string());
+                command.env("LD_PRELOAD", &*LIBRARY).env("CLOCK_OFFSET", offset.to_string());
                 Self::launch(command, free_port(), arguments)
             })
             .unwrap_or_else(|| panic!("redis-server did not start with another clock"))
