@@ -1,7 +1,7 @@
 //! The deadline bounds every phase of a check: whatever hangs on the way to Redis, its caller returns.
 //!
-//! The clock is paused. When nothing is left but to wait, it jumps to the next timer: so the time that has passed is
-//! exactly the deadline, however busy the machine is.
+//! In most tests the clock is paused. When nothing is left but to wait, it jumps to the next timer. So the time that has
+//! passed is exactly the deadline, however busy the machine is.
 
 #![cfg(feature = "redis")]
 
@@ -9,11 +9,13 @@ mod support;
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tollgate::store::{Credentials, RedisStoreBuilder};
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
@@ -95,20 +97,31 @@ async fn sentinels_that_never_speak_are_bounded() {
     assert_bounded(RedisStore::builder().url(url), "sentinels").await;
 }
 
-/// A server that answers everything but one command, to which it says nothing.
-fn mute(about: &'static str) -> FakeRedis {
-    FakeRedis::start(move |command, arguments| {
-        if command == about {
-            std::thread::park_timeout(Duration::from_secs(3_600));
-        }
-        greeting(command, arguments)
-    })
-}
-
-#[tokio::test(start_paused = true)]
+/// In real time, because the server has to get so far.
+#[tokio::test(flavor = "multi_thread")]
 async fn validation_and_script_without_an_answer_are_bounded() {
-    for command in ["AUTH", "PING", "EVAL", "SCRIPT", "EVALSHA"] {
-        let server = mute(command);
-        assert_bounded(RedisStore::builder().url(server.url()), command).await;
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let mut phases = JoinSet::new();
+    for about in ["AUTH", "PING", "EVAL", "SCRIPT", "EVALSHA"] {
+        phases.spawn(async move {
+            // It answers everything but one command.
+            let asked = Arc::new(AtomicBool::new(false));
+            let was_asked = Arc::clone(&asked);
+            let server = FakeRedis::start(move |command, arguments| {
+                if command == about {
+                    asked.store(true, Ordering::SeqCst);
+                    std::thread::park_timeout(Duration::from_secs(3_600));
+                }
+                greeting(command, arguments)
+            });
+            let store = RedisStore::builder().url(server.url()).without_circuit_breaker();
+            let limiter = RateLimiter::new(store.deadline(Duration::from_secs(1)).build().unwrap());
+            let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
+            let answer = timeout(PATIENCE, limiter.check(&limit, &Key::new("alice"))).await;
+            let error = answer.unwrap_or_else(|_| panic!("{about}: it hangs")).unwrap_err();
+            assert!(error.is_unavailable(), "{about}: {error}");
+            assert!(was_asked.load(Ordering::SeqCst), "{about} was not sent");
+        });
     }
+    phases.join_all().await;
 }
