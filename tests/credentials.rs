@@ -71,7 +71,7 @@ async fn failure_of_the_provider_and_a_wrong_password_are_errors_that_say_so() {
     assert!(!error.contains("secret") && error.contains("panicked"), "{error}");
 
     // A password alone is that of the default user, whatever the user in the URL.
-    let url = server.url().replace("//", "//somebody:else@");
+    let url = server.url().replace("//", "//other:password@");
     let right = RedisStore::builder().url(url);
     let right = right.credentials(|| async { Ok::<_, String>(Credentials::password("right")) });
     right.connect().await.unwrap();

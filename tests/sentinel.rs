@@ -153,6 +153,9 @@ async fn url_of_sentinels_that_cannot_be_used_is_an_error_that_says_why() {
         let error = RedisStore::builder().url(url).build().unwrap_err().to_string();
         assert!(error.contains(why) && !error.contains("47"), "{url}: {error}");
     }
+    // These are no passwords.
+    RedisStore::builder().url("redis-sentinel://127.0.0.1:1/sentinel_main/0").build().unwrap();
+    RedisStore::builder().url("redis+unix:///run/sentinel_1/redis.sock?pass=p@ss").build().unwrap();
     let sentinels = Sentinels::start(|_| Vec::new());
     let url = sentinels.url().replace("/limits", "/limit");
     let error = RedisStore::connect(&url).await.unwrap_err().to_string();

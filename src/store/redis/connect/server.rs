@@ -11,13 +11,13 @@ use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
 use super::super::greeting::{self, in_words};
 use super::{Connect, Connecting, Link, Provider, Terms};
 
-/// A peer that is silent for so long is asked whether it is still there.
+/// The idle time before the first keepalive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 
-/// The pause between such questions. A few without an answer close the connection.
+/// The time between keepalive probes. A few without an answer close the connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Unanswered data closes the connection after so long, on systems that have this setting.
+/// Sent data that is not acknowledged for this long closes the connection, where the system supports it.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
 const UNANSWERED: Duration = Duration::from_secs(30);
 

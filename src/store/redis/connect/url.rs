@@ -53,21 +53,21 @@ fn scheme(url: &str) -> &str {
     url.split_once("://").map_or("", |(scheme, _)| scheme)
 }
 
-/// Rejects a URL in which a mark of a user or a password seems to end them. Otherwise a part of a password is taken for
-/// a host, and gets into messages.
+/// Rejects a URL with a raw `/`, `?` or `#` in its password. Such a mark ends the authority, and the start of the
+/// password would be taken for a port, which messages contain.
 fn check_encoding(url: &str) -> Result<(), ConfigError> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    let is_socket = scheme(url).ends_with("unix");
     let after_authority = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
-    let is_torn = !is_socket && after_authority.contains('@');
-    let of_sentinels = after_authority.split_once("sentinel_").map_or("", |(_, login)| login);
-    if is_torn || of_sentinels.contains(['/', '?', '#', ':']) {
-        return Err(ConfigError::new(
-            "the user or the password in the Redis URL contains `/`, `?`, `#`, `:` or `@`; percent-encode it, such as \
-             %23 for `#`",
-        ));
-    }
-    Ok(())
+    // The query of a socket's URL contains the password.
+    let is_socket = scheme(url).ends_with("unix");
+    if after_authority.contains('@') && !is_socket { Err(not_encoded()) } else { Ok(()) }
+}
+
+fn not_encoded() -> ConfigError {
+    ConfigError::new(
+        "the user or the password in the Redis URL contains `/`, `?`, `#`, `:` or `@`; percent-encode it, such as %23 \
+         for `#`",
+    )
 }
 
 /// The server of a URL of one server.
@@ -120,6 +120,10 @@ fn sentinels(
     let (login, settings) = sentinel_login(hosts.query).ok_or_else(|| {
         wrong("has an unknown setting; use `sentinel_username` and `sentinel_password`")
     })?;
+    // One colon stands between the user and the password, and the `@` is the last.
+    if login.contains(['/', '?', '#']) || login.matches([':', '@']).count() > 2 {
+        return Err(not_encoded());
+    }
     let sentinels = hosts.each(PORT).map(|host| {
         let info = server(&format!("{}://{login}{host}/", hosts.scheme), tls.clone())?;
         Ok(Server::new(&info, None))
