@@ -138,6 +138,15 @@ async fn missing_right_on_any_node_is_an_error_that_names_it() {
         set("+psetex");
     }
     store(&cluster).connect().await.unwrap();
+    for node in &cluster.nodes {
+        let () = redis::cmd("ACL")
+            .arg(&["SETUSER", "limiter", "on", ">secret", "~*", "+@all", "-cluster"])
+            .query(&mut node.connection())
+            .unwrap();
+    }
+    let url = cluster.url().replace("//", "//limiter:secret@");
+    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("add `+cluster"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,10 @@
 //! A Redis Cluster: its nodes, and which of them has the slot of a partition.
 //!
-//! The table of slots is read when it is first needed, and again when a node says that a slot has moved, or fails.
-//! One task reads it at a time, and at most ten times a second, once a second while that fails. No check waits for it
-//! then. It asks all nodes that it knows, and those of the URL. The first answer with all slots counts. If that is of a
-//! node that does not know yet, the next redirection tells.
+//! A task reads the table of slots when it is first needed, and again when a slot has moved or a node has failed. It
+//! reads at most ten times a second. If reading fails, the pause grows to a second, and checks fail instead of waiting.
+//!
+//! The task asks all known nodes and the servers of the URL. The first answer that contains all slots counts. It may be
+//! out of date. Then the next call is redirected, and the table is read again.
 
 mod partition;
 mod slots;
@@ -11,7 +12,7 @@ mod slots;
 use std::collections::HashMap;
 use std::mem;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::Value;
@@ -23,15 +24,15 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use self::partition::{MAX_PARTITIONS, Partitions};
 use self::slots::Range;
-use super::call;
 use super::connect::Server;
+use super::greeting::in_words;
 use super::node::{Node, Nodes};
 use crate::telemetry::RedisEvents;
 
-/// The time that a node has to tell the slots, with the time to connect.
+/// The deadline of one `CLUSTER SLOTS`, including the time to connect.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A task that reads the slots moves at least this often, if its runtime does.
+/// A reading task without progress for this long is on a blocked runtime. Another task takes over.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
 /// The pause after the slots were read. It doubles with each failure.
@@ -39,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// For so long after a denied group, other groups are peeked first.
+/// After a denied group, groups are peeked first for this long.
 const LATELY: Duration = Duration::from_secs(1);
 
 pub(super) type Address = (String, u16);
@@ -154,23 +155,22 @@ impl Cluster {
     pub(super) fn refresh(self: &Arc<Self>) {
         let Ok(runtime) = Runtime::try_current() else { return };
         let mut refreshing = lock(&self.refreshing);
-        // A task that does not move is on a runtime that stands still.
         if refreshing.is_some_and(|since| since.elapsed() < STANDS_STILL) {
             return;
         }
         *refreshing = Some(Instant::now());
         drop(refreshing);
-        let refreshing = Refreshing(Arc::clone(self));
+        // The task does not keep the store.
+        let refreshing = Refreshing(Arc::downgrade(self));
         runtime.spawn(async move {
-            let cluster = &refreshing.0;
             let mut pause = PAUSE;
-            loop {
+            while let Some(cluster) = refreshing.0.upgrade() {
                 *lock(&cluster.refreshing) = Some(Instant::now());
                 let is_complete = cluster.read().await;
                 cluster.was_read.notify_waiters();
+                drop(cluster);
                 sleep(pause).await;
-                // The store may be gone meanwhile: then no check needs the slots.
-                if is_complete || Arc::strong_count(cluster) == 1 {
+                if is_complete {
                     return;
                 }
                 pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
@@ -182,8 +182,9 @@ impl Cluster {
     async fn read(&self) -> bool {
         let mut asked = JoinSet::new();
         for (address, peer) in self.peers() {
+            let prefix = Arc::clone(&self.nodes.terms.prefix);
             asked.spawn(async move {
-                let answer = timeout(ANSWER_TIMEOUT, peer.ask()).await;
+                let answer = timeout(ANSWER_TIMEOUT, peer.ask(&prefix)).await;
                 let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
                 answer
                     .map_err(|error| format!("{}:{}: {error}", address.0, address.1))
@@ -273,15 +274,15 @@ enum Peer {
 }
 
 impl Peer {
-    async fn ask(self) -> Result<Vec<Range>, String> {
+    async fn ask(self, prefix: &str) -> Result<Vec<Range>, String> {
         let mut connection = match self {
             Self::Connected(connection) => connection,
-            Self::Unknown(server) => server.open("").await?,
+            Self::Unknown(server) => server.open(prefix).await?,
         };
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = command.query_async::<Value>(&mut connection).await;
-        let reply = reply.map_err(|error| match call::brief(&error) {
+        let reply = reply.map_err(|error| match in_words(&error, prefix) {
             text if text.contains("cluster support disabled") => {
                 format!(
                     "{text}: this server is not in cluster mode; write redis:// in the Redis URL"
@@ -298,10 +299,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Held by the task that refreshes. It ends with its runtime: then another may start.
-struct Refreshing(Arc<Cluster>);
+struct Refreshing(Weak<Cluster>);
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
-        *lock(&self.0.refreshing) = None;
+        if let Some(cluster) = self.0.upgrade() {
+            *lock(&cluster.refreshing) = None;
+        }
     }
 }

@@ -43,7 +43,7 @@ impl Call {
         }
         loop {
             if self.place.is_worth_sending() {
-                self.is_asking = false;
+                self.return_to_owner().await;
                 let mut answer = self.answer().await;
                 self.follow(&mut answer).await;
                 if !(is_try_again(&answer) && self.complete_when_moved().await) {
@@ -54,6 +54,16 @@ impl Call {
             if !self.place.take_next_group() {
                 return true;
             }
+        }
+    }
+
+    /// Goes back to the node that has the slot: a redirection of the group before may have led elsewhere.
+    async fn return_to_owner(&mut self) {
+        self.is_asking = false;
+        let Some(deadline) = self.place.batch.first_deadline() else { return };
+        let owner = self.place.lane().route.connect();
+        if let Ok(Ok(owner)) = timeout_at(deadline, owner).await {
+            (self.node, self.handle) = owner;
         }
     }
 
