@@ -108,7 +108,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
     let port: u16 = port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?;
     let replicas = env::var("REPLICAS").unwrap_or_else(|_| "1".to_owned());
-    let replicas = replicas.parse().map_err(|_| format!("REPLICAS is no number: `{replicas}`"))?;
+    let replicas =
+        replicas.parse().map_err(|_| format!("REPLICAS is not a number: `{replicas}`"))?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let service =

@@ -22,15 +22,15 @@ const MAX_REPLICAS: u32 = 10_000;
 /// | algorithm | the share of a replica | all replicas together allow at most |
 /// |---|---|---|
 /// | token bucket, leaky bucket, GCRA | `limit` per `n` periods, a burst of `burst / n` | `max(burst, n) + rate * t` in any time `t` |
-/// | fixed window | `limit / n` in each window | `max(limit, n)` in one window of each replica |
+/// | fixed window | `limit / n` in each window | `max(limit, n)` in one window, twice that in a period across its end |
 /// | sliding window | `limit / n` | `max(limit, n)` for even traffic, twice that for any traffic |
 /// | sliding log | `limit / n` in any period | `max(limit, n)` in any period |
 ///
-/// A share is rounded down and is at least 1. So three replicas share a limit of 100 as 33 each, and a limit of
-/// 2 as 1 each: the `n` in `max(limit, n)`.
+/// A share is rounded down and is at least 1. So three replicas share a limit of 100 as 33 each, which is 99. They
+/// share a limit of 2 as 1 each, which is 3: that is why the bound is `max(limit, n)`.
 ///
-/// The bound holds for each outage and key, on top of what the store allowed before: what a key had consumed
-/// there is unknown now. Two things make an outage less of an opportunity:
+/// The bound holds for each outage and key. The store may have allowed units before, which the replicas do not know.
+/// Two things limit what a client gains from an outage:
 ///
 /// - A check that the store denied stays denied until its `retry_after`, if the store has a `DenyCache`, as
 ///   `RedisStore` has.

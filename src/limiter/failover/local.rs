@@ -23,7 +23,7 @@ impl Local {
         Self { store, ledger: Ledger::new(MAX_BUDGETS), is_settling: Arc::default() }
     }
 
-    /// Decides a group in which some limits have a share. The others fail open. `wait` is the time until the store
+    /// Decides a group in which at least one limit has a share. The others fail open. `wait` is the time until the store
     /// is asked again. What the store may have charged is not owed to it: it would be charged twice.
     pub(super) fn decide(
         &self,
@@ -33,7 +33,7 @@ impl Local {
         may_be_charged: bool,
     ) -> Result<Decision, Error> {
         let shares: Vec<_> = group.iter().filter_map(share).collect();
-        let decision = self.store.decide(op, Group::new(shares)?).map_err(full)?;
+        let decision = self.store.decide(op, Group::of_distinct(shares)).map_err(full)?;
         let mut of_shares = decision.verdicts().iter();
         let verdicts = group.iter().map(|check| match check.limit().share() {
             Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),

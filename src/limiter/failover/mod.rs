@@ -1,7 +1,7 @@
 //! What happens to a check when the store is unavailable, by the policies of its limits.
 //!
-//! This has to be outside of all wrappers of a store: behind one, it would hide failures from it. So it is part of
-//! the limiter, and not another wrapper. All layers of a limiter share its local budgets.
+//! The policies apply outside of all wrappers of a store. Inside, they would hide failures from a wrapper. So they are
+//! part of the limiter. All layers of a limiter share its local budgets.
 
 mod ledger;
 mod local;

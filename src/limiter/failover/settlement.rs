@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Held by the task that settles, of which there is one at a time.
+/// Held by the only task that settles.
 struct Turn(Arc<AtomicBool>);
 
 impl Turn {

@@ -96,7 +96,7 @@ impl Connections {
     }
 
     /// Whether both lead to the same server.
-    pub(super) fn lead_where(&self, other: &Self) -> bool {
+    pub(super) fn share_server_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared.events, &other.shared.events)
     }
 

@@ -166,29 +166,12 @@ impl Lanes {
         &self.lanes[group.first().map_or(0, |first| self.index(first.key()))]
     }
 
-    /// Whether one script can decide the group.
+    /// Whether all keys of the group have one lane.
     #[cfg(feature = "cluster")]
-    fn is_in_one_partition(&self, group: &[Check]) -> bool {
-        if matches!(self.choice, Choice::Hash(_)) {
-            return true;
-        }
+    fn is_in_one_lane(&self, group: &[Check]) -> bool {
         let mut indices = group.iter().map(|check| self.index(check.key()));
         let first = indices.next();
         indices.all(|index| Some(index) == first)
-    }
-
-    /// Notes that a group of several partitions was denied.
-    #[cfg(feature = "cluster")]
-    fn note_denied(&self) {
-        if let Choice::Partition(cluster) = &self.choice {
-            cluster.note_denied();
-        }
-    }
-
-    /// Whether a group of several partitions was denied a moment ago.
-    #[cfg(feature = "cluster")]
-    fn has_denied_lately(&self) -> bool {
-        matches!(&self.choice, Choice::Partition(cluster) if cluster.has_denied_lately())
     }
 
     /// The deadline of every check.
@@ -203,8 +186,10 @@ impl Lanes {
 
     fn ask(&self, op: Op, group: Group, change: Option<Change>) -> Answer {
         #[cfg(feature = "cluster")]
-        if !self.is_in_one_partition(&group) {
-            return spread::ask_parts(self, op, group, change);
+        if let Choice::Partition(cluster) = &self.choice
+            && !self.is_in_one_lane(&group)
+        {
+            return spread::ask_parts(self, cluster, op, group, change);
         }
         ask(self.lane(&group), op, &group, change)
     }

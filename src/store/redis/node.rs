@@ -10,7 +10,7 @@ use crate::store::breaker::{Breaker, BreakerSettings};
 use crate::telemetry::RedisEvents;
 
 pub(super) struct Node {
-    /// Of a node of a cluster: the name by which it is known. Else it is empty.
+    /// The host of a cluster's node. Empty for any other server.
     pub(super) host: String,
     pub(super) connections: Connections,
     /// All lanes of a node share it.
@@ -44,8 +44,8 @@ impl Nodes {
 }
 
 impl Node {
-    /// The same server, with a connection of its own.
-    pub(super) fn again(&self) -> Self {
+    /// Creates a node of the same server, with a connection of its own.
+    pub(super) fn with_own_connection(&self) -> Self {
         let (host, connections) = (self.host.clone(), self.connections.another());
         Self { host, connections, breaker: self.breaker.clone() }
     }

@@ -44,7 +44,7 @@ impl Probe for RedisProbe {
     fn opened(&self) {
         let Some(lanes) = self.lanes.get().and_then(Weak::upgrade) else { return };
         for lane in &*lanes {
-            let is_here = |node: &Node| node.connections.lead_where(&self.connections);
+            let is_here = |node: &Node| node.connections.share_server_with(&self.connections);
             if lane.route.node().is_some_and(|node| is_here(&node)) {
                 lane.fail_queued();
             }

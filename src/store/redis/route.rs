@@ -1,4 +1,4 @@
-//! Where the calls of a lane go. Nothing above knows the topology.
+//! Where the calls of a lane go: to one server, or to the node of a cluster that has the slot.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Route {
             Self::Partition(cluster, partition) => {
                 let node = cluster.node_of(*partition);
                 let breaker = node.as_ref().and_then(|node| node.breaker.as_ref());
-                // No call would notice that another node has the slots by now.
+                // While the breaker is open, no call is redirected. Reading the table shows that a slot has moved.
                 breaker.map_or(Ok(()), |breaker| breaker.admit()).inspect_err(|_| cluster.refresh())
             }
         }

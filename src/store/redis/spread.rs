@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Lanes;
 use super::ask::{ask, ask_with};
+use super::cluster::Cluster;
 use super::lane::{Lane, Urgency};
 use crate::nouns::{Check, Decision, Error, Group, Op, Verdict, later};
 use crate::store::Answer;
@@ -41,9 +42,16 @@ struct Part {
 }
 
 /// Applies an operation to a group of several partitions.
-pub(super) fn ask_parts(lanes: &Lanes, op: Op, group: Group, change: Option<Change>) -> Answer {
-    let spread = Spread { lanes: lanes.clone(), op, group, change };
+pub(super) fn ask_parts(
+    lanes: &Lanes,
+    cluster: &Arc<Cluster>,
+    op: Op,
+    group: Group,
+    change: Option<Change>,
+) -> Answer {
+    let (lanes, cluster) = (lanes.clone(), Arc::clone(cluster));
     let deadline = later(Instant::now(), lanes.deadline());
+    let spread = Spread { lanes, cluster, op, group, change };
     match Runtime::try_current() {
         Ok(runtime) => Answer::later(within(deadline, runtime.spawn(spread.decide()))),
         // A check from outside of a runtime is sent when its answer is awaited inside.
@@ -69,6 +77,7 @@ async fn within(
 /// An operation on a group of several partitions.
 struct Spread {
     lanes: Lanes,
+    cluster: Arc<Cluster>,
     op: Op,
     group: Group,
     change: Option<Change>,
@@ -77,7 +86,7 @@ struct Spread {
 impl Spread {
     async fn decide(mut self) -> Result<Decision, Error> {
         let parts = parts(&self.lanes, &self.group);
-        if self.op == Op::Charge && self.lanes.has_denied_lately() {
+        if self.op == Op::Charge && self.cluster.has_denied_lately() {
             let answer = self.ask_all(&parts, Op::Peek).await;
             if !answer.as_ref().is_ok_and(Decision::allowed) {
                 return answer;
@@ -102,7 +111,7 @@ impl Spread {
         }
         let denial = self.deny(op, parts, answers).await?;
         if self.op == Op::Charge {
-            self.lanes.note_denied();
+            self.cluster.note_denied();
             // After the refunds: each voids the denials of its budgets.
             if let (Some(denials), Some(asked)) = (self.lanes.denials(), asked)
                 && let Some(asked) = denials.still_asked(asked, &denied(&self.group, &denial))
@@ -229,6 +238,7 @@ fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
     back.map(|(check, receipt)| check.with_receipt(receipt)).collect()
 }
 
+/// Asks for the budgets of an allowed part without its charges.
 fn ask_without(lanes: &Lanes, op: Op, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
     if op == Op::Peek {
         return ask(lane, Op::Peek, checks, None);

@@ -79,7 +79,7 @@ impl RedisStoreBuilder {
             Topology::One(connect) => {
                 let (first, settings) =
                     (nodes.node(connect, &target.name, ""), settings(self.lanes));
-                let others: Vec<_> = (1..self.lanes).map(|_| first.again()).collect();
+                let others: Vec<_> = (1..self.lanes).map(|_| first.with_own_connection()).collect();
                 let lane = |node| {
                     Lane::new(Route::Fixed(Arc::new(node)), format!("{prefix}:"), settings.clone())
                 };
