@@ -4,7 +4,9 @@
 -- request  I2 number of limits, then for each: its algorithm and a zero byte, I7 four numbers, as
 --          the algorithm's file says;
 --          then runs: B op, B size, I2 times, and for each charge: I2 key, I2 limit (both from 1),
---          I4 cost, and of a refund I7 time and I4 cost of the refunded charge.
+--          I4 cost; of a refund or a settlement I7 time, I4 cost and I7 drains_at of its charge,
+--          and of a settlement I7 the largest debt; of a charge or a peek with terms (8 is added to
+--          the op) B whether its limit is in shadow mode, I7 the longest wait.
 --          A run is one group of `size` charges that is asked `times` times in a row. With the op
 --          EACH it is one charge, with a cost above 0, of each of `times` keys from `key` on, which
 --          no other run touches.
@@ -12,8 +14,9 @@
 -- returns  the verdicts of one run after another. A run of more than one time starts with the
 --          number of its answers; the last one stands for all that are missing. Identical charges
 --          of one budget are answered in short: 0, how many are allowed; if any are, remaining,
---          reset_after and slack of the first; if any are not, their verdict. After each charge
---          `cost` less remains, and reset_after grows at the limit's rate
+--          reset_after and slack of the first, and the parts that were given back to a bucket; if
+--          any are not, their verdict. After each charge `cost` less remains, and reset_after grows
+--          at the limit's rate
 local now, grace, at = ...
 local EACH, CHARGE, ALLOWED = 4, 0, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
@@ -56,13 +59,14 @@ end
 
 local reply = {now}
 
-local function answer(status, remaining, retry_after, reset_after, delay)
+local function answer(status, remaining, retry_after, reset_after, delay, drains_after)
   local n = #reply
-  if status == ALLOWED and delay == 0 then
+  if status == ALLOWED and delay == 0 and not drains_after then
     reply[n + 1], reply[n + 2] = remaining, reset_after
   else
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] =
-      -1 - status, remaining, retry_after, reset_after, delay
+    if drains_after then status = status + 8 end
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] =
+      -1 - status, remaining, retry_after, reset_after, delay, drains_after
   end
 end
 

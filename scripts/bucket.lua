@@ -9,7 +9,11 @@
 --                      I7 used   in parts of 1/micros of a unit
 --                      I7 units, I6 micros: `units` drain in `micros` us, in lowest terms
 --                      I7 since  time of the first charge that can be refunded
---          20 more bytes if another rate applies once the level is down to `low` units:
+--          7 more bytes if units were given back since then:
+--                      I7 returned  in parts
+--          or 21 more bytes if units are reserved:
+--                      I7 returned, I7 reserved_until (time of the last turn), I7 spare (in parts)
+--          or 20 more bytes if another rate applies once the level is down to `low` units:
 --                      I7 low, I7 units, I6 micros
 -- limit    units, micros, capacity (in units), queue: 1 if an allowed check waits until the level
 --          has drained, else 0
@@ -42,14 +46,21 @@ end
 -- The slow path: see slow_path.lua.
 local function new_budget(now, units, micros, capacity, queue)
   local DENIED, ALLOWED, EXCEEDS_CAPACITY, UNREADABLE = 0, 1, 2, 4
+  local RETURNED, RETURNED_SIZE, RESERVED, RESERVED_SIZE = '>I7', 7, '>I7I7I7', 21
   local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
   local MAX_EXACT = 2 ^ 53 - 1
-  -- More us than any level takes to drain at two rates: ten leap years for each.
-  local MAX_DRAIN = 2 * 10 * 366 * 86400 * 1000000
+  -- More us than any bucket takes to refill: ten leap years.
+  local MAX_REFILL = 10 * 366 * 86400 * 1000000
+  -- The highest level, its part for waiting charges, and the most parts that count as given back.
+  local MAX_LEVEL = math.floor(MAX_EXACT / 4) * 3
+  local MAX_RESERVED = MAX_LEVEL - math.floor(MAX_EXACT / 2)
+  local MAX_RETURNED = math.floor(MAX_EXACT / 8)
+  -- More us than any level takes to drain, at two rates.
+  local MAX_DRAIN = 2 * MAX_REFILL
   local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
   -- The level, as stored.
-  local at, used, u, m, since, low, low_u, low_m
+  local at, used, u, m, since, returned, reserved_until, spare, low, low_u, low_m
   -- The stored level, if it has not drained; whether more than draining happened to it; whether it
   -- has to be stored again, and when that value expires.
   local stored_at, stored_used, moved, changed, ends_at
@@ -65,7 +76,8 @@ local function new_budget(now, units, micros, capacity, queue)
   end
 
   local function start_empty()
-    at, used, u, m, since, low = now, 0, units, micros, now, nil
+    at, used, u, m, since, returned, low = now, 0, units, micros, now, 0, nil
+    reserved_until, spare = 0, 0
   end
 
   -- Converts the level to this limit's rate. A level above the capacity that drains faster at its
@@ -82,23 +94,33 @@ local function new_budget(now, units, micros, capacity, queue)
       local rest = used - whole * m
       local parts = 0
       if rest > 0 then parts = floor(rest / m * micros) + 1 end
-      if whole * micros + parts <= MAX_EXACT then
-        used, u, m, since, low, moved = whole * micros + parts, units, micros, at, nil, true
+      if whole * micros + parts <= MAX_LEVEL then
+        used, u, m, since, returned, low, moved =
+          whole * micros + parts, units, micros, at, 0, nil, true
+        reserved_until, spare = 0, 0
         return
       end
     end
     if low ~= capacity or low_u ~= units or low_m ~= micros then moved, since = true, at end
     low, low_u, low_m = capacity, units, micros
+    returned, reserved_until, spare = 0, 0, 0
   end
 
   -- Whether the value is a level that can have been stored.
   local function unpack_level(value)
-    if #value ~= LEVEL_SIZE and #value ~= LEVEL_SIZE + SLOWER_SIZE then return false end
+    local more = #value - LEVEL_SIZE
+    if more ~= 0 and more ~= RETURNED_SIZE and more ~= RESERVED_SIZE and more ~= SLOWER_SIZE then
+      return false
+    end
     local kind, next
     kind, at, used, u, m, since, next = struct.unpack(LEVEL, value)
-    if #value > LEVEL_SIZE then low, low_u, low_m = struct.unpack(SLOWER, value, next) end
+    if more == RETURNED_SIZE then returned = struct.unpack(RETURNED, value, next) end
+    if more == RESERVED_SIZE then
+      returned, reserved_until, spare = struct.unpack(RESERVED, value, next)
+    end
+    if more == SLOWER_SIZE then low, low_u, low_m = struct.unpack(SLOWER, value, next) end
     return kind == KIND and u > 0 and u <= MAX_EXACT and m > 0
-      and at <= MAX_EXACT and used <= MAX_EXACT
+      and at <= MAX_EXACT and used <= MAX_LEVEL and returned <= MAX_RETURNED
       and (not low or (low_u > 0 and low_u <= MAX_EXACT and low_m > 0 and low * low_m <= MAX_EXACT))
       and time_until(used, 0) <= MAX_DRAIN
   end
@@ -115,12 +137,14 @@ local function new_budget(now, units, micros, capacity, queue)
     stored_at, stored_used = at, used
     if at - now > ceil(capacity * micros / units) then
       -- The clock was set back.
-      since, at, moved = at + 1, now, true
+      since, returned, reserved_until, at, moved = at + 1, 0, 0, now, true
     elseif at < now then
       if low then
         local reached = at + time_until(used, low)
         if reached <= now then
-          at, used, u, m, since, low = reached, low * low_m, low_u, low_m, reached, nil
+          at, used, u, m, since, returned, low =
+            reached, low * low_m, low_u, low_m, reached, 0, nil
+          reserved_until, spare = 0, 0
         end
       end
       at, used = now, used - (now - at) * u
@@ -129,14 +153,32 @@ local function new_budget(now, units, micros, capacity, queue)
     return 0
   end
 
-  local function decide(cost, effect)
+  -- When a check that needs `wait` us for its units is allowed, if it waits up to `max_wait`: a
+  -- delay, or nil and the time until then.
+  local function reserve(wait, max_wait, behind)
+    local longest_wait = 0
+    if queue == 0 then longest_wait = min(max_wait, MAX_REFILL, floor(MAX_RESERVED / units)) end
+    if not low and wait <= longest_wait then return wait end
+    local is_slower_after = 0
+    -- At an earlier, faster rate, units would be reserved too soon.
+    if low and longest_wait > 0 then is_slower_after = time_until(used, low) + behind end
+    return nil, max(wait - longest_wait, is_slower_after)
+  end
+
+  local function decide(cost, effect, max_wait)
     local behind = at - now
     local status, retry_after, delay = ALLOWED, -1, 0
-    local level = used + cost * m
+    local level, turn = used + cost * m, nil
     if cost > capacity then
       status, level = EXCEEDS_CAPACITY, used
     elseif cost > 0 and (low or used > (capacity - cost) * m) then
-      status, retry_after, level = DENIED, time_until(used, capacity - cost) + behind, used
+      local wait
+      delay, wait = reserve(time_until(used, capacity - cost) + behind, max_wait or 0, behind)
+      if delay then
+        turn = now + delay
+      else
+        status, retry_after, delay, level = DENIED, wait, 0, used
+      end
     elseif cost > 0 and queue == 1 then
       delay = time_until(used, 0)
     end
@@ -145,15 +187,46 @@ local function new_budget(now, units, micros, capacity, queue)
     if (charges and effect == 'commit') or (not charges and moved and effect ~= 'dry'
       and status ~= EXCEEDS_CAPACITY) then
       used, changed, ends_at = level, true, at + drains_after
+      if turn then
+        local room = (capacity - cost) * m
+        spare = now < reserved_until and min(spare, room) or room
+        reserved_until = max(reserved_until, turn)
+      end
     end
-    local reset_after = level > 0 and drains_after + behind or 0
-    return status, max(floor((capacity * m - level) / m), 0), retry_after, reset_after, delay
+    local reset_after, without_refunds = level > 0 and drains_after + behind or 0, nil
+    if charges and effect == 'commit' and returned > 0 then
+      without_refunds = time_until(level + returned, 0) + behind
+    end
+    return status, max(floor((capacity * m - level) / m), 0), retry_after, reset_after, delay,
+      without_refunds
   end
 
-  local function refund(back, charged_at, charged)
+  local function overdraw(cost, max_debt)
+    local highest = min((capacity + max_debt) * m, u * MAX_REFILL, MAX_LEVEL)
+    local level = min(used + cost * m, highest)
+    if level > used then used, changed, ends_at = level, true, at + time_until(level, 0) end
+  end
+
+  local function refund(back, charged_at, charged, drains_at)
     if not stored_at or moved or low or charged_at < since or charged_at > stored_at then return end
-    local left = max(min(charged, capacity) * m - (at - charged_at) * u, 0)
-    at, used = stored_at, max(stored_used - min(left, min(back, capacity) * m), 0)
+    charged = min(charged, capacity) * m
+    local of_charge, of_level = max(charged - (at - charged_at) * u, 0), 0
+    if drains_at > at then of_level = min((drains_at - at - 1) * u + 1, MAX_EXACT) end
+    local charged_since = used + returned - of_level
+    back = min(min(back, capacity) * m, used)
+    if of_level > 0 and charged_since < m then
+      -- As if the last charge had not been made.
+      used = stored_used - back
+    else
+      back = min(back, max(of_charge, of_level - returned))
+      if at < reserved_until then
+        back = min(back, max(spare, charged - charged_since))
+        spare = max(spare - back, 0)
+      end
+      used, returned = stored_used - back, returned + back
+    end
+    at = stored_at
+    if returned > MAX_RETURNED then since, returned = at + 1, 0 end
     changed, ends_at = true, at + time_until(used, 0)
   end
 
@@ -161,18 +234,26 @@ local function new_budget(now, units, micros, capacity, queue)
     if not changed then return nil end
     if used == 0 or ends_at <= now then return false end
     local value = struct.pack(LEVEL, KIND, at, used, u, m, since)
-    if low then value = value .. struct.pack(SLOWER, low, low_u, low_m) end
+    if low then
+      value = value .. struct.pack(SLOWER, low, low_u, low_m)
+    elseif reserved_until > now then
+      value = value .. struct.pack(RESERVED, returned, reserved_until, spare)
+    elseif returned > 0 then
+      value = value .. struct.pack(RETURNED, returned)
+    end
     return value, ends_at
   end
 
-  -- By how much reset_after is rounded up after a charge, in parts. nil if the reset_after of the
-  -- charges that follow does not grow at this rate.
+  -- By how much reset_after is rounded up after a charge, in parts, and the parts that were given
+  -- back. nil if the reset_after of the charges that follow does not grow at this rate.
   local function slack(cost)
     if low or at ~= now then return nil end
-    return -(used + cost * m) % u
+    return -(used + cost * m) % u, returned
   end
 
-  return {load = load, decide = decide, slack = slack, refund = refund, save = save}
+  return {
+    load = load, decide = decide, overdraw = overdraw, slack = slack, refund = refund, save = save,
+  }
 end
 
 return charge, new_budget

@@ -159,10 +159,15 @@ local function new_window(now, limit, period, aligned)
     return own
   end
 
+  local function room(max_debt)
+    return limit + max_debt - own.count
+  end
+
   return {
     shape = 2 * period + aligned, period = period, aligned = aligned,
     fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
     take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
+    room = room,
   }
 end
 

@@ -12,7 +12,8 @@
 --          allows a charge without a delay has two numbers: remaining, reset_after. Any other has
 --          five: -1 - status, remaining, retry_after (-1: none), reset_after, delay.
 --          Status: 0 denied, 1 allowed, 2 exceeds the capacity; 4 more if the stored value was
---          unreadable
+--          unreadable; 8 more if a sixth number follows: the time until the level of a charged
+--          bucket would be empty if nothing had been given back. Without it, that is reset_after
 --
 -- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns:
 -- src/store/redis/script.rs joins the files to one script. A call pays for what it includes, and
@@ -47,10 +48,14 @@ end
 
 local budget = new_budget(now, p1, p2, p3, p4)
 local unreadable = budget.load(value, key)
-local status, retry_after
-status, remaining, retry_after, reset_after, delay = budget.decide(cost, 'commit')
+local status, retry_after, drains_after
+status, remaining, retry_after, reset_after, delay, drains_after = budget.decide(cost, 'commit')
 local ends_at, is_head
 new, ends_at, old_end, is_head = budget.save()
 write(key, new, ends_at, old_end, is_head, now, grace)
-return struct.pack('>i8i8i8i8i8i8', now, -1 - status - unreadable, remaining, retry_after,
-  reset_after, delay)
+status = status + unreadable
+if not drains_after then
+  return struct.pack('>i8i8i8i8i8i8', now, -1 - status, remaining, retry_after, reset_after, delay)
+end
+return struct.pack('>i8i8i8i8i8i8i8', now, -9 - status, remaining, retry_after, reset_after, delay,
+  drains_after)

@@ -17,6 +17,7 @@
 --   look      (counter): makes it the one to decide by
 --   ask       (cost): status, remaining, retry_after, reset_after
 --   charge    (cost): adds a charge to that counter, and returns it
+--   room      (max_debt): the units that fit into it with a debt, below 0 if it has more already
 -- Every counter has a shape, a period, the time `at` of the last charge, and `since`, the time of
 -- the first charge that can be refunded.
 local now, window = ...
@@ -28,7 +29,7 @@ local floor, max, min = math.floor, math.max, math.min
 local counters, own, place
 -- Whether a denied check has to store that counter; whether the clock was set back for it; then
 -- what has to be stored: the charged units, the counter of a denied check, a refund.
-local moved, was_set_back, charged, settled, refunded
+local moved, was_set_back, charged, adopted, refunded
 
 local function end_of_all()
   local last = 0
@@ -85,7 +86,7 @@ end
 
 local function load(value)
   counters, own, place, moved, was_set_back = nil, nil, nil, false, false
-  charged, settled, refunded = nil, false, false
+  charged, adopted, refunded = nil, false, false
   local unreadable = 0
   if value then
     counters = window.read(value)
@@ -109,7 +110,7 @@ local function decide(cost, effect)
       own, charged = window.charge(cost), (charged or 0) + cost
     end
   elseif moved and effect ~= 'dry' and status ~= EXCEEDS_CAPACITY then
-    settled = true
+    adopted = true
   end
   return status, remaining, retry_after, reset_after, 0
 end
@@ -154,7 +155,7 @@ local function rotate()
   counters = others
 end
 
-local function settle()
+local function adopt()
   if place then
     counters[place] = own
   else
@@ -166,6 +167,14 @@ local function settle()
   own.asked = now
 end
 
+local function overdraw(units, max_debt)
+  units = min(units, max(window.room(max_debt), 0))
+  if units == 0 then return end
+  window.enter(own, units)
+  window.look(own)
+  charged = (charged or 0) + units
+end
+
 local function refund(back, charged_at)
   if place and not was_set_back and now < window.end_of(own) then
     refunded = window.take_back(own, back, charged_at)
@@ -175,8 +184,8 @@ end
 local function save()
   if charged then
     rotate()
-  elseif settled then
-    settle()
+  elseif adopted then
+    adopt()
   elseif not refunded then
     return nil
   end
@@ -185,4 +194,4 @@ local function save()
   return window.write(counters), ends_at
 end
 
-return {load = load, decide = decide, refund = refund, save = save}
+return {load = load, decide = decide, overdraw = overdraw, refund = refund, save = save}

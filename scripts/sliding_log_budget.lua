@@ -8,6 +8,8 @@ local DENIED, ALLOWED, EXCEEDS_CAPACITY, UNREADABLE = 0, 1, 2, 4
 local MAX_CHANGED = 1024
 local floor, max, min = math.floor, math.max, math.min
 local MAX_SUM = (2 ^ 53 - 1) / 2
+-- The largest limit.
+local MAX_LOGGED = 2 ^ 47 - 1
 
 local key
 -- The log, as stored.
@@ -240,6 +242,15 @@ local function decide(cost, effect)
   return status, max(limit - used, 0), retry_after, reset_after, 0
 end
 
+local function overdraw(cost, max_debt)
+  local used = sum - before - left
+  local units = min(cost, min(limit + max_debt, MAX_LOGGED) - used)
+  if units <= 0 then return end
+  -- As a check under so large a limit: otherwise entries that still count would leave.
+  next_most = max(next_most, used + units)
+  commit(units)
+end
+
 -- Takes units out of the sums in the ring, from the i-th oldest entry on.
 local function lower(i, units)
   local ring, at, lowered = slots_from(i), 1, {}
@@ -286,4 +297,4 @@ local function save()
     entries, before, oldest, newest, clock, sum), newest + period, old_end, slots > 0
 end
 
-return {load = load, decide = decide, refund = refund, save = save}
+return {load = load, decide = decide, overdraw = overdraw, refund = refund, save = save}

@@ -275,11 +275,16 @@ local function new_window(now, limit, length, sub_windows)
     return own
   end
 
+  local function room(max_debt)
+    return limit + max_debt - used
+  end
+
   local len = sub_windows + 1
   return {
     shape = length * 128 + len, period = length * sub_windows, length = length, len = len,
     fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
     take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
+    room = room,
   }
 end
 

@@ -6,19 +6,23 @@
 -- time:
 --   load    (value, key): brings a stored value (false: none) to this limit and this time. Returns
 --           0, or 4 if the value is unreadable; then it counts as none
---   decide  (cost, effect): status, remaining, retry_after (-1: none), reset_after, delay. The
---           effect 'dry' changes nothing. 'settle' stores that the clock or the quota moved, so
---           that the answer stays true. 'commit' charges the cost if it fits, and else settles
---   refund  (units, charged_at, charged): takes back units of a charge of `charged` units
---   slack   (cost): bucket.lua. Algorithms without it have the same reset_after after each charge
---   save    (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
+--   decide (cost, effect, max_wait): status, remaining, retry_after (-1: none), reset_after, delay,
+--           drains_after (see main.lua). The effect 'dry' changes nothing. 'adopt' stores that the
+--           clock or the quota moved, so that the answer stays true. 'commit' charges the cost if
+--           it fits, and else adopts
+--   overdraw (units, max_debt): charges units even if they do not fit
+--   refund (units, charged_at, charged, drains_at): takes back units of a charge of `charged` units
+--   slack (cost): bucket.lua. Algorithms without it have the same reset_after after each charge
+--   save (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
 local now, grace, write, value_of, values, limits, reply, answer = ...
 local keys, request = KEYS, ARGV[1]
 local ALLOWED = 1
-local CHARGE, PEEK, REFUND = 0, 1, 2
+local CHARGE, PEEK, REFUND, RESET, SETTLE = 0, 1, 2, 3, 5
+-- Added to a charge or a peek whose checks have terms.
+local WITH_TERMS = 8
 -- In place of the number of answers.
 local IN_SHORT = 0
-local NEXT_CHARGE, RECEIPT = '>I2I2I4', '>I7I4'
+local NEXT_CHARGE, RECEIPT, MAX_DEBT, TERMS = '>I2I2I4', '>I7I4I7', '>I7', '>BI7'
 
 -- Answers a group `times` times, or until it is denied.
 local function repeated(times, decide_once)
@@ -62,8 +66,8 @@ end
 -- number allowed, and one charge of their sum leaves the same state. Returns whether it could.
 local function charge_in_short(times, k, l, cost)
   local budget, unreadable = load(k, l)
-  local slack = 0
-  if budget.slack then slack = budget.slack(cost) end
+  local slack, returned = 0, 0
+  if budget.slack then slack, returned = budget.slack(cost) end
   if not slack or unreadable > 0 then return false end
   local _, left = budget.decide(0, 'dry')
   local allowed = math.min(math.floor(left / cost), times)
@@ -71,7 +75,8 @@ local function charge_in_short(times, k, l, cost)
   reply[n + 1], reply[n + 2] = IN_SHORT, allowed
   if allowed > 0 then
     local _, remaining, _, reset_after = budget.decide(cost, 'dry')
-    reply[n + 3], reply[n + 4], reply[n + 5] = remaining, reset_after, slack
+    reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] =
+      remaining, reset_after, slack, returned
     budget.decide(allowed * cost, 'commit')
   end
   if allowed < times then answer(budget.decide(cost, 'commit')) end
@@ -79,9 +84,10 @@ local function charge_in_short(times, k, l, cost)
   return true
 end
 
--- The charges of a group: key, limit, cost, and of a refund the time and the cost of the refunded
--- charge.
-local key_of, limit_of, cost_of, charged_at_of, charged_of = {}, {}, {}, {}, {}
+-- The charges of a group: key, limit, cost, its terms (whether the limit is in shadow mode, and the
+-- longest wait), and of a refund or a settlement the refunded charge and the largest debt.
+local key_of, limit_of, cost_of, is_shadow_of, max_wait_of = {}, {}, {}, {}, {}
+local charged_at_of, charged_of, drains_at_of, max_debt_of = {}, {}, {}, {}
 local is_allowed = {}
 -- What the fast path makes of the group's charges.
 local new_of, remaining_of, reset_after_of, delay_of, old_end_of = {}, {}, {}, {}, {}
@@ -107,45 +113,53 @@ local function charge_fast(size)
   return true
 end
 
--- Returns whether all were charged.
+-- Returns whether the next identical group may be charged, too.
 local function decide_group(op, size)
   if op == CHARGE and size > 1 and charge_fast(size) then return true end
   local all_allowed = true
   -- A charge that is a group by itself is decided below, at once.
   for i = 1, size > 1 and size or 0 do
     is_allowed[i] = load(key_of[i], limit_of[i]).decide(cost_of[i], 'dry') == ALLOWED
-    all_allowed = all_allowed and is_allowed[i]
+    all_allowed = all_allowed and (is_allowed[i] or is_shadow_of[i])
   end
-  local status, remaining, retry_after, reset_after, delay
+  local all_charged = op == CHARGE
   for i = 1, size do
     local cost, effect = cost_of[i], 'dry'
-    if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'settle' end
+    if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'adopt' end
     -- A charge that fits consumes nothing if another one of the group is denied.
     if not all_allowed and is_allowed[i] then cost = 0 end
     local budget, unreadable = load(key_of[i], limit_of[i])
-    status, remaining, retry_after, reset_after, delay = budget.decide(cost, effect)
-    answer(status + unreadable, remaining, retry_after, reset_after, delay)
+    local status, remaining, retry_after, reset_after, delay, drains_after =
+      budget.decide(cost, effect, max_wait_of[i])
+    answer(status + unreadable, remaining, retry_after, reset_after, delay, drains_after)
     if effect ~= 'dry' then keep(key_of[i], budget.save()) end
+    all_charged = all_charged and (status == ALLOWED or (size > 1 and is_shadow_of[i]))
   end
-  return all_allowed and status == ALLOWED and op == CHARGE
+  return all_charged
 end
 
-local function refund_or_reset(op, size)
+-- Refunds, settles or resets each budget of a group.
+local function change_each(op, size)
   for i = 1, size do
     local k, l = key_of[i], limit_of[i]
     local budget, unreadable = load(k, l)
-    if op == REFUND then
-      local charged = charged_of[i]
-      budget.refund(math.min(cost_of[i], charged), charged_at_of[i], charged)
-      keep(k, budget.save())
-    else
+    if op == RESET then
       keep(k, false)
+    else
+      local cost, charged = cost_of[i], charged_of[i]
+      local back = op == REFUND and math.min(cost, charged) or charged - cost
+      if back < 0 then
+        budget.overdraw(-back, max_debt_of[i])
+      elseif back > 0 or op == REFUND then
+        budget.refund(back, charged_at_of[i], charged, drains_at_of[i])
+      end
+      keep(k, budget.save())
     end
     load(k, l)
     local status, remaining, retry_after, reset_after, delay = budget.decide(0, 'dry')
     answer(status + unreadable, remaining, retry_after, reset_after, delay)
   end
-  return op == REFUND
+  return op ~= RESET
 end
 
 -- Decides a run. Returns where the request goes on.
@@ -155,15 +169,23 @@ local function decide(op, size, times, k, l, cost, next)
     return next
   end
   key_of[1], limit_of[1], cost_of[1] = k, l, cost
+  local has_terms = op >= WITH_TERMS
+  if has_terms then op = op - WITH_TERMS end
   for i = 1, size do
     if i > 1 then
       key_of[i], limit_of[i], cost_of[i], next = struct.unpack(NEXT_CHARGE, request, next)
     end
-    if op == REFUND then
-      charged_at_of[i], charged_of[i], next = struct.unpack(RECEIPT, request, next)
+    is_shadow_of[i], max_wait_of[i] = false, 0
+    if has_terms then
+      local is_shadow
+      is_shadow, max_wait_of[i], next = struct.unpack(TERMS, request, next)
+      is_shadow_of[i] = is_shadow == 1
+    elseif op == REFUND or op == SETTLE then
+      charged_at_of[i], charged_of[i], drains_at_of[i], next = struct.unpack(RECEIPT, request, next)
+      if op == SETTLE then max_debt_of[i], next = struct.unpack(MAX_DEBT, request, next) end
     end
   end
-  local decide_once = op <= PEEK and decide_group or refund_or_reset
+  local decide_once = op <= PEEK and decide_group or change_each
   repeated(times, function() return decide_once(op, size) end)
   return next
 end

@@ -27,6 +27,8 @@ struct Step {
     /// The refunded charge: how many decisions ago, under the quota in force; or how many
     /// microseconds ago.
     ago: (usize, Option<u64>),
+    /// The longest wait of its checks, in microseconds.
+    max_wait_us: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,9 +83,12 @@ fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrat
     let period =
         prop_oneof![6u64..50, 1_000u64..5_000, Just(1_000_000u64), 50_000_000u64..70_000_000];
     let period = period.prop_map(|period: u64| period / 6 * 6);
-    (algorithm, units, period, 1u64..12)
-        .prop_map(move |(algorithm, units, period, burst)| {
-            limit(name, algorithm, units, period, burst)
+    let enforced = prop_oneof![6 => Just(100u8), 1 => Just(0u8), 1 => Just(50u8)];
+    let max_debt = prop_oneof![3 => Just(u64::MAX), 1 => 0u64..20];
+    (algorithm, units, period, 1u64..12, enforced, max_debt)
+        .prop_map(move |(algorithm, units, period, burst, enforced, max_debt)| {
+            let limit = limit(name, algorithm, units, period, burst).max_debt(max_debt);
+            limit.enforce(enforced).expect("the percentage is in range")
         })
         .boxed()
 }
@@ -104,7 +109,7 @@ fn moves() -> impl Strategy<Value = i64> {
 }
 
 fn steps() -> BoxedStrategy<Vec<Step>> {
-    let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset)];
+    let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 3 => Just(Op::Refund), 3 => Just(Op::Settle), 1 => Just(Op::Reset)];
     let cost = prop_oneof![1 => Just(0u32), 6 => Just(1u32), 4 => 1u32..6, 1 => 1u32..300, 1 => Just(u32::MAX)];
     let one = (0usize..2, 0usize..2, cost);
     let checks = prop_oneof![
@@ -120,8 +125,18 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     let swap = |never| prop_oneof![never => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
     let ago = (0usize..6, prop_oneof![9 => Just(None), 1 => (0u64..100).prop_map(Some)]);
     let step = |never| {
-        let step = (moves(), op.clone(), checks.clone(), swap(never), ago.clone());
-        step.prop_map(|(move_us, op, checks, swap, ago)| Step { move_us, op, checks, swap, ago })
+        let max_wait = prop_oneof![
+            4 => Just(0u64), 2 => 0u64..2_000, 2 => 0u64..3_000_000, 1 => Just(u64::MAX),
+        ];
+        let step = (moves(), op.clone(), checks.clone(), swap(never), ago.clone(), max_wait);
+        step.prop_map(|(move_us, op, checks, swap, ago, max_wait_us)| Step {
+            move_us,
+            op,
+            checks,
+            swap,
+            ago,
+            max_wait_us,
+        })
     };
     prop_oneof![prop::collection::vec(step(12), 1..60), prop::collection::vec(step(1), 1..120)]
         .boxed()
@@ -168,7 +183,9 @@ async fn replay(
             .checks
             .iter()
             .map(|&(key, limit, cost)| {
-                let check = Check::new(&limits[limit][0], &keys[key]).with_cost(cost);
+                let check = Check::new(&limits[limit][0], &keys[key])
+                    .with_cost(cost)
+                    .with_max_wait(Duration::from_micros(step.max_wait_us));
                 let (back, micros) = step.ago;
                 let known = history[key * 2 + limit].iter().rev().nth(back).copied();
                 let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));

@@ -15,13 +15,46 @@
 //! surplus could take many periods to drain and lock its key out. If it were cut off, a quota that
 //! is raised again would mint units. So the level keeps both rates: the surplus drains at the old
 //! rate, and the rest, below the new capacity, at the new rate.
+//!
+//! # A level above the capacity
+//!
+//! Two charges may raise the level above the capacity. A charge that waits for its units reserves them: they are
+//! charged at once, and the check is allowed after the time in which the level drains far enough. So waiting
+//! checks are served in the order in which the store decided them, on all replicas. An overdraft is charged in any
+//! case, up to a bound. The next check is denied until it has drained.
+//!
+//! # Refunds
+//!
+//! Two levels that differ by the refunded units at the charge differ at the refund by at most the lowest point of the
+//! higher one in between. Two lower bounds of that point are known, and at most the larger one is given back:
+//!
+//! - The cost of the charge, less what has drained since: of several charges in a level, none drains faster than if it
+//!   were alone.
+//! - The level after the charge, less what has drained since, less what was given back since. It is larger in a loaded
+//!   bucket, as that of a token budget with long responses. A level counts what was given back (`returned`),
+//!   and a receipt has the time when the level would be empty with all of that still in it (`drains_at`). So neither
+//!   the level nor the count at the charge has to be known.
+//!
+//! Checks that wait for reserved units keep their turns when units are given back before. Checks that come later
+//! would have theirs too soon, and many would be carried out at once. So while units are reserved, one of two more bounds
+//! holds. What is charged at a turn leaves room for `spare` units at least: so many can be given back. Or it is
+//! the cost less what was charged since. The last charge can always be undone.
 
-use super::range::{MAX_PERIOD, exact, micros};
-use super::{Effect, First, Followed, MAX_EXACT};
+use super::range::{MAX_PERIOD, MAX_PRODUCT, exact, micros};
+use super::{Cost, Effect, First, Followed, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// The longest time from empty to full: ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
+
+/// The highest level, in parts: the capacity is at most half of the exact range.
+const MAX_LEVEL: u64 = MAX_EXACT / 4 * 3;
+
+/// The most parts by which waiting charges raise a level above the capacity.
+const MAX_RESERVED: u64 = MAX_LEVEL - MAX_PRODUCT;
+
+/// The most parts that a level counts as given back, so that the sum with the level is exact.
+const MAX_RETURNED: u64 = MAX_EXACT / 8;
 
 /// `units` drain in `micros` microseconds; the fraction is in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,10 +99,20 @@ pub(crate) struct Level {
     /// The time of the first charge that can be refunded. Since then, the level was not empty, and
     /// drained at one rate by one clock.
     since: Micros,
+    /// The parts that were given back since then.
+    returned: u64,
+    /// The time of the last turn of a check that waits for reserved units.
+    reserved_until: Micros,
+    /// The parts that can be given back until then.
+    spare: u64,
     then: Option<Slower>,
 }
 
 impl Level {
+    const fn empty(at: Micros, rate: Rate) -> Self {
+        Self { at, used: 0, rate, since: at, returned: 0, reserved_until: 0, spare: 0, then: None }
+    }
+
     pub(crate) fn expires_at(&self) -> Micros {
         self.at + self.until(0)
     }
@@ -110,7 +153,8 @@ impl Level {
             let reached = self.at + self.until(slower.floor);
             if reached <= now {
                 let used = slower.floor * slower.rate.micros;
-                *self = Self { at: reached, used, rate: slower.rate, since: reached, then: None };
+                let rate = slower.rate;
+                *self = Self { used, ..Self::empty(reached, rate) };
             }
         }
         let drained = (now - self.at).saturating_mul(self.rate.units);
@@ -130,8 +174,7 @@ impl Level {
             (rest as f64 / self.rate.micros as f64 * rate.micros as f64).floor() as u64 + 1
         };
         let used = units.checked_mul(rate.micros)?.checked_add(parts)?;
-        let since = self.at;
-        (used <= MAX_EXACT).then_some(Self { used, rate, since, then: None, ..self })
+        (used <= MAX_LEVEL).then_some(Self { used, ..Self::empty(self.at, rate) })
     }
 
     /// The level under another quota.
@@ -149,8 +192,34 @@ impl Level {
         changed.unwrap_or(Self {
             then: Some(slower),
             since: if self.then == Some(slower) { self.since } else { self.at },
+            returned: 0,
+            reserved_until: 0,
+            spare: 0,
             ..self
         })
+    }
+
+    /// The time from `at` until the level would be empty if nothing had been given back.
+    fn until_empty_without_refunds(&self) -> Micros {
+        if self.returned == 0 { self.until(0) } else { self.rate.drains(self.used + self.returned) }
+    }
+
+    /// Voids the receipts of all charges so far.
+    const fn void_receipts(&mut self) {
+        (self.since, self.returned) = (self.at + 1, 0);
+    }
+
+    /// A turn in the past does not count, even if the clock is set back.
+    const fn forget_past_turns(&mut self, now: Micros) {
+        if self.reserved_until <= now {
+            (self.reserved_until, self.spare) = (0, 0);
+        }
+    }
+
+    /// Notes a turn after which `room` parts of the capacity are not charged.
+    fn reserve_until(&mut self, turn: Micros, now: Micros, room: u64) {
+        self.spare = if now < self.reserved_until { self.spare.min(room) } else { room };
+        self.reserved_until = self.reserved_until.max(turn);
     }
 }
 
@@ -202,14 +271,13 @@ impl Bucket {
     /// The level at `now` under this quota. Also whether the clock or the quota moved it, so that a
     /// denied check has to store it.
     fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {
-        let fresh = Level { at: now, used: 0, rate: self.rate, since: now, then: None };
         let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
-            return (fresh, false);
+            return (Level::empty(now, self.rate), false);
         };
         let set_back = level.at.saturating_sub(now) > self.full_period();
         if set_back {
-            level.since = level.at + 1;
-            level.at = now;
+            level.void_receipts();
+            (level.at, level.reserved_until) = (now, 0);
         } else if level.at < now {
             level.drain_until(now);
         }
@@ -220,30 +288,50 @@ impl Bucket {
         (changed, set_back || changed != level)
     }
 
-    /// Decides whether `cost` units fit on top of the level. If it `queues`, an allowed check has a
-    /// delay until the level before it has drained.
+    /// The longest wait for units, if that is at most `max_wait`.
+    fn longest_wait(&self, max_wait: Micros) -> Micros {
+        max_wait.min(MAX_REFILL).min(MAX_RESERVED / self.rate.units)
+    }
+
+    /// Decides whether `cost` units fit on top of the level, now or after `max_wait`. If it `queues`, an allowed
+    /// check has a delay until the level before it has drained, and does not wait for units.
     pub(crate) fn decide(
         &self,
         state: &mut Option<Level>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
         queues: bool,
     ) -> Outcome {
         let (mut level, moved) = self.resume(*state, now);
+        let Cost { units: cost, max_wait } = cost;
         let behind = level.at - now;
         let exceeds_capacity = cost > self.capacity;
-        let allowed = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
-        let waits = !allowed && !exceeds_capacity;
-        let retry_after = waits.then(|| level.until(self.capacity - cost) + behind);
+        let fits = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
+        let wait =
+            if fits || exceeds_capacity { 0 } else { level.until(self.capacity - cost) + behind };
+        let longest_wait = if queues { 0 } else { self.longest_wait(max_wait) };
+        // At an earlier, faster rate, units would be reserved too soon.
+        let reserves = wait > 0 && wait <= longest_wait && level.then.is_none();
+        let allowed = fits || reserves;
+        let retry_after = (!allowed && !exceeds_capacity).then(|| {
+            let is_slower_after = match level.then {
+                Some(slower) if longest_wait > 0 => level.until(slower.floor) + behind,
+                _ => 0,
+            };
+            wait.saturating_sub(longest_wait).max(is_slower_after)
+        });
         let charges = allowed && cost > 0;
-        let delay = if charges && queues { level.until(0) } else { 0 };
+        let delay = if charges && queues { level.until(0) } else { wait * u64::from(reserves) };
         if charges {
             level.used += cost * level.rate.micros;
         }
-        if (charges && effect == Effect::Commit)
-            || (moved && !charges && !exceeds_capacity && effect.settles(cost))
-        {
+        if reserves {
+            level.reserve_until(now + wait, now, (self.capacity - cost) * level.rate.micros);
+        }
+        let commits = charges && effect == Effect::Commit;
+        if commits || (moved && !charges && !exceeds_capacity && effect.adopts(cost)) {
+            level.forget_past_turns(now);
             *state = Some(level);
         }
         let part = level.rate.micros;
@@ -254,6 +342,31 @@ impl Bucket {
             retry_after,
             reset_after: if level.used == 0 { 0 } else { level.until(0) + behind },
             delay,
+            drains_after: if commits { level.until_empty_without_refunds() + behind } else { 0 },
+        }
+    }
+
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units.
+    pub(crate) fn overdraw(
+        &self,
+        state: &mut Option<Level>,
+        now: Micros,
+        units: u64,
+        max_debt: u64,
+    ) {
+        let (mut level, _) = self.resume(*state, now);
+        let Rate { units: drains, micros } = level.rate;
+        let highest = self
+            .capacity
+            .saturating_add(max_debt)
+            .saturating_mul(micros)
+            .min(drains.saturating_mul(MAX_REFILL))
+            .min(MAX_LEVEL);
+        let used = level.used.saturating_add(units.saturating_mul(micros)).min(highest);
+        if used > level.used {
+            level.used = used;
+            level.forget_past_turns(now);
+            *state = Some(level);
         }
     }
 
@@ -269,15 +382,13 @@ impl Bucket {
             .saturating_add(charged.saturating_mul(micros));
         let before = level.saturating_sub(cost.saturating_mul(micros));
         let delay = if queues { self.rate.drains(before) } else { 0 };
-        Followed { reset_after: self.rate.drains(level), delay }
+        let drains_after = self.rate.drains(level.saturating_add(first.returned));
+        Followed { reset_after: self.rate.drains(level), delay, drains_after }
     }
 
-    /// Refunds `units` of a charge, as far as they have not drained.
-    ///
-    /// Of several charges in a level, none drains faster than if it were alone. So at least the
-    /// charge's cost, less the drain since the charge, is still in the level, and at most that much
-    /// is given back. A receipt from before `since` gives nothing back: since that charge, the
-    /// level was empty, or it drained at another rate or by another clock.
+    /// Refunds `units` of a charge, as far as they have not drained: see the module. A receipt from before
+    /// `since` gives nothing back: since that charge, the level was empty, or it drained at another rate or by
+    /// another clock.
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,
@@ -294,13 +405,35 @@ impl Bucket {
             return;
         }
         let Rate { units: drains, micros } = level.rate;
+        let at = level.at.max(now);
+        let used = level.used.saturating_sub((at - level.at).saturating_mul(drains));
         let charged = u64::from(receipt.cost).min(self.capacity) * micros;
-        let elapsed = level.at.max(now) - receipt.at;
-        let left = charged.saturating_sub(elapsed.saturating_mul(drains));
-        let back = units.min(self.capacity) * micros;
+        let of_charge = charged.saturating_sub((at - receipt.at).saturating_mul(drains));
+        // Rounded down: it is empty within the last microsecond.
+        let of_level = match receipt.drains_at.checked_sub(at) {
+            Some(left @ 1..) => (left - 1).saturating_mul(drains).saturating_add(1).min(MAX_EXACT),
+            _ => 0,
+        };
+        let charged_since = (used + level.returned).saturating_sub(of_level);
+        let mut back = (units.min(self.capacity) * micros).min(used);
         // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
-        // back would credit the drain since then.
-        level.used = level.used.saturating_sub(left.min(back));
+        // back would credit the drain since then. Less than a unit, which has `micros` parts, was not charged.
+        if of_level > 0 && charged_since < micros {
+            // As if the last charge had not been made, for receipts of earlier charges, too.
+            level.used -= back;
+        } else {
+            back = back.min(of_charge.max(of_level.saturating_sub(level.returned)));
+            if at < level.reserved_until {
+                back = back.min(level.spare.max(charged.saturating_sub(charged_since)));
+                level.spare = level.spare.saturating_sub(back);
+            }
+            level.used -= back;
+            level.returned += back;
+        }
+        if level.returned > MAX_RETURNED {
+            level.void_receipts();
+        }
+        level.forget_past_turns(now);
         *state = (level.used > 0 && !level.is_over(now)).then_some(level);
     }
 }

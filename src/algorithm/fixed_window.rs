@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 
 use super::range::counted;
-use super::rotation::{Counter, Counters, Own, effect_of};
+use super::rotation::{Counter, Counters, Entry, Own, entry_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
@@ -155,12 +155,30 @@ impl FixedWindow {
         let retry_after = (!allowed && !exceeds_capacity).then(|| window.end - now);
         let count = if allowed { window.count + cost } else { window.count };
         let reset_after = if count == 0 { 0 } else { window.end - now };
-        if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
+        if let Some(entry) = entry_of(effect, cost, allowed, exceeds_capacity, moved) {
             let own = if let Cow::Owned(own) = window { Some(own) } else { None };
-            Counters::commit(state, own, now, charges);
+            Counters::commit(state, own, now, entry);
         }
         let remaining = self.limit.saturating_sub(count);
-        Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay: 0 }
+        Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+    }
+
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. The window forgets a debt at its
+    /// end.
+    pub(super) fn overdraw(
+        &self,
+        state: &mut Option<Counters<Window>>,
+        now: Micros,
+        units: u64,
+        max_debt: u64,
+    ) {
+        let Own { counter: window, .. } = Counters::own(state.as_ref(), self.shape(), now);
+        let room = self.limit.saturating_add(max_debt).saturating_sub(window.count);
+        let units = units.min(room);
+        if units > 0 {
+            let own = if let Cow::Owned(own) = window { Some(own) } else { None };
+            Counters::commit(state, own, now, Entry::Overdraft(units));
+        }
     }
 
     pub(super) fn refund(

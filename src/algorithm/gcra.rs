@@ -13,8 +13,8 @@
 //! Source: ITU-T Recommendation I.371 (2004), annex A; ATM Forum TM 4.1. Twin:
 //! `scripts/bucket.lua`.
 
-use super::Effect;
 use super::bucket::{Bucket, Level};
+use super::{Cost, Effect};
 use crate::nouns::{Micros, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ impl Gcra {
         &self,
         tat: &mut Option<Level>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
         // A conforming cell has no delay.

@@ -8,8 +8,8 @@
 //! 1986 (the meter); A. Tanenbaum, "Computer Networks" (the queue). Twin:
 //! `scripts/bucket.lua`.
 
-use super::Effect;
 use super::bucket::{Bucket, Level};
+use super::{Cost, Effect};
 use crate::nouns::{Micros, Outcome};
 
 /// The delay of an allowed check.
@@ -34,7 +34,7 @@ impl LeakyBucket {
         &self,
         water: &mut Option<Level>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
         self.bucket.decide(water, now, cost, effect, self.mode == Mode::Queue)

@@ -4,11 +4,12 @@
 //! microsecond. All of it is integer arithmetic below 2^53, the range in which Lua's numbers are
 //! exact. [`Limit`](crate::Limit) rejects a quota that could leave that range.
 //!
-//! An algorithm has three operations on a state. `None` is a full budget.
+//! An algorithm has four operations on a state. `None` is a full budget.
 //!
 //! 1. `decide`: whether a cost fits now. With [`Effect::Commit`], it is also charged.
-//! 2. `refund`: gives back the units of a charge that still count.
-//! 3. `expires_at`: the time from which the state equals no state, and can be deleted.
+//! 2. `overdraw`: charges units that may not fit. What is above the limit is a debt.
+//! 3. `refund`: gives back the units of a charge that still count.
+//! 4. `expires_at`: the time from which the state equals no state, and can be deleted.
 //!
 //! # Rules of all six algorithms
 //!
@@ -22,6 +23,8 @@
 //!   long as checks use the longer period. Each quota limits the units allowed under all quotas.
 //!   See [`rotation`] and [`sliding_log`].
 //! - **A refund** names its charge. The budget is never fuller than without that charge.
+//! - **A debt** drains or leaves its window like other units, and checks are denied until enough of it has. It is
+//!   bounded, so that all sums stay exact.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
 //!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
 //!   After a clock was set back or a rate was raised, its `retry_after` is that of a charge made
@@ -41,6 +44,7 @@ pub(crate) use bucket::Bucket;
 pub(crate) use fixed_window::{Anchor, FixedWindow};
 pub(crate) use gcra::Gcra;
 pub(crate) use leaky_bucket::{LeakyBucket, Mode};
+pub(crate) use range::MAX_PERIOD;
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::TokenBucket;
@@ -57,18 +61,26 @@ pub(crate) enum Effect {
     Dry,
     /// Stores that the clock or the quota moved, so that `retry_after` stays correct. Also stores
     /// that a quota is in use, so that its counts are kept.
-    Settle,
-    /// Charges the cost if it fits, else settles. A cost of 0 and a cost above the capacity have no
+    Adopt,
+    /// Charges the cost if it fits, else adopts. A cost of 0 and a cost above the capacity have no
     /// effect.
     Commit,
 }
 
+/// What a check asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cost {
+    pub(crate) units: u64,
+    /// The longest time that the check waits for its units. A bucket reserves them; other algorithms do not.
+    pub(crate) max_wait: Micros,
+}
+
 impl Effect {
     /// Whether a check of this cost may change the state without a charge.
-    fn settles(self, cost: u64) -> bool {
+    fn adopts(self, cost: u64) -> bool {
         match self {
             Self::Dry => false,
-            Self::Settle => true,
+            Self::Adopt => true,
             Self::Commit => cost > 0,
         }
     }
@@ -121,22 +133,60 @@ impl Rule {
         &self,
         slot: &mut Option<State>,
         now: Micros,
-        cost: u32,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
         macro_rules! decide {
-            ($rule:ident, $kind:ident) => {
-                with_state!($kind in slot, |state| $rule.decide(state, now, cost.into(), effect))
+            ($rule:ident, $kind:ident, $cost:expr) => {
+                with_state!($kind in slot, |state| $rule.decide(state, now, $cost, effect))
             };
         }
         match self {
-            Self::FixedWindow(rule) => decide!(rule, Window),
-            Self::SlidingWindow(rule) => decide!(rule, SubWindows),
-            Self::SlidingLog(rule) => decide!(rule, Log),
-            Self::TokenBucket(rule) => decide!(rule, Bucket),
-            Self::LeakyBucket(rule) => decide!(rule, Bucket),
-            Self::Gcra(rule) => decide!(rule, Bucket),
+            Self::FixedWindow(rule) => decide!(rule, Window, cost.units),
+            Self::SlidingWindow(rule) => decide!(rule, SubWindows, cost.units),
+            Self::SlidingLog(rule) => decide!(rule, Log, cost.units),
+            Self::TokenBucket(rule) => decide!(rule, Bucket, cost),
+            Self::LeakyBucket(rule) => decide!(rule, Bucket, cost),
+            Self::Gcra(rule) => decide!(rule, Bucket, cost),
         }
+    }
+
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units.
+    pub(crate) fn overdraw(
+        &self,
+        slot: &mut Option<State>,
+        now: Micros,
+        units: u64,
+        max_debt: u64,
+    ) {
+        macro_rules! overdraw {
+            ($rule:ident, $kind:ident) => {
+                with_state!($kind in slot, |state| $rule.overdraw(state, now, units, max_debt))
+            };
+        }
+        match self {
+            Self::FixedWindow(rule) => overdraw!(rule, Window),
+            Self::SlidingWindow(rule) => overdraw!(rule, SubWindows),
+            Self::SlidingLog(rule) => overdraw!(rule, Log),
+            Self::TokenBucket(TokenBucket(rule))
+            | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
+            | Self::Gcra(Gcra(rule)) => overdraw!(rule, Bucket),
+        }
+    }
+
+    /// Whether a waiting check reserves its units: see [`Cost::max_wait`].
+    pub(crate) const fn reserves(&self) -> bool {
+        match self {
+            Self::TokenBucket(_) | Self::Gcra(_) => true,
+            Self::LeakyBucket(rule) => matches!(rule.mode, Mode::Meter),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => false,
+        }
+    }
+
+    /// Whether the state is a level that drains.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for the reply of a script"))]
+    pub(crate) const fn drains(&self) -> bool {
+        matches!(self, Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_))
     }
 
     /// Gives back `units` of the charge that the receipt names, as far as they still count. The
@@ -177,7 +227,7 @@ impl Rule {
             }
             // The end of a window does not depend on its count.
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
-                Followed { reset_after: first.reset_after, delay: 0 }
+                Followed { reset_after: first.reset_after, delay: 0, drains_after: 0 }
             }
         }
     }
@@ -218,6 +268,8 @@ pub(crate) struct First {
     pub(crate) reset_after: Micros,
     /// The rounding of `reset_after`, in parts of the limit's rate.
     pub(crate) slack: u64,
+    /// The parts that were given back to the level.
+    pub(crate) returned: u64,
 }
 
 /// The verdict of a charge that follows the first.
@@ -226,6 +278,7 @@ pub(crate) struct First {
 pub(crate) struct Followed {
     pub(crate) reset_after: Micros,
     pub(crate) delay: Micros,
+    pub(crate) drains_after: Micros,
 }
 
 impl State {

@@ -53,7 +53,7 @@ pub(super) trait Counter: Clone {
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self;
     /// Enters a charge under this counter's own quota, which has room for it.
     fn charge(&mut self, now: Micros, units: u64);
-    /// Enters a charge under another quota, which may be far above this counter's limit.
+    /// Enters a charge under another quota or an overdraft, which may be far above this counter's limit.
     fn enter(&mut self, now: Micros, units: u64);
     /// Subtracts units of the charge at `at`.
     fn take_back(&mut self, at: Micros, units: u64);
@@ -164,33 +164,25 @@ impl<C: Counter> Counters<C> {
     }
 
     /// Stores the result of a decision. `own` is the new counter of its quota, or `None` if that is the
-    /// state's first, which is charged in place. `charges` are the charged units, or `None` for a
-    /// denied check with a `moved` counter.
-    pub(super) fn commit(
-        state: &mut Option<Self>,
-        own: Option<C>,
-        now: Micros,
-        charges: Option<u64>,
-    ) {
+    /// state's first, which is charged in place.
+    pub(super) fn commit(state: &mut Option<Self>, own: Option<C>, now: Micros, entry: Entry) {
         let own = own.map(|mut own| {
-            if let Some(units) = charges {
-                own.charge(now, units);
-            }
+            entry.enter_in(&mut own, now);
             own
         });
-        match (state, own, charges) {
-            (Some(known), None, Some(units)) => {
-                known.first.charge(now, units);
+        match (state, own, entry) {
+            // A borrowed counter has a state, and did not move.
+            (_, None, Entry::Adopted) | (None, None, _) => {}
+            (Some(known), None, Entry::Charge(units) | Entry::Overdraft(units)) => {
+                entry.enter_in(&mut known.first, now);
                 known.enter(now, units);
             }
-            // A borrowed counter has a state, and did not move.
-            (_, None, _) => {}
-            (Some(known), Some(own), charges) if now < known.expires_at() => match charges {
-                Some(units) => {
+            (Some(known), Some(own), entry) if now < known.expires_at() => match entry {
+                Entry::Charge(units) | Entry::Overdraft(units) => {
                     known.put_first(own, now);
                     known.enter(now, units);
                 }
-                None => known.settle(own, now),
+                Entry::Adopted => known.adopt(own, now),
             },
             (state, Some(own), _) => *state = Some(Self { first: own, others: Vec::new() }),
         }
@@ -232,18 +224,18 @@ impl<C: Counter> Counters<C> {
         }
     }
 
-    fn settle(&mut self, own: C, now: Micros) {
+    fn adopt(&mut self, own: C, now: Micros) {
         let shape = own.shape();
         if self.first.shape() == shape {
             self.first = own;
             return;
         }
-        let settled = Other { counter: own, asked: now };
+        let adopted = Other { counter: own, asked: now };
         match self.others.iter_mut().find(|other| other.counter.shape() == shape) {
-            Some(other) => *other = settled,
+            Some(other) => *other = adopted,
             None => {
                 make_room(&mut self.others, MAX_COUNTERS - 2);
-                self.others.insert(0, settled);
+                self.others.insert(0, adopted);
             }
         }
     }
@@ -281,17 +273,38 @@ fn make_room<C: Counter>(others: &mut Vec<Other<C>>, most: usize) {
     }
 }
 
-/// Whether a decision changes the state, and the units that it charges.
-pub(super) fn effect_of(
+/// How a check changes the state.
+#[derive(Clone, Copy)]
+pub(super) enum Entry {
+    /// It charges units for which its counter has room.
+    Charge(u64),
+    /// It charges units for which its counter may have no room.
+    Overdraft(u64),
+    /// It is denied, and its counter is stored because it moved.
+    Adopted,
+}
+
+impl Entry {
+    fn enter_in<C: Counter>(self, own: &mut C, now: Micros) {
+        match self {
+            Self::Charge(units) => own.charge(now, units),
+            Self::Overdraft(units) => own.enter(now, units),
+            Self::Adopted => {}
+        }
+    }
+}
+
+/// How a decision changes the state. `None` if it does not.
+pub(super) fn entry_of(
     effect: Effect,
     cost: u64,
     allowed: bool,
     exceeds_capacity: bool,
     moved: bool,
-) -> Option<Option<u64>> {
+) -> Option<Entry> {
     if allowed && cost > 0 {
-        (effect == Effect::Commit).then_some(Some(cost))
+        (effect == Effect::Commit).then_some(Entry::Charge(cost))
     } else {
-        (moved && !exceeds_capacity && effect.settles(cost)).then_some(None)
+        (moved && !exceeds_capacity && effect.adopts(cost)).then_some(Entry::Adopted)
     }
 }

@@ -20,6 +20,8 @@
 //! that left also counts at least `keep.limit` others, and is denied. It is allowed once at most
 //! `limit - cost` units are left, which depends on an entry that is kept.
 //!
+//! A debt counts as if a quota with a limit as large had allowed it. It leaves a period after it was charged.
+//!
 //! # Refunds
 //!
 //! A refund subtracts units from the entry of the charge and from the running sums of all newer
@@ -239,7 +241,7 @@ impl SlidingLog {
         };
 
         if (charges && effect == Effect::Commit)
-            || (view.moved && !charges && !exceeds_capacity && effect.settles(cost))
+            || (view.moved && !charges && !exceeds_capacity && effect.adopts(cost))
         {
             let mut log = state.take().filter(|log| now < log.expires_at()).unwrap_or(empty);
             log.adopt(&view);
@@ -248,14 +250,24 @@ impl SlidingLog {
             }
             *state = (!log.entries.is_empty()).then_some(log);
         }
-        Outcome {
-            allowed,
-            exceeds_capacity,
-            remaining: self.limit.saturating_sub(used),
-            retry_after,
-            reset_after,
-            delay: 0,
+        let remaining = self.limit.saturating_sub(used);
+        Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+    }
+
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units.
+    pub(super) fn overdraw(&self, state: &mut Option<Log>, now: Micros, units: u64, max_debt: u64) {
+        let mut log =
+            state.take().filter(|log| now < log.expires_at()).unwrap_or_else(|| self.empty(now));
+        let mut view = self.view(&log, now);
+        let most = self.limit.saturating_add(max_debt).min(MAX_LOGGED);
+        let units = units.min(most.saturating_sub(view.used));
+        if units > 0 {
+            // As a check under so large a limit: otherwise entries that still count would leave.
+            view.keep.limit = view.keep.limit.max(view.used + units);
+            log.adopt(&view);
+            log.push(view.time, units);
         }
+        *state = (!log.entries.is_empty()).then_some(log);
     }
 
     pub(super) fn refund(

@@ -22,7 +22,7 @@
 use std::borrow::Cow;
 
 use super::range::{counted, exact};
-use super::rotation::{Counter, Counters, Own, effect_of};
+use super::rotation::{Counter, Counters, Entry, Own, entry_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
@@ -257,12 +257,31 @@ impl SlidingWindow {
         } else {
             end_of(view.counts, view.newest, self.length)
         };
-        if let Some(charges) = effect_of(effect, cost, allowed, exceeds_capacity, moved) {
+        if let Some(entry) = entry_of(effect, cost, allowed, exceeds_capacity, moved) {
             let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
-            Counters::commit(state, own, now, charges);
+            Counters::commit(state, own, now, entry);
         }
         let reset_after = end.saturating_sub(now);
-        Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay: 0 }
+        Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+    }
+
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. A debt leaves with its
+    /// sub-window.
+    pub(super) fn overdraw(
+        &self,
+        state: &mut Option<Counters<SubWindows>>,
+        now: Micros,
+        units: u64,
+        max_debt: u64,
+    ) {
+        let Own { counter, .. } = Counters::own(state.as_ref(), self.shape(), now);
+        let used = self.used(&counter.at_time(now.max(counter.at)));
+        let room = self.limit.saturating_add(max_debt).saturating_sub(used);
+        let units = units.min(room);
+        if units > 0 {
+            let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
+            Counters::commit(state, own, now, Entry::Overdraft(units));
+        }
     }
 
     pub(super) fn refund(

@@ -10,8 +10,8 @@
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986. Twin: `scripts/bucket.lua`.
 
-use super::Effect;
 use super::bucket::{Bucket, Level};
+use super::{Cost, Effect};
 use crate::nouns::{Micros, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ impl TokenBucket {
         &self,
         missing: &mut Option<Level>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
         // Available tokens have no delay.

@@ -130,7 +130,7 @@ impl RateLimiter {
     ///
     /// | algorithm | units given back |
     /// |---|---|
-    /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then |
+    /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then, or, if that is more, the level of the bucket after the charge less the refill and other refunds since then |
     /// | fixed window | `n`, if the window of the charge is in force |
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
@@ -168,6 +168,48 @@ impl RateLimiter {
         self.apply(Op::Refund, refund).await
     }
 
+    /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language model, bytes sent,
+    /// the cost of a query. Returns the decision of a peek of cost 0 afterwards.
+    ///
+    /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
+    /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
+    /// [bounded](Limit::max_debt). Without a receipt, the whole cost is charged.
+    ///
+    /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let tokens = Limit::token_bucket("tokens", Quota::per_minute(6_000))?;
+    /// let alice = Key::new("alice");
+    ///
+    /// let estimate = limiter.check_n(&tokens, &alice, 500).await?;
+    /// // The answer of the model was longer than the bucket.
+    /// limiter.settle(&tokens, &alice, 7_000, estimate.receipt()).await?;
+    /// let denied = limiter.check_n(&tokens, &alice, 500).await?;
+    /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(15)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not answer. If it [may have charged](Error::may_have_charged), do not settle
+    /// again: the difference would count twice.
+    pub async fn settle(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        cost: u32,
+        receipt: impl Into<Option<Receipt>>,
+    ) -> Result<Decision, Error> {
+        let settled = Check::new(limit, key).with_cost(cost).with_receipt(receipt);
+        self.apply(Op::Settle, settled).await
+    }
+
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
     /// full. Also deletes the local budget, even if the store then fails. Returns the decision of a peek of cost 0 afterwards.
     pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
@@ -196,11 +238,11 @@ impl RateLimiter {
         match (op, group.try_into()) {
             (_, Err(error)) => Answer::ready(Err(error.into())),
             (Op::Charge | Op::Peek, Ok(group)) => self.shared.store.apply(op, group),
-            (Op::Refund | Op::Reset, Ok(group)) => self.give_back(op, group),
+            (Op::Refund | Op::Settle | Op::Reset, Ok(group)) => self.give_back(op, group),
         }
     }
 
-    /// Applies a refund or a reset. Wakes the waiters of its budgets when it is answered.
+    /// Applies a refund, a settlement or a reset. Wakes the waiters of its budgets when it is answered.
     fn give_back(&self, op: Op, group: Group) -> Answer {
         let answer = self.shared.store.apply(op, group.clone());
         match self.shared.turns.awaited(&group) {

@@ -1,6 +1,9 @@
 //! Checks, and the operations that a store applies to them.
 
-use super::{Key, Limit, Receipt};
+use std::time::Duration;
+
+use super::{Key, Limit, Micros, Receipt};
+use crate::algorithm::{Cost, MAX_PERIOD};
 
 /// The operation that a store applies to a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,8 +16,23 @@ pub enum Op {
     /// Gives back the cost of every check, as far as the charge of its
     /// [receipt](Check::receipt) still counts. The decision is that of a peek of cost 0 afterwards.
     Refund,
+    /// Replaces the charge of each check's [receipt](Check::receipt) by the check's cost. If that is less, the
+    /// difference is given back like a refund. If it is more, the difference is charged now, even if it does not
+    /// fit: the debt delays later checks. Without a receipt, the whole cost is charged. The decision is that of a peek
+    /// of cost 0 afterwards.
+    Settle,
     /// Deletes the state of every budget. The decision is that of a peek of cost 0 afterwards.
     Reset,
+}
+
+impl Op {
+    /// Whether the operation changes each budget of a group by itself, and is never denied.
+    pub(crate) const fn changes_each(self) -> bool {
+        match self {
+            Self::Charge | Self::Peek => false,
+            Self::Refund | Self::Settle | Self::Reset => true,
+        }
+    }
 }
 
 /// A limit, a key and a cost: the input of a decision.
@@ -42,6 +60,7 @@ pub struct Check {
     limit: Limit,
     key: Key,
     cost: u32,
+    max_wait: Micros,
     receipt: Option<Receipt>,
 }
 
@@ -50,7 +69,7 @@ impl Check {
     #[inline]
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
-        Self { limit: limit.clone(), key: key.into(), cost: 1, receipt: None }
+        Self { limit: limit.clone(), key: key.into(), cost: 1, max_wait: 0, receipt: None }
     }
 
     /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
@@ -62,8 +81,20 @@ impl Check {
         self
     }
 
-    /// Sets the receipt of the charge to [refund](Op::Refund). Default: none. Without a receipt, a
-    /// refund gives nothing back.
+    /// Sets the longest time that the caller waits for the units. Default: zero. Longer than a year counts as a year.
+    ///
+    /// Under a token bucket, GCRA, or a leaky bucket as a meter, a check that fits within this time is allowed with a
+    /// [delay](crate::Decision::delay): its units are reserved. So waiting checks are served in the order in which
+    /// the store decided them, on all replicas. [Refund](Op::Refund) the check if it is given up. Other algorithms,
+    /// and groups of several checks, do not reserve units.
+    #[must_use]
+    pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Micros::try_from(max_wait.min(MAX_PERIOD).as_micros()).unwrap_or(0);
+        self
+    }
+
+    /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default: none. Without a
+    /// receipt, a refund gives nothing back, and a settlement charges the whole cost.
     #[must_use]
     pub fn with_receipt(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
         self.receipt = receipt.into();
@@ -88,10 +119,35 @@ impl Check {
         self.cost
     }
 
-    /// The receipt of the charge to refund.
+    /// The longest time that the caller waits for the units.
+    #[must_use]
+    pub const fn max_wait(&self) -> Duration {
+        Duration::from_micros(self.max_wait)
+    }
+
+    /// Whether this check is in shadow mode: its limit decides and reports, and never denies. See
+    /// [`Limit::enforce`].
+    #[must_use]
+    #[inline]
+    pub fn is_shadow(&self) -> bool {
+        !self.limit.enforces(&self.key)
+    }
+
+    /// The receipt of the charge to refund or to settle.
     #[must_use]
     pub const fn receipt(&self) -> Option<Receipt> {
         self.receipt
+    }
+
+    /// What the check asks of its algorithm.
+    #[inline]
+    pub(crate) fn asked(&self) -> Cost {
+        Cost { units: self.cost.into(), max_wait: self.max_wait }
+    }
+
+    /// Removes the [`max_wait`](Self::max_wait).
+    pub(super) const fn wait_no_time(&mut self) {
+        self.max_wait = 0;
     }
 
     /// The limit, for the answer to this check.

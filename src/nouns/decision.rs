@@ -9,8 +9,8 @@ use super::{Error, Limit, Micros, Receipt, Verdict};
 /// A denial is a decision, not an error. An [`Error`](crate::Error) means that the store did not
 /// decide.
 ///
-/// A group is allowed if every limit allows its check. The accessors return the values of the
-/// *deciding* limit. In a denied group, that is the limit with the longest wait. In an allowed
+/// A group is allowed if every limit allows its check, but for those in [shadow mode](crate::Limit::enforce). The
+/// accessors return the values of the *deciding* limit. In a denied group, that is the limit with the longest wait. In an allowed
 /// group, it is the limit that allows the fewest further checks of the same cost, and of equals the one
 /// that is full last. [`delay`](Self::delay) is the longest of all.
 /// [`verdicts`](Self::verdicts) returns each verdict, in the order of the group. In a denied group,
@@ -51,7 +51,7 @@ impl From<Verdict> for Decision {
     #[inline]
     fn from(verdict: Verdict) -> Self {
         Self {
-            delay: verdict.outcome.delay,
+            delay: verdict.delay_us(),
             deciding: verdict,
             source: Source::Store,
             decided_at: 0,
@@ -67,7 +67,7 @@ impl Decision {
     pub fn of_group(verdicts: Vec<Verdict>) -> Option<Self> {
         // `max_by_key` keeps the last of equals. Reversed, the first limit of the group wins.
         let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
-        let delay = verdicts.iter().map(|verdict| verdict.outcome.delay).max().unwrap_or(0);
+        let delay = verdicts.iter().map(Verdict::delay_us).max().unwrap_or(0);
         let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
         Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
     }
@@ -154,6 +154,12 @@ impl Decision {
     #[must_use]
     pub const fn deciding(&self) -> &Verdict {
         &self.deciding
+    }
+
+    /// The verdicts of limits in shadow mode that would have denied their checks. See
+    /// [`Limit::enforce`].
+    pub fn shadow_denials(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts().iter().filter(|verdict| verdict.would_deny())
     }
 
     /// The verdict of each limit, in the order of the group.
@@ -268,7 +274,7 @@ impl Decision {
 
     /// The place in the group of the limit with the longest delay.
     pub(crate) fn slowest(&self) -> Option<usize> {
-        let delays = self.group.iter().map(|verdict| verdict.outcome.delay).enumerate();
+        let delays = self.group.iter().map(Verdict::delay_us).enumerate();
         delays.max_by_key(|(_, delay)| *delay).map(|(place, _)| place)
     }
 }
@@ -283,8 +289,10 @@ mod tests {
         let limit = Limit::gcra(name, Quota::per_second(10)).unwrap();
         let exceeds_capacity = !allowed && retry_after.is_none();
         let (reset_after, delay) = (1, 0);
-        let outcome =
-            Outcome { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay };
+        let outcome = Outcome {
+            delay,
+            ..Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+        };
         Verdict::new(limit, outcome, 0)
     }
 

@@ -59,7 +59,11 @@ impl Group {
         debug_assert!(validate(&checks).is_ok(), "the caller guarantees a valid group");
         match <[Check; 1]>::try_from(checks) {
             Ok([check]) => Self::from(check),
-            Err(checks) => Self(Checks::Several(checks)),
+            Err(mut checks) => {
+                // Reserved units of one limit would be spent later than charged if another limit delays the group.
+                checks.iter_mut().for_each(Check::wait_no_time);
+                Self(Checks::Several(checks))
+            }
         }
     }
 

@@ -2,15 +2,17 @@
 
 #[cfg(feature = "serde")]
 mod config;
+mod enforced;
 mod range;
 mod share;
 
 use std::fmt;
 use std::sync::Arc;
 
+use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
 use super::quota::period;
-use super::{ConfigError, OnStoreFailure, Quota};
+use super::{ConfigError, Key, OnStoreFailure, Quota};
 use crate::algorithm::{
     Anchor, Bucket, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow,
     TokenBucket,
@@ -70,6 +72,9 @@ use crate::algorithm::{
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
 /// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | that of the layer |
+/// | `enforce`: [percent of keys](Self::enforce) | all | 100 |
+/// | `shadow`: `true` for `enforce = 0` | all | `false` |
+/// | `max_debt`: [units](Self::max_debt) | all | no bound |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "config::Config", into = "config::Config"))]
@@ -88,6 +93,18 @@ struct Definition {
     quota: Quota,
     rule: Rule,
     failure: Option<Failure>,
+    enforced: Enforced,
+    /// In units.
+    max_debt: u64,
+}
+
+impl Definition {
+    fn set_enforced(&mut self, enforced: Enforced) {
+        self.enforced = enforced;
+        if let Some(share) = self.failure.as_mut().and_then(|failure| failure.share.as_mut()) {
+            *share = share.clone().with(|share| share.enforced = enforced);
+        }
+    }
 }
 
 /// What happens when the store is unavailable.
@@ -216,8 +233,16 @@ impl Limit {
             .and_then(|()| check_quota(&quota))
             .and_then(|()| rule(&quota))
             .map_err(|error| error.of_limit(name))?;
-        let definition = Definition { name: name.into(), quota, rule, failure: None };
+        let (failure, enforced) = (None, Enforced::default());
+        let definition =
+            Definition { name: name.into(), quota, rule, failure, enforced, max_debt: u64::MAX };
         Ok(Self { shared: Arc::new(definition) })
+    }
+
+    fn with(self, set: impl FnOnce(&mut Definition)) -> Self {
+        let mut definition = (*self.shared).clone();
+        set(&mut definition);
+        Self { shared: Arc::new(definition) }
     }
 
     /// Sets the outcome of checks when the store is unavailable. Default: that of the layer. Without a layer,
@@ -247,8 +272,83 @@ impl Limit {
             Ok(None) => Ok(None),
             Err(error) => Err(error.of_limit(self.name())),
         }?;
-        let failure = Some(Failure { policy, share });
-        Ok(Self { shared: Arc::new(Definition { failure, ..(*self.shared).clone() }) })
+        let share = share.map(|share| share.with(|it| it.enforced = self.shared.enforced));
+        Ok(self.with(|definition| definition.failure = Some(Failure { policy, share })))
+    }
+
+    /// Puts the limit into shadow mode: the same as [`enforce(0)`](Self::enforce).
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        self.with(|definition| definition.set_enforced(Enforced::NEVER))
+    }
+
+    /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, the limit is in
+    /// *shadow mode*: it decides, counts and reports, and never denies.
+    ///
+    /// A limit in shadow mode charges its budget as if it were enforced: a check that would be denied consumes
+    /// nothing. It does not keep a group from being charged, and does not delay a check. Its
+    /// [verdict](crate::Decision::verdicts) says what it [would do](crate::decision::Verdict::would_deny). An event
+    /// and, with the feature `metrics`, a counter report it. Headers do not.
+    ///
+    /// The share is stable: the same keys are enforced on all replicas, after a restart, and at a higher percentage.
+    /// Each name of a limit has a share of its own.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::in_memory();
+    /// let strict = Limit::fixed_window("strict", Quota::per_hour(1))?.enforce(0)?;
+    /// let alice = Key::new("alice");
+    /// limiter.check(&strict, &alice).await?;
+    /// let second = limiter.check(&strict, &alice).await?;
+    /// assert!(second.allowed());
+    /// assert!(second.deciding().would_deny());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the share is above 100 percent.
+    pub fn enforce(self, percent: u8) -> Result<Self, ConfigError> {
+        let enforced = Enforced::new(percent).map_err(|error| error.of_limit(self.name()))?;
+        Ok(self.with(|definition| definition.set_enforced(enforced)))
+    }
+
+    /// The share of keys for which the limit is enforced, in percent.
+    #[must_use]
+    pub fn enforced_percent(&self) -> u8 {
+        self.shared.enforced.percent()
+    }
+
+    /// Whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::enforce).
+    #[must_use]
+    #[inline]
+    pub fn enforces(&self, key: &Key) -> bool {
+        self.shared.enforced.includes(self.name(), key)
+    }
+
+    /// Sets the largest debt of a budget, in units. Default: no bound but that of exact arithmetic.
+    ///
+    /// A [settlement](crate::RateLimiter::settle) may charge more units than the budget has left. Then checks are
+    /// denied until the debt is repaid. A bucket repays it at its rate. A window forgets it at its end, and a log
+    /// after a period. What exceeds the bound is not charged: a bound keeps a wrong cost from locking a key out for
+    /// long, but gives units away if many requests in flight cost more than their estimates.
+    ///
+    /// Exact arithmetic bounds a debt, too: in a bucket to what refills in ten years and to about
+    /// `6.7e15 / m` units, where `limit / period` in lowest terms is `n` units per `m` microseconds; in a sliding
+    /// window to `3.5e13` units a sub-window; in a sliding log to `1.4e14` and in a fixed window to `9e15`.
+    #[must_use]
+    pub fn max_debt(self, units: u64) -> Self {
+        self.with(|definition| definition.max_debt = units)
+    }
+
+    /// The largest debt of a budget, in units. `u64::MAX` if there is no bound.
+    #[must_use]
+    pub fn debt_bound(&self) -> u64 {
+        self.shared.max_debt
     }
 
     /// The outcome of checks when the store is unavailable. `None` if it is that of the layer.

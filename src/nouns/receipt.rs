@@ -1,8 +1,8 @@
-//! Receipts: the proof of a charge, for refunds.
+//! Receipts: the proof of a charge, for refunds and settlements.
 
 use crate::nouns::Micros;
 
-/// The time and the cost of a charge under one limit. A [refund](crate::RateLimiter::refund) with
+/// The time and the cost of a charge under one limit, and how loaded its bucket was. A [refund](crate::RateLimiter::refund) with
 /// it takes back that charge and not a later one.
 ///
 /// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
@@ -12,12 +12,14 @@ use crate::nouns::Micros;
 /// A receipt does not contain its limit and key. With another limit or key, a refund gives back
 /// units that were not charged there, and the store cannot detect it.
 ///
-/// A receipt is valid for one refund. For the next refund of the same charge, use the receipt that
-/// [`after`](Self::after) returns. A receipt used twice gives back units of other charges.
+/// A receipt is valid for one refund or one [settlement](crate::RateLimiter::settle). For the next refund of the
+/// same charge, use the receipt that [`after`](Self::after) returns. A receipt used twice gives back units of
+/// other charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     pub(crate) at: Micros,
     pub(crate) cost: u32,
+    pub(crate) drains_at: Micros,
 }
 
 impl Receipt {
@@ -25,7 +27,14 @@ impl Receipt {
     /// microseconds since the Unix epoch.
     #[must_use]
     pub const fn new(charged_at: u64, cost: u32) -> Self {
-        Self { at: charged_at, cost }
+        Self { at: charged_at, cost, drains_at: 0 }
+    }
+
+    /// Sets the time that [`drains_at`](Self::drains_at) returns, to recreate the receipt of a bucket. Default: 0,
+    /// which is unknown. A refund then gives back at most the cost less the refill since the charge.
+    #[must_use]
+    pub const fn with_drains_at(self, drains_at: u64) -> Self {
+        Self { drains_at, ..self }
     }
 
     /// Returns the receipt of the rest of the charge, after a refund of `units`.
@@ -38,6 +47,14 @@ impl Receipt {
     #[must_use]
     pub const fn charged_at(&self) -> u64 {
         self.at
+    }
+
+    /// The store's time at which the bucket would be full again if nothing else were charged or given back, in
+    /// microseconds since the Unix epoch. It says how loaded the bucket was: so much of the charge can be given
+    /// back. 0 if it is unknown, and for algorithms that are no bucket.
+    #[must_use]
+    pub const fn drains_at(&self) -> u64 {
+        self.drains_at
     }
 
     /// The charged units.

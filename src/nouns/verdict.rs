@@ -14,6 +14,23 @@ pub(crate) struct Outcome {
     pub(crate) retry_after: Option<Micros>,
     pub(crate) reset_after: Micros,
     pub(crate) delay: Micros,
+    /// The time until the level of a charged bucket would be empty if none of it had been given back. 0 for
+    /// other algorithms.
+    pub(crate) drains_after: Micros,
+}
+
+impl Outcome {
+    /// The outcome of an algorithm whose allowed checks have no delay, and whose state is no level.
+    pub(crate) const fn undelayed(
+        allowed: bool,
+        exceeds_capacity: bool,
+        remaining: u64,
+        retry_after: Option<Micros>,
+        reset_after: Micros,
+    ) -> Self {
+        let (delay, drains_after) = (0, 0);
+        Self { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay, drains_after }
+    }
 }
 
 /// The answer of one limit to one check.
@@ -26,8 +43,9 @@ pub(crate) struct Outcome {
 /// | [`remaining`](Self::remaining) | units left after this check, rounded down, at most the capacity |
 /// | [`retry_after`](Self::retry_after) | the time until the same check is allowed, if no other check comes; `None` for an allowed check and for one that exceeds the capacity |
 /// | [`reset_after`](Self::reset_after) | the time until the budget is full again |
-/// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) |
+/// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) or for [reserved units](crate::Check::with_max_wait) |
 /// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
+/// | [`would_deny`](Self::would_deny) | whether a limit in shadow mode would have denied the check |
 ///
 /// Durations are exact to the microsecond.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,44 +58,43 @@ pub struct Verdict {
     pub(super) charged_at: Micros,
     /// Whether the limit failed open.
     is_unlimited: bool,
+    /// Whether the limit does not deny this key: the outcome is the one that it would have.
+    is_shadow: bool,
 }
 
 impl Verdict {
     #[inline]
     pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
-        Self { limit, outcome, charged, charged_at: 0, is_unlimited: false }
+        Self { limit, outcome, charged, charged_at: 0, is_unlimited: false, is_shadow: false }
+    }
+
+    /// The same answer, of a limit that is in shadow mode or not.
+    #[inline]
+    pub(crate) const fn in_shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
+        self
     }
 
     /// The answer of a limit that fails open: of its budget, nothing is known.
     pub(crate) fn unlimited(limit: Limit) -> Self {
         let remaining = limit.quota().capacity();
-        let outcome = Outcome {
-            allowed: true,
-            exceeds_capacity: false,
-            remaining,
-            retry_after: None,
-            reset_after: 0,
-            delay: 0,
-        };
-        Self { limit, outcome, charged: 0, charged_at: 0, is_unlimited: true }
+        let outcome = Outcome::undelayed(true, false, remaining, None, 0);
+        Self { is_unlimited: true, ..Self::new(limit, outcome, 0) }
     }
 
     /// The answer of a limit that fails closed, until the store is asked again.
     pub(crate) const fn unavailable(limit: Limit, retry_after: Micros) -> Self {
-        let outcome = Outcome {
-            allowed: false,
-            exceeds_capacity: false,
-            remaining: 0,
-            retry_after: Some(retry_after),
-            reset_after: retry_after,
-            delay: 0,
-        };
+        let outcome = Outcome::undelayed(false, false, 0, Some(retry_after), retry_after);
         Self::new(limit, outcome, 0)
     }
 
     /// The receipt of the charge, if units were charged.
     pub(super) fn receipt(&self) -> Option<Receipt> {
-        let receipt = Receipt { at: self.charged_at, cost: self.charged };
+        let drains_at = match self.outcome.drains_after {
+            0 => 0,
+            after => self.charged_at.saturating_add(after),
+        };
+        let receipt = Receipt { at: self.charged_at, cost: self.charged, drains_at };
         (self.charged > 0).then_some(receipt)
     }
 
@@ -103,23 +120,41 @@ impl Verdict {
         self.is_unlimited
     }
 
+    /// Whether the limit is [in shadow mode](crate::Limit::enforce) for this key. It never denies then.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Whether the limit is in shadow mode and would have denied the check. Nothing was charged under it.
+    #[must_use]
+    pub const fn would_deny(&self) -> bool {
+        self.is_shadow && !self.outcome.allowed
+    }
+
+    /// The [`retry_after`](Self::retry_after) that a limit in shadow mode would have answered.
+    #[must_use]
+    pub fn would_retry_after(&self) -> Option<Duration> {
+        self.outcome.retry_after.filter(|_| self.is_shadow).map(Duration::from_micros)
+    }
+
     /// The limit that answers.
     #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// Whether this limit allows the check.
+    /// Whether this limit allows the check. A limit in shadow mode allows every check.
     #[must_use]
     pub const fn allowed(&self) -> bool {
-        self.outcome.allowed
+        self.outcome.allowed || self.is_shadow
     }
 
     /// Whether the cost is above the [capacity](Self::capacity). The check is never allowed then,
     /// however long its caller waits.
     #[must_use]
     pub const fn exceeds_capacity(&self) -> bool {
-        self.outcome.exceeds_capacity
+        self.outcome.exceeds_capacity && !self.is_shadow
     }
 
     /// The most units that the budget holds.
@@ -138,7 +173,7 @@ impl Verdict {
     /// microsecond sooner the check is denied again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.outcome.retry_after.map(Duration::from_micros)
+        self.outcome.retry_after.filter(|_| !self.is_shadow).map(Duration::from_micros)
     }
 
     /// The time until the budget is full again.
@@ -147,18 +182,22 @@ impl Verdict {
         Duration::from_micros(self.outcome.reset_after)
     }
 
-    /// The time that an allowed check has to wait for its turn. Zero for every algorithm but the
-    /// leaky bucket as a queue.
+    /// The time that an allowed check has to wait: for its turn in a leaky bucket as a queue, or for
+    /// [reserved units](crate::Check::with_max_wait). Else zero.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        Duration::from_micros(self.outcome.delay)
+        Duration::from_micros(self.delay_us())
+    }
+
+    pub(super) const fn delay_us(&self) -> Micros {
+        if self.is_shadow { 0 } else { self.outcome.delay }
     }
 
     /// Whether fewer units are left than this charge consumed.
     #[cfg(feature = "http")]
     #[inline]
     pub(crate) const fn is_used_up(&self) -> bool {
-        self.outcome.remaining < self.charged as u64
+        !self.is_shadow && self.outcome.remaining < self.charged as u64
     }
 
     /// The time until the same check is allowed again, if the budget is used up and the time is known.
@@ -176,8 +215,8 @@ impl Verdict {
 
     /// The order in which verdicts decide a group: first a cost above the capacity, then the
     /// longest wait, then (of limits that allow the check) the fewest further checks of its cost, then
-    /// the latest time when the budget is full again.
-    pub(super) fn severity(&self) -> (bool, bool, Micros, Reverse<u64>, Micros) {
+    /// the latest time when the budget is full again. A limit in shadow mode decides last.
+    pub(super) fn severity(&self) -> (bool, bool, bool, Micros, Reverse<u64>, Micros) {
         let outcome = &self.outcome;
         let cost = u64::from(self.charged.max(1));
         let further = match self.is_unlimited {
@@ -185,6 +224,7 @@ impl Verdict {
             false => outcome.remaining.checked_div(cost).unwrap_or(0),
         };
         (
+            !self.is_shadow,
             outcome.exceeds_capacity,
             !outcome.allowed,
             outcome.retry_after.unwrap_or(0),

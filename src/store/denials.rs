@@ -3,7 +3,7 @@
 //! A denied check stays denied until its `retry_after` is over, unless a refund, a reset or another
 //! quota replenishes its budgets. This store notices another quota when the identical check comes
 //! under it. A denial is remembered for the identical check: same limits with the same numbers, same
-//! keys and costs. So it is exactly the store's answer.
+//! keys, costs and waits. So it is exactly the store's answer.
 //!
 //! # Which denials count
 //!
@@ -235,10 +235,10 @@ impl Denials {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
-            let (limit, key, cost) = (check.limit(), check.key(), check.cost());
+            let (limit, key, cost) = (check.limit(), check.key(), check.asked());
             (limit.name(), limit.kind(), key, cost).hash(&mut high);
             (limit.name(), limit.kind(), key, cost).hash(&mut low);
-            (limit.quota(), limit.rule()).hash(&mut quota);
+            (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
         }
         let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
         Known { id, quota: quota.finish() }

@@ -135,7 +135,9 @@ impl<S: Store> Store for DenyCache<S> {
         let Some(denials) = &self.denials else { return self.store.apply(op, group) };
         match op {
             Op::Charge => denials.around(group, |group| self.ask(denials, group)),
-            Op::Refund | Op::Reset => self.ask_change(denials.change(&group), op, group),
+            Op::Refund | Op::Settle | Op::Reset => {
+                self.ask_change(denials.change(&group), op, group)
+            }
             Op::Peek => self.store.apply(op, group),
         }
     }

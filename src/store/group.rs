@@ -1,6 +1,6 @@
 //! The decision of a group of checks: all are charged, or none.
 
-use crate::algorithm::{Effect, State};
+use crate::algorithm::{Cost, Effect, State};
 use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 
 /// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
@@ -48,7 +48,7 @@ pub fn decide(
     }
     if let ([check], [state]) = (&**group, &mut *states) {
         let (outcome, charged) = decide_one(op, check, state, now_us);
-        let verdict = Verdict::new(check.limit().clone(), outcome, charged);
+        let verdict = verdict(check, outcome, charged);
         return Ok(Decision::from(verdict).made_at(now_us));
     }
     // Always a decision: a group is not empty.
@@ -68,18 +68,41 @@ pub(super) fn decide_one(
     let (cost, rule) = (check.cost(), check.limit().rule());
     match op {
         Op::Charge => {
-            let outcome = rule.decide(state, now, cost, Effect::Commit);
+            let outcome = rule.decide(state, now, check.asked(), Effect::Commit);
             return (outcome, if outcome.allowed { cost } else { 0 });
         }
-        Op::Peek => return (rule.decide(state, now, cost, Effect::Dry), 0),
+        Op::Peek => return (rule.decide(state, now, check.asked(), Effect::Dry), 0),
         Op::Refund => {
             if let Some(receipt) = check.receipt() {
                 rule.refund(state, now, receipt, cost);
             }
         }
+        Op::Settle => settle(check, state, now),
         Op::Reset => *state = None,
     }
-    (rule.decide(state, now, 0, Effect::Dry), 0)
+    (rule.decide(state, now, NO_COST, Effect::Dry), 0)
+}
+
+const NO_COST: Cost = Cost { units: 0, max_wait: 0 };
+
+/// Gives back what was charged too much, or charges what was charged too little.
+fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
+    let (cost, limit) = (check.cost(), check.limit());
+    let charged = check.receipt().map_or(0, |receipt| receipt.cost);
+    match check.receipt() {
+        Some(receipt) if cost < charged => {
+            limit.rule().refund(state, now, receipt, charged - cost);
+        }
+        _ if cost > charged => {
+            let units = u64::from(cost - charged);
+            limit.rule().overdraw(state, now, units, limit.debt_bound());
+        }
+        _ => {}
+    }
+}
+
+fn verdict(check: &Check, outcome: Outcome, charged: u32) -> Verdict {
+    Verdict::new(check.limit().clone(), outcome, charged).in_shadow(check.is_shadow())
 }
 
 fn decide_group(
@@ -92,11 +115,11 @@ fn decide_group(
         let pairs = group.iter().zip(states.iter_mut());
         let decide = |(check, state): (&Check, _)| {
             let (outcome, charged) = decide_one(op, check, state, now);
-            Verdict::new(check.limit().clone(), outcome, charged)
+            verdict(check, outcome, charged)
         };
         pairs.map(decide).collect()
     };
-    if matches!(op, Op::Refund | Op::Reset) {
+    if op.changes_each() {
         return each(op);
     }
     let mut verdicts = each(Op::Peek);
@@ -104,12 +127,12 @@ fn decide_group(
         return if op == Op::Charge { each(op) } else { verdicts };
     }
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
-        let settles = op == Op::Charge && check.cost() > 0;
-        let effect = if settles { Effect::Settle } else { Effect::Dry };
+        let adopts = op == Op::Charge && check.cost() > 0;
+        let effect = if adopts { Effect::Adopt } else { Effect::Dry };
         // A limit that allows its check is not charged if another limit denies.
-        let cost = if answer.allowed() { 0 } else { check.cost() };
+        let cost = if answer.outcome().allowed { NO_COST } else { check.asked() };
         let outcome = check.limit().rule().decide(state, now, cost, effect);
-        *answer = Verdict::new(check.limit().clone(), outcome, 0);
+        *answer = verdict(check, outcome, 0);
     }
     verdicts
 }

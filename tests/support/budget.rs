@@ -39,6 +39,19 @@ impl Budget {
         decide(Op::Refund, &refund.into(), &mut self.state, now).unwrap()
     }
 
+    /// Settles a charge at `cost`, or charges it whole if there is no receipt.
+    pub fn settle(&mut self, now: u64, cost: u32, receipt: Option<Receipt>) -> Decision {
+        let settled = Check::new(&self.limit, "k").with_cost(cost).with_receipt(receipt);
+        decide(Op::Settle, &settled.into(), &mut self.state, now).unwrap()
+    }
+
+    /// Charges units that the caller waits for.
+    pub fn reserve(&mut self, now: u64, cost: u32, max_wait_us: u64) -> Decision {
+        let max_wait = Duration::from_micros(max_wait_us);
+        let check = Check::new(&self.limit, "k").with_cost(cost).with_max_wait(max_wait);
+        decide(Op::Charge, &check.into(), &mut self.state, now).unwrap()
+    }
+
     pub fn charge(&mut self, now: u64, cost: u32) -> Decision {
         self.apply(Op::Charge, now, cost)
     }

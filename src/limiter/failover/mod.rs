@@ -77,7 +77,7 @@ impl Failover {
         match (op, policy(&group)) {
             (Op::Charge | Op::Peek, Some(policy)) => self.ask(op, group, policy),
             (Op::Reset, _) => self.reset(group),
-            (Op::Charge | Op::Peek | Op::Refund, _) => self.store().apply(op, group),
+            (Op::Charge | Op::Peek | Op::Refund | Op::Settle, _) => self.store().apply(op, group),
         }
     }
 

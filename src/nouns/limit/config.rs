@@ -31,6 +31,12 @@ pub(super) struct Config {
     anchor: Option<Anchor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     on_store_failure: Option<OnStoreFailure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    enforce: Option<u8>,
+    #[serde(default, skip_serializing)]
+    shadow: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_debt: Option<u64>,
 }
 
 /// A string with a unit. A number, which has none, is an error.
@@ -113,10 +119,20 @@ impl TryFrom<Config> for Limit {
             Algorithm::LeakyBucket => Self::leaky(name, quota, config.mode.unwrap_or(Mode::Queue)),
             Algorithm::Gcra => Self::gcra(name, quota),
         }?;
-        match config.on_store_failure {
-            Some(policy) => limit.on_store_failure(policy),
-            None => Ok(limit),
-        }
+        let limit = match config.on_store_failure {
+            Some(policy) => limit.on_store_failure(policy)?,
+            None => limit,
+        };
+        let limit = match (config.shadow, config.enforce) {
+            (false, None) => limit,
+            (false, Some(percent)) => limit.enforce(percent)?,
+            (true, None) => limit.shadow(),
+            (true, Some(_)) => {
+                let error = "`shadow` stands for `enforce = 0`; remove one of the two";
+                return Err(ConfigError::new(error).of_limit(name));
+            }
+        };
+        Ok(config.max_debt.map_or(limit.clone(), |units| limit.max_debt(units)))
     }
 }
 
@@ -141,6 +157,9 @@ impl From<Limit> for Config {
             mode,
             anchor,
             on_store_failure: limit.failure_policy(),
+            enforce: Some(limit.enforced_percent()).filter(|percent| *percent < 100),
+            shadow: false,
+            max_debt: Some(limit.debt_bound()).filter(|units| *units < u64::MAX),
         }
     }
 }

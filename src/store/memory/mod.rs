@@ -160,19 +160,21 @@ impl MemoryStore {
             .map(|(check, state)| check.cost() > 0 || state.is_some())
             .collect();
         let mut decide = |op| decide(op, group, &mut states, now);
-        let decision = match op {
-            Op::Charge if self.capped => decide(Op::Peek).and_then(|peeked| {
-                if peeked.allowed() {
-                    for (index, shard) in &mut shards {
-                        let here = places.iter().zip(&needs_room);
-                        let wanted = here.filter(|((_, place), needs)| place == index && **needs);
-                        shard.make_room(wanted.count(), now).map_err(full)?;
-                    }
-                }
-                decide(op)
-            }),
-            op => decide(op),
+        let stores = match op {
+            Op::Charge if self.capped => decide(Op::Peek).map(|peeked| peeked.allowed()),
+            Op::Settle => Ok(self.capped),
+            Op::Charge | Op::Peek | Op::Refund | Op::Reset => Ok(false),
         };
+        let decision = stores.and_then(|stores| {
+            if stores {
+                for (index, shard) in &mut shards {
+                    let here = places.iter().zip(&needs_room);
+                    let wanted = here.filter(|((_, place), needs)| place == index && **needs);
+                    shard.make_room(wanted.count(), now).map_err(full)?;
+                }
+            }
+            decide(op)
+        });
 
         let all = budgets.into_iter().zip(states).zip(places).zip(group.iter());
         for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 
 use super::table::{Place, Table};
-use crate::algorithm::{Effect, State};
+use crate::algorithm::{Cost, Effect, State};
 use crate::nouns::{Check, Key, Limit, Micros, Op, Outcome, Verdict};
 use crate::store::group::decide_one;
 
@@ -23,6 +23,8 @@ const CANDIDATES: usize = 16;
 
 /// The most places that an eviction looks at, so that a full table does not make a check slow.
 const MAX_LOOKS: usize = 256;
+
+const ONE_UNIT: Cost = Cost { units: 1, max_wait: 0 };
 
 /// The entry of one key under one limit.
 pub(super) struct Budget {
@@ -58,10 +60,10 @@ impl Budget {
         let known = match op {
             Op::Peek => return,
             Op::Charge => self.exhausted_until,
-            Op::Refund | Op::Reset => 0,
+            Op::Refund | Op::Settle | Op::Reset => 0,
         };
         let wait = outcome.retry_after.or_else(|| {
-            let mut next = || limit.rule().decide(&mut self.state, now, 1, Effect::Dry);
+            let mut next = || limit.rule().decide(&mut self.state, now, ONE_UNIT, Effect::Dry);
             (outcome.remaining == 0).then(&mut next)?.retry_after
         });
         self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
@@ -70,6 +72,12 @@ impl Budget {
 
 pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &Key) -> u64 {
     hasher.hash_one((limit, key))
+}
+
+/// The limit is moved, not cloned: threads share its reference count.
+fn verdict(check: Check, outcome: Outcome, charged: u32) -> Verdict {
+    let is_shadow = check.is_shadow();
+    Verdict::new(check.into_limit(), outcome, charged).in_shadow(is_shadow)
 }
 
 /// The shard is full, and no budget may be evicted.
@@ -119,8 +127,7 @@ impl Shard {
                 }
                 self.put(hash, budget);
             }
-            // Moved, not cloned: threads share the limit's reference count.
-            return Ok(Verdict::new(check.into_limit(), outcome, charged));
+            return Ok(verdict(check, outcome, charged));
         };
         let (outcome, charged) = decide_one(op, &check, &mut budget.state, now);
         if self.cap.is_some() {
@@ -129,7 +136,7 @@ impl Shard {
         if budget.state.is_none() {
             self.table.remove(hash, |budget| budget.is_of(&check));
         }
-        Ok(Verdict::new(check.into_limit(), outcome, charged))
+        Ok(verdict(check, outcome, charged))
     }
 
     /// Removes the budget of a check from the table, or creates one.

@@ -162,7 +162,7 @@ impl<S: Store> Shared<S> {
     /// another quota is not prefetched.
     fn max_block(&self, check: &Check) -> Option<u64> {
         let (limit, max) = self.settings.limits.get(check.limit().name())?;
-        limit.decides_as(check.limit()).then_some(*max)
+        (limit.decides_as(check.limit()) && !check.is_shadow()).then_some(*max)
     }
 
     /// The decision, if the prefetched units are enough. `None` if the store has to decide.
@@ -186,7 +186,7 @@ impl<S: Store> Shared<S> {
                 self.forget(check);
                 None
             }
-            Op::Charge | Op::Refund => None,
+            Op::Charge | Op::Refund | Op::Settle => None,
         }
     }
 

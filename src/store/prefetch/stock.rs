@@ -103,7 +103,8 @@ impl Stock {
         let (decision, granted) = self.granted.as_ref()?;
         let verdict = decision.deciding();
         let remaining = verdict.remaining().saturating_add(left).min(verdict.capacity());
-        let outcome = Outcome { remaining, ..*verdict.outcome() };
+        // Of the oldest block, the level is not known.
+        let outcome = Outcome { remaining, drains_after: 0, ..*verdict.outcome() };
         let verdict = Verdict::new(verdict.limit().clone(), outcome, 0);
         let decision = Decision::from(verdict).made_at(decision.decided_at());
         let elapsed = now.saturating_duration_since(*granted);

@@ -106,8 +106,7 @@ impl Batch {
         for check in group {
             let key = self.keys.number(prefix, check);
             let limit = self.limit_number(check.limit());
-            let receipt = check.receipt().filter(|_| op == Op::Refund);
-            self.charges.push(wire::Charge { key, limit, cost: check.cost(), receipt });
+            self.charges.push(wire::Charge::new(op, key, limit, check, group.len() == 1));
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
@@ -188,7 +187,7 @@ impl Batch {
             match run.op {
                 Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
                 Op::Peek => {}
-                Op::Refund | Op::Reset => run.times = 0,
+                Op::Refund | Op::Settle | Op::Reset => run.times = 0,
             }
         }
         for waiter in &mut self.waiters {
@@ -285,7 +284,8 @@ impl Batch {
     fn is_single(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
         let key = &self.keys.all[usize::from(charge.key)];
-        run.op == Op::Charge && run.size == 1 && run.times == 1 && key.runs == 1 && charge.cost > 0
+        let is_charge = run.op == Op::Charge && charge.cost > 0 && !charge.has_terms();
+        is_charge && run.size == 1 && run.times == 1 && key.runs == 1
     }
 
     /// Whether its only group is the one with this answer.

@@ -202,7 +202,7 @@ impl Store for RedisStore {
             (Some(denials), Op::Charge) => {
                 denials.around(group, |group| lanes.ask(op, group, None))
             }
-            (Some(denials), Op::Refund | Op::Reset) => {
+            (Some(denials), Op::Refund | Op::Settle | Op::Reset) => {
                 let change = denials.change(&group);
                 lanes.ask(op, group, Some(change))
             }

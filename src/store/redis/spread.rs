@@ -106,7 +106,7 @@ impl Spread {
         let answers = all(answers.collect()).await;
         let is_allowed =
             |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
-        if matches!(op, Op::Refund | Op::Reset) || answers.iter().all(is_allowed) {
+        if op.changes_each() || answers.iter().all(is_allowed) {
             return self.join(parts, answers);
         }
         let denial = self.deny(op, parts, answers).await?;
@@ -161,8 +161,7 @@ impl Spread {
         parts: &[Part],
         answers: Vec<Result<Decision, Error>>,
     ) -> Result<Decision, Error> {
-        let changes_each = matches!(self.op, Op::Refund | Op::Reset);
-        let is_in_part = changes_each && answers.iter().any(Result::is_ok);
+        let is_in_part = self.op.changes_each() && answers.iter().any(Result::is_ok);
         let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
         let (mut decided_at, mut failure): (_, Option<Error>) = (0, None);
         for (part, answer) in parts.iter().zip(answers) {

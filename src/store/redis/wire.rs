@@ -2,12 +2,14 @@
 //! `scripts/batch.lua`.
 
 use crate::algorithm::{Anchor, Bucket, First, Followed, MAX_EXACT, Mode, Rule};
-use crate::nouns::{Op, Outcome, Receipt};
+use crate::nouns::{Check, Micros, Op, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
 const EXCEEDS_CAPACITY: i64 = 2;
 const UNREADABLE: i64 = 4;
+/// A sixth number follows.
+const GIVEN_BACK: i64 = 8;
 
 /// The op of a run that charges each of several keys once.
 const EACH: u64 = 4;
@@ -18,12 +20,47 @@ pub(super) struct Charge {
     pub(super) key: u16,
     pub(super) limit: u16,
     pub(super) cost: u32,
-    /// For a refund.
+    /// For a charge or a peek.
+    pub(super) terms: Terms,
+    /// For a refund or a settlement.
     pub(super) receipt: Option<Receipt>,
+    /// For a settlement.
+    pub(super) max_debt: u64,
+}
+
+/// What a charge or a peek rarely has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
+    is_shadow: bool,
+    max_wait: Micros,
+}
+
+impl Charge {
+    pub(super) fn new(op: Op, key: u16, limit: u16, check: &Check, is_alone: bool) -> Self {
+        let (mut terms, mut receipt, mut max_debt) = (Terms::default(), None, 0);
+        match op {
+            Op::Charge | Op::Peek => {
+                let is_shadow = !is_alone && check.is_shadow();
+                terms = Terms { is_shadow, max_wait: check.asked().max_wait };
+            }
+            Op::Refund => receipt = check.receipt(),
+            Op::Settle => (receipt, max_debt) = (check.receipt(), check.limit().debt_bound()),
+            Op::Reset => {}
+        }
+        Self { key, limit, cost: check.cost(), terms, receipt, max_debt }
+    }
+
+    pub(super) fn has_terms(&self) -> bool {
+        self.terms != Terms::default()
+    }
 }
 
 /// Stands for a missing receipt: no charge was made that late.
 const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
+
+/// Added to the op of a run if a check has terms.
+const WITH_TERMS: u64 = 8;
 
 /// `ARGV[1]` of a batch: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
@@ -47,15 +84,28 @@ impl Body {
 
     /// Adds a run: the same group, `times` times in a row.
     pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[Charge]) {
-        self.push_head(number_of(op), charges.len(), times);
+        let has_terms = charges.iter().any(Charge::has_terms);
+        let terms = if has_terms { WITH_TERMS } else { 0 };
+        self.push_head(number_of(op) + terms, charges.len(), times);
         for charge in charges {
             self.push_charge(charge);
-            if op == Op::Refund {
-                let receipt = charge.receipt.unwrap_or(NO_RECEIPT);
-                self.push(receipt.at.min(MAX_EXACT), 7);
-                self.push(receipt.cost.into(), 4);
+            if has_terms {
+                self.push(charge.terms.is_shadow.into(), 1);
+                self.push(charge.terms.max_wait, 7);
+            }
+            if matches!(op, Op::Refund | Op::Settle) {
+                self.push_receipt(charge.receipt.unwrap_or(NO_RECEIPT));
+            }
+            if op == Op::Settle {
+                self.push(charge.max_debt.min(MAX_EXACT), 7);
             }
         }
+    }
+
+    fn push_receipt(&mut self, receipt: Receipt) {
+        self.push(receipt.at.min(MAX_EXACT), 7);
+        self.push(receipt.cost.into(), 4);
+        self.push(receipt.drains_at.min(MAX_EXACT), 7);
     }
 
     /// Adds the same charge for `keys` keys, from that of `first` on. No other run may touch them,
@@ -137,6 +187,8 @@ pub(super) struct RawVerdict {
     retry_after: Option<u64>,
     reset_after: u64,
     delay: u64,
+    /// If units were given back to the bucket.
+    drains_after: Option<u64>,
 }
 
 impl<'a> Reply<'a> {
@@ -156,8 +208,9 @@ impl<'a> Reply<'a> {
 
     /// The first of several charges that were allowed at once. The others follow from it.
     pub(super) fn first_of_several(&mut self) -> Option<FirstVerdict> {
-        let (remaining, reset_after, slack) = (self.number()?, self.number()?, self.number()?);
-        Some(FirstVerdict { remaining, first: First { reset_after, slack } })
+        let (remaining, reset_after) = (self.number()?, self.number()?);
+        let (slack, returned) = (self.number()?, self.number()?);
+        Some(FirstVerdict { remaining, first: First { reset_after, slack, returned } })
     }
 
     pub(super) fn verdict(&mut self) -> Option<RawVerdict> {
@@ -171,7 +224,11 @@ impl<'a> Reply<'a> {
             _ => return None,
         };
         self.0 = rest;
-        verdict
+        let mut verdict = verdict?;
+        if verdict.status & GIVEN_BACK != 0 {
+            verdict.drains_after = Some(self.number()?);
+        }
+        Some(verdict)
     }
 }
 
@@ -186,9 +243,11 @@ impl FirstVerdict {
     /// The verdict of the charge that follows `before` others of the same cost.
     pub(super) fn later(self, before: u16, cost: u32, limit: &Rule) -> Option<RawVerdict> {
         let charged = u64::from(before) * u64::from(cost);
-        let Followed { reset_after, delay } = limit.follow(self.first, charged, cost.into());
+        let followed = limit.follow(self.first, charged, cost.into());
+        let Followed { reset_after, delay, drains_after } = followed;
         let remaining = self.remaining.checked_sub(charged)?;
-        Some(RawVerdict { status: ALLOWED, remaining, retry_after: None, reset_after, delay })
+        let (status, retry_after, drains_after) = (ALLOWED, None, Some(drains_after));
+        Some(RawVerdict { status, remaining, retry_after, reset_after, delay, drains_after })
     }
 }
 
@@ -207,6 +266,7 @@ impl RawVerdict {
             retry_after: retry_after.try_into().ok(),
             reset_after: reset_after.try_into().ok()?,
             delay: delay.try_into().ok()?,
+            drains_after: None,
         })
     }
 
@@ -219,8 +279,15 @@ impl RawVerdict {
         self.status & ALLOWED != 0
     }
 
-    pub(super) const fn outcome(&self) -> Outcome {
+    /// The outcome, of a check that was charged or not.
+    pub(super) fn outcome(&self, limit: &Rule, is_charged: bool) -> Outcome {
+        let drains_after = match self.drains_after {
+            _ if !is_charged || !limit.drains() => 0,
+            Some(drains_after) => drains_after,
+            None => self.reset_after,
+        };
         Outcome {
+            drains_after,
             allowed: self.is_allowed(),
             exceeds_capacity: self.status & EXCEEDS_CAPACITY != 0,
             remaining: self.remaining,
@@ -241,5 +308,6 @@ const fn number_of(op: Op) -> u64 {
         Op::Peek => 1,
         Op::Refund => 2,
         Op::Reset => 3,
+        Op::Settle => 5,
     }
 }

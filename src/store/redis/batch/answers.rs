@@ -1,7 +1,7 @@
 //! From the script's reply to the answers of a batch's checks.
 
 use super::{Batch, Run};
-use crate::nouns::{Decision, Error, Op, Verdict};
+use crate::nouns::{Check, Decision, Error, Op, Verdict};
 use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 
@@ -32,10 +32,13 @@ impl Batch {
             // The last verdicts are the answer for all groups that follow.
             cursor.next = usize::min(cursor.next + run.size, cursor.last);
             let group = &self.checks[run.first..][..run.size];
-            let is_charged = run.op == Op::Charge && verdicts.iter().all(RawVerdict::is_allowed);
+            let allows =
+                |(raw, check): (&RawVerdict, &Check)| raw.is_allowed() || check.is_shadow();
+            let is_charged = run.op == Op::Charge && verdicts.iter().zip(group).all(allows);
             let mut verdicts = verdicts.iter().zip(group).map(|(raw, check)| {
-                let charged = if is_charged { check.cost() } else { 0 };
-                Verdict::new(check.limit().clone(), raw.outcome(), charged)
+                let charged = if is_charged && raw.is_allowed() { check.cost() } else { 0 };
+                let outcome = raw.outcome(check.limit().rule(), charged > 0);
+                Verdict::new(check.limit().clone(), outcome, charged).in_shadow(check.is_shadow())
             });
             let decision = match run.size {
                 1 => verdicts.next().map(Decision::from),
