@@ -1,15 +1,16 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
-mod acquire;
 mod failover;
-mod turns;
+mod waiting;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::failover::Failover;
-use self::turns::Turns;
+use self::waiting::Turns;
+#[cfg(feature = "http")]
+pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
 
@@ -249,7 +250,7 @@ impl RateLimiter {
             None => answer,
             Some(awaited) => Answer::later(async move {
                 let decision = answer.await;
-                awaited.replenished();
+                awaited.replenished(op);
                 decision
             }),
         }

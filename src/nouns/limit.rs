@@ -413,6 +413,11 @@ impl Limit {
         self.rule() == other.rule()
     }
 
+    /// Whether a check that waits reserves its units: see [`Check::with_max_wait`](crate::Check::with_max_wait).
+    pub(crate) fn reserves(&self) -> bool {
+        self.rule().reserves()
+    }
+
     pub(crate) fn rule(&self) -> &Rule {
         &self.shared.rule
     }

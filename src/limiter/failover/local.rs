@@ -78,7 +78,8 @@ fn full(_: Error) -> Error {
 /// The check under the share of its limit.
 fn share(check: &Check) -> Option<Check> {
     let share = check.limit().share()?;
-    Some(Check::new(share, check.key()).with_cost(check.cost()))
+    let share = Check::new(share, check.key()).with_cost(check.cost());
+    Some(share.with_max_wait(check.max_wait()))
 }
 
 /// A cost above the share, and within the quota, is one for which the store has to be asked again.

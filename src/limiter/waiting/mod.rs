@@ -1,17 +1,32 @@
 //! Waiting for units, for a bounded time.
+//!
+//! The waiters of one process for one budget queue (`turns`). The one at the front asks the store (`front`): again
+//! when the store says that the units are available, or once, for units that it reserves (`reservation`).
+
+mod front;
+#[cfg(feature = "http")]
+mod places;
+mod reservation;
+mod turns;
 
 use std::future::{pending, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::task::spawn;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
+#[cfg(feature = "http")]
+pub(crate) use self::places::WaitSettings;
+pub(super) use self::turns::Turns;
+use self::turns::{Full, Turn};
 use super::RateLimiter;
-use super::turns::Turn;
+#[cfg(feature = "http")]
+use crate::nouns::Source;
 use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, later};
+#[cfg(feature = "http")]
+use crate::store::Answer;
 
 /// How long before its deadline a queued waiter peeks for the details of its denial, unless half of
 /// its wait is shorter. The details are at most this old when the caller gets them.
@@ -59,9 +74,14 @@ impl RateLimiter {
     /// Waiters of one process for one budget are served first come, first served, so small requests
     /// do not starve a large one. A leaky bucket's delay is part of the wait.
     ///
+    /// Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a process [reserves its
+    /// units](Check::with_max_wait). So the processes take turns, in the order in which the store decided. A turn
+    /// stays where it is, even if units are given back before it. Under other algorithms, and for groups, the processes
+    /// ask when the units are available, and the first one to ask gets them.
+    ///
     /// If the units will not be available in time, the caller is denied at once. Behind other
-    /// waiters, the denial comes after `max_wait`. Dropping the future cancels the wait. Units that
-    /// are already consumed stay consumed.
+    /// waiters, the denial comes after `max_wait`. Dropping the future cancels the wait. Reserved units are left to the
+    /// next waiter of this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
     /// `max_wait` bounds the call, including the store's answers. A `max_wait` shorter than the
     /// store's latency ends in an error. Zero asks once and does not wait for units: only the
@@ -116,17 +136,95 @@ impl RateLimiter {
                 .await
                 .map_err(|_| Error::timeout_unsent())?;
         }
-        match self.turn(group, bounds).await {
-            Ok(turn) => self.acquire_in_front(group, turn, bounds).await,
-            Err(denied) => denied,
+        match self.acquire_in_turn(group, bounds, usize::MAX).await {
+            Ok(answer) => answer,
+            Err(Full) => self.deny_behind_others(group).await,
         }
     }
 
+    /// Charges a group, and waits for its units as the settings say. A request that need not wait is decided like
+    /// any other. No delay is left to be waited out.
+    #[cfg(feature = "http")]
+    pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
+        // First come, first served: if others wait, it is not decided before them.
+        let mut first = match self.shared.turns.awaited(&group) {
+            None => Some(self.apply(Op::Charge, group.clone())),
+            Some(_) => None,
+        };
+        let ready = first.as_mut().and_then(Answer::take_ready);
+        match ready {
+            Some(answer) if !has_to_wait(&answer) => return Answer::ready(answer),
+            Some(answer) => first = Some(Answer::ready(answer)),
+            None => {}
+        }
+        let (limiter, settings) = (self.clone(), settings.clone());
+        Answer::later(async move { limiter.wait_in_bounds(group, first, settings).await })
+    }
+
+    #[cfg(feature = "http")]
+    async fn wait_in_bounds(
+        &self,
+        group: Group,
+        first: Option<Answer>,
+        settings: WaitSettings,
+    ) -> Result<Decision, Error> {
+        let bounds = Bounds::new(settings.max_wait);
+        let denied = match first {
+            None => None,
+            Some(first) => {
+                let answer = first.await;
+                if !has_to_wait(&answer) {
+                    return answer;
+                }
+                let decision = answer?;
+                if decision.allowed() {
+                    return self.wait_out(decision, &group, bounds).await;
+                }
+                if decision.retry_after().is_none_or(|wait| wait > bounds.left()) {
+                    return Ok(decision);
+                }
+                Some(decision)
+            }
+        };
+        if let Some(_place) = settings.enter()
+            && let Ok(answer) =
+                self.acquire_in_turn(&group, bounds, settings.max_waiters_per_key).await
+        {
+            return answer;
+        }
+        match denied {
+            Some(denied) => Ok(denied),
+            None => self.deny_behind_others(&group).await,
+        }
+    }
+
+    /// Charges a group when it is its turn, unless a queue of one of its budgets has `most` waiters.
+    async fn acquire_in_turn(
+        &self,
+        group: &Group,
+        bounds: Bounds,
+        most: usize,
+    ) -> Result<Result<Decision, Error>, Full> {
+        let turn = match self.turn(group, bounds, most).await {
+            Ok(turn) => turn?,
+            Err(denied) => return Ok(denied),
+        };
+        Ok(match &**group {
+            [check] if check.limit().reserves() => self.acquire_reserved(group, turn, bounds).await,
+            _ => self.acquire_in_front(group, turn, bounds).await,
+        })
+    }
+
     /// Waits for the caller's turn. If the turn does not come in time, returns the denial.
-    async fn turn(&self, group: &Group, bounds: Bounds) -> Result<Turn, Result<Decision, Error>> {
+    async fn turn(
+        &self,
+        group: &Group,
+        bounds: Bounds,
+        most: usize,
+    ) -> Result<Result<Turn, Full>, Result<Decision, Error>> {
         let mut turn = pin!(async {
-            let turn = self.shared.turns.wait(group).await;
-            if !bounds.is_over() {
+            let turn = self.shared.turns.wait(group, most).await;
+            if turn.is_err() || !bounds.is_over() {
                 return turn;
             }
             // The turn came too late. The next waiter may have more time.
@@ -145,92 +243,31 @@ impl RateLimiter {
     /// before, so that the store has time to answer.
     async fn deny_at_the_deadline(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
         sleep_until(bounds.peek_at).await;
-        let peeked = timeout_at(bounds.deadline, self.apply(Op::Peek, group.clone())).await;
+        let peeked = timeout_at(bounds.deadline, self.deny_behind_others(group)).await;
         let answered = Instant::now();
         sleep_until(bounds.deadline).await;
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
-        let retry_after = decision.retry_after().unwrap_or_default();
+        let Some(retry_after) = decision.retry_after() else { return Ok(decision) };
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
-        Ok(if decision.exceeds_capacity() {
-            decision
-        } else {
-            decision.denied_until(retry_after, None)
-        })
+        Ok(decision.denied_until(retry_after, None))
     }
 
-    /// Charges as soon as the units are available. No other waiter is in front.
-    async fn acquire_in_front(
-        &self,
-        group: &Group,
-        turn: Turn,
-        bounds: Bounds,
-    ) -> Result<Decision, Error> {
-        loop {
-            let replenished = turn.replenished();
-            let asked = Instant::now();
-            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, group.clone())).await;
-            let decision = answer.map_err(|_| Error::timeout())??;
-            let latency = asked.elapsed();
-            if decision.allowed() {
-                drop(replenished);
-                drop(turn);
-                return self.wait_out(decision, group, bounds).await;
-            }
-            match decision.retry_after() {
-                // The next answer probably takes as long as this one, and also has to be in time.
-                Some(wait) if wait.saturating_add(latency) <= bounds.left() => {
-                    drop(timeout(wait, replenished).await);
-                }
-                _ => return Ok(decision),
-            }
+    /// The denial of a check that would be decided before other waiters.
+    async fn deny_behind_others(&self, group: &Group) -> Result<Decision, Error> {
+        let decision = self.apply(Op::Peek, group.clone()).await?;
+        if decision.exceeds_capacity() {
+            return Ok(decision);
         }
+        let retry_after = decision.retry_after().unwrap_or_default().max(TICK);
+        Ok(decision.denied_until(retry_after, None))
     }
+}
 
-    /// Waits out the delay of an allowed check, or refunds the check if the delay is too long.
-    async fn wait_out(
-        &self,
-        decision: Decision,
-        group: &Group,
-        bounds: Bounds,
-    ) -> Result<Decision, Error> {
-        let late = decision.delay().saturating_sub(bounds.left());
-        if !late.is_zero() {
-            let slowest = decision.slowest();
-            let refunded = self.refund_unused(decision, group, bounds).await?;
-            return Ok(refunded.denied_until(late, slowest));
-        }
-        if !decision.delay().is_zero() {
-            sleep(decision.delay()).await;
-        }
-        Ok(decision)
-    }
-
-    /// Refunds a charge that the caller cannot use. Returns the store's decision after the refund,
-    /// or the decision of the charge if the store does not answer in time.
-    ///
-    /// A refund that is not ready at once continues in a task, so that neither the caller's
-    /// deadline nor a dropped future loses it. The store's deadline bounds the task.
-    async fn refund_unused(
-        &self,
-        charged: Decision,
-        group: &Group,
-        bounds: Bounds,
-    ) -> Result<Decision, Error> {
-        let back: Vec<_> = group
-            .iter()
-            .zip(charged.receipts())
-            .map(|(check, receipt)| check.clone().with_receipt(receipt))
-            .collect();
-        let mut refund = self.apply(Op::Refund, Group::of_distinct(back));
-        let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => match timeout_at(bounds.answer_by, spawn(refund)).await {
-                Ok(Ok(answer)) => answer,
-                // The runtime shuts down, or the caller's deadline has expired.
-                Ok(Err(_)) | Err(_) => return Ok(charged),
-            },
-        };
-        // Even if the refund was not sent, units have been charged before.
-        answer.map_err(|error| if error.may_have_charged() { error } else { Error::store(error) })
-    }
+/// Whether an answer is not the last word on a caller that waits. A store that is unavailable is not waited for.
+#[cfg(feature = "http")]
+fn has_to_wait(answer: &Result<Decision, Error>) -> bool {
+    answer.as_ref().is_ok_and(|decision| match decision.allowed() {
+        true => !decision.delay().is_zero(),
+        false => decision.retry_after().is_some() && decision.source() != Source::FailClosed,
+    })
 }

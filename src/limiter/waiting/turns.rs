@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
 
-use crate::nouns::Check;
+use super::reservation::Reservation;
+use crate::nouns::{Check, Op};
 
 type Budget = (String, String);
 type Queues = Arc<Mutex<HashMap<Budget, Arc<Queue>>>>;
@@ -26,12 +28,16 @@ fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
 #[derive(Default)]
 struct Queue {
     front: Arc<FairMutex<()>>,
+    waiting: AtomicUsize,
     replenished: Notify,
+    reset: Notify,
+    /// Units that a waiter at the front gave up, for the next one.
+    left: Mutex<Option<Reservation>>,
 }
 
 /// A queue for each budget that has waiters.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(in crate::limiter) struct Turns {
     queues: Queues,
 }
 
@@ -48,36 +54,43 @@ struct Place {
     queues: Queues,
 }
 
+/// The queue of a budget has as many waiters as it may have.
+pub(super) struct Full;
+
 /// Budgets that have waiters.
-pub(super) struct Awaited {
+pub(in crate::limiter) struct Awaited {
     budgets: Vec<Budget>,
     queues: Queues,
 }
 
 impl Turns {
-    /// Waits for the front of the queue of every budget of the group.
-    pub(super) async fn wait(&self, group: &[Check]) -> Turn {
+    /// Waits for the front of the queue of every budget of the group. A queue has at most `most` waiters.
+    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Result<Turn, Full> {
         let mut budgets: Vec<Budget> = group.iter().map(budget).collect();
         // Always in the same order, so that two groups cannot deadlock.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
         for budget in budgets {
-            let (mut place, front) = self.enqueue(budget);
+            let (mut place, front) = self.enqueue(budget, most)?;
             place.front = Some(front.lock_owned().await);
             places.push(place);
         }
-        Turn { places }
+        Ok(Turn { places })
     }
 
-    fn enqueue(&self, budget: Budget) -> (Place, Arc<FairMutex<()>>) {
-        let queue = Arc::clone(lock(&self.queues).entry(budget.clone()).or_default());
+    fn enqueue(&self, budget: Budget, most: usize) -> Result<(Place, Arc<FairMutex<()>>), Full> {
+        let mut queues = lock(&self.queues);
+        let queue = Arc::clone(queues.entry(budget.clone()).or_default());
+        drop(queues);
+        let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
         let front = Arc::clone(&queue.front);
         let queues = Arc::clone(&self.queues);
-        (Place { budget, queue: Some(queue), front: None, queues }, front)
+        let place = Place { budget, queue: Some(queue), front: None, queues };
+        if before < most { Ok((place, front)) } else { Err(Full) }
     }
 
     /// The budgets of a group that have waiters. `None` if there are no such budgets.
-    pub(super) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
+    pub(in crate::limiter) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
         let budgets: Vec<Budget> = {
             let queues = lock(&self.queues);
             if queues.is_empty() {
@@ -90,21 +103,50 @@ impl Turns {
 }
 
 impl Awaited {
-    /// Wakes the waiters at the front: units may be available earlier than they expect.
-    pub(super) fn replenished(&self) {
+    /// Wakes the waiters at the front: units may be available earlier than they expect. A reset voids units that
+    /// they reserved.
+    pub(in crate::limiter) fn replenished(&self, by: Op) {
         let queues = lock(&self.queues);
         for queue in self.budgets.iter().filter_map(|budget| queues.get(budget)) {
             queue.replenished.notify_waiters();
+            if by == Op::Reset {
+                queue.reset.notify_waiters();
+            }
         }
     }
 }
 
 impl Turn {
-    /// Completes when one of the budgets is refunded or reset after this call.
+    /// Completes when one of the budgets is refunded, settled or reset after this call.
     pub(super) fn replenished(&self) -> impl Future<Output = ()> {
+        self.notified(|queue| &queue.replenished)
+    }
+
+    /// Completes when one of the budgets is reset after this call.
+    pub(super) fn reset(&self) -> impl Future<Output = ()> {
+        self.notified(|queue| &queue.reset)
+    }
+
+    /// Leaves units for the next waiter. Without one, they are given back.
+    pub(super) fn leave(&self, reservation: Reservation) {
+        if let [place] = &*self.places
+            && let Some(queue) = &place.queue
+            && queue.waiting.load(Ordering::Acquire) > 1
+        {
+            *queue.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation);
+        }
+    }
+
+    /// Takes units that the waiter before left.
+    pub(super) fn inherit(&self) -> Option<Reservation> {
+        let [place] = &*self.places else { return None };
+        place.queue.as_ref()?.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn notified(&self, of: impl Fn(&Queue) -> &Notify) -> impl Future<Output = ()> {
         let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
         let mut all: Vec<Pin<Box<Notified<'_>>>> =
-            queues.map(|queue| Box::pin(queue.replenished.notified())).collect();
+            queues.map(|queue| Box::pin(of(queue).notified())).collect();
         for notified in &mut all {
             notified.as_mut().enable();
         }
@@ -118,12 +160,16 @@ impl Turn {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues);
+        if let Some(queue) = self.queue.take() {
+            queue.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
         // Released under the lock, so that the last of several concurrent drops removes the queue.
         self.front = None;
-        self.queue = None;
-        if queues.get(&self.budget).is_some_and(|queue| Arc::strong_count(queue) == 1) {
-            queues.remove(&self.budget);
-        }
+        let is_last = queues.get(&self.budget).is_some_and(|queue| Arc::strong_count(queue) == 1);
+        let unused = if is_last { queues.remove(&self.budget) } else { None };
+        drop(queues);
+        // Units without an heir are given back, which takes the lock again.
+        drop(unused);
     }
 }
 
@@ -142,7 +188,8 @@ mod tests {
         for number in 0..600_u64 {
             let (turns, limit) = (Arc::clone(&turns), limit.clone());
             waiters.spawn(async move {
-                let turn = turns.wait(&[Check::new(&limit, Key::from(number % 100))]).await;
+                let check = Check::new(&limit, Key::from(number % 100));
+                let turn = turns.wait(&[check], usize::MAX).await;
                 tokio::time::sleep(Duration::from_millis(number % 3)).await;
                 drop(turn);
             });

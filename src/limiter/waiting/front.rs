@@ -1,0 +1,153 @@
+//! The waiter at the front of a queue: it asks the store.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use tokio::task::spawn;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::Bounds;
+use super::reservation::{Held, Reservation};
+use super::turns::Turn;
+use crate::limiter::RateLimiter;
+use crate::nouns::{Decision, Error, Group, Op, Source};
+use crate::store::Answer;
+
+impl RateLimiter {
+    /// Charges as soon as the units are available. No other waiter is in front.
+    pub(super) async fn acquire_in_front(
+        &self,
+        group: &Group,
+        turn: Turn,
+        bounds: Bounds,
+    ) -> Result<Decision, Error> {
+        loop {
+            let replenished = turn.replenished();
+            let asked = Instant::now();
+            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, group.clone())).await;
+            let decision = answer.map_err(|_| Error::timeout())??;
+            let latency = asked.elapsed();
+            if decision.allowed() {
+                drop(replenished);
+                drop(turn);
+                return self.wait_out(decision, group, bounds).await;
+            }
+            match decision.retry_after() {
+                // The next answer probably takes as long as this one, and also has to be in time.
+                Some(wait) if wait.saturating_add(latency) <= bounds.left() => {
+                    drop(timeout(wait, replenished).await);
+                }
+                _ => return Ok(decision),
+            }
+        }
+    }
+
+    /// Reserves the units of a single check, and waits for them at the front of the queue.
+    ///
+    /// The other waiters of this process have no reservation yet. So one of them that gives up costs nothing, and the
+    /// one at the front can leave its units to the next.
+    pub(super) async fn acquire_reserved(
+        &self,
+        group: &Group,
+        turn: Turn,
+        bounds: Bounds,
+    ) -> Result<Decision, Error> {
+        loop {
+            let reset = turn.reset();
+            let left = turn.inherit().filter(|left| left.suits(group, bounds.deadline));
+            let reserved = match left {
+                Some(left) => left,
+                None => match self.reserve(group, bounds).await? {
+                    Ok(reserved) => reserved,
+                    Err(decided) => return Ok(decided),
+                },
+            };
+            let held = Held::new(reserved, &turn);
+            if timeout_at(held.turn_at(), reset).await.is_err() {
+                return Ok(held.used());
+            }
+            held.void();
+        }
+    }
+
+    /// Charges a check that waits for its units. Returns the decision if there is nothing to wait for.
+    async fn reserve(
+        &self,
+        group: &Group,
+        bounds: Bounds,
+    ) -> Result<Result<Reservation, Decision>, Error> {
+        loop {
+            let max_wait = bounds.left();
+            let check = group[0].clone().with_max_wait(max_wait);
+            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, check)).await;
+            let decision = answer.map_err(|_| Error::timeout())??;
+            if decision.allowed() {
+                if decision.delay().is_zero() {
+                    return Ok(Err(decision));
+                }
+                let reserved = Reservation::new(self, group, decision);
+                let late = reserved.is_late_by(bounds.deadline);
+                if late.is_zero() {
+                    return Ok(Ok(reserved));
+                }
+                let (charged, refund) = reserved.give_back();
+                let left = after_refund(charged, refund, bounds).await?;
+                return Ok(Err(left.denied_until(late, None)));
+            }
+            match decision.retry_after() {
+                // The store is asked again when it may be available.
+                Some(wait) if decision.source() == Source::FailClosed && wait <= bounds.left() => {
+                    sleep(wait).await;
+                }
+                // The time until the units are available, without a wait.
+                Some(wait) if decision.source() != Source::FailClosed => {
+                    return Ok(Err(decision.denied_until(wait.saturating_add(max_wait), None)));
+                }
+                _ => return Ok(Err(decision)),
+            }
+        }
+    }
+
+    /// Waits out the delay of an allowed check, or refunds the check if the delay is too long.
+    pub(super) async fn wait_out(
+        &self,
+        decision: Decision,
+        group: &Group,
+        bounds: Bounds,
+    ) -> Result<Decision, Error> {
+        let late = decision.delay().saturating_sub(bounds.left());
+        if !late.is_zero() {
+            let slowest = decision.slowest();
+            let (charged, refund) = Reservation::new(self, group, decision).give_back();
+            let left = after_refund(charged, refund, bounds).await?;
+            return Ok(left.denied_until(late, slowest));
+        }
+        if !decision.delay().is_zero() {
+            sleep(decision.delay()).await;
+        }
+        Ok(decision)
+    }
+}
+
+/// The store's decision after the refund of a charge that the caller cannot use, or the decision of the charge if
+/// the store does not answer in time.
+///
+/// A refund that is not ready at once continues in a task, so that neither the caller's
+/// deadline nor a dropped future loses it. The store's deadline bounds the task.
+async fn after_refund(
+    charged: Decision,
+    mut refund: Answer,
+    bounds: Bounds,
+) -> Result<Decision, Error> {
+    let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => match timeout_at(bounds.answer_by, spawn(refund)).await {
+            Ok(Ok(answer)) => answer,
+            // The runtime shuts down, or the caller's deadline has expired.
+            Ok(Err(_)) | Err(_) => return Ok(charged),
+        },
+    };
+    // Even if the refund was not sent, units have been charged before.
+    answer.map_err(|error| if error.may_have_charged() { error } else { Error::store(error) })
+}

@@ -1,0 +1,51 @@
+//! Bounds on the number of waiters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::nouns::ConfigError;
+
+/// How long requests wait, and how many.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitSettings {
+    pub(crate) max_wait: Duration,
+    pub(crate) max_waiters: usize,
+    pub(crate) max_waiters_per_key: usize,
+    /// The number of waiters, in all layers that share these settings.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The longest wait: clients and proxies give up long before.
+const LONGEST: Duration = Duration::from_secs(60 * 60);
+
+impl WaitSettings {
+    /// # Errors
+    ///
+    /// Returns an error if the wait is zero or longer than an hour.
+    pub(crate) fn up_to(max_wait: Duration) -> Result<Self, ConfigError> {
+        if max_wait.is_zero() || max_wait > LONGEST {
+            return Err(ConfigError::new(format!(
+                "`wait_up_to` is {max_wait:?}; use more than 0 and at most {LONGEST:?}"
+            )));
+        }
+        let waiting = Arc::default();
+        Ok(Self { max_wait, max_waiters: 1_024, max_waiters_per_key: 64, waiting })
+    }
+
+    /// A place for one more waiter. `None` if all are taken.
+    pub(super) fn enter(&self) -> Option<WaiterGuard> {
+        let guard = WaiterGuard(Arc::clone(&self.waiting));
+        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
+        (before < self.max_waiters).then_some(guard)
+    }
+}
+
+/// The place of one waiter.
+pub(super) struct WaiterGuard(Arc<AtomicUsize>);
+
+impl Drop for WaiterGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,115 @@
+//! Units that are charged before their caller may use them.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
+
+use super::turns::Turn;
+use crate::limiter::RateLimiter;
+use crate::nouns::{Check, Decision, Group, Op, later};
+use crate::store::Answer;
+
+/// An allowed group whose delay is not over. If it is dropped before it is used, its units are given back.
+pub(super) struct Reservation {
+    limiter: RateLimiter,
+    group: Group,
+    decision: Decision,
+    /// When the units may be used.
+    turn: Instant,
+    /// Whether the units are used, given back or void.
+    is_over: bool,
+}
+
+impl Reservation {
+    /// A group that was allowed just now.
+    pub(super) fn new(limiter: &RateLimiter, group: &Group, decision: Decision) -> Self {
+        let turn = later(Instant::now(), decision.delay());
+        Self { limiter: limiter.clone(), group: group.clone(), decision, turn, is_over: false }
+    }
+
+    /// Whether the units are those of the same checks, and may be used until `deadline`.
+    pub(super) fn suits(&self, group: &Group, deadline: Instant) -> bool {
+        let is_same = |(one, other): (&Check, &Check)| {
+            one.limit().decides_as(other.limit()) && one.cost() == other.cost()
+        };
+        self.turn <= deadline && self.group.iter().zip(group).all(is_same)
+    }
+
+    /// By how much the turn is after `deadline`.
+    pub(super) fn is_late_by(&self, deadline: Instant) -> Duration {
+        self.turn.saturating_duration_since(deadline)
+    }
+
+    /// Gives the units back. Returns the decision of the charge, and the answer of the refund.
+    pub(super) fn give_back(mut self) -> (Decision, Answer) {
+        self.is_over = true;
+        let answer = self.refund();
+        (self.decision.clone(), answer)
+    }
+
+    fn refund(&self) -> Answer {
+        let back = self.group.iter().zip(self.decision.receipts());
+        let back = back.map(|(check, receipt)| check.clone().with_receipt(receipt)).collect();
+        self.limiter.apply(Op::Refund, Group::of_distinct(back))
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut answer = self.refund();
+        // A task finishes what is not ready at once. Without a runtime, the units count until they are replenished.
+        if answer.take_ready().is_none()
+            && let Ok(runtime) = Runtime::try_current()
+        {
+            runtime.spawn(answer);
+        }
+    }
+}
+
+/// The reservation of the waiter at the front of a queue. A waiter that is dropped leaves it to the next one.
+pub(super) struct Held<'a> {
+    reservation: Option<Reservation>,
+    turn: &'a Turn,
+    turn_at: Instant,
+    decision: Decision,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(reservation: Reservation, turn: &'a Turn) -> Self {
+        let (turn_at, decision) = (reservation.turn, reservation.decision.clone());
+        Self { reservation: Some(reservation), turn, turn_at, decision }
+    }
+
+    pub(super) const fn turn_at(&self) -> Instant {
+        self.turn_at
+    }
+
+    /// Uses the units.
+    pub(super) fn used(mut self) -> Decision {
+        self.void_reservation();
+        self.decision.clone()
+    }
+
+    /// Forgets the units, which a reset has given back.
+    pub(super) fn void(mut self) {
+        self.void_reservation();
+    }
+
+    fn void_reservation(&mut self) {
+        if let Some(mut reservation) = self.reservation.take() {
+            reservation.is_over = true;
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.turn.leave(reservation);
+        }
+    }
+}
