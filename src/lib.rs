@@ -77,9 +77,9 @@ pub mod key {
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        BodyFormat, IetfDraft, OnMissingKey, OnOverload, RateLimit, RateLimitLayer,
-        RateLimitLayerBuilder, Reason, Rejection, ReportOn, ResetFormat, ResponseBody,
-        ResponseFuture, UnkeyedLayer,
+        BodyFormat, Found, IetfDraft, Limits, Lookup, OnMissingKey, OnOverload, RateLimit,
+        RateLimitLayer, RateLimitLayerBuilder, Reason, Reject, Rejection, ReportOn, ResetFormat,
+        ResponseBody, ResponseFuture, Settlement, UnkeyedLayer,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;

@@ -132,7 +132,7 @@ async fn queue_without_waiters_keeps_no_reservation() {
     {
         let both = [(); 2].map(|()| tokio::spawn(acquire(&budget, 1, 10_000 * MS)));
         sleep(MS).await;
-        both.each_ref().map(tokio::task::JoinHandle::abort);
+        both.iter().for_each(tokio::task::JoinHandle::abort);
         for waiter in both {
             assert!(waiter.await.unwrap_err().is_cancelled());
         }

@@ -1,16 +1,18 @@
 //! Builders of a layer: no layer without a key.
 
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use http::request::Parts;
 use tower_layer::Layer;
 
-use super::policy::{KeyedLimit, Policy};
+use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
+use super::policy::{KeyedLimit, Policy, Rule};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit, MAX_GROUP};
+use crate::nouns::{ConfigError, Key, Limit, MAX_GROUP};
 
 /// A layer that has no key yet. Finish it with [`key`](Self::key); settings such as the cost come
 /// after that.
@@ -74,18 +76,18 @@ impl<S: HasKey> Layer<S> for UnkeyedLayer {
 #[must_use = "a builder does nothing until the layer is built"]
 pub struct RateLimitLayerBuilder {
     limiter: RateLimiter,
-    limits: Vec<KeyedLimit>,
+    rules: Vec<Rule>,
 }
 
 impl RateLimitLayerBuilder {
     pub(super) const fn new(limiter: RateLimiter) -> Self {
-        Self { limiter, limits: Vec::new() }
+        Self { limiter, rules: Vec::new() }
     }
 
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the cost set by
     /// [`RateLimitLayer::cost`].
     pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Self {
-        self.add(KeyedLimit::new(limit, key, None))
+        self.add(Rule::Fixed(KeyedLimit::new(limit, key, None)))
     }
 
     /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
@@ -122,11 +124,77 @@ impl RateLimitLayerBuilder {
         key: impl KeyExtractor,
         cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
     ) -> Self {
-        self.add(KeyedLimit::new(limit, key, Some(Arc::new(cost))))
+        self.add(Rule::Fixed(KeyedLimit::new(limit, key, Some(Arc::new(cost)))))
     }
 
-    fn add(mut self, limit: KeyedLimit) -> Self {
-        self.limits.push(limit);
+    /// Adds limits that a closure chooses for each request: by the plan of an account, by the size of a request, for a
+    /// part of the traffic.
+    ///
+    /// The closure creates the checks, with their keys and costs. All checks of the layer are decided in one
+    /// call: all are charged, or none. Limits of one name share a budget: a client that changes from one plan to
+    /// another keeps what it used. [`RateLimitLayer::cost`] does not apply.
+    ///
+    /// ```
+    /// use tollgate::layer::Limits;
+    /// use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account { id: u64, plan: &'static str }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
+    /// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
+    /// let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+    ///     .limits(move |request| match request.extensions.get::<Account>() {
+    ///         Some(account) => match account.plan {
+    ///             "free" => Check::new(&free, account.id).into(),
+    ///             "pro" => Check::new(&pro, account.id).into(),
+    ///             "internal" => Limits::Unlimited,
+    ///             _ => Limits::reject("the plan of this account is not known"),
+    ///         },
+    ///         None => Limits::reject("no account"),
+    ///     })
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the checks are more than 255, or two of one budget, the request is answered with 500, and an event says why.
+    pub fn limits(self, choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static) -> Self {
+        self.add(Rule::Chosen(by_request(choose)))
+    }
+
+    /// Adds limits that a closure chooses for each request, by a key that an extractor takes from it. A request without a
+    /// key is handled [as for other limits](RateLimitLayer::on_missing_key).
+    ///
+    /// See [`limits`](Self::limits).
+    pub fn limits_by_key(
+        self,
+        key: impl KeyExtractor,
+        choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
+    ) -> Self {
+        self.add(Rule::Chosen(by_key(key, choose)))
+    }
+
+    /// Adds limits that a closure chooses for each request, by what the application looks up: the plan of an account in a
+    /// database. See [`Lookup`] for its cache, and [`limits`](Self::limits).
+    ///
+    /// The closure chooses the outcome of an unknown account and of a look-up that failed, too.
+    pub fn limits_by_lookup<I, T>(
+        self,
+        lookup: Lookup<I, T>,
+        choose: impl Fn(&Parts, Found<'_, T>) -> Limits + Send + Sync + 'static,
+    ) -> Self
+    where
+        I: Clone + Eq + Hash + Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
+        self.add(Rule::Chosen(by_lookup(lookup, choose)))
+    }
+
+    fn add(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
         self
     }
 
@@ -137,33 +205,33 @@ impl RateLimitLayerBuilder {
     /// Returns an error if there are no limits or more than 255, if two limits have one name, or if
     /// this limiter has another quota of that name.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        if self.limits.is_empty() {
+        if self.rules.is_empty() {
             return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));
         }
-        if self.limits.len() > MAX_GROUP {
+        let limits: Vec<_> = self.rules.iter().filter_map(Rule::limit).collect();
+        if limits.len() > MAX_GROUP {
             return Err(ConfigError::new(format!(
                 "the layer has {} limits; use at most {MAX_GROUP}",
-                self.limits.len()
+                limits.len()
             )));
         }
-        for (i, keyed) in self.limits.iter().enumerate() {
-            if self.limits[..i].iter().any(|other| other.limit.name() == keyed.limit.name()) {
+        for (i, limit) in limits.iter().enumerate() {
+            if limits[..i].iter().any(|other| other.name() == limit.name()) {
                 return Err(ConfigError::new(
                     "the layer has two limits of this name, which would share their budgets; give \
                      each a name of its own",
                 )
-                .of_limit(keyed.limit.name()));
+                .of_limit(limit.name()));
             }
         }
-        let limits: Vec<_> = self.limits.iter().map(|keyed| &keyed.limit).collect();
         self.limiter.register_all(&limits)?;
-        Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.limits)?)))
+        Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.rules)?)))
     }
 }
 
 impl fmt::Debug for RateLimitLayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.limits.iter().map(|keyed| keyed.limit.name());
+        let names = self.rules.iter().map(|rule| rule.limit().map_or("(chosen)", Limit::name));
         f.debug_list().entries(names).finish()
     }
 }

@@ -6,11 +6,23 @@ use http::request::Parts;
 use http::{Extensions, Response};
 
 use super::headers::{Fields, Partition};
+use super::policy::Unasked;
 use super::settings::Settings;
+use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{OnOverload, Reason, ResponseBody};
-use crate::nouns::{Decision, Error, Source};
+use crate::nouns::{Decision, Error, Group, Op, Source};
+use crate::store::Answer;
 use crate::telemetry;
+
+/// What is kept of a group while it is decided.
+pub(super) struct Asked {
+    partitions: Vec<Partition>,
+    /// Whether a limit is not in shadow mode.
+    is_enforced: bool,
+    /// If its costs may be settled.
+    group: Option<Box<Group>>,
+}
 
 /// What happens to a request.
 pub(super) enum Conclusion<B> {
@@ -20,21 +32,63 @@ pub(super) enum Conclusion<B> {
     Reject(Response<ResponseBody<B>>),
 }
 
-/// The budget that the response to an allowed request reports.
-pub(super) struct Report(Fields);
+/// What the response to an allowed request reports, and settles.
+pub(super) struct Report {
+    fields: Fields,
+    closing: Option<Box<Closing>>,
+}
 
 impl Settings {
+    /// Asks whether a group is allowed.
+    #[inline]
+    pub(super) fn ask(&self, group: Group) -> (Answer, Asked) {
+        let asked = Asked {
+            partitions: self.headers.partitions(&group),
+            is_enforced: group.iter().any(|check| !check.is_shadow()),
+            group: self.settlement.is_on().then(|| Box::new(group.clone())),
+        };
+        let answer = match self.wait.is_on() {
+            false => self.limiter.apply(Op::Charge, group),
+            true => self.limiter.charge_within(group, &self.wait),
+        };
+        (answer, asked)
+    }
+
+    /// The response to a request without a decision, if it has one.
+    pub(super) fn answer<B>(
+        &self,
+        question: Unasked,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        match question {
+            Unasked::Forbidden => self.forbid(request),
+            Unasked::Rejected(reject) => {
+                telemetry::rejected(&self.names, &reject.reason);
+                self.responder.rejected(&reject, request)
+            }
+            Unasked::MissingKey { limit, missing, status } => {
+                self.responder.missing_key(limit.as_ref(), &missing, status, request)
+            }
+            Unasked::Misconfigured(error) => {
+                telemetry::misconfigured(&self.events, &self.names, &error);
+                self.responder.without_decision(Reason::Misconfigured, None, request)
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn conclude<B>(
         &self,
         answer: &Result<Decision, Error>,
-        partitions: &[Partition],
+        asked: &Asked,
         request: &mut Parts,
     ) -> Conclusion<B> {
         let decision = match answer {
             Ok(decision) => decision,
-            Err(error) => return self.without_decision(error, request),
+            Err(error) => return self.without_decision(error, asked, request),
         };
+        telemetry::count(decision);
+        decision.shadow_denials().for_each(|it| telemetry::shadow_denied(&self.shadow_events, it));
         match decision.source() {
             Source::DenyCache => {}
             Source::FailOpen => return self.fail_open(decision, request),
@@ -44,16 +98,18 @@ impl Settings {
             }
         }
         if decision.allowed() {
-            let report = Some(self.report(decision, partitions, request));
-            Conclusion::Forward { delay: decision.delay(), report }
+            let report = Some(self.report(decision, asked, request));
+            // A request that waits for units has waited out the delay.
+            let delay = if self.wait.is_on() { Duration::ZERO } else { decision.delay() };
+            Conclusion::Forward { delay, report }
         } else {
             telemetry::denied(decision);
-            Conclusion::Reject(self.deny(decision, partitions, request))
+            Conclusion::Reject(self.deny(decision, &asked.partitions, request))
         }
     }
 
     /// No store decided, and the limits have no failure policy for that.
-    fn without_decision<B>(&self, error: &Error, request: &Parts) -> Conclusion<B> {
+    fn without_decision<B>(&self, error: &Error, asked: &Asked, request: &Parts) -> Conclusion<B> {
         let (events, names) = (&self.events, &self.names);
         let (reason, wait) = if error.is_misuse() {
             // No outage: the limit would stay off for ever.
@@ -71,6 +127,9 @@ impl Settings {
             telemetry::full(events, names, error);
             (Reason::StoreFull, None)
         };
+        if !asked.is_enforced {
+            return Conclusion::Forward { delay: Duration::ZERO, report: None };
+        }
         let retry_after = wait.map(|wait| self.retry_after(wait, request));
         Conclusion::Reject(self.responder.without_decision(reason, retry_after, request))
     }
@@ -79,7 +138,8 @@ impl Settings {
     fn fail_open<B>(&self, decision: &Decision, request: &mut Parts) -> Conclusion<B> {
         let mut fields = Fields::default();
         self.insert(decision, &mut request.extensions, &mut fields);
-        Conclusion::Forward { delay: decision.delay(), report: Some(Report(fields)) }
+        let report = Report { fields, closing: None };
+        Conclusion::Forward { delay: decision.delay(), report: Some(report) }
     }
 
     fn fail_closed<B>(&self, decision: &Decision, request: &Parts) -> Response<ResponseBody<B>> {
@@ -91,7 +151,7 @@ impl Settings {
     }
 
     /// The response to a forbidden request.
-    pub(super) fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
+    fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
         telemetry::forbidden(&self.names);
         self.responder.without_decision(Reason::Forbidden, None, request)
     }
@@ -116,14 +176,33 @@ impl Settings {
 
     /// The report for the response to an allowed request.
     #[inline]
-    fn report(&self, decision: &Decision, partitions: &[Partition], request: &mut Parts) -> Report {
-        let mut fields = self.headers.of_allowed(decision, partitions, &request.method);
+    fn report(&self, decision: &Decision, asked: &Asked, request: &mut Parts) -> Report {
+        let mut fields = self.headers.of_allowed(decision, &asked.partitions, &request.method);
         let extensions = &mut request.extensions;
         if let Some(next_allowed) = fields.next_allowed() {
             next_allowed.leave_in(extensions);
         }
         self.insert(decision, extensions, &mut fields);
-        Report(fields)
+        let group = asked.group.as_deref();
+        let closing = group.and_then(|group| self.keep_charges(group, decision, extensions));
+        Report { fields, closing }
+    }
+
+    /// Keeps the charges of an allowed group, to be settled.
+    #[cold]
+    fn keep_charges(
+        &self,
+        group: &Group,
+        decision: &Decision,
+        extensions: &mut Extensions,
+    ) -> Option<Box<Closing>> {
+        let outside = extensions.get::<Settlement>();
+        let settlement = Settlement::of(&self.limiter, group, decision, outside, &self.events);
+        let closing = self.settlement.closing(&settlement);
+        if self.settlement.inserts {
+            extensions.insert(settlement);
+        }
+        closing
     }
 
     /// Puts the decision into the request's extensions, and keeps it for the response's, if the layer is
@@ -141,19 +220,30 @@ impl Settings {
 }
 
 impl Report {
-    pub(super) fn write<B>(mut self, response: &mut Response<B>) {
+    /// Settles the request, and writes the headers of its response.
+    pub(super) fn close<B>(mut self, mut response: Response<B>) -> Response<B> {
+        if let Some(closing) = self.closing.take() {
+            response = closing.close(response);
+        }
+        self.fields.write_report(&mut response);
+        response
+    }
+}
+
+impl Fields {
+    fn write_report<B>(mut self, response: &mut Response<B>) {
         let inner = response.extensions().get::<Decision>();
         let is_denial = |inner: &Decision| !inner.allowed() && inner.source() != Source::FailClosed;
         if inner.is_some_and(is_denial) {
             // A layer closer to the handler says when to try again.
             return;
         }
-        let decision = self.0.take_decision();
+        let decision = self.take_decision();
         let inside = NextAllowed::of(response.extensions());
-        if let Some(next_allowed) = self.0.next_allowed().filter(|_| self.0.is_reported()) {
+        if let Some(next_allowed) = self.next_allowed().filter(|_| self.is_reported()) {
             next_allowed.leave_in(response.extensions_mut());
         }
-        self.0.write(response.status(), response.headers_mut(), inside);
+        self.write(response.status(), response.headers_mut(), inside);
         // Of equals, the handler and the layers outside see that of the outer layer.
         let extensions = response.extensions_mut();
         if let Some(decision) = decision

@@ -90,10 +90,11 @@ where
                     // Drop the inner future now, so that its resources are free even if this one is
                     // kept. Polled again, this one stays pending.
                     state.set(State::Answered { response: None });
-                    return Poll::Ready(response.map(|mut response| {
-                        if let Some(report) = report {
-                            report.write(&mut response);
-                        }
+                    return Poll::Ready(response.map(|response| {
+                        let response = match report {
+                            Some(report) => report.close(response),
+                            None => response,
+                        };
                         response.map(ResponseBody::inner)
                     }));
                 }

@@ -1,13 +1,15 @@
 //! What is asked for a request: from its head to checks.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
 use super::copies::Copies;
+use super::limits::{Choose, Choosing, Chosen, Limits, Reject};
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, ConfigError, Group, Key, Limit, OnStoreFailure};
+use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request that has no key.
@@ -28,6 +30,24 @@ pub enum OnMissingKey {
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
+/// What adds checks to those of a request.
+#[derive(Clone)]
+pub(super) enum Rule {
+    /// A limit that is the same for all requests.
+    Fixed(KeyedLimit),
+    /// Limits that are chosen for each request.
+    Chosen(Choose),
+}
+
+impl Rule {
+    pub(super) const fn limit(&self) -> Option<&Limit> {
+        match self {
+            Self::Fixed(keyed) => Some(&keyed.limit),
+            Self::Chosen(_) => None,
+        }
+    }
+}
+
 /// A limit, the key that it counts, and what a request costs under it.
 #[derive(Clone)]
 pub(super) struct KeyedLimit {
@@ -47,10 +67,14 @@ impl KeyedLimit {
         Self { limit, fails_as_layer, copies, key: Arc::new(key), cost }
     }
 
+    fn replace(&mut self, limit: Limit) {
+        self.copies = Copies::of(&limit);
+        self.limit = limit;
+    }
+
     fn fail_as_layer(&mut self, policy: OnStoreFailure) -> Result<(), ConfigError> {
         if self.fails_as_layer {
-            self.limit = self.limit.clone().on_store_failure(policy)?;
-            self.copies = Copies::of(&self.limit);
+            self.replace(self.limit.clone().on_store_failure(policy)?);
         }
         Ok(())
     }
@@ -59,8 +83,8 @@ impl KeyedLimit {
 /// The rules by which a layer asks.
 #[derive(Clone)]
 pub(super) struct Policy {
-    /// At least one, each with a name of its own.
-    pub(super) limits: Vec<KeyedLimit>,
+    /// At least one. Fixed limits have different names.
+    rules: Vec<Rule>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<Cost>,
     /// A request that matches one of them is rejected.
@@ -69,6 +93,7 @@ pub(super) struct Policy {
     pub(super) skip: Vec<Predicate>,
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
+    on_store_failure: OnStoreFailure,
     events: Arc<Throttle>,
 }
 
@@ -78,25 +103,55 @@ pub(super) enum Question {
     Unlimited,
     /// Whether this group of checks is allowed.
     Group(Group),
-    /// Nothing: the request is forbidden.
+    /// That depends on look-ups.
+    LookUp(LookUp),
+    /// Nothing: the request is rejected.
+    Rejected(Unasked),
+}
+
+/// Why a request is rejected without a decision.
+pub(super) enum Unasked {
+    /// It is forbidden.
     Forbidden,
-    /// Nothing: the request has no key for this limit and is rejected.
-    MissingKey { limit: Limit, missing: MissingKey, status: StatusCode },
+    /// The application rejects it.
+    Rejected(Reject),
+    /// It has no key. The limit is that of the key, if it is fixed.
+    MissingKey { limit: Option<Limit>, missing: MissingKey, status: StatusCode },
+    /// The chosen checks are not a group.
+    Misconfigured(Error),
+}
+
+/// The checks of a request, of which some depend on look-ups.
+pub(super) struct LookUp {
+    checks: Vec<Check>,
+    choosing: Vec<Choosing>,
+    on_store_failure: OnStoreFailure,
 }
 
 impl Policy {
-    pub(super) fn new(limits: Vec<KeyedLimit>) -> Result<Self, ConfigError> {
+    pub(super) fn new(rules: Vec<Rule>) -> Result<Self, ConfigError> {
         let mut policy = Self {
-            limits,
+            rules,
             cost: None,
             forbid: Vec::new(),
             skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
+            on_store_failure: OnStoreFailure::FailOpen,
             events: Arc::default(),
         };
         policy.set_on_store_failure(OnStoreFailure::FailOpen)?;
         Ok(policy)
+    }
+
+    /// The limits that are the same for all requests.
+    pub(super) fn fixed_limits(&self) -> impl Iterator<Item = &Limit> {
+        self.rules.iter().filter_map(Rule::limit)
+    }
+
+    /// Whether limits are chosen for each request.
+    pub(super) fn chooses(&self) -> bool {
+        self.rules.iter().any(|rule| rule.limit().is_none())
     }
 
     /// Sets the failure policy of all limits that came without one.
@@ -104,39 +159,87 @@ impl Policy {
         &mut self,
         policy: OnStoreFailure,
     ) -> Result<(), ConfigError> {
-        self.limits.iter_mut().try_for_each(|keyed| keyed.fail_as_layer(policy))
+        policy.validate()?;
+        self.on_store_failure = policy;
+        self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))
+    }
+
+    /// Enforces the fixed limits for a share of their keys.
+    pub(super) fn enforce(&mut self, percent: u8) -> Result<(), ConfigError> {
+        for keyed in self.fixed() {
+            keyed.replace(keyed.limit.clone().enforce(percent)?);
+        }
+        Ok(())
+    }
+
+    fn fixed(&mut self) -> impl Iterator<Item = &mut KeyedLimit> {
+        self.rules.iter_mut().filter_map(|rule| match rule {
+            Rule::Fixed(keyed) => Some(keyed),
+            Rule::Chosen(_) => None,
+        })
     }
 
     #[inline]
     pub(super) fn question(&self, parts: &Parts) -> Question {
         if self.forbid.iter().any(|forbid| forbid(parts)) {
-            return Question::Forbidden;
+            return Question::Rejected(Unasked::Forbidden);
         }
         if self.exempts(parts) {
             return Question::Unlimited;
         }
-        if let [only] = &*self.limits {
+        if let [Rule::Fixed(only)] = &*self.rules {
             return match only.key.extract(parts) {
                 Ok(key) => Question::Group(self.check(only, key, parts).into()),
-                Err(missing) => self.rejection(only, missing).unwrap_or(Question::Unlimited),
+                Err(missing) => self.rejection(Some(only), missing).unwrap_or(Question::Unlimited),
             };
         }
-        let mut checks = Vec::with_capacity(self.limits.len());
-        for keyed in &self.limits {
-            match keyed.key.extract(parts) {
-                Ok(key) => checks.push(self.check(keyed, key, parts)),
-                Err(missing) => {
-                    if let Some(rejected) = self.rejection(keyed, missing) {
-                        return rejected;
+        self.question_of_several(parts)
+    }
+
+    fn question_of_several(&self, parts: &Parts) -> Question {
+        let (mut checks, mut choosing) = (Vec::with_capacity(self.rules.len()), Vec::new());
+        for rule in &self.rules {
+            let missing = match rule {
+                Rule::Fixed(keyed) => match keyed.key.extract(parts) {
+                    Ok(key) => {
+                        checks.push(self.check(keyed, key, parts));
+                        continue;
                     }
-                }
+                    Err(missing) => self.rejection(Some(keyed), missing),
+                },
+                Rule::Chosen(choose) => match choose(parts) {
+                    Ok(Chosen::Now(limits)) => {
+                        match add(limits, self.on_store_failure, &mut checks) {
+                            Ok(()) => continue,
+                            Err(reject) => return Question::Rejected(Unasked::Rejected(reject)),
+                        }
+                    }
+                    Ok(Chosen::Later(later)) => {
+                        choosing.push(later);
+                        continue;
+                    }
+                    Err(missing) => self.rejection(None, missing),
+                },
+            };
+            if let Some(rejected) = missing {
+                return rejected;
             }
         }
-        if checks.is_empty() {
-            Question::Unlimited
-        } else {
+        if !choosing.is_empty() {
+            let on_store_failure = self.on_store_failure;
+            return Question::LookUp(LookUp { checks, choosing, on_store_failure });
+        }
+        if self.chooses() {
+            return match chosen_group(checks) {
+                Ok(None) => Question::Unlimited,
+                Ok(Some(group)) => Question::Group(group),
+                Err(unasked) => Question::Rejected(unasked),
+            };
+        }
+        match checks.is_empty() {
+            true => Question::Unlimited,
             // The builder rejects more than 255 limits, and two of one name.
-            Question::Group(Group::of_distinct(checks))
+            false => Question::Group(Group::of_distinct(checks)),
         }
     }
 
@@ -147,20 +250,67 @@ impl Policy {
         Check::new(keyed.copies.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
     }
 
-    /// The rejection of a request without a key for a limit. `None` if the layer skips that limit.
-    fn rejection(&self, keyed: &KeyedLimit, missing: MissingKey) -> Option<Question> {
+    /// The rejection of a request without a key. `None` if the layer skips its limit. A limit in shadow mode rejects
+    /// no request.
+    fn rejection(&self, keyed: Option<&KeyedLimit>, missing: MissingKey) -> Option<Question> {
+        let limit = keyed.map(|keyed| &keyed.limit);
+        let is_enforced = limit.is_none_or(|limit| limit.enforced_percent() == 100);
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),
             OnMissingKey::SkipLimit if missing.is_skippable() => None,
             OnMissingKey::SkipLimit => Some(StatusCode::BAD_REQUEST),
         };
-        telemetry::missing_key(&self.events, &keyed.limit, missing.logged(), status.is_some());
-        let limit = &keyed.limit;
-        status.map(|status| Question::MissingKey { limit: limit.clone(), missing, status })
+        let status = status.filter(|_| is_enforced);
+        telemetry::missing_key(&self.events, limit, missing.logged(), status.is_some());
+        let limit = limit.cloned();
+        status.map(|status| Question::Rejected(Unasked::MissingKey { limit, missing, status }))
     }
 
     fn exempts(&self, parts: &Parts) -> bool {
         (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
+    }
+}
+
+/// Adds chosen checks to those of a request.
+fn add(
+    limits: Limits,
+    on_store_failure: OnStoreFailure,
+    checks: &mut Vec<Check>,
+) -> Result<(), Reject> {
+    match limits {
+        Limits::Checks(chosen) => {
+            let chosen = chosen.into_iter();
+            checks.extend(chosen.map(|check| check.or_on_store_failure(on_store_failure)));
+        }
+        Limits::Unlimited => {}
+        Limits::Reject(rejected) => return Err(rejected),
+    }
+    Ok(())
+}
+
+/// The group of chosen checks. The application may choose none, too many, or two of one budget.
+fn chosen_group(checks: Vec<Check>) -> Result<Option<Group>, Unasked> {
+    if checks.is_empty() {
+        return Ok(None);
+    }
+    Group::new(checks).map(Some).map_err(Unasked::Misconfigured)
+}
+
+impl LookUp {
+    /// Goes on with the look-ups of a request. When they end, returns its checks, or none if it is not limited.
+    pub(super) fn poll(
+        &mut self,
+        parts: &Parts,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Group>, Unasked>> {
+        while let Some(choosing) = self.choosing.last_mut() {
+            let choose = ready!(choosing.as_mut().poll(cx));
+            self.choosing.pop();
+            if let Err(reject) = add(choose(parts), self.on_store_failure, &mut self.checks) {
+                return Poll::Ready(Err(Unasked::Rejected(reject)));
+            }
+        }
+        Poll::Ready(chosen_group(std::mem::take(&mut self.checks)))
     }
 }
 

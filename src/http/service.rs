@@ -13,7 +13,6 @@ use super::future::ResponseFuture;
 use super::policy::Question;
 use super::settings::Settings;
 use super::waiting::Waiting;
-use crate::nouns::Op;
 
 /// A service that checks each request before it calls the inner service. Created by
 /// [`RateLimitLayer`](crate::RateLimitLayer).
@@ -43,35 +42,31 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let partitions;
-        let answer = match self.settings.policy.question(&parts) {
+        let (answer, asked) = match self.settings.policy.question(&parts) {
             Question::Unlimited => {
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
             }
-            Question::Forbidden => {
-                self.release_inner();
-                return ResponseFuture::answered(self.settings.forbid(&parts));
+            Question::Group(group) => self.settings.ask(group),
+            Question::LookUp(lookup) => {
+                let request = Request::from_parts(parts, body);
+                let (inner, settings) = (self.release_inner(), Arc::clone(&self.settings));
+                let waiting = Waiting::for_lookup(inner, request, lookup, settings);
+                return ResponseFuture::waiting(waiting);
             }
-            Question::MissingKey { limit, missing, status } => {
+            Question::Rejected(unasked) => {
                 self.release_inner();
-                let responder = &self.settings.responder;
-                let response = responder.missing_key(&limit, &missing, status, &parts);
-                return ResponseFuture::answered(response);
-            }
-            Question::Group(group) => {
-                partitions = self.settings.headers.partitions(&group);
-                self.settings.limiter.apply(Op::Charge, group)
+                return ResponseFuture::answered(self.settings.answer(unasked, &parts));
             }
         };
         let Some(decided) = answer.as_ready() else {
             let (request, settings) =
                 (Request::from_parts(parts, body), Arc::clone(&self.settings));
             let inner = self.release_inner();
-            let waiting = Waiting::for_decision(inner, request, answer, partitions, settings);
+            let waiting = Waiting::for_decision(inner, request, answer, asked, settings);
             return ResponseFuture::waiting(waiting);
         };
-        let (delay, report) = match self.settings.conclude(decided, &partitions, &mut parts) {
+        let (delay, report) = match self.settings.conclude(decided, &asked, &mut parts) {
             Conclusion::Forward { delay, report } => (delay, report),
             Conclusion::Reject(response) => {
                 self.release_inner();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::headers::HeaderSettings;
 use super::policy::Policy;
 use super::responder::Responder;
-use crate::limiter::RateLimiter;
+use super::settlement::SettlementSettings;
+use crate::limiter::{RateLimiter, WaitSettings};
+use crate::nouns::Limit;
 use crate::telemetry::Throttle;
 
 /// The outcome of a request when the store [is overloaded](crate::Error::is_overloaded).
@@ -38,13 +40,17 @@ pub(super) struct Settings {
     pub(super) on_overload: OnOverload,
     pub(super) headers: HeaderSettings,
     pub(super) inserts_decision: bool,
+    pub(super) wait: WaitSettings,
+    pub(super) settlement: SettlementSettings,
     /// For requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
+    pub(super) shadow_events: Arc<Throttle>,
 }
 
 impl Settings {
     pub(super) fn new(limiter: RateLimiter, policy: Policy) -> Self {
-        let names: Vec<_> = policy.limits.iter().map(|keyed| keyed.limit.name()).collect();
+        let chosen = policy.chooses().then_some("(chosen for each request)");
+        let names: Vec<_> = policy.fixed_limits().map(Limit::name).chain(chosen).collect();
         Self {
             limiter,
             names: names.join(", "),
@@ -53,7 +59,10 @@ impl Settings {
             on_overload: OnOverload::FailClosed,
             headers: HeaderSettings::default(),
             inserts_decision: false,
+            wait: WaitSettings::default(),
+            settlement: SettlementSettings::default(),
             events: Arc::default(),
+            shadow_events: Arc::default(),
         }
     }
 }

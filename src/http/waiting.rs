@@ -1,4 +1,4 @@
-//! A request that waits: for its decision, for its delay, for the inner service.
+//! A request that waits: for a look-up, for its decision, for its delay, for the inner service.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,8 +11,8 @@ use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use super::ResponseBody;
-use super::conclusion::{Conclusion, Report};
-use super::headers::Partition;
+use super::conclusion::{Asked, Conclusion, Report};
+use super::policy::LookUp;
 use super::settings::Settings;
 use crate::store::Answer;
 
@@ -26,8 +26,10 @@ pub(super) struct Waiting<S, ReqBody> {
 }
 
 enum Stage {
+    /// For look-ups of the application.
+    LookingUp { lookup: LookUp, settings: Arc<Settings> },
     /// For a decision.
-    Checking { answer: Answer, partitions: Vec<Partition>, settings: Arc<Settings> },
+    Checking { answer: Answer, asked: Asked, settings: Arc<Settings> },
     /// For the delay of an allowed request.
     Delaying(Pin<Box<Sleep>>),
     /// For the inner service.
@@ -47,15 +49,26 @@ pub(super) enum Next<F, ResBody> {
 }
 
 impl<S, ReqBody> Waiting<S, ReqBody> {
+    /// A request that waits for look-ups.
+    pub(super) const fn for_lookup(
+        service: S,
+        request: Request<ReqBody>,
+        lookup: LookUp,
+        settings: Arc<Settings>,
+    ) -> Self {
+        let stage = Stage::LookingUp { lookup, settings };
+        Self { service, request: Some(request), report: None, stage }
+    }
+
     /// A request that waits for its decision.
     pub(super) const fn for_decision(
         service: S,
         request: Request<ReqBody>,
         answer: Answer,
-        partitions: Vec<Partition>,
+        asked: Asked,
         settings: Arc<Settings>,
     ) -> Self {
-        let stage = Stage::Checking { answer, partitions, settings };
+        let stage = Stage::Checking { answer, asked, settings };
         Self { service, request: Some(request), report: None, stage }
     }
 
@@ -81,11 +94,33 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
-                Stage::Checking { answer, partitions, settings } => {
+                Stage::LookingUp { lookup, settings } => {
+                    let Some(request) = self.request.take() else { return Poll::Pending };
+                    let (parts, body) = request.into_parts();
+                    let looked_up = lookup.poll(&parts, cx);
+                    let stage = match looked_up {
+                        Poll::Ready(Ok(None)) => Some(Stage::Preparing),
+                        Poll::Ready(Ok(Some(group))) => {
+                            let (answer, asked) = settings.ask(group);
+                            Some(Stage::Checking { answer, asked, settings: Arc::clone(settings) })
+                        }
+                        Poll::Ready(Err(unasked)) => {
+                            let response = settings.answer(unasked, &parts);
+                            return Poll::Ready(Ok(Next::Rejected(response)));
+                        }
+                        Poll::Pending => None,
+                    };
+                    self.request = Some(Request::from_parts(parts, body));
+                    match stage {
+                        Some(stage) => self.stage = stage,
+                        None => return Poll::Pending,
+                    }
+                }
+                Stage::Checking { answer, asked, settings } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
                     let Some(request) = self.request.take() else { return Poll::Pending };
                     let (mut parts, body) = request.into_parts();
-                    let delay = match settings.conclude(&answer, partitions, &mut parts) {
+                    let delay = match settings.conclude(&answer, asked, &mut parts) {
                         Conclusion::Forward { delay, report } => {
                             self.report = report;
                             delay

@@ -256,6 +256,12 @@ impl RateLimiter {
         }
     }
 
+    /// Whether both are handles of one limiter.
+    #[cfg(feature = "http")]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Registers the name of a limit, so that no other quota can use it in this limiter.
     ///
     /// Layers register their limits when they are built. Register limits without a layer to detect

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Key, Limit, Micros, Receipt};
+use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
 use crate::algorithm::{Cost, MAX_PERIOD};
 
 /// The operation that a store applies to a group of checks.
@@ -62,6 +62,8 @@ pub struct Check {
     cost: u32,
     max_wait: Micros,
     receipt: Option<Receipt>,
+    /// If the limit has none.
+    on_store_failure: Option<OnStoreFailure>,
 }
 
 impl Check {
@@ -69,7 +71,8 @@ impl Check {
     #[inline]
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
-        Self { limit: limit.clone(), key: key.into(), cost: 1, max_wait: 0, receipt: None }
+        let (max_wait, receipt, on_store_failure) = (0, None, None);
+        Self { limit: limit.clone(), key: key.into(), cost: 1, max_wait, receipt, on_store_failure }
     }
 
     /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
@@ -91,6 +94,31 @@ impl Check {
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Micros::try_from(max_wait.min(MAX_PERIOD).as_micros()).unwrap_or(0);
         self
+    }
+
+    /// Sets the failure policy of a limit that has none.
+    #[cfg(feature = "http")]
+    pub(crate) const fn or_on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+        self.on_store_failure = Some(policy);
+        self
+    }
+
+    /// What happens if the store is unavailable. `None`: the check fails.
+    pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
+        self.limit.failure_policy().or(self.on_store_failure)
+    }
+
+    /// The same check of one replica's share of the limit. `None` if the limit does not fail over to its share.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the share cannot be decided. That of a limit with a policy of its own always can.
+    pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
+        let share = match (self.limit.failure_policy(), self.on_store_failure) {
+            (None, Some(policy)) => self.limit.clone().on_store_failure(policy)?.share().cloned(),
+            _ => self.limit.share().cloned(),
+        };
+        Ok(share.map(|limit| Self { limit, ..self.clone() }))
     }
 
     /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default: none. Without a

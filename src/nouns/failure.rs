@@ -81,6 +81,12 @@ impl OnStoreFailure {
         }
     }
 
+    /// Checks the number of replicas.
+    #[cfg(feature = "http")]
+    pub(crate) fn validate(self) -> Result<(), ConfigError> {
+        self.replicas().map(|_| ())
+    }
+
     /// The number of replicas that share a quota. `None` if there is no local limit.
     pub(super) fn replicas(self) -> Result<Option<u32>, ConfigError> {
         match self {

@@ -9,20 +9,29 @@ use std::net::IpAddr;
 
 #[cfg(feature = "redis")]
 mod breaker;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(feature = "redis")]
 mod redis;
 mod throttle;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::breaker::BreakerEvents;
+#[cfg(feature = "metrics")]
+pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 pub(crate) use self::throttle::Throttle;
 use crate::nouns::{Check, Error};
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Limit};
+use crate::nouns::{Decision, Limit, Verdict};
 
 const TARGET: &str = "tollgate";
+
+/// Counts a decision, if the feature `metrics` is on.
+#[cfg(all(feature = "http", not(feature = "metrics")))]
+#[inline]
+pub(crate) const fn count(_: &Decision) {}
 
 #[cfg(any(feature = "http", feature = "redis"))]
 fn milliseconds(duration: std::time::Duration) -> u64 {
@@ -41,6 +50,44 @@ pub(crate) fn denied(decision: &Decision) {
         source = ?decision.source(),
         "request denied"
     );
+}
+
+/// A limit in shadow mode would have denied a request.
+#[cfg(feature = "http")]
+pub(crate) fn shadow_denied(at_most: &Throttle, verdict: &Verdict) {
+    if let Some(unreported) = at_most.report() {
+        tracing::info!(
+            target: TARGET,
+            limit = verdict.limit().name(),
+            capacity = verdict.capacity(),
+            remaining = verdict.remaining(),
+            retry_after_ms = verdict.would_retry_after().map(milliseconds),
+            unreported,
+            "limit in shadow mode would have denied the request"
+        );
+    }
+}
+
+/// The application rejects a request.
+#[cfg(feature = "http")]
+pub(crate) fn rejected(limits: &str, reason: &str) {
+    tracing::debug!(target: TARGET, limits, reason, "request rejected");
+}
+
+/// A look-up of the application failed.
+#[cfg(feature = "http")]
+pub(crate) fn lookup_failed(at_most: &Throttle, error: &str) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(target: TARGET, error, unreported, "look-up for rate limits failed");
+    }
+}
+
+/// The real cost of a request is not charged, or not given back.
+#[cfg(feature = "http")]
+pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(target: TARGET, limit, %error, unreported, "cost not settled");
+    }
 }
 
 /// The store is unavailable, and the policy of a group decides, as `outcome` says.
@@ -109,11 +156,11 @@ pub(crate) fn decided(undecided: &Throttle, limits: &str) {
 
 /// A request had no key.
 #[cfg(feature = "http")]
-pub(crate) fn missing_key(at_most: &Throttle, limit: &Limit, reason: &str, rejected: bool) {
+pub(crate) fn missing_key(at_most: &Throttle, limit: Option<&Limit>, reason: &str, rejected: bool) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
-            limit = limit.name(),
+            limit = limit.map(Limit::name),
             reason,
             rejected,
             unreported,

@@ -107,10 +107,13 @@ impl Ietf {
             draft,
             made_at: Instant::now(),
             deciding: budget(decision.deciding(), None),
+            // A limit in shadow mode is no policy for clients.
             budgets: decision
                 .verdicts()
                 .iter()
-                .map(|verdict| budget(verdict, partitions.next().flatten()))
+                .map(|verdict| (verdict, partitions.next().flatten()))
+                .filter(|(verdict, _)| !verdict.is_shadow())
+                .map(|(verdict, partition)| budget(verdict, partition))
                 .collect(),
             retry_after: None,
         }

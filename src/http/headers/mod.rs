@@ -131,7 +131,9 @@ impl HeaderSettings {
         partitions: &[Partition],
         method: &Method,
     ) -> Fields {
-        let is_reported = self.report_on == ReportOn::AllResponses && method != Method::CONNECT;
+        let is_reported = self.report_on == ReportOn::AllResponses
+            && method != Method::CONNECT
+            && !decision.deciding().is_shadow();
         let mut fields =
             if is_reported { self.fields(decision, partitions, None) } else { Fields::default() };
         if let Some(next_allowed) = NextAllowed::after(decision) {

@@ -1,6 +1,8 @@
 //! The layer and its settings.
 
 mod headers;
+mod settling;
+mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +14,8 @@ use tower_layer::Layer;
 
 use super::settings::Settings;
 use super::{
-    BodyFormat, OnMissingKey, OnOverload, RateLimit, RateLimitLayerBuilder, Rejection, UnkeyedLayer,
+    BodyFormat, Limits, OnMissingKey, OnOverload, RateLimit, RateLimitLayerBuilder, Rejection,
+    UnkeyedLayer,
 };
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
@@ -137,6 +140,19 @@ impl RateLimitLayer {
         Self::unkeyed(limiter, Limit::gcra(name, quota))
     }
 
+    /// Limits that a closure chooses for each request, such as those of a plan. See
+    /// [`RateLimitLayerBuilder::limits`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like [`RateLimitLayerBuilder::build`].
+    pub fn limits(
+        limiter: impl Into<RateLimiter>,
+        choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError> {
+        Self::builder(limiter).limits(choose).build()
+    }
+
     /// Any limit, such as one read from a configuration file.
     pub fn of(limiter: impl Into<RateLimiter>, limit: Limit) -> UnkeyedLayer {
         Self::unkeyed(limiter, Ok(limit))
@@ -256,6 +272,43 @@ impl RateLimitLayer {
     /// Returns an error if the number of replicas is out of its range, or if the share of one cannot be decided.
     pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
         Arc::make_mut(&mut self.settings).policy.set_on_store_failure(outcome)?;
+        Ok(self)
+    }
+
+    /// Puts the layer's limits into shadow mode: the same as [`enforce(0)`](Self::enforce).
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        // 0 is in the range.
+        drop(Arc::make_mut(&mut self.settings).policy.enforce(0));
+        self
+    }
+
+    /// Enforces the layer's limits for a share of their keys, in percent. Default: 100. For all other keys, they are in
+    /// *shadow mode*: they decide, count and report, and never deny. See [`Limit::enforce`].
+    ///
+    /// It applies to the limits that the layer was built with, and not to those that a closure
+    /// [chooses](RateLimitLayerBuilder::limits). A request without a key is not rejected if its limit is not
+    /// enforced for all keys.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30))
+    ///     .key(PeerIp)?
+    ///     // For one client of ten. An event says what the limit would do to the others.
+    ///     .enforce(10)?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the share is above 100 percent.
+    pub fn enforce(mut self, percent: u8) -> Result<Self, ConfigError> {
+        Arc::make_mut(&mut self.settings).policy.enforce(percent)?;
         Ok(self)
     }
 

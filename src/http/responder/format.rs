@@ -17,7 +17,7 @@ pub enum BodyFormat {
     /// A JSON object, such as
     /// `{"error":"rate_limited","message":"rate limit ...","limit":"api","retry_after":12}`. The last two
     /// are left out if there is none. `error` is `rate_limited`, `exceeds_capacity`, `forbidden`,
-    /// `missing_key`, `unavailable` or `internal`.
+    /// `rejected`, `missing_key`, `unavailable` or `internal`.
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     Json,

@@ -74,7 +74,7 @@ pub(super) fn response(
     response
 }
 
-const fn code(reason: Reason, status: StatusCode) -> Code {
+fn code(reason: Reason, status: StatusCode) -> Code {
     match reason {
         Reason::RateLimited | Reason::ExceedsCapacity => Code::ResourceExhausted,
         Reason::Forbidden => Code::PermissionDenied,
@@ -82,6 +82,13 @@ const fn code(reason: Reason, status: StatusCode) -> Code {
             StatusCode::UNAUTHORIZED => Code::Unauthenticated,
             StatusCode::FORBIDDEN => Code::PermissionDenied,
             _ => Code::InvalidArgument,
+        },
+        Reason::Rejected => match status {
+            StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+            StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN => Code::PermissionDenied,
+            StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+            status if status.is_server_error() => Code::Unavailable,
+            _ => Code::FailedPrecondition,
         },
         Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => Code::Unavailable,
         Reason::Misconfigured => Code::Internal,

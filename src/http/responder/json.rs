@@ -24,6 +24,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
             Reason::RateLimited => "rate_limited",
             Reason::ExceedsCapacity => "exceeds_capacity",
             Reason::Forbidden => "forbidden",
+            Reason::Rejected => "rejected",
             Reason::MissingKey => "missing_key",
             // Clients need not know how the store failed.
             Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => "unavailable",

@@ -20,6 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 pub use self::format::BodyFormat;
 use self::format::Rendered;
 use super::headers::set;
+use super::limits::Reject;
 use super::number::number;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
@@ -37,6 +38,7 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 /// | [`RateLimited`](Self::RateLimited) | 429 |
 /// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
 /// | [`Forbidden`](Self::Forbidden) | 403 |
+/// | [`Rejected`](Self::Rejected) | 403, or [as chosen](crate::layer::Limits::reject_with) |
 /// | [`MissingKey`](Self::MissingKey) | 400, or [as configured](crate::RateLimitLayer::on_missing_key) |
 /// | [`StoreUnavailable`](Self::StoreUnavailable) | 503 |
 /// | [`Overloaded`](Self::Overloaded) | 503 |
@@ -51,6 +53,8 @@ pub enum Reason {
     ExceedsCapacity,
     /// A [`forbid`](crate::RateLimitLayer::forbid) predicate matches the request.
     Forbidden,
+    /// The application [rejects](crate::layer::Limits::Reject) the request.
+    Rejected,
     /// The request has no key.
     MissingKey,
     /// The store is unavailable, and the layer [fails closed](crate::limit::OnStoreFailure::FailClosed).
@@ -71,13 +75,15 @@ pub struct Rejection<'a> {
     reason: Reason,
     decision: Option<&'a Decision>,
     retry_after: Option<Duration>,
-    missing_key: Option<(&'a Limit, &'a MissingKey)>,
+    missing_key: Option<(Option<&'a Limit>, &'a MissingKey)>,
+    reject: Option<&'a Reject>,
     request: &'a Parts,
 }
 
 impl<'a> Rejection<'a> {
     const fn of(reason: Reason, request: &'a Parts) -> Self {
-        Self { reason, decision: None, retry_after: None, missing_key: None, request }
+        let (decision, retry_after, missing_key, reject) = (None, None, None, None);
+        Self { reason, decision, retry_after, missing_key, reject, request }
     }
 
     /// Why the request is rejected.
@@ -92,7 +98,7 @@ impl<'a> Rejection<'a> {
     pub fn limit(&self) -> Option<&'a Limit> {
         match (self.decision, self.missing_key) {
             (Some(decision), _) => Some(decision.limit()),
-            (None, missing) => missing.map(|(limit, _)| limit),
+            (None, missing) => missing.and_then(|(limit, _)| limit),
         }
     }
 
@@ -136,10 +142,14 @@ impl<'a> Rejection<'a> {
                 decision.limit().name(),
                 self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
             ),
-            (_, None, Some((limit, missing))) => {
+            (_, None, Some((Some(limit), missing))) => {
                 format!("no key for the rate limit `{}`: {missing}", limit.name())
             }
+            (_, None, Some((None, missing))) => format!("no key for the rate limit: {missing}"),
             (Reason::Forbidden, None, None) => "forbidden".to_owned(),
+            (Reason::Rejected, None, None) => {
+                self.reject.map_or_else(String::new, |reject| reject.reason.to_string())
+            }
             (_, None, None) => {
                 let message = "the rate limit cannot be checked at the moment";
                 match self.retry_after {
@@ -190,7 +200,7 @@ impl Responder {
         };
         let decided = Some(decision);
         let rejection =
-            Rejection { reason, decision: decided, retry_after, missing_key: None, request };
+            Rejection { decision: decided, retry_after, ..Rejection::of(reason, request) };
         let mut response = self.respond(&rejection, status, write_headers);
         response.extensions_mut().insert(decision.clone());
         response
@@ -199,7 +209,7 @@ impl Responder {
     /// The response to a request without a key.
     pub(super) fn missing_key<B>(
         &self,
-        limit: &Limit,
+        limit: Option<&Limit>,
         missing: &MissingKey,
         status: StatusCode,
         request: &Parts,
@@ -207,6 +217,17 @@ impl Responder {
         let missing_key = Some((limit, missing));
         let rejection = Rejection { missing_key, ..Rejection::of(Reason::MissingKey, request) };
         self.respond(&rejection, status, |_| {})
+    }
+
+    /// The response to a request that the application rejects.
+    pub(super) fn rejected<B>(
+        &self,
+        reject: &Reject,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let reason = Reason::Rejected;
+        let rejection = Rejection { reject: Some(reject), ..Rejection::of(reason, request) };
+        self.respond(&rejection, reject.status, |_| {})
     }
 
     /// The response to a request that was forbidden, or that the store did not decide.

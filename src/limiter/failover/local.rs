@@ -32,18 +32,20 @@ impl Local {
         wait: Micros,
         may_be_charged: bool,
     ) -> Result<Decision, Error> {
-        let shares: Vec<_> = group.iter().filter_map(share).collect();
-        let decision = self.store.decide(op, Group::of_distinct(shares)).map_err(full)?;
+        let shares: Vec<_> = group.iter().map(share).collect();
+        let of_shares = Group::of_distinct(shares.iter().flatten().cloned().collect());
+        let decision = self.store.decide(op, of_shares).map_err(full)?;
         let mut of_shares = decision.verdicts().iter();
-        let verdicts = group.iter().map(|check| match check.limit().share() {
+        let verdicts = group.iter().zip(&shares).map(|(check, share)| match share {
             Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),
             None => Some(Verdict::unlimited(check.limit().clone())),
         });
         let verdicts: Option<Vec<_>> = verdicts.collect();
         let decided = Decision::in_place_of_store(verdicts.unwrap_or_default(), Source::Local)?;
         if op == Op::Charge && decided.allowed() && !may_be_charged {
-            let charged = group.iter().filter(|check| check.limit().share().is_some());
-            charged.for_each(|check| self.ledger.add(check));
+            let verdicts = group.iter().zip(decided.verdicts());
+            let charged = verdicts.filter(|(_, it)| !it.is_unlimited() && !it.would_deny());
+            charged.for_each(|(check, _)| self.ledger.add(check));
         }
         Ok(decided.made_at(decision.decided_at()))
     }
@@ -75,11 +77,9 @@ fn full(_: Error) -> Error {
     ))
 }
 
-/// The check under the share of its limit.
+/// The check under the share of its limit, if it has one.
 fn share(check: &Check) -> Option<Check> {
-    let share = check.limit().share()?;
-    let share = Check::new(share, check.key()).with_cost(check.cost());
-    Some(share.with_max_wait(check.max_wait()))
+    check.of_share().ok().flatten()
 }
 
 /// A cost above the share, and within the quota, is one for which the store has to be asked again.

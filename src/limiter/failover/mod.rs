@@ -100,9 +100,13 @@ impl Failover {
     }
 }
 
-/// The strictest policy of a group. `None` if a limit has none: then the check fails.
+/// The strictest policy of a group. `None` if a limit has none: then the check fails. A limit in shadow mode never
+/// denies, so it does not count.
 fn policy(group: &[Check]) -> Option<OnStoreFailure> {
-    let policies = group.iter().map(|check| check.limit().failure_policy());
+    let policies = group.iter().map(|check| match check.is_shadow() {
+        true => check.failure_policy().and(Some(OnStoreFailure::FailOpen)),
+        false => check.failure_policy(),
+    });
     policies.reduce(|one, other| Some(one?.stricter(other?))).flatten()
 }
 
@@ -140,15 +144,19 @@ impl Shared {
         let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
         let limits = group.iter().map(|check| check.limit().clone());
         let (source, verdicts) = match policy {
-            OnStoreFailure::Local { .. } => {
+            OnStoreFailure::Local { .. } if group.iter().all(|check| check.of_share().is_ok()) => {
                 let local = self.local.get_or_init(Local::new);
                 return local.decide(op, group, wait, error.may_have_charged());
             }
             OnStoreFailure::FailOpen => {
                 (Source::FailOpen, limits.map(Verdict::unlimited).collect())
             }
-            OnStoreFailure::FailClosed => {
-                let unavailable = limits.map(|limit| Verdict::unavailable(limit, wait));
+            // A share that cannot be decided must not open the limit.
+            OnStoreFailure::FailClosed | OnStoreFailure::Local { .. } => {
+                let unavailable = group.iter().map(|check| {
+                    let verdict = Verdict::unavailable(check.limit().clone(), wait);
+                    verdict.in_shadow(check.is_shadow())
+                });
                 (Source::FailClosed, unavailable.collect())
             }
         };

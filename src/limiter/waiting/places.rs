@@ -9,7 +9,8 @@ use crate::nouns::ConfigError;
 /// How long requests wait, and how many.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitSettings {
-    pub(crate) max_wait: Duration,
+    /// Zero: requests do not wait.
+    pub(super) max_wait: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) max_waiters_per_key: usize,
     /// The number of waiters, in all layers that share these settings.
@@ -19,18 +20,31 @@ pub(crate) struct WaitSettings {
 /// The longest wait: clients and proxies give up long before.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
+impl Default for WaitSettings {
+    fn default() -> Self {
+        let (max_wait, waiting) = (Duration::ZERO, Arc::default());
+        Self { max_wait, max_waiters: 1_024, max_waiters_per_key: 64, waiting }
+    }
+}
+
 impl WaitSettings {
     /// # Errors
     ///
     /// Returns an error if the wait is zero or longer than an hour.
-    pub(crate) fn up_to(max_wait: Duration) -> Result<Self, ConfigError> {
+    pub(crate) fn set_max_wait(&mut self, max_wait: Duration) -> Result<(), ConfigError> {
         if max_wait.is_zero() || max_wait > LONGEST {
             return Err(ConfigError::new(format!(
                 "`wait_up_to` is {max_wait:?}; use more than 0 and at most {LONGEST:?}"
             )));
         }
-        let waiting = Arc::default();
-        Ok(Self { max_wait, max_waiters: 1_024, max_waiters_per_key: 64, waiting })
+        self.max_wait = max_wait;
+        Ok(())
+    }
+
+    /// Whether requests wait.
+    #[inline]
+    pub(crate) const fn is_on(&self) -> bool {
+        !self.max_wait.is_zero()
     }
 
     /// A place for one more waiter. `None` if all are taken.

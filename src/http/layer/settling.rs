@@ -1,0 +1,107 @@
+//! The layer's settings for costs that are known after the response.
+
+use http::response;
+
+use super::RateLimitLayer;
+
+impl RateLimitLayer {
+    /// Puts a [`Settlement`](crate::layer::Settlement) into the request's extensions, with which the handler states the
+    /// real cost. Default: off.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+    /// use axum::{Extension, Router, routing::post};
+    /// use tollgate::layer::Settlement;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// // A request a minute, and tokens a minute, of which an answer is estimated to use 500.
+    /// let layer = RateLimitLayer::builder(&limiter)
+    ///     .limit(Limit::token_bucket("requests", Quota::per_minute(60))?, PeerIp)
+    ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, PeerIp, |_| 500)
+    ///     .build()?
+    ///     .insert_settlement();
+    /// let app: Router = Router::new()
+    ///     .route("/chat", post(|Extension(settlement): Extension<Settlement>| async move {
+    ///         settlement.settle("tokens", 812);
+    ///         "an answer"
+    ///     }))
+    ///     .layer(layer);
+    /// # let _ = app;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn insert_settlement(self) -> Self {
+        self.with(|settings| settings.settlement.inserts = true)
+    }
+
+    /// Settles the cost under a limit by the head of the response, such as a header with the real cost. Default: none.
+    ///
+    /// `cost` returns the real cost in units, or `None` if it is that which was charged. It is not called for a request
+    /// that the layer rejects, or whose inner service fails without a response.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "points", Quota::per_minute(1_000))
+    ///     .key(PeerIp)?
+    ///     .cost(|_| 10)
+    ///     .settle_on_response("points", |response| {
+    ///         response.headers.get("x-query-cost")?.to_str().ok()?.parse().ok()
+    ///     });
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn settle_on_response(
+        self,
+        limit: impl Into<String>,
+        cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
+    ) -> Self {
+        let limit = limit.into();
+        self.with(|settings| {
+            settings.settlement.on_response(move |response, settlement| {
+                if let Some(cost) = cost(response) {
+                    settlement.settle(&limit, cost);
+                }
+            });
+        })
+    }
+
+    /// Gives the cost of a request back if its response should be free, such as a 5xx, a 304 or a hit of a cache.
+    /// Default: never.
+    ///
+    /// The predicate gets the head of the response. What the handler has [settled](crate::layer::Settlement) is
+    /// not given back.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::fixed_window(&limiter, "uploads", Quota::per_day(20))
+    ///     .key(PeerIp)?
+    ///     .refund_when(|response| response.status.is_server_error());
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn refund_when(
+        self,
+        is_free: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| {
+            settings.settlement.on_response(move |response, settlement| {
+                if is_free(response) {
+                    settlement.refund();
+                }
+            });
+        })
+    }
+}

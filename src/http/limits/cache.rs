@@ -1,0 +1,239 @@
+//! The cache of a look-up: bounded, one look-up in flight for each id, and old values while look-ups fail.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quick_cache::sync::Cache as Entries;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Found;
+use crate::nouns::later;
+use crate::telemetry::{self, Throttle};
+
+/// A failed look-up is not repeated sooner.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) type Fetch<I, T> =
+    Arc<dyn Fn(I) -> Pin<Box<dyn Future<Output = Result<Option<T>, String>> + Send>> + Send + Sync>;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) capacity: usize,
+    pub(super) ttl: Duration,
+    pub(super) unknown_ttl: Duration,
+    pub(super) stale_for: Duration,
+    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
+    pub(super) max_in_flight: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            capacity: 10_000,
+            ttl: Duration::from_secs(60),
+            unknown_ttl: Duration::from_secs(10),
+            stale_for: Duration::from_secs(60 * 60),
+            patience: Duration::from_millis(50),
+            timeout: Duration::from_millis(500),
+            max_in_flight: 64,
+        }
+    }
+}
+
+/// What a look-up found.
+pub(super) enum Known<T> {
+    Value(Arc<T>),
+    Unknown,
+    Failed,
+}
+
+impl<T> Clone for Known<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Value(value) => Self::Value(Arc::clone(value)),
+            Self::Unknown => Self::Unknown,
+            Self::Failed => Self::Failed,
+        }
+    }
+}
+
+impl<T> Known<T> {
+    pub(super) fn as_found(&self) -> Found<'_, T> {
+        match self {
+            Self::Value(value) => Found::Known(value),
+            Self::Unknown => Found::Unknown,
+            Self::Failed => Found::Failed,
+        }
+    }
+}
+
+struct Entry<T> {
+    known: Known<T>,
+    fresh_until: Instant,
+    stale_until: Instant,
+}
+
+impl<T> Clone for Entry<T> {
+    fn clone(&self) -> Self {
+        Self { known: self.known.clone(), ..*self }
+    }
+}
+
+/// A look-up in flight.
+struct Flight<T> {
+    started: Instant,
+    /// `None` until it ends.
+    ended: watch::Receiver<Option<Known<T>>>,
+}
+
+impl<T> Clone for Flight<T> {
+    fn clone(&self) -> Self {
+        Self { started: self.started, ended: self.ended.clone() }
+    }
+}
+
+pub(super) struct Cache<I, T> {
+    pub(super) settings: Settings,
+    fetch: Fetch<I, T>,
+    entries: Entries<I, Entry<T>>,
+    flights: Mutex<HashMap<I, Flight<T>>>,
+    permits: Arc<Semaphore>,
+    events: Throttle,
+}
+
+impl<I, T> Cache<I, T>
+where
+    I: Clone + Eq + Hash + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    pub(super) fn new(fetch: Fetch<I, T>, settings: Settings) -> Self {
+        Self {
+            fetch,
+            entries: Entries::new(settings.capacity),
+            flights: Mutex::default(),
+            permits: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            events: Throttle::default(),
+            settings,
+        }
+    }
+
+    /// An empty cache with other settings.
+    pub(super) fn rebuilt(&self, settings: Settings) -> Self {
+        Self::new(Arc::clone(&self.fetch), settings)
+    }
+
+    /// The known result, if it is fresh.
+    pub(super) fn fresh(&self, id: &I) -> Option<Known<T>> {
+        let entry = self.entries.get(id)?;
+        (Instant::now() < entry.fresh_until).then_some(entry.known)
+    }
+
+    pub(super) async fn find(self: &Arc<Self>, id: I) -> Known<T> {
+        let now = Instant::now();
+        let stale = self.entries.get(&id).filter(|entry| now < entry.stale_until);
+        let patience = match stale {
+            Some(_) => self.settings.patience,
+            None => self.settings.timeout,
+        };
+        let found = match self.flight(id) {
+            Some(mut flight) => {
+                let deadline = later(flight.started, patience);
+                let ended = timeout_at(deadline, flight.ended.wait_for(Option::is_some)).await;
+                // The look-up panicked if its sender is gone.
+                ended.ok().and_then(|ended| ended.ok()?.clone())
+            }
+            None => None,
+        };
+        match (found, stale) {
+            (Some(Known::Failed) | None, Some(stale)) => stale.known,
+            (Some(found), _) => found,
+            (None, None) => Known::Failed,
+        }
+    }
+
+    /// The look-up of an id that is in flight, or that starts now. `None` if too many are in flight.
+    fn flight(self: &Arc<Self>, id: I) -> Option<Flight<T>> {
+        let mut flights = self.flights();
+        if let Some(flight) = flights.get(&id) {
+            return Some(flight.clone());
+        }
+        if let Some(known) = self.fresh(&id) {
+            // It ended just now.
+            let (_, ended) = watch::channel(Some(known));
+            return Some(Flight { started: Instant::now(), ended });
+        }
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            telemetry::lookup_failed(&self.events, "too many look-ups are in flight");
+            return None;
+        };
+        let (sender, ended) = watch::channel(None);
+        let flight = Flight { started: Instant::now(), ended };
+        flights.insert(id.clone(), flight.clone());
+        drop(flights);
+        let landing = Landing { cache: Arc::clone(self), id, _permit: permit };
+        tokio::spawn(async move { landing.run(sender).await });
+        Some(flight)
+    }
+
+    fn flights(&self) -> MutexGuard<'_, HashMap<I, Flight<T>>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn fetch(&self, id: I) -> Known<T> {
+        let error = match timeout(self.settings.timeout, (self.fetch)(id)).await {
+            Ok(Ok(Some(value))) => return Known::Value(Arc::new(value)),
+            Ok(Ok(None)) => return Known::Unknown,
+            Ok(Err(error)) => error,
+            Err(_) => format!("no answer within {:?}", self.settings.timeout),
+        };
+        telemetry::lookup_failed(&self.events, &error);
+        Known::Failed
+    }
+
+    /// Keeps a result. After a failure, an old value stays, and is used for a while without a look-up.
+    fn keep(&self, id: I, known: Known<T>) {
+        let (now, settings) = (Instant::now(), &self.settings);
+        let fresh_for = |ttl: Duration, known: Known<T>| {
+            let fresh_until = later(now, ttl);
+            Entry { known, fresh_until, stale_until: later(fresh_until, settings.stale_for) }
+        };
+        let entry = match known {
+            Known::Value(_) => fresh_for(settings.ttl, known),
+            Known::Unknown => fresh_for(settings.unknown_ttl, known),
+            Known::Failed => match self.entries.get(&id).filter(|old| now < old.stale_until) {
+                Some(old) => Entry { fresh_until: later(now, PAUSE).min(old.stale_until), ..old },
+                None => {
+                    let fresh_until = later(now, PAUSE);
+                    Entry { known, fresh_until, stale_until: fresh_until }
+                }
+            },
+        };
+        self.entries.insert(id, entry);
+    }
+}
+
+/// A look-up that ends when this is dropped, whether it succeeds, fails or panics.
+struct Landing<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync + 'static> {
+    cache: Arc<Cache<I, T>>,
+    id: I,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Landing<I, T> {
+    async fn run(self, ended: watch::Sender<Option<Known<T>>>) {
+        let known = self.cache.fetch(self.id.clone()).await;
+        self.cache.keep(self.id.clone(), known.clone());
+        ended.send_replace(Some(known));
+    }
+}
+
+impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for Landing<I, T> {
+    fn drop(&mut self) {
+        self.cache.flights().remove(&self.id);
+    }
+}

@@ -1,0 +1,62 @@
+//! What chooses the limits of a request, and when.
+
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::{Found, Limits, Lookup};
+use crate::http::{KeyExtractor, MissingKey};
+use crate::nouns::Key;
+
+/// Chooses the limits of a request.
+pub(in crate::http) type Choose = Arc<dyn Fn(&Parts) -> Result<Chosen, MissingKey> + Send + Sync>;
+
+/// The chosen limits, or a look-up that has to end before.
+pub(in crate::http) enum Chosen {
+    Now(Limits),
+    Later(Choosing),
+}
+
+/// A look-up. It ends with a function that chooses the limits.
+pub(in crate::http) type Choosing =
+    Pin<Box<dyn Future<Output = Box<dyn FnOnce(&Parts) -> Limits + Send>> + Send>>;
+
+pub(in crate::http) fn by_request(
+    choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
+) -> Choose {
+    Arc::new(move |parts| Ok(Chosen::Now(choose(parts))))
+}
+
+pub(in crate::http) fn by_key(
+    key: impl KeyExtractor,
+    choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
+) -> Choose {
+    Arc::new(move |parts| Ok(Chosen::Now(choose(parts, &key.extract(parts)?))))
+}
+
+pub(in crate::http) fn by_lookup<I, T>(
+    lookup: Lookup<I, T>,
+    choose: impl Fn(&Parts, Found<'_, T>) -> Limits + Send + Sync + 'static,
+) -> Choose
+where
+    I: Clone + Eq + Hash + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    let choose = Arc::new(choose);
+    Arc::new(move |parts| {
+        let Some(id) = lookup.id_of(parts) else {
+            return Ok(Chosen::Now(choose(parts, Found::Unknown)));
+        };
+        if let Some(known) = lookup.known(&id) {
+            return Ok(Chosen::Now(choose(parts, known.as_found())));
+        }
+        let (lookup, choose) = (lookup.clone(), Arc::clone(&choose));
+        Ok(Chosen::Later(Box::pin(async move {
+            let found = lookup.find(id).await;
+            let choose = move |parts: &Parts| choose(parts, found.as_found());
+            Box::new(choose) as Box<dyn FnOnce(&Parts) -> Limits + Send>
+        })))
+    })
+}

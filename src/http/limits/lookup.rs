@@ -1,0 +1,193 @@
+//! Look-ups: what the application knows of a client, such as its plan.
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+
+use super::cache::{Cache, Fetch, Known, Settings};
+use crate::nouns::ConfigError;
+
+/// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
+///
+/// - One look-up is in flight for each id. All requests of the id wait for it. It is a task, so a client that
+///   disconnects does not cancel it for others.
+/// - A value is fresh for [`ttl`](Self::ttl). An id that the application does not know is remembered, too, for
+///   [`unknown_ttl`](Self::unknown_ttl).
+/// - The first request after that starts a new look-up. If that fails, or takes longer than
+///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for). A failed
+///   look-up is repeated after a second at the earliest.
+/// - Without an old value, a request waits for up to [`timeout`](Self::timeout), and then gets
+///   [`Found::Failed`]. So it does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
+///
+/// | setting | default |
+/// |---|---|
+/// | `capacity` | 10,000 ids |
+/// | `ttl` | 60 s |
+/// | `unknown_ttl` | 10 s |
+/// | `stale_for` | 1 h |
+/// | `patience` | 50 ms |
+/// | `timeout` | 500 ms |
+/// | `max_in_flight` | 64 |
+///
+/// ```
+/// use http::request::Parts;
+/// use tollgate::layer::{Found, Limits, Lookup};
+/// use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
+///
+/// #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// struct UserId(u64);
+///
+/// enum Plan { Free, Pro }
+///
+/// async fn plan_of(user: UserId) -> Result<Option<Plan>, std::io::Error> {
+///     // A query, in a real service.
+///     Ok(Some(if user.0 == 1 { Plan::Pro } else { Plan::Free }))
+/// }
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// // The name is the same, so an upgrade keeps what was used.
+/// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
+/// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
+///
+/// let user = |request: &Parts| request.extensions.get::<UserId>().copied();
+/// let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+///     .limits_by_lookup(Lookup::new(user, plan_of), move |request, plan| {
+///         let Some(user) = user(request) else { return Limits::reject("no user") };
+///         match plan {
+///             Found::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
+///             Found::Known(Plan::Free) | Found::Failed => Check::new(&free, user.0).into(),
+///             Found::Unknown => Limits::reject("no such account"),
+///         }
+///     })
+///     .build()?;
+/// # let _ = layer;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Lookup<I, T> {
+    id: IdOf<I>,
+    cache: Arc<Cache<I, T>>,
+}
+
+type IdOf<I> = Arc<dyn Fn(&Parts) -> Option<I> + Send + Sync>;
+
+/// The result of a [`Lookup`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<'a, T> {
+    /// The application knows the id, now or in the cache.
+    Known(&'a T),
+    /// The application does not know the id, or the request has none.
+    Unknown,
+    /// The look-up failed or took too long, and the cache has no value.
+    Failed,
+}
+
+impl<I, T> Lookup<I, T>
+where
+    I: Clone + Eq + Hash + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    /// Creates a look-up.
+    ///
+    /// `id` takes an id from a request's head. Without an id, the result is [`Found::Unknown`]. `fetch` looks it up:
+    /// `Ok(None)` says that it is not known. An error is reported as an event.
+    pub fn new<F, E>(
+        id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
+        fetch: impl Fn(I) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let fetch: Fetch<I, T> = Arc::new(move |id| {
+            let fetched = fetch(id);
+            Box::pin(async move { fetched.await.map_err(|error| error.to_string()) })
+        });
+        Self { id: Arc::new(id), cache: Arc::new(Cache::new(fetch, Settings::default())) }
+    }
+
+    /// Sets the number of ids in the cache, at least 1.
+    #[must_use]
+    pub fn capacity(self, ids: usize) -> Self {
+        self.with(|settings| settings.capacity = ids.max(1))
+    }
+
+    /// Sets the time for which a value is fresh.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|settings| settings.ttl = ttl)
+    }
+
+    /// Sets the time for which an unknown id is remembered.
+    #[must_use]
+    pub fn unknown_ttl(self, ttl: Duration) -> Self {
+        self.with(|settings| settings.unknown_ttl = ttl)
+    }
+
+    /// Sets the time after its `ttl` for which a value is used if a look-up fails or is slow.
+    #[must_use]
+    pub fn stale_for(self, time: Duration) -> Self {
+        self.with(|settings| settings.stale_for = time)
+    }
+
+    /// Sets the time for which requests wait for a new look-up if there is an old value. Zero: they do not wait, and the
+    /// next request gets the new value.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        self.with(|settings| settings.patience = patience)
+    }
+
+    /// Sets the time after which a look-up has failed.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|settings| settings.timeout = timeout)
+    }
+
+    /// Sets the most look-ups in flight, so that a flood of ids does not reach the database.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is 0.
+    pub fn max_in_flight(self, lookups: usize) -> Result<Self, ConfigError> {
+        if lookups == 0 {
+            return Err(ConfigError::new("`max_in_flight` is 0; use at least 1"));
+        }
+        Ok(self.with(|settings| settings.max_in_flight = lookups))
+    }
+
+    fn with(self, set: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = self.cache.settings;
+        set(&mut settings);
+        Self { cache: Arc::new(self.cache.rebuilt(settings)), ..self }
+    }
+
+    pub(super) fn id_of(&self, parts: &Parts) -> Option<I> {
+        (self.id)(parts)
+    }
+
+    /// The result, if no look-up is necessary.
+    pub(super) fn known(&self, id: &I) -> Option<Known<T>> {
+        self.cache.fresh(id)
+    }
+
+    /// The result, of a look-up that starts or is in flight, or of an earlier one.
+    pub(super) async fn find(&self, id: I) -> Known<T> {
+        self.cache.find(id).await
+    }
+}
+
+impl<I, T> Clone for Lookup<I, T> {
+    /// Shares the cache.
+    fn clone(&self) -> Self {
+        Self { id: Arc::clone(&self.id), cache: Arc::clone(&self.cache) }
+    }
+}
+
+impl<I, T> fmt::Debug for Lookup<I, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookup").field("settings", &self.cache.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+//! Limits that are chosen for each request: by a closure, by the request's key, or by a look-up in the application.
+
+mod cache;
+mod chosen;
+mod lookup;
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+
+pub(super) use self::chosen::{Choose, Choosing, Chosen, by_key, by_lookup, by_request};
+pub use self::lookup::{Found, Lookup};
+use crate::nouns::Check;
+
+/// The limits of a request, which a closure chooses: see
+/// [`RateLimitLayerBuilder::limits`](crate::layer::RateLimitLayerBuilder::limits).
+///
+/// ```
+/// use tollgate::layer::Limits;
+/// use tollgate::{Check, Limit, Quota};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
+/// let limits = Limits::from(Check::new(&pro, "alice"));
+/// assert!(matches!(limits, Limits::Checks(checks) if checks.len() == 1));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limits {
+    /// The request is decided by these checks, and by those of the layer's other limits, as one group: all are
+    /// charged, or none. No checks mean no limit. A limit without a failure policy has that of the layer.
+    Checks(Vec<Check>),
+    /// The request is not limited here. The layer's other limits decide.
+    Unlimited,
+    /// The request is rejected, and consumes nothing.
+    Reject(Reject),
+}
+
+/// A request that a closure rejects, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reject {
+    pub(super) status: StatusCode,
+    pub(super) reason: Cow<'static, str>,
+}
+
+impl Limits {
+    /// Rejects the request with 403. The client gets the reason: one line of text.
+    #[must_use]
+    pub fn reject(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::reject_with(StatusCode::FORBIDDEN, reason)
+    }
+
+    /// Rejects the request with a status from 400 to 599. Any other counts as 403. Use 402 for an account that has to
+    /// pay, and 503 for a look-up that failed.
+    #[must_use]
+    pub fn reject_with(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        let is_error = status.is_client_error() || status.is_server_error();
+        let status = if is_error { status } else { StatusCode::FORBIDDEN };
+        Self::Reject(Reject { status, reason: reason.into() })
+    }
+}
+
+impl From<Check> for Limits {
+    fn from(check: Check) -> Self {
+        Self::Checks(vec![check])
+    }
+}
+
+impl From<Vec<Check>> for Limits {
+    fn from(checks: Vec<Check>) -> Self {
+        Self::Checks(checks)
+    }
+}
+
+impl<const N: usize> From<[Check; N]> for Limits {
+    fn from(checks: [Check; N]) -> Self {
+        Self::Checks(checks.into())
+    }
+}

@@ -1,0 +1,228 @@
+//! Costs that are settled when the real ones are known.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::{Response, response};
+use tokio::runtime::Handle as Runtime;
+
+use crate::limiter::RateLimiter;
+use crate::nouns::{Check, Decision, Error, Group, Op, Source};
+use crate::telemetry::{self, Throttle};
+
+/// The costs that a request was charged, to be settled when the real costs are known: tokens of a language model,
+/// bytes sent, the cost of a query. It is in the request's extensions if the layer
+/// [inserts it](crate::RateLimitLayer::insert_settlement).
+///
+/// The request is charged an estimate before it is forwarded. [`settle`](Self::settle) states the real cost. The
+/// difference is given back, or charged even if it does not fit: the debt delays later requests. See
+/// [`RateLimiter::settle`](crate::RateLimiter::settle).
+///
+/// - Each limit is settled at most once, whichever clone is used. Move a clone into a streaming body.
+/// - If it is dropped, as by a client that disconnects or a handler that panics, the estimates stand.
+/// - A settlement is sent in the background, with other checks. It never delays the response.
+/// - A settlement that fails is not repeated, and an event reports it: it may have been carried out. So it is never
+///   charged or given back twice.
+/// - What the store did not charge cannot be settled: a request that was decided [locally](Source::Local), or that
+///   failed open.
+///
+/// With several layers, it has the charges of all of them.
+///
+/// ```
+/// use axum::Extension;
+/// use tollgate::layer::Settlement;
+///
+/// async fn handler(Extension(settlement): Extension<Settlement>) -> String {
+///     let (answer, tokens) = ("42".to_owned(), 812);
+///     settlement.settle("tokens", tokens);
+///     answer
+/// }
+/// # let _ = handler;
+/// ```
+#[derive(Clone)]
+pub struct Settlement {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// The charges that are not settled.
+    charges: Mutex<Vec<Charge>>,
+    runtime: Option<Runtime>,
+    events: Arc<Throttle>,
+}
+
+/// A check with the receipt of its charge.
+struct Charge {
+    limiter: RateLimiter,
+    check: Check,
+}
+
+impl Settlement {
+    /// Adds the charges of an allowed group to those of the layers outside.
+    pub(super) fn of(
+        limiter: &RateLimiter,
+        group: &Group,
+        decision: &Decision,
+        outside: Option<&Self>,
+        events: &Arc<Throttle>,
+    ) -> Self {
+        let settlement = outside.cloned().unwrap_or_else(|| Self::new(events));
+        if matches!(decision.source(), Source::Store | Source::Prefetched) {
+            let checks = group.iter().zip(decision.receipts());
+            let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
+            settlement.charges().extend(charged.map(|(check, receipt)| Charge {
+                limiter: limiter.clone(),
+                check: check.clone().with_receipt(receipt),
+            }));
+        }
+        settlement
+    }
+
+    fn new(events: &Arc<Throttle>) -> Self {
+        let (charges, runtime) = (Mutex::default(), Runtime::try_current().ok());
+        Self { shared: Arc::new(Shared { charges, runtime, events: Arc::clone(events) }) }
+    }
+
+    /// Settles the charge under a limit at its real cost, in units. Returns whether there is one: `false` if the request
+    /// was not charged under this limit, or if that charge is settled.
+    pub fn settle(&self, limit: &str, cost: u32) -> bool {
+        self.settle_all([(limit, cost)]) > 0
+    }
+
+    /// Settles the charges under several limits, in one call to the store. Returns how many there are.
+    pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
+        let costs: Vec<_> = costs.into_iter().collect();
+        self.settle_by(|check| {
+            let of_limit = |(limit, _): &&(&str, u32)| *limit == check.limit().name();
+            costs.iter().find(of_limit).map(|(_, cost)| *cost)
+        })
+    }
+
+    /// Gives back the costs under all limits that are not settled. Returns how many limits there are.
+    pub fn refund(&self) -> usize {
+        self.settle_by(|_| Some(0))
+    }
+
+    /// The charged cost under a limit, in units. `None` if there is none, or if it is settled.
+    #[must_use]
+    pub fn charged(&self, limit: &str) -> Option<u32> {
+        let charges = self.charges();
+        let mut checks = charges.iter().map(|charge| &charge.check);
+        checks.find(|check| check.limit().name() == limit).map(Check::cost)
+    }
+
+    fn settle_by(&self, cost: impl Fn(&Check) -> Option<u32>) -> usize {
+        let settled: Vec<Charge> = {
+            let mut charges = self.charges();
+            let taken = charges.extract_if(.., |charge| cost(&charge.check).is_some());
+            taken.collect()
+        };
+        let settled: Vec<_> = settled
+            .into_iter()
+            .map(|Charge { limiter, check }| {
+                let cost = cost(&check).unwrap_or_else(|| check.cost());
+                Charge { limiter, check: check.with_cost(cost) }
+            })
+            .collect();
+        let count = settled.len();
+        self.send(settled);
+        count
+    }
+
+    /// Sends the settlements: those of a layer together, because their budgets differ.
+    fn send(&self, mut charges: Vec<Charge>) {
+        while let Some(Charge { limiter, check }) = charges.pop() {
+            let mut checks = vec![check];
+            let shares_budget = |checks: &[Check], other: &Check| {
+                checks.iter().any(|check| check.shares_budget_with(other))
+            };
+            let of_limiter = charges.extract_if(.., |charge| {
+                let is_of_group =
+                    charge.limiter.is(&limiter) && !shares_budget(&checks, &charge.check);
+                if is_of_group {
+                    checks.push(charge.check.clone());
+                }
+                is_of_group
+            });
+            drop(of_limiter.collect::<Vec<_>>());
+            self.apply(&limiter, checks);
+        }
+    }
+
+    fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
+        let (name, events) = (checks[0].limit().name().to_owned(), Arc::clone(&self.shared.events));
+        let report = move |answer: Result<Decision, Error>| {
+            if let Err(error) = answer {
+                telemetry::unsettled(&events, &name, &error);
+            }
+        };
+        let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
+        match answer.take_ready() {
+            Some(answer) => report(answer),
+            None => {
+                // A handler may settle in a thread without a runtime.
+                let runtime = Runtime::try_current().ok().or_else(|| self.shared.runtime.clone());
+                runtime.map(|runtime| runtime.spawn(async move { report(answer.await) }));
+            }
+        }
+    }
+
+    fn charges(&self) -> MutexGuard<'_, Vec<Charge>> {
+        self.shared.charges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let charges = self.charges();
+        let of = |charge: &Charge| (charge.check.limit().name().to_owned(), charge.check.cost());
+        f.debug_map().entries(charges.iter().map(of)).finish()
+    }
+}
+
+type OnResponse = Arc<dyn Fn(&response::Parts, &Settlement) + Send + Sync>;
+
+/// When a layer settles costs.
+#[derive(Clone, Default)]
+pub(super) struct SettlementSettings {
+    /// Whether handlers get a [`Settlement`].
+    pub(super) inserts: bool,
+    on_response: Vec<OnResponse>,
+}
+
+impl SettlementSettings {
+    pub(super) fn on_response(
+        &mut self,
+        settle: impl Fn(&response::Parts, &Settlement) + Send + Sync + 'static,
+    ) {
+        self.on_response.push(Arc::new(settle));
+    }
+
+    /// Whether the charges of a request are kept.
+    pub(super) const fn is_on(&self) -> bool {
+        self.inserts || !self.on_response.is_empty()
+    }
+
+    /// What settles a request at its response, if anything does.
+    pub(super) fn closing(&self, settlement: &Settlement) -> Option<Box<Closing>> {
+        let closing =
+            || Closing { settlement: settlement.clone(), on_response: self.on_response.clone() };
+        (!self.on_response.is_empty()).then(|| Box::new(closing()))
+    }
+}
+
+/// Settles a request when it has a response.
+pub(super) struct Closing {
+    settlement: Settlement,
+    on_response: Vec<OnResponse>,
+}
+
+impl Closing {
+    pub(super) fn close<B>(self, response: Response<B>) -> Response<B> {
+        let (parts, body) = response.into_parts();
+        for settle in &self.on_response {
+            settle(&parts, &self.settlement);
+        }
+        Response::from_parts(parts, body)
+    }
+}
