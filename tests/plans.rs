@@ -66,9 +66,8 @@ fn of(user: &str, plan: &str) -> Request<Body> {
 fn by_header() -> Router {
     let plans = Plans::new();
     let limiter = RateLimiter::in_memory();
-    let choose = move |request: &Parts| {
-        plans.limits(Some(header(request, "plan")), header(request, "user"))
-    };
+    let choose =
+        move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
     app(RateLimitLayer::limits(&limiter, choose).unwrap())
 }
 

@@ -85,7 +85,10 @@ impl Settings {
     ) -> Conclusion<B> {
         let decision = match answer {
             Ok(decision) => decision,
-            Err(error) => return self.without_decision(error, asked, request),
+            Err(error) => {
+                self.forward_uncharged(request);
+                return self.without_decision(error, asked, request);
+            }
         };
         telemetry::count(decision);
         decision.shadow_denials().for_each(|it| telemetry::shadow_denied(&self.shadow_events, it));
@@ -137,6 +140,7 @@ impl Settings {
     /// Forwards a request that nothing limits.
     fn fail_open<B>(&self, decision: &Decision, request: &mut Parts) -> Conclusion<B> {
         let mut fields = Fields::default();
+        self.forward_uncharged(request);
         self.insert(decision, &mut request.extensions, &mut fields);
         let report = Report { fields, closing: None };
         Conclusion::Forward { delay: decision.delay(), report: Some(report) }
@@ -186,6 +190,14 @@ impl Settings {
         let group = asked.group.as_deref();
         let closing = group.and_then(|group| self.keep_charges(group, decision, extensions));
         Report { fields, closing }
+    }
+
+    /// Prepares a request that is not charged. Its handler expects a settlement all the same.
+    #[inline]
+    pub(super) fn forward_uncharged(&self, request: &mut Parts) {
+        if self.settlement.inserts && request.extensions.get::<Settlement>().is_none() {
+            request.extensions.insert(Settlement::new(&self.events));
+        }
     }
 
     /// Keeps the charges of an allowed group, to be settled.

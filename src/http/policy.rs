@@ -159,9 +159,9 @@ impl Policy {
         &mut self,
         policy: OnStoreFailure,
     ) -> Result<(), ConfigError> {
-        policy.validate()?;
         self.on_store_failure = policy;
-        self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))
+        self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))?;
+        policy.validate()
     }
 
     /// Enforces the fixed limits for a share of their keys.

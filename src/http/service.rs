@@ -44,6 +44,7 @@ where
         let (mut parts, body) = request.into_parts();
         let (answer, asked) = match self.settings.policy.question(&parts) {
             Question::Unlimited => {
+                self.settings.forward_uncharged(&mut parts);
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
             }

@@ -26,7 +26,8 @@ use crate::telemetry::{self, Throttle};
 /// - What the store did not charge cannot be settled: a request that was decided [locally](Source::Local), or that
 ///   failed open.
 ///
-/// With several layers, it has the charges of all of them.
+/// With several layers, it has the charges of all of them. A request that is not limited has a settlement, too, without
+/// charges.
 ///
 /// ```
 /// use axum::Extension;
@@ -78,7 +79,8 @@ impl Settlement {
         settlement
     }
 
-    fn new(events: &Arc<Throttle>) -> Self {
+    /// A settlement without charges.
+    pub(super) fn new(events: &Arc<Throttle>) -> Self {
         let (charges, runtime) = (Mutex::default(), Runtime::try_current().ok());
         Self { shared: Arc::new(Shared { charges, runtime, events: Arc::clone(events) }) }
     }

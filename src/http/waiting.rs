@@ -96,10 +96,13 @@ where
             match &mut self.stage {
                 Stage::LookingUp { lookup, settings } => {
                     let Some(request) = self.request.take() else { return Poll::Pending };
-                    let (parts, body) = request.into_parts();
+                    let (mut parts, body) = request.into_parts();
                     let looked_up = lookup.poll(&parts, cx);
                     let stage = match looked_up {
-                        Poll::Ready(Ok(None)) => Some(Stage::Preparing),
+                        Poll::Ready(Ok(None)) => {
+                            settings.forward_uncharged(&mut parts);
+                            Some(Stage::Preparing)
+                        }
                         Poll::Ready(Ok(Some(group))) => {
                             let (answer, asked) = settings.ask(group);
                             Some(Stage::Checking { answer, asked, settings: Arc::clone(settings) })
