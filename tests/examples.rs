@@ -168,14 +168,99 @@ async fn tonic_service_allows_ten_calls_at_once() {
 }
 
 #[test]
-fn outgoing_http_sends_five_requests_a_second() {
-    let provider = start("hyper_service", &[]);
+fn three_processes_send_five_requests_a_second_together() {
+    let (redis, provider) = (RedisServer::start(), start("hyper_service", &[]));
+    let (started, url) = (Instant::now(), format!("http://127.0.0.1:{}/", provider.port));
+    let processes = [(); 3].map(|()| {
+        let mut process = program("outgoing");
+        process.args([&url, "8"]).env("REDIS_URL", redis.url());
+        std::thread::spawn(move || run(&mut process))
+    });
+    for process in processes {
+        let (succeeded, text) = process.join().unwrap();
+        assert!(succeeded, "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains("request ")).count(), 8, "{text}");
+        assert!(!text.contains("429 Too Many Requests after 0.0"), "{text}");
+    }
+    assert!(started.elapsed() >= Duration::from_millis(4_600), "24 requests: 23 turns of 200 ms");
+}
+
+#[tokio::test]
+async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
+    let example = start("plans", &[]);
+    let ask = async |account| send("GET", example.port, "/", account).await;
+    let (allowed, _) = until_denied(example.port, "/", Some("alice")).await;
+    assert_eq!(allowed, 5);
+    for (account, expected) in [
+        (None, (401, "no account\n")),
+        (Some("robot"), (200, "hello\n")),
+        (Some("mallory"), (402, "the last invoice is not paid\n")),
+        (Some("nobody"), (403, "no such account\n")),
+    ] {
+        let (status, _, body) = ask(account).await;
+        assert_eq!((status, &*body), expected);
+    }
+    let changed = send("POST", example.port, "/plan/alice/pro", None).await;
+    assert_eq!((changed.0, &*changed.2), (200, "changed\n"));
+    let changed = Instant::now();
+    let upgraded = loop {
+        let response = ask(Some("alice")).await;
+        if response.0 == 200 && number(&response.1, "x-ratelimit-limit") == 20 {
+            break response;
+        }
+        assert!(changed.elapsed() < Duration::from_secs(20), "the upgrade does not count");
+    };
+    // Five were used, and one a second is replenished.
+    let left = number(&upgraded.1, "x-ratelimit-remaining");
+    assert!((14..=14 + changed.elapsed().as_secs() + 1).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn llm_gateway_settles_the_tokens_of_a_stream() {
+    let redis = RedisServer::start();
+    let example = start("llm_gateway", &[("REDIS_URL", &redis.url())]);
+    let ask = async |user: &str, path: &str| {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+        let request = Request::get(format!("http://127.0.0.1:{}{path}", example.port));
+        let request = request.header("x-user", user).body(Empty::new()).unwrap();
+        let (parts, body) = client.request(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    };
+    let limiter = tollgate::RateLimiter::redis(&redis.url()).await.unwrap();
+    let limit = |name, quota| tollgate::Limit::token_bucket(name, quota).unwrap();
+    let tokens = limit("tokens", tollgate::Quota::per_minute(1_000));
+    let used = async |limit: &tollgate::Limit, user: &str| {
+        let decision = limiter.peek(limit, &user.into(), 0).await.unwrap();
+        (decision.capacity() - decision.remaining(), decision.reset_after())
+    };
+
+    let (status, _, body) = ask("alice", "/chat?tokens=20").await;
+    assert_eq!((status, body.matches("data: token ").count()), (200, 20));
+    // The stream ends when its task has ended, and the settlement is on its way.
     let started = Instant::now();
-    let url = format!("http://127.0.0.1:{}/", provider.port);
-    let (succeeded, text) = run(program("outgoing_http").arg(url));
-    assert!(succeeded, "{text}");
-    assert_eq!(text.lines().filter(|line| line.contains("200 OK")).count(), 10, "{text}");
-    assert!(started.elapsed() >= Duration::from_millis(1_800), "{text}");
+    while used(&tokens, "alice").await.0 > 20 {
+        assert!(started.elapsed() < Duration::from_secs(20), "the tokens are not settled");
+    }
+    ask("alice", "/chat?tokens=1500").await;
+    let started = Instant::now();
+    let denied = loop {
+        let (status, headers, body) = ask("alice", "/chat").await;
+        if status == 429 {
+            break (headers, body);
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "the debt does not count");
+    };
+    assert!(denied.1.starts_with("rate limit `tokens` exceeded"), "{}", denied.1);
+    assert!(number(&denied.0, "retry-after") > 20, "500 tokens of debt, and an estimate of 100");
+
+    // A failure of the model costs neither a request nor a token.
+    assert_eq!(ask("bob", "/chat?tokens=0").await.0, 502);
+    let requests = limit("requests", tollgate::Quota::per_minute(10));
+    let started = Instant::now();
+    while used(&requests, "bob").await.0 + used(&tokens, "bob").await.0 > 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "the failure is not refunded");
+    }
 }
 
 #[test]
