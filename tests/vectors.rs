@@ -35,7 +35,7 @@ fn vectors() -> Vec<(String, Vec<Value>)> {
 
 fn in_json(verdict: &Verdict) -> Value {
     let micros = |duration: Duration| duration.as_micros() as u64;
-    json!({
+    let mut line = json!({
         "allowed": verdict.allowed(),
         "limit": verdict.capacity(),
         "remaining": verdict.remaining(),
@@ -43,12 +43,21 @@ fn in_json(verdict: &Verdict) -> Value {
         "reset_after_us": micros(verdict.reset_after()),
         "delay_us": micros(verdict.delay()),
         "never": verdict.exceeds_capacity(),
-    })
+    });
+    if verdict.would_deny() {
+        line["would_deny"] = json!(true);
+    }
+    line
 }
 
 fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     let mut line = in_json(decision.deciding());
     line["delay_us"] = json!(decision.delay().as_micros() as u64);
+    let drains_at = decision.receipt().map_or(0, |receipt| receipt.drains_at());
+    let full_at = decision.decided_at() + decision.verdicts()[0].reset_after().as_micros() as u64;
+    if ![0, full_at].contains(&drains_at) {
+        line["drains_at_us"] = json!(drains_at);
+    }
     if limits.len() > 1 {
         let pairs = limits.iter().zip(decision.verdicts());
         let each = pairs.map(|(limit, verdict)| {
@@ -88,18 +97,22 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
             let cost = u32::try_from(line["cost"].as_u64().unwrap()).unwrap();
             let receipt = line.get("receipt").map(|it| {
                 let cost = u32::try_from(it["cost"].as_u64().unwrap()).unwrap();
-                Receipt::new(it["at_us"].as_u64().unwrap(), cost)
+                let receipt = Receipt::new(it["at_us"].as_u64().unwrap(), cost);
+                receipt.with_drains_at(it["drains_at_us"].as_u64().unwrap_or(0))
             });
+            let max_wait = Duration::from_micros(line["max_wait_us"].as_u64().unwrap_or(0));
             let op = match line["op"].as_str().unwrap() {
                 "charge" => Op::Charge,
                 "peek" => Op::Peek,
                 "refund" => Op::Refund,
+                "settle" => Op::Settle,
                 "reset" => Op::Reset,
                 other => panic!("{other} is no operation"),
             };
             let group: Vec<Check> = limits
                 .iter()
                 .map(|limit| Check::new(limit, &key).with_cost(cost).with_receipt(receipt))
+                .map(|check| check.with_max_wait(max_wait))
                 .collect();
             let decision = store.apply(op, Group::new(group).unwrap()).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
-//! quotas, refunds and groups. It compares every field of each decision with that of
+//! quotas, refunds, settlements, reservations, shadow mode and groups. It compares every field of each decision with that of
 //! [`decide`], and panics with the first difference.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test suite reports by panicking")]
@@ -103,17 +103,31 @@ async fn sequences_are_decided_as_by_the_algorithm(
         if random.below(25) == 0 {
             limits.reverse();
         }
-        let op = match random.below(12) {
+        if random.below(50) == 0 {
+            let [first, _] = &mut limits;
+            *first = if first.enforced_percent() == 0 {
+                first.clone().enforce(100).expect("it is in range")
+            } else {
+                first.clone().shadow()
+            };
+        }
+        let op = match random.below(14) {
             0 => Op::Reset,
             1 => Op::Refund,
-            2 => Op::Peek,
+            2 | 3 => Op::Settle,
+            4 => Op::Peek,
             _ => Op::Charge,
         };
+        let max_wait = Duration::from_micros(match random.below(4) {
+            0 => random.below(3_000_000),
+            _ => 0,
+        });
         let cost = u32::try_from(random.below(5)).unwrap_or(0);
         let key = &keys[usize::from(random.below(3) == 0)];
         let known = receipts.len().checked_sub(1 + random.below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
-        let mut group = vec![Check::new(&limits[0], key).with_cost(cost).with_receipt(receipt)];
+        let check = Check::new(&limits[0], key).with_cost(cost).with_receipt(receipt);
+        let mut group = vec![check.with_max_wait(max_wait)];
         if random.below(4) == 0 {
             group.push(Check::new(&companion, &keys[0]).with_cost(1));
         }

@@ -15,8 +15,19 @@ pub(crate) struct Answer<'a> {
     reset_after_us: u128,
     delay_us: u128,
     never: bool,
+    /// Whether a limit in shadow mode would have denied the check.
+    #[serde(skip_serializing_if = "is_false")]
+    would_deny: bool,
+    /// For the receipt, if it is not the time of the check plus `reset_after_us`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drains_at_us: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     limits: Vec<Answer<'a>>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl<'a> Answer<'a> {
@@ -24,6 +35,10 @@ impl<'a> Answer<'a> {
     pub(crate) fn new(limits: &'a [Limit], decision: &Decision) -> Self {
         let mut answer = Self::of_verdict(None, decision.deciding());
         answer.delay_us = decision.delay().as_micros();
+        let drains_at = decision.receipt().map_or(0, |receipt| receipt.drains_at());
+        let full_at =
+            decision.decided_at() + decision.verdicts()[0].reset_after().as_micros() as u64;
+        answer.drains_at_us = Some(drains_at).filter(|at| ![0, full_at].contains(at));
         if limits.len() > 1 {
             let pairs = limits.iter().zip(decision.verdicts());
             answer.limits =
@@ -42,6 +57,8 @@ impl<'a> Answer<'a> {
             reset_after_us: verdict.reset_after().as_micros(),
             delay_us: verdict.delay().as_micros(),
             never: verdict.exceeds_capacity(),
+            would_deny: verdict.would_deny(),
+            drains_at_us: None,
             limits: Vec::new(),
         }
     }

@@ -40,7 +40,11 @@ impl Replay {
         }
         self.clock.set(Duration::from_micros(request.at_us));
         let (key, receipt) = (Key::new(&request.key), request.receipt());
-        let ask = |limit| Check::new(limit, &key).with_cost(request.cost).with_receipt(receipt);
+        let max_wait = Duration::from_micros(request.max_wait_us);
+        let ask = |limit| {
+            let check = Check::new(limit, &key).with_cost(request.cost);
+            check.with_max_wait(max_wait).with_receipt(receipt)
+        };
         let group: Vec<_> = self.limits.iter().map(ask).collect();
         Ok(self.limiter.apply(request.op(), group).await?)
     }

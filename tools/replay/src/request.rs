@@ -23,6 +23,9 @@ pub(crate) struct Request {
     /// Replaces the limit of its name, from this line on.
     pub(crate) limit: Option<WireLimit>,
     receipt: Option<WireReceipt>,
+    /// The longest wait, in microseconds.
+    #[serde(default)]
+    pub(crate) max_wait_us: u64,
 }
 
 const fn one() -> u32 {
@@ -36,15 +39,18 @@ enum Operation {
     Charge,
     Peek,
     Refund,
+    Settle,
     Reset,
 }
 
-/// The refunded charge.
+/// The charge that is refunded or settled.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WireReceipt {
     at_us: u64,
     cost: u32,
+    #[serde(default)]
+    drains_at_us: u64,
 }
 
 impl Request {
@@ -64,12 +70,15 @@ impl Request {
             Operation::Charge => Op::Charge,
             Operation::Peek => Op::Peek,
             Operation::Refund => Op::Refund,
+            Operation::Settle => Op::Settle,
             Operation::Reset => Op::Reset,
         }
     }
 
     pub(crate) fn receipt(&self) -> Option<Receipt> {
-        self.receipt.map(|charge| Receipt::new(charge.at_us, charge.cost))
+        self.receipt.map(|charge| {
+            Receipt::new(charge.at_us, charge.cost).with_drains_at(charge.drains_at_us)
+        })
     }
 }
 
@@ -91,6 +100,7 @@ mod tests {
             ("charge", Op::Charge),
             ("peek", Op::Peek),
             ("refund", Op::Refund),
+            ("settle", Op::Settle),
             ("reset", Op::Reset),
         ] {
             let request = Request::parse(&format!(r#"{{"at_us":7,"op":"{name}"}}"#)).unwrap();
@@ -102,6 +112,9 @@ mod tests {
     fn refund_has_a_receipt() {
         let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
         assert_eq!(Request::parse(line).unwrap().receipt(), Some(Receipt::new(7, 3)));
+        let line = r#"{"at_us":9,"op":"settle","receipt":{"at_us":7,"cost":3,"drains_at_us":12}}"#;
+        let receipt = Receipt::new(7, 3).with_drains_at(12);
+        assert_eq!(Request::parse(line).unwrap().receipt(), Some(receipt));
     }
 
     #[test]
