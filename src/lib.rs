@@ -72,8 +72,10 @@ pub mod key {
 /// Start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
 /// [`OnOverload`](layer::OnOverload), [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
-/// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat), and
-/// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason).
+/// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat),
+/// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are chosen for each
+/// request [`Limits`](layer::Limits), [`Lookup`](layer::Lookup) and [`Found`](layer::Found). Handlers use
+/// [`Settlement`](layer::Settlement).
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
@@ -99,12 +101,24 @@ pub mod guide {
     #[doc = include_str!("guide/clients.md")]
     pub mod clients {}
 
+    #[doc = include_str!("guide/costs.md")]
+    pub mod costs {}
+
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]
     #[doc = include_str!("guide/outage.svg")]
     #[doc = ""]
     #[doc = include_str!("guide/failures.md")]
     pub mod outages {}
+
+    #[doc = include_str!("guide/plans.md")]
+    pub mod plans {}
+
+    #[doc = include_str!("guide/shadow_mode.md")]
+    pub mod shadow_mode {}
+
+    #[doc = include_str!("guide/waiting.md")]
+    pub mod waiting {}
 
     #[doc = include_str!("guide/where_the_layer_goes.md")]
     pub mod where_the_layer_goes {}

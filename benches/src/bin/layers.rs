@@ -1,0 +1,202 @@
+//! What a setting of the layer costs: requests a second, latency and CPU, against the same layer without it. All of
+//! them take turns in one run.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use hdrhistogram::Histogram;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response};
+use tokio::task::JoinSet;
+use tollgate::key::Header;
+use tollgate::layer::{Found, Limits, Lookup, Settlement};
+use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tower::util::BoxCloneSyncService;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+#[path = "../cpu.rs"]
+#[expect(dead_code, reason = "the server's CPU is not measured here")]
+mod cpu;
+#[path = "../../../tests/support/redis_server.rs"]
+mod support;
+
+const USER: &str = "x-user";
+const KEYS: usize = 10_000;
+const AT_ONCE: usize = 64;
+const TURN: Duration = Duration::from_millis(1_500);
+const TURNS: usize = 5;
+
+type Service = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+/// A layer with one setting, and the handler that uses it.
+struct Contender {
+    name: &'static str,
+    service: Service,
+    turns: Vec<Sample>,
+}
+
+struct Sample {
+    rate: f64,
+    cpu_us: f64,
+    p50_us: u64,
+    p99_us: u64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = support::RedisServer::start();
+    for (store, limiter) in [
+        ("in memory", RateLimiter::in_memory()),
+        ("on Redis", RateLimiter::redis(&server.url()).await?),
+    ] {
+        let mut contenders = contenders(&limiter)?;
+        for turn in 1..=TURNS {
+            for contender in &mut contenders {
+                eprintln!("{store}, turn {turn} of {TURNS}: {}", contender.name);
+                let sample = load(&contender.service).await;
+                contender.turns.push(sample);
+            }
+        }
+        println!("\n{KEYS} keys, {AT_ONCE} requests at once, {store}, medians of {TURNS} turns\n");
+        println!("| layer | requests/s | of the first | CPU us | p50 us | p99 us |");
+        println!("|---|--:|--:|--:|--:|--:|");
+        let first = median(&contenders[0].turns, |it| it.rate);
+        for Contender { name, turns, .. } in &contenders {
+            let rate = median(turns, |it| it.rate);
+            println!(
+                "| {name} | {rate:.0} | {:.2} | {:.2} | {:.0} | {:.0} |",
+                rate / first,
+                median(turns, |it| it.cpu_us),
+                median(turns, |it| it.p50_us as f64),
+                median(turns, |it| it.p99_us as f64),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn median(turns: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let mut values: Vec<f64> = turns.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
+    let quota = Quota::per_second(1_000_000).burst(1_000_000_000);
+    let limit = |name: &str| Limit::token_bucket(name, quota);
+    let user = || Header::new(USER);
+    let layer = |name: &str| RateLimitLayer::of(limiter, limit(name)?).key(user()?);
+    let contender = |name, service| Contender { name, service, turns: Vec::new() };
+
+    let (chosen, looked_up) = (limit("chosen")?, limit("looked-up")?);
+    let lookup = Lookup::new(
+        |request: &Parts| request.headers.get(USER).cloned(),
+        |_| ready(Ok::<_, Infallible>(Some(true))),
+    )
+    .capacity(2 * KEYS)
+    .ttl(Duration::from_secs(3_600));
+    let of_user = |request: &Parts, limit: &Limit| match request.headers.get(USER) {
+        Some(user) => Check::new(limit, Key::new(user)).into(),
+        None => Limits::Unlimited,
+    };
+    Ok(vec![
+        contender("fixed limit", plain(layer("fixed")?)),
+        contender(
+            "a closure chooses the limit",
+            plain(RateLimitLayer::limits(limiter, move |it: &Parts| of_user(it, &chosen))?),
+        ),
+        contender(
+            "a look-up chooses the limit, from its cache",
+            plain(
+                RateLimitLayer::builder(limiter)
+                    .limits_by_lookup(lookup, move |request, plan| match plan {
+                        Found::Known(true) => of_user(request, &looked_up),
+                        _ => Limits::Unlimited,
+                    })
+                    .build()?,
+            ),
+        ),
+        contender(
+            "insert_settlement, and nothing is settled",
+            plain(layer("unsettled")?.insert_settlement()),
+        ),
+        contender(
+            "settled at a lower cost",
+            settling(layer("settled")?.cost(|_| 10).insert_settlement()),
+        ),
+        contender(
+            "refund_when, and nothing is refunded",
+            plain(layer("refund")?.refund_when(|_| false)),
+        ),
+        contender("wait_up_to, and none waits", plain(layer("waiting")?.wait_up_to(TURN)?)),
+        contender("shadow mode", plain(layer("shadow")?.shadow())),
+    ])
+}
+
+fn plain(layer: RateLimitLayer) -> Service {
+    fn handler(_: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
+        ready(Ok(Response::new(Body::empty())))
+    }
+    boxed(layer, handler)
+}
+
+fn settling(layer: RateLimitLayer) -> Service {
+    fn handler(request: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
+        if let Some(settlement) = request.extensions().get::<Settlement>() {
+            settlement.settle("settled", 4);
+        }
+        ready(Ok(Response::new(Body::empty())))
+    }
+    boxed(layer, handler)
+}
+
+fn boxed(
+    layer: RateLimitLayer,
+    handler: fn(Request<Body>) -> Ready<Result<Response<Body>, Infallible>>,
+) -> Service {
+    let service = ServiceBuilder::new().layer(layer).service(service_fn(handler));
+    BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
+}
+
+/// Sends requests in a closed loop, for one turn.
+async fn load(service: &Service) -> Sample {
+    let (started, cpu_before) = (Instant::now(), cpu::of_this_process());
+    let mut workers = JoinSet::new();
+    for number in 0..AT_ONCE {
+        let mut service = service.clone();
+        workers.spawn(async move {
+            let mut latencies = Histogram::<u64>::new(3).expect("3 digits are possible");
+            let mut key = number;
+            while started.elapsed() < TURN {
+                key = (key * 1_103_515_245 + 12_345) % (1 << 31);
+                let user = HeaderValue::try_from(format!("user{}", key % KEYS));
+                let mut request = Request::new(Body::empty());
+                request.headers_mut().insert(USER, user.expect("it is printable"));
+                let sent = Instant::now();
+                let Ok(service) = service.ready().await;
+                let Ok(response) = tower::Service::call(service, request).await;
+                assert!(response.status().is_success(), "{}", response.status());
+                latencies.saturating_record(sent.elapsed().as_nanos() as u64);
+                // An embedded store never yields.
+                if key % 64 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            latencies
+        });
+    }
+    let mut latencies = Histogram::<u64>::new(3).expect("3 digits are possible");
+    while let Some(of_worker) = workers.join_next().await {
+        latencies.add(of_worker.expect("no worker panics")).expect("they have the same range");
+    }
+    let (count, elapsed) = (latencies.len() as f64, started.elapsed());
+    let cpu = cpu::of_this_process().saturating_sub(cpu_before);
+    Sample {
+        rate: count / elapsed.as_secs_f64(),
+        cpu_us: cpu.as_secs_f64() * 1e6 / count,
+        p50_us: latencies.value_at_quantile(0.5) / 1_000,
+        p99_us: latencies.value_at_quantile(0.99) / 1_000,
+    }
+}
