@@ -128,9 +128,19 @@ struct Counted {
     settlement: Settlement,
 }
 
+impl Counted {
+    const fn new(tokens: u32, settlement: Settlement) -> Self {
+        Self { left: tokens, sent: 0, settlement }
+    }
+
+    fn settle(&self) {
+        self.settlement.settle("tokens", self.sent);
+    }
+}
+
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.settlement.settle("tokens", self.sent);
+        self.settle();
     }
 }
 
@@ -155,7 +165,7 @@ impl http_body::Body for Counted {
 async fn streaming_body_settles_what_it_sent() {
     let limiter = limiter();
     let handler = |Extension(settlement): Extension<Settlement>| async move {
-        Body::new(Counted { left: 250, sent: 0, settlement })
+        Body::new(Counted::new(250, settlement))
     };
     let app = Router::new().route("/", any(handler)).layer(layer(&limiter));
     let response = send(&app, plain("/")).await;
@@ -169,6 +179,70 @@ async fn streaming_body_settles_what_it_sent() {
     }
     drop(body);
     assert_eq!(used(&limiter).await, 257);
+}
+
+/// A client that resets its HTTP/2 stream, or drops its HTTP/1 connection, in the middle of a response.
+#[tokio::test]
+async fn client_that_resets_a_stream_is_charged_what_was_sent() {
+    use hyper_util::client::legacy::Client;
+    use hyper_util::rt::TokioExecutor;
+
+    let (limiter, (settled, settlements)) = (limiter(), std::sync::mpsc::channel());
+    let unlimited = Limit::fixed_window("tokens", Quota::per_hour(1_000_000_000)).unwrap();
+    let layer = RateLimitLayer::of(&limiter, unlimited.clone()).key(Global).unwrap();
+    let handler = move |Extension(settlement): Extension<Settlement>| {
+        let settled = settled.clone();
+        async move { Body::new(Reported { counted: Counted::new(5_000_000, settlement), settled }) }
+    };
+    let app = Router::new().route("/", any(handler)).layer(layer.insert_settlement());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+
+    let mut expected = 0;
+    for http2 in [true, false] {
+        let client = Client::builder(TokioExecutor::new()).http2_only(http2).build_http();
+        let request = http::Request::get(&url).body(Body::empty()).unwrap();
+        let mut body = client.request(request).await.unwrap().into_body();
+        body.frame().await.unwrap().unwrap();
+        drop((body, client));
+        let sent = loop {
+            match settlements.try_recv() {
+                Ok(sent) => break sent,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        expected += u64::from(sent);
+        let left = limiter.peek(&unlimited, &Key::global(), 0).await.unwrap().remaining();
+        assert_eq!(1_000_000_000 - left, expected, "over HTTP/2: {http2}");
+        assert!(0 < sent && sent < 5_000_000, "{sent} of the tokens were sent");
+    }
+    server.abort();
+}
+
+/// Says how much was sent, after that is settled.
+struct Reported {
+    counted: Counted,
+    settled: std::sync::mpsc::Sender<u32>,
+}
+
+impl Drop for Reported {
+    fn drop(&mut self) {
+        self.counted.settle();
+        self.settled.send(self.counted.sent).unwrap();
+    }
+}
+
+impl http_body::Body for Reported {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        std::pin::Pin::new(&mut self.counted).poll_frame(cx)
+    }
 }
 
 #[tokio::test]
