@@ -39,6 +39,8 @@ struct Queue {
 #[derive(Default)]
 pub(in crate::limiter) struct Turns {
     queues: Queues,
+    /// The number of places in all queues, so that a check that need not wait takes no lock.
+    places: Arc<AtomicUsize>,
 }
 
 /// The front of the queue for every budget of a group.
@@ -52,6 +54,8 @@ struct Place {
     queue: Option<Arc<Queue>>,
     front: Option<OwnedMutexGuard<()>>,
     queues: Queues,
+    /// Of all queues.
+    places: Arc<AtomicUsize>,
 }
 
 /// The queue of a budget has as many waiters as it may have.
@@ -84,18 +88,19 @@ impl Turns {
         drop(queues);
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
         let front = Arc::clone(&queue.front);
-        let queues = Arc::clone(&self.queues);
-        let place = Place { budget, queue: Some(queue), front: None, queues };
+        self.places.fetch_add(1, Ordering::AcqRel);
+        let (queues, places) = (Arc::clone(&self.queues), Arc::clone(&self.places));
+        let place = Place { budget, queue: Some(queue), front: None, queues, places };
         if before < most { Ok((place, front)) } else { Err(Full) }
     }
 
     /// The budgets of a group that have waiters. `None` if there are no such budgets.
     pub(in crate::limiter) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
+        if self.places.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let budgets: Vec<Budget> = {
             let queues = lock(&self.queues);
-            if queues.is_empty() {
-                return None;
-            }
             group.iter().map(budget).filter(|budget| queues.contains_key(budget)).collect()
         };
         (!budgets.is_empty()).then(|| Awaited { budgets, queues: Arc::clone(&self.queues) })
@@ -168,6 +173,7 @@ impl Drop for Place {
         let is_last = queues.get(&self.budget).is_some_and(|queue| Arc::strong_count(queue) == 1);
         let unused = if is_last { queues.remove(&self.budget) } else { None };
         drop(queues);
+        self.places.fetch_sub(1, Ordering::AcqRel);
         // Units without an heir are given back, which takes the lock again.
         drop(unused);
     }
