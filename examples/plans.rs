@@ -22,7 +22,7 @@ use http::request::Parts;
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tollgate::layer::{Found, Limits, Lookup};
+use tollgate::layer::{Found, Limits, Lookup, OnMissingKey};
 use tollgate::{Check, ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,8 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     // One name: an account that changes its plan keeps what it used.
     let free = Limit::token_bucket("requests", Quota::per_minute(5))?;
     let pro = Limit::token_bucket("requests", Quota::per_minute(60).burst(20))?;
+    // While the database is away. In the budget of the plans, an account that used more would be locked out.
+    let fallback = Limit::token_bucket("fallback", Quota::per_minute(30))?;
     // Plans are cached. An upgrade counts after 2 seconds at most.
     let plans = Lookup::new(account, move |account: String| {
         let accounts = Arc::clone(&accounts);
@@ -83,23 +85,19 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     .unknown_ttl(Duration::from_secs(2));
 
     RateLimitLayer::builder(limiter)
-        .limits_by_lookup(plans, move |request, plan| {
-            let Some(account) = account(request) else {
-                return Limits::reject_with(StatusCode::UNAUTHORIZED, "no account");
-            };
-            match plan {
-                Found::Known(Plan::Pro) => Check::new(&pro, account).into(),
-                // While the database is away, everyone has the small plan.
-                Found::Known(Plan::Free) | Found::Failed => Check::new(&free, account).into(),
-                Found::Known(Plan::Internal) => Limits::Unlimited,
-                Found::Known(Plan::Unpaid) => Limits::reject_with(
-                    StatusCode::PAYMENT_REQUIRED,
-                    "the last invoice is not paid",
-                ),
-                Found::Unknown => Limits::reject("no such account"),
+        .limits_by_lookup(plans, move |_, account, plan| match plan {
+            Found::Known(Plan::Free) => Check::new(&free, &**account).into(),
+            Found::Known(Plan::Pro) => Check::new(&pro, &**account).into(),
+            Found::Known(Plan::Internal) => Limits::Unlimited,
+            Found::Known(Plan::Unpaid) => {
+                Limits::reject_with(StatusCode::PAYMENT_REQUIRED, "the last invoice is not paid")
             }
+            Found::Unknown => Limits::reject("no such account"),
+            Found::Failed => Check::new(&fallback, &**account).into(),
         })
-        .build()
+        .build()?
+        // A request without an account.
+        .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
 }
 
 /// Changes the plan of an account.

@@ -84,7 +84,7 @@ async fn acquire_at_once(
     for _ in 0..waiters {
         let limiter = limiter.clone();
         tasks.spawn(async move {
-            let decision = limiter.acquire(&one_a_second(), &Key::new("k"), 1, max_wait).await;
+            let decision = limiter.acquire(&one_in_any_second(), &Key::new("k"), 1, max_wait).await;
             (started.elapsed(), decision)
         });
         tokio::task::yield_now().await;
@@ -169,6 +169,23 @@ async fn wait_that_leaves_no_time_for_the_answer_is_denied_at_once() {
     assert_eq!((decision.allowed(), started.elapsed()), (false, 5 * MS));
     assert_eq!(store.asked(Op::Charge).len(), 2);
     assert!(limiter.acquire(&limit, &key, 1, 1_010 * MS).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_behind_a_long_queue_does_not_wait_for_a_hung_store() {
+    let (limiter, _) = Late::limiter(|op| (op == Op::Peek).then_some(Duration::MAX));
+    let (limit, key) = (one_a_second(), Key::new("k"));
+    limiter.check(&limit, &key).await.unwrap();
+    let mut waiters = JoinSet::new();
+    for _ in 0..5 {
+        let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+        waiters.spawn(async move { limiter.acquire(&limit, &key, 1, 60_000 * MS).await });
+        tokio::task::yield_now().await;
+    }
+    let started = Instant::now();
+    let error = limiter.acquire(&limit, &key, 1, 300 * MS).await.unwrap_err();
+    assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
+    assert_eq!(started.elapsed(), 300 * MS);
 }
 
 #[tokio::test(start_paused = true)]

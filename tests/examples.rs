@@ -192,7 +192,7 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
     let (allowed, _) = until_denied(example.port, "/", Some("alice")).await;
     assert_eq!(allowed, 5);
     for (account, expected) in [
-        (None, (401, "no account\n")),
+        (None, (401, "no key for the rate limit: the request has no id to look up\n")),
         (Some("robot"), (200, "hello\n")),
         (Some("mallory"), (402, "the last invoice is not paid\n")),
         (Some("nobody"), (403, "no such account\n")),

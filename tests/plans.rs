@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Header;
-use tollgate::layer::{Found, Limits, Lookup, OnStoreFailure};
+use tollgate::layer::{Found, Limits, Lookup, OnStoreFailure, Reject};
 use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::counting::Counting;
@@ -117,6 +117,33 @@ async fn rejected_request_gets_the_reason_and_consumes_nothing() {
     }
     let response = send(&app, of("alice", "free")).await;
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 1);
+}
+
+#[tokio::test]
+async fn rejection_can_say_when_to_retry() {
+    let choose = |_: &Parts| {
+        let later = Reject::new(StatusCode::SERVICE_UNAVAILABLE, "the database is away");
+        later.retry_after(1_200 * MS).into()
+    };
+    let app = app(RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap());
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), 503);
+    assert_eq!(number(response.headers(), "retry-after"), 2);
+}
+
+#[tokio::test]
+async fn layer_in_shadow_mode_enforces_no_chosen_limit_and_rejects_nothing() {
+    let plans = Plans::new();
+    let choose =
+        move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
+    let layer = RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap();
+    let shadow = app(layer.clone().shadow());
+    for plan in ["free", "free", "free", "unpaid", "x"] {
+        assert_eq!(status(&shadow, of("alice", plan)).await, 200, "{plan}");
+    }
+    let enforced = app(layer.enforce(100).unwrap());
+    assert_eq!(status(&enforced, of("alice", "free")).await, 429);
+    assert_eq!(status(&enforced, of("alice", "unpaid")).await, 402);
 }
 
 #[test]
@@ -281,7 +308,7 @@ impl Database {
     fn app(&self, lookup: Lookup<String, &'static str>) -> Router {
         let _ = self;
         let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-            .limits_by_lookup(lookup, |_, plan| {
+            .limits_by_lookup(lookup, |_, _, plan| {
                 let status = match plan {
                     Found::Known(&"free") => return Limits::Unlimited,
                     Found::Known(_) => 402,
@@ -346,8 +373,31 @@ async fn unknown_id_is_remembered() {
     database.answers(Ok(Some("free")));
     sleep(5_001 * MS).await;
     assert_eq!(ask(&app, "mallory").await, FREE);
-    assert_eq!(ask(&app, "").await, UNKNOWN, "a request without an id");
+    assert_eq!(ask(&app, "").await, 400, "a request without an id");
     assert_eq!(database.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_id_is_looked_up_again_even_if_a_look_up_is_in_flight() {
+    let database = Database::new();
+    let lookup = database.lookup();
+    let app = database.app(lookup.clone());
+    assert_eq!(ask(&app, "alice").await, FREE);
+    database.answers(Ok(Some("pro")));
+    lookup.forget(&"alice".to_owned());
+    assert_eq!(ask(&app, "alice").await, PRO);
+
+    lookup.forget(&"alice".to_owned());
+    database.takes(100);
+    let late = tokio::spawn({
+        let app = app.clone();
+        async move { ask(&app, "alice").await }
+    });
+    sleep(50 * MS).await;
+    lookup.forget(&"alice".to_owned());
+    let newer = ask(&app, "alice");
+    assert_eq!((newer.await, late.await.unwrap()), (PRO, PRO));
+    assert_eq!(database.asked(), 4, "the look-up in flight does not count for later requests");
 }
 
 #[tokio::test(start_paused = true)]
@@ -465,8 +515,8 @@ async fn looked_up_limits_are_decided_with_the_others() {
     let limiter = RateLimiter::in_memory();
     let (all, plans) = (Limit::fixed_window("all", Quota::per_hour(3)).unwrap(), Plans::new());
     let layer = RateLimitLayer::builder(&limiter)
-        .limits_by_lookup(database.lookup(), move |request, plan| match plan {
-            Found::Known(plan) => plans.limits(Some(plan), header(request, "user")),
+        .limits_by_lookup(database.lookup(), move |_, user, plan| match plan {
+            Found::Known(plan) => plans.limits(Some(plan), user),
             Found::Unknown | Found::Failed => Limits::reject("no plan"),
         })
         .limit(all, tollgate::key::Global)

@@ -288,6 +288,11 @@ impl Bucket {
         (changed, set_back || changed != level)
     }
 
+    /// The time in which so many units refill, rounded down.
+    pub(super) const fn refill_time(&self, units: u64) -> Micros {
+        units.saturating_mul(self.rate.micros) / self.rate.units
+    }
+
     /// The longest wait for units, if that is at most `max_wait`.
     fn longest_wait(&self, max_wait: Micros) -> Micros {
         max_wait.min(MAX_REFILL).min(MAX_RESERVED / self.rate.units)

@@ -183,6 +183,16 @@ impl Rule {
         }
     }
 
+    /// The time in which a bucket refills so many units. 0 for other algorithms.
+    pub(crate) fn refill_time(&self, units: u64) -> Micros {
+        match self {
+            Self::TokenBucket(TokenBucket(rule))
+            | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
+            | Self::Gcra(Gcra(rule)) => rule.refill_time(units),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => 0,
+        }
+    }
+
     /// Whether the state is a level that drains.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for the reply of a script"))]
     pub(crate) const fn drains(&self) -> bool {

@@ -180,11 +180,15 @@ impl RateLimitLayerBuilder {
     /// Adds limits that a closure chooses for each request, by what the application looks up: the plan of an account in a
     /// database. See [`Lookup`] for its cache, and [`limits`](Self::limits).
     ///
-    /// The closure chooses the outcome of an unknown account and of a look-up that failed, too.
+    /// The closure gets the request's head, the id, and what was found. So it chooses the outcome of an unknown id and of a
+    /// look-up that failed, too.
+    ///
+    /// The look-up comes before all checks of the layer, and a rejected request consumes nothing. To protect the
+    /// database from a client that sends many ids, put a limit by address into a layer outside.
     pub fn limits_by_lookup<I, T>(
         self,
         lookup: Lookup<I, T>,
-        choose: impl Fn(&Parts, Found<'_, T>) -> Limits + Send + Sync + 'static,
+        choose: impl Fn(&Parts, &I, Found<'_, T>) -> Limits + Send + Sync + 'static,
     ) -> Self
     where
         I: Clone + Eq + Hash + Send + Sync + 'static,

@@ -93,8 +93,16 @@ pub(super) struct Policy {
     pub(super) skip: Vec<Predicate>,
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
-    on_store_failure: OnStoreFailure,
+    chosen: ChosenSettings,
     events: Arc<Throttle>,
+}
+
+/// What applies to limits that are chosen for each request.
+#[derive(Clone, Copy)]
+struct ChosenSettings {
+    on_store_failure: OnStoreFailure,
+    /// The share of keys, in percent. `None`: as the limits say.
+    enforced: Option<u8>,
 }
 
 /// The checks of one request, or why there are none.
@@ -125,7 +133,7 @@ pub(super) enum Unasked {
 pub(super) struct LookUp {
     checks: Vec<Check>,
     choosing: Vec<Choosing>,
-    on_store_failure: OnStoreFailure,
+    settings: ChosenSettings,
 }
 
 impl Policy {
@@ -137,7 +145,7 @@ impl Policy {
             skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
-            on_store_failure: OnStoreFailure::FailOpen,
+            chosen: ChosenSettings { on_store_failure: OnStoreFailure::FailOpen, enforced: None },
             events: Arc::default(),
         };
         policy.set_on_store_failure(OnStoreFailure::FailOpen)?;
@@ -159,13 +167,15 @@ impl Policy {
         &mut self,
         policy: OnStoreFailure,
     ) -> Result<(), ConfigError> {
-        self.on_store_failure = policy;
+        self.chosen.on_store_failure = policy;
         self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))?;
         policy.validate()
     }
 
-    /// Enforces the fixed limits for a share of their keys.
+    /// Enforces all limits for a share of their keys.
     pub(super) fn enforce(&mut self, percent: u8) -> Result<(), ConfigError> {
+        Limit::check_percent(percent)?;
+        self.chosen.enforced = Some(percent);
         for keyed in self.fixed() {
             keyed.replace(keyed.limit.clone().enforce(percent)?);
         }
@@ -208,12 +218,10 @@ impl Policy {
                     Err(missing) => self.rejection(Some(keyed), missing),
                 },
                 Rule::Chosen(choose) => match choose(parts) {
-                    Ok(Chosen::Now(limits)) => {
-                        match add(limits, self.on_store_failure, &mut checks) {
-                            Ok(()) => continue,
-                            Err(reject) => return Question::Rejected(Unasked::Rejected(reject)),
-                        }
-                    }
+                    Ok(Chosen::Now(limits)) => match self.chosen.add(limits, &mut checks) {
+                        Ok(()) => continue,
+                        Err(reject) => return Question::Rejected(Unasked::Rejected(reject)),
+                    },
                     Ok(Chosen::Later(later)) => {
                         choosing.push(later);
                         continue;
@@ -226,8 +234,8 @@ impl Policy {
             }
         }
         if !choosing.is_empty() {
-            let on_store_failure = self.on_store_failure;
-            return Question::LookUp(LookUp { checks, choosing, on_store_failure });
+            let settings = self.chosen;
+            return Question::LookUp(LookUp { checks, choosing, settings });
         }
         if self.chooses() {
             return match chosen_group(checks) {
@@ -254,7 +262,8 @@ impl Policy {
     /// no request.
     fn rejection(&self, keyed: Option<&KeyedLimit>, missing: MissingKey) -> Option<Question> {
         let limit = keyed.map(|keyed| &keyed.limit);
-        let is_enforced = limit.is_none_or(|limit| limit.enforced_percent() == 100);
+        let enforced = limit.map(Limit::enforced_percent).or(self.chosen.enforced);
+        let is_enforced = enforced.is_none_or(|percent| percent == 100);
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),
             OnMissingKey::SkipLimit if missing.is_skippable() => None,
@@ -271,21 +280,29 @@ impl Policy {
     }
 }
 
-/// Adds chosen checks to those of a request.
-fn add(
-    limits: Limits,
-    on_store_failure: OnStoreFailure,
-    checks: &mut Vec<Check>,
-) -> Result<(), Reject> {
-    match limits {
-        Limits::Checks(chosen) => {
-            let chosen = chosen.into_iter();
-            checks.extend(chosen.map(|check| check.or_on_store_failure(on_store_failure)));
+impl ChosenSettings {
+    /// Adds chosen checks to those of a request.
+    fn add(self, limits: Limits, checks: &mut Vec<Check>) -> Result<(), Reject> {
+        match limits {
+            Limits::Checks(chosen) => {
+                checks.extend(chosen.into_iter().map(|check| self.apply(check)));
+            }
+            // A layer in shadow mode rejects nothing.
+            Limits::Reject(reject) if self.enforced.is_none_or(|percent| percent == 100) => {
+                return Err(reject);
+            }
+            Limits::Reject(_) | Limits::Unlimited => {}
         }
-        Limits::Unlimited => {}
-        Limits::Reject(rejected) => return Err(rejected),
+        Ok(())
     }
-    Ok(())
+
+    fn apply(self, check: Check) -> Check {
+        let check = check.or_on_store_failure(self.on_store_failure);
+        match self.enforced {
+            Some(percent) => check.enforced_for(percent),
+            None => check,
+        }
+    }
 }
 
 /// The group of chosen checks. The application may choose none, too many, or two of one budget.
@@ -306,7 +323,7 @@ impl LookUp {
         while let Some(choosing) = self.choosing.last_mut() {
             let choose = ready!(choosing.as_mut().poll(cx));
             self.choosing.pop();
-            if let Err(reject) = add(choose(parts), self.on_store_failure, &mut self.checks) {
+            if let Err(reject) = self.settings.add(choose(parts), &mut self.checks) {
                 return Poll::Ready(Err(Unasked::Rejected(reject)));
             }
         }

@@ -103,6 +103,15 @@ impl Check {
         self
     }
 
+    /// The same check of a limit that is enforced for a share of its keys, in percent.
+    #[cfg(feature = "http")]
+    pub(crate) fn enforced_for(self, percent: u8) -> Self {
+        match self.limit.clone().enforce(percent) {
+            Ok(limit) => Self { limit, ..self },
+            Err(_) => self,
+        }
+    }
+
     /// What happens if the store is unavailable. `None`: the check fails.
     pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
         self.limit.failure_policy().or(self.on_store_failure)

@@ -8,6 +8,7 @@ mod share;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
@@ -287,8 +288,8 @@ impl Limit {
     ///
     /// A limit in shadow mode charges its budget as if it were enforced: a check that would be denied consumes
     /// nothing. It does not keep a group from being charged, and does not delay a check. Its
-    /// [verdict](crate::Decision::verdicts) says what it [would do](crate::decision::Verdict::would_deny). An event
-    /// and, with the feature `metrics`, a counter report it. Headers do not.
+    /// [verdict](crate::Decision::verdicts) says what it [would do](crate::decision::Verdict::would_deny). A layer
+    /// reports it by an event and, with the feature `metrics`, by a counter, and not by headers.
     ///
     /// The share is stable: the same keys are enforced on all replicas, after a restart, and at a higher percentage.
     /// Each name of a limit has a share of its own.
@@ -315,6 +316,12 @@ impl Limit {
     pub fn enforce(self, percent: u8) -> Result<Self, ConfigError> {
         let enforced = Enforced::new(percent).map_err(|error| error.of_limit(self.name()))?;
         Ok(self.with(|definition| definition.set_enforced(enforced)))
+    }
+
+    /// Checks a share for [`enforce`](Self::enforce).
+    #[cfg(feature = "http")]
+    pub(crate) fn check_percent(percent: u8) -> Result<(), ConfigError> {
+        Enforced::new(percent).map(|_| ())
     }
 
     /// The share of keys for which the limit is enforced, in percent.
@@ -418,6 +425,11 @@ impl Limit {
         self.rule().reserves()
     }
 
+    /// The time in which a bucket refills so many units. Zero for other algorithms.
+    pub(crate) fn refill_time(&self, units: u64) -> Duration {
+        Duration::from_micros(self.rule().refill_time(units))
+    }
+
     pub(crate) fn rule(&self) -> &Rule {
         &self.shared.rule
     }
@@ -438,13 +450,24 @@ impl fmt::Debug for Limit {
 }
 
 impl fmt::Display for Limit {
-    /// The algorithm and the quota, in words.
+    /// The quota, the algorithm and shadow mode, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.quota();
         write!(f, "{} per {}", quota.limit(), period::write(quota.period()))?;
         if let Some(burst) = quota.explicit_burst() {
             write!(f, ", burst {burst}")?;
         }
+        self.write_algorithm(f)?;
+        match self.enforced_percent() {
+            100 => Ok(()),
+            0 => f.write_str(", in shadow mode"),
+            percent => write!(f, ", enforced for {percent} % of the keys"),
+        }
+    }
+}
+
+impl Limit {
+    fn write_algorithm(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.rule() {
             Rule::FixedWindow(FixedWindow { anchor: Anchor::First, .. }) => " (fixed window)",
             Rule::FixedWindow(_) => " (fixed window aligned to the clock)",

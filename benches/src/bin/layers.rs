@@ -28,6 +28,7 @@ const AT_ONCE: usize = 64;
 const TURN: Duration = Duration::from_millis(1_500);
 const TURNS: usize = 5;
 
+type Answer = Ready<Result<Response<Body>, Infallible>>;
 type Service = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 /// A layer with one setting, and the handler that uses it.
@@ -111,7 +112,7 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
             "a look-up chooses the limit, from its cache",
             plain(
                 RateLimitLayer::builder(limiter)
-                    .limits_by_lookup(lookup, move |request, plan| match plan {
+                    .limits_by_lookup(lookup, move |request, _, plan| match plan {
                         Found::Known(true) => of_user(request, &looked_up),
                         _ => Limits::Unlimited,
                     })
@@ -136,14 +137,14 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
 }
 
 fn plain(layer: RateLimitLayer) -> Service {
-    fn handler(_: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
+    fn handler(_: Request<Body>) -> Answer {
         ready(Ok(Response::new(Body::empty())))
     }
     boxed(layer, handler)
 }
 
 fn settling(layer: RateLimitLayer) -> Service {
-    fn handler(request: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
+    fn handler(request: Request<Body>) -> Answer {
         if let Some(settlement) = request.extensions().get::<Settlement>() {
             settlement.settle("settled", 4);
         }
@@ -154,7 +155,7 @@ fn settling(layer: RateLimitLayer) -> Service {
 
 fn boxed(
     layer: RateLimitLayer,
-    handler: fn(Request<Body>) -> Ready<Result<Response<Body>, Infallible>>,
+    handler: impl Fn(Request<Body>) -> Answer + Clone + Send + Sync + 'static,
 ) -> Service {
     let service = ServiceBuilder::new().layer(layer).service(service_fn(handler));
     BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))

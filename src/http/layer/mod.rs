@@ -286,9 +286,9 @@ impl RateLimitLayer {
     /// Enforces the layer's limits for a share of their keys, in percent. Default: 100. For all other keys, they are in
     /// *shadow mode*: they decide, count and report, and never deny. See [`Limit::enforce`].
     ///
-    /// It applies to the limits that the layer was built with, and not to those that a closure
-    /// [chooses](RateLimitLayerBuilder::limits). A request without a key is not rejected if its limit is not
-    /// enforced for all keys.
+    /// It replaces what the limits say, also of those that a closure
+    /// [chooses](RateLimitLayerBuilder::limits). Below 100 percent, a request without a key is not rejected, nor is one that
+    /// the closure rejects.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -86,6 +87,7 @@ impl<T> Clone for Entry<T> {
 
 /// A look-up in flight.
 struct Flight<T> {
+    number: u64,
     started: Instant,
     /// `None` until it ends.
     ended: watch::Receiver<Option<Known<T>>>,
@@ -93,7 +95,7 @@ struct Flight<T> {
 
 impl<T> Clone for Flight<T> {
     fn clone(&self) -> Self {
-        Self { started: self.started, ended: self.ended.clone() }
+        Self { number: self.number, started: self.started, ended: self.ended.clone() }
     }
 }
 
@@ -102,6 +104,7 @@ pub(super) struct Cache<I, T> {
     fetch: Fetch<I, T>,
     entries: Entries<I, Entry<T>>,
     flights: Mutex<HashMap<I, Flight<T>>>,
+    last_flight: AtomicU64,
     permits: Arc<Semaphore>,
     events: Throttle,
 }
@@ -116,6 +119,7 @@ where
             fetch,
             entries: Entries::new(settings.capacity),
             flights: Mutex::default(),
+            last_flight: AtomicU64::new(1),
             permits: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
             events: Throttle::default(),
             settings,
@@ -131,6 +135,12 @@ where
     pub(super) fn fresh(&self, id: &I) -> Option<Known<T>> {
         let entry = self.entries.get(id)?;
         (Instant::now() < entry.fresh_until).then_some(entry.known)
+    }
+
+    pub(super) fn forget(&self, id: &I) {
+        self.entries.remove(id);
+        // A look-up that started before may still find the old value.
+        self.flights().remove(id);
     }
 
     pub(super) async fn find(self: &Arc<Self>, id: I) -> Known<T> {
@@ -165,17 +175,19 @@ where
         if let Some(known) = self.fresh(&id) {
             // It ended just now.
             let (_, ended) = watch::channel(Some(known));
-            return Some(Flight { started: Instant::now(), ended });
+            return Some(Flight { number: 0, started: Instant::now(), ended });
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             telemetry::lookup_failed(&self.events, "too many look-ups are in flight");
             return None;
         };
         let (sender, ended) = watch::channel(None);
-        let flight = Flight { started: Instant::now(), ended };
+        let number = self.last_flight.fetch_add(1, Ordering::Relaxed);
+        let flight = Flight { number, started: Instant::now(), ended };
         flights.insert(id.clone(), flight.clone());
         drop(flights);
-        let landing = Landing { cache: Arc::clone(self), id, _permit: permit };
+        let (cache, number) = (Arc::clone(self), flight.number);
+        let landing = Landing { cache, id, number, _permit: permit };
         tokio::spawn(async move { landing.run(sender).await });
         Some(flight)
     }
@@ -221,19 +233,32 @@ where
 struct Landing<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync + 'static> {
     cache: Arc<Cache<I, T>>,
     id: I,
+    number: u64,
     _permit: OwnedSemaphorePermit,
 }
 
 impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Landing<I, T> {
     async fn run(self, ended: watch::Sender<Option<Known<T>>>) {
         let known = self.cache.fetch(self.id.clone()).await;
-        self.cache.keep(self.id.clone(), known.clone());
+        if self.is_current(&self.cache.flights()) {
+            self.cache.keep(self.id.clone(), known.clone());
+        }
         ended.send_replace(Some(known));
+    }
+}
+
+impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Landing<I, T> {
+    /// Whether the id was not forgotten since the look-up started.
+    fn is_current(&self, flights: &HashMap<I, Flight<T>>) -> bool {
+        flights.get(&self.id).is_some_and(|flight| flight.number == self.number)
     }
 }
 
 impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for Landing<I, T> {
     fn drop(&mut self) {
-        self.cache.flights().remove(&self.id);
+        let mut flights = self.cache.flights();
+        if self.is_current(&flights) {
+            flights.remove(&self.id);
+        }
     }
 }

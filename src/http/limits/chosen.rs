@@ -38,7 +38,7 @@ pub(in crate::http) fn by_key(
 
 pub(in crate::http) fn by_lookup<I, T>(
     lookup: Lookup<I, T>,
-    choose: impl Fn(&Parts, Found<'_, T>) -> Limits + Send + Sync + 'static,
+    choose: impl Fn(&Parts, &I, Found<'_, T>) -> Limits + Send + Sync + 'static,
 ) -> Choose
 where
     I: Clone + Eq + Hash + Send + Sync + 'static,
@@ -47,15 +47,15 @@ where
     let choose = Arc::new(choose);
     Arc::new(move |parts| {
         let Some(id) = lookup.id_of(parts) else {
-            return Ok(Chosen::Now(choose(parts, Found::Unknown)));
+            return Err(MissingKey::new("the request has no id to look up"));
         };
         if let Some(known) = lookup.known(&id) {
-            return Ok(Chosen::Now(choose(parts, known.as_found())));
+            return Ok(Chosen::Now(choose(parts, &id, known.as_found())));
         }
         let (lookup, choose) = (lookup.clone(), Arc::clone(&choose));
         Ok(Chosen::Later(Box::pin(async move {
-            let found = lookup.find(id).await;
-            let choose = move |parts: &Parts| choose(parts, found.as_found());
+            let found = lookup.find(id.clone()).await;
+            let choose = move |parts: &Parts| choose(parts, &id, found.as_found());
             Box::new(choose) as Box<dyn FnOnce(&Parts) -> Limits + Send>
         })))
     })

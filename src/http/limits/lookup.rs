@@ -51,16 +51,17 @@ use crate::nouns::ConfigError;
 /// // The name is the same, so an upgrade keeps what was used.
 /// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
 /// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
+/// // While the database is away. A name of its own: in the budget of `api`, an account that used more than this
+/// // would be locked out.
+/// let fallback = Limit::token_bucket("fallback", Quota::per_minute(100))?;
 ///
 /// let user = |request: &Parts| request.extensions.get::<UserId>().copied();
 /// let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-///     .limits_by_lookup(Lookup::new(user, plan_of), move |request, plan| {
-///         let Some(user) = user(request) else { return Limits::reject("no user") };
-///         match plan {
-///             Found::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
-///             Found::Known(Plan::Free) | Found::Failed => Check::new(&free, user.0).into(),
-///             Found::Unknown => Limits::reject("no such account"),
-///         }
+///     .limits_by_lookup(Lookup::new(user, plan_of), move |_, user, plan| match plan {
+///         Found::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
+///         Found::Known(Plan::Free) => Check::new(&free, user.0).into(),
+///         Found::Unknown => Limits::reject("no such account"),
+///         Found::Failed => Check::new(&fallback, user.0).into(),
 ///     })
 ///     .build()?;
 /// # let _ = layer;
@@ -79,7 +80,7 @@ type IdOf<I> = Arc<dyn Fn(&Parts) -> Option<I> + Send + Sync>;
 pub enum Found<'a, T> {
     /// The application knows the id, now or in the cache.
     Known(&'a T),
-    /// The application does not know the id, or the request has none.
+    /// The application does not know the id.
     Unknown,
     /// The look-up failed or took too long, and the cache has no value.
     Failed,
@@ -92,8 +93,9 @@ where
 {
     /// Creates a look-up.
     ///
-    /// `id` takes an id from a request's head. Without an id, the result is [`Found::Unknown`]. `fetch` looks it up:
-    /// `Ok(None)` says that it is not known. An error is reported as an event.
+    /// `id` takes an id from a request's head. A request without an id is handled [like one without a
+    /// key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up: `Ok(None)` says that it is not known. An error
+    /// is reported as an event.
     pub fn new<F, E>(
         id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
         fetch: impl Fn(I) -> F + Send + Sync + 'static,
@@ -156,6 +158,12 @@ where
             return Err(ConfigError::new("`max_in_flight` is 0; use at least 1"));
         }
         Ok(self.with(|settings| settings.max_in_flight = lookups))
+    }
+
+    /// Forgets what is known of an id: the next request looks it up. Call it when a plan changes. Other processes have
+    /// caches of their own.
+    pub fn forget(&self, id: &I) {
+        self.cache.forget(id);
     }
 
     fn with(self, set: impl FnOnce(&mut Settings)) -> Self {

@@ -5,6 +5,7 @@ mod chosen;
 mod lookup;
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use http::StatusCode;
 
@@ -43,6 +44,24 @@ pub enum Limits {
 pub struct Reject {
     pub(super) status: StatusCode,
     pub(super) reason: Cow<'static, str>,
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl Reject {
+    /// Creates a rejection with a status from 400 to 599. Any other counts as 403.
+    #[must_use]
+    pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        let is_error = status.is_client_error() || status.is_server_error();
+        let status = if is_error { status } else { StatusCode::FORBIDDEN };
+        Self { status, reason: reason.into(), retry_after: None }
+    }
+
+    /// Sets `Retry-After`, rounded up to whole seconds, at least 1. Default: none.
+    #[must_use]
+    pub const fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
 }
 
 impl Limits {
@@ -53,12 +72,16 @@ impl Limits {
     }
 
     /// Rejects the request with a status from 400 to 599. Any other counts as 403. Use 402 for an account that has to
-    /// pay, and 503 for a look-up that failed.
+    /// pay. For 503, see [`Reject::retry_after`].
     #[must_use]
     pub fn reject_with(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        let is_error = status.is_client_error() || status.is_server_error();
-        let status = if is_error { status } else { StatusCode::FORBIDDEN };
-        Self::Reject(Reject { status, reason: reason.into() })
+        Self::Reject(Reject::new(status, reason))
+    }
+}
+
+impl From<Reject> for Limits {
+    fn from(reject: Reject) -> Self {
+        Self::Reject(reject)
     }
 }
 

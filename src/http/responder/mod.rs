@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 
 pub use self::format::BodyFormat;
 use self::format::Rendered;
-use super::headers::set;
+use super::headers::{seconds, set};
 use super::limits::Reject;
 use super::number::number;
 use super::{MissingKey, ResponseBody};
@@ -226,8 +226,10 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let reason = Reason::Rejected;
-        let rejection = Rejection { reject: Some(reject), ..Rejection::of(reason, request) };
-        self.respond(&rejection, reject.status, |_| {})
+        let retry_after = reject.retry_after.map(|wait| Duration::from_secs(seconds(wait).max(1)));
+        let rejection =
+            Rejection { reject: Some(reject), retry_after, ..Rejection::of(reason, request) };
+        self.respond(&rejection, reject.status, |headers| write_retry_after(retry_after, headers))
     }
 
     /// The response to a request that was forbidden, or that the store did not decide.
@@ -243,11 +245,7 @@ impl Responder {
             Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
-        self.respond(&rejection, status, |headers| {
-            if let Some(retry_after) = retry_after {
-                set(headers, header::RETRY_AFTER, number(retry_after.as_secs()));
-            }
-        })
+        self.respond(&rejection, status, |headers| write_retry_after(retry_after, headers))
     }
 
     fn default_response(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
@@ -285,6 +283,12 @@ impl Responder {
             without_body(&mut response);
         }
         response.map(ResponseBody::rejection)
+    }
+}
+
+fn write_retry_after(wait: Option<Duration>, headers: &mut HeaderMap) {
+    if let Some(wait) = wait {
+        set(headers, header::RETRY_AFTER, number(wait.as_secs()));
     }
 }
 

@@ -33,7 +33,7 @@ impl RateLimiter {
                 drop(turn);
                 return self.wait_out(decision, group, bounds).await;
             }
-            match decision.retry_after() {
+            match bounds.retry_after(&decision) {
                 // The next answer probably takes as long as this one, and also has to be in time.
                 Some(wait) if wait.saturating_add(latency) <= bounds.left() => {
                     drop(timeout(wait, replenished).await);
@@ -97,7 +97,11 @@ impl RateLimiter {
             }
             match decision.retry_after() {
                 // The store is asked again when it may be available.
-                Some(wait) if decision.source() == Source::FailClosed && wait <= bounds.left() => {
+                Some(wait)
+                    if decision.source() == Source::FailClosed
+                        && bounds.waits_for_store
+                        && wait <= bounds.left() =>
+                {
                     sleep(wait).await;
                 }
                 // The time until the units are available, without a wait.

@@ -22,9 +22,7 @@ pub(crate) use self::places::WaitSettings;
 pub(super) use self::turns::Turns;
 use self::turns::{Full, Turn};
 use super::RateLimiter;
-#[cfg(feature = "http")]
-use crate::nouns::Source;
-use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, later};
+use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source, later};
 #[cfg(feature = "http")]
 use crate::store::Answer;
 
@@ -44,16 +42,25 @@ struct Bounds {
     /// every check does.
     answer_by: Instant,
     peek_at: Instant,
+    /// Whether a store that is unavailable is asked again.
+    waits_for_store: bool,
 }
 
 impl Bounds {
-    fn new(max_wait: Duration) -> Self {
+    fn new(max_wait: Duration, waits_for_store: bool) -> Self {
         let now = Instant::now();
         let half = max_wait.checked_div(2).unwrap_or_default();
         let peek_at = max_wait.saturating_sub(PEEK_BEFORE.min(half));
         let deadline = later(now, max_wait);
         let answer_by = if max_wait.is_zero() { later(now, Duration::MAX) } else { deadline };
-        Self { max_wait, deadline, answer_by, peek_at: later(now, peek_at) }
+        let peek_at = later(now, peek_at);
+        Self { max_wait, deadline, answer_by, peek_at, waits_for_store }
+    }
+
+    /// When the store is asked again after a denial, if it is in time.
+    fn retry_after(&self, decision: &Decision) -> Option<Duration> {
+        let is_final = decision.source() == Source::FailClosed && !self.waits_for_store;
+        decision.retry_after().filter(|_| !is_final)
     }
 
     fn left(&self) -> Duration {
@@ -80,7 +87,8 @@ impl RateLimiter {
     /// ask when the units are available, and the first one to ask gets them.
     ///
     /// If the units will not be available in time, the caller is denied at once. Behind other
-    /// waiters, the denial comes after `max_wait`. Dropping the future cancels the wait. Reserved units are left to the
+    /// waiters that reserve their units, too, if the queue of this process is too long. Else the denial comes after
+    /// `max_wait`. Dropping the future cancels the wait. Reserved units are left to the
     /// next waiter of this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
     /// `max_wait` bounds the call, including the store's answers. A `max_wait` shorter than the
@@ -125,7 +133,7 @@ impl RateLimiter {
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
         // Without a runtime there are no timers.
         Runtime::try_current().map_err(Error::misuse)?;
-        let bounds = Bounds::new(max_wait);
+        let bounds = Bounds::new(max_wait, true);
         let consumes_nothing = group.iter().all(|check| check.cost() == 0);
         let exceeds_capacity =
             |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
@@ -138,7 +146,7 @@ impl RateLimiter {
         }
         match self.acquire_in_turn(group, bounds, usize::MAX).await {
             Ok(answer) => answer,
-            Err(Full) => self.deny_behind_others(group).await,
+            Err(Full) => self.deny_at_once(group, bounds).await,
         }
     }
 
@@ -168,7 +176,7 @@ impl RateLimiter {
         first: Option<Answer>,
         settings: WaitSettings,
     ) -> Result<Decision, Error> {
-        let bounds = Bounds::new(settings.max_wait);
+        let bounds = Bounds::new(settings.max_wait, false);
         let denied = match first {
             None => None,
             Some(first) => {
@@ -193,18 +201,37 @@ impl RateLimiter {
             return answer;
         }
         match denied {
-            Some(denied) => Ok(denied),
-            None => self.deny_behind_others(&group).await,
+            Some(denied) => Ok(self.behind_queue(&group, denied)),
+            None => self.deny_at_once(&group, bounds).await,
         }
     }
 
-    /// Charges a group when it is its turn, unless a queue of one of its budgets has `most` waiters.
+    /// The denial of a check that has no place in the queue.
+    async fn deny_at_once(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
+        let peeked = timeout_at(bounds.answer_by, self.deny_behind_others(group)).await;
+        let denied = peeked.map_err(|_| Error::timeout_unsent())??;
+        Ok(self.behind_queue(group, denied))
+    }
+
+    /// A denial whose `retry_after` is not before the turns of the waiters in this process.
+    fn behind_queue(&self, group: &Group, denied: Decision) -> Decision {
+        match (self.shared.turns.least_wait(group), denied.retry_after()) {
+            (Some(wait), Some(known)) if wait > known => denied.denied_until(wait, None),
+            _ => denied,
+        }
+    }
+
+    /// Charges a group when it is its turn, unless a queue of one of its budgets has `most` waiters, or is so long that
+    /// the turn cannot be in time.
     async fn acquire_in_turn(
         &self,
         group: &Group,
         bounds: Bounds,
         most: usize,
     ) -> Result<Result<Decision, Error>, Full> {
+        if self.shared.turns.least_wait(group).is_some_and(|wait| wait > bounds.left()) {
+            return Err(Full);
+        }
         let turn = match self.turn(group, bounds, most).await {
             Ok(turn) => turn?,
             Err(denied) => return Ok(denied),

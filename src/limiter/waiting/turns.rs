@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
+use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use crate::nouns::{Check, Op};
@@ -29,6 +31,10 @@ fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
 struct Queue {
     front: Arc<FairMutex<()>>,
     waiting: AtomicUsize,
+    /// The costs of all waiters.
+    units: AtomicU64,
+    /// When the waiter at the front may use the units that it reserved, and how many these are.
+    front_turn: Mutex<Option<(Instant, u64)>>,
     replenished: Notify,
     reset: Notify,
     /// Units that a waiter at the front gave up, for the next one.
@@ -52,6 +58,7 @@ pub(super) struct Turn {
 struct Place {
     budget: Budget,
     queue: Option<Arc<Queue>>,
+    units: u64,
     front: Option<OwnedMutexGuard<()>>,
     queues: Queues,
     /// Of all queues.
@@ -70,28 +77,56 @@ pub(in crate::limiter) struct Awaited {
 impl Turns {
     /// Waits for the front of the queue of every budget of the group. A queue has at most `most` waiters.
     pub(super) async fn wait(&self, group: &[Check], most: usize) -> Result<Turn, Full> {
-        let mut budgets: Vec<Budget> = group.iter().map(budget).collect();
+        let costs = group.iter().map(|check| u64::from(check.cost()));
+        let mut budgets: Vec<(Budget, u64)> = group.iter().map(budget).zip(costs).collect();
         // Always in the same order, so that two groups cannot deadlock.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
-        for budget in budgets {
-            let (mut place, front) = self.enqueue(budget, most)?;
+        for (budget, units) in budgets {
+            let (mut place, front) = self.enqueue(budget, units, most)?;
             place.front = Some(front.lock_owned().await);
             places.push(place);
         }
         Ok(Turn { places })
     }
 
-    fn enqueue(&self, budget: Budget, most: usize) -> Result<(Place, Arc<FairMutex<()>>), Full> {
+    fn enqueue(
+        &self,
+        budget: Budget,
+        units: u64,
+        most: usize,
+    ) -> Result<(Place, Arc<FairMutex<()>>), Full> {
         let mut queues = lock(&self.queues);
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         drop(queues);
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
+        queue.units.fetch_add(units, Ordering::AcqRel);
         let front = Arc::clone(&queue.front);
         self.places.fetch_add(1, Ordering::AcqRel);
         let (queues, places) = (Arc::clone(&self.queues), Arc::clone(&self.places));
-        let place = Place { budget, queue: Some(queue), front: None, queues, places };
+        let place = Place { budget, queue: Some(queue), units, front: None, queues, places };
         if before < most { Ok((place, front)) } else { Err(Full) }
+    }
+
+    /// The least time until the turn of a check behind the waiters of this process. `None` if it is not known: for
+    /// groups, and for algorithms that reserve no units.
+    pub(super) fn least_wait(&self, group: &[Check]) -> Option<Duration> {
+        let [check] = group else { return None };
+        let limit = check.limit();
+        if !limit.reserves() || self.places.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let queue = lock(&self.queues).get(&budget(check)).cloned()?;
+        let units = queue.units.load(Ordering::Acquire).saturating_add(check.cost().into());
+        let front = *queue.front_turn.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match front {
+            // Then the bucket is empty.
+            Some((turn, reserved)) => {
+                let after_front = limit.refill_time(units.saturating_sub(reserved));
+                turn.saturating_duration_since(Instant::now()).saturating_add(after_front)
+            }
+            None => limit.refill_time(units.saturating_sub(limit.quota().capacity())),
+        })
     }
 
     /// The budgets of a group that have waiters. `None` if there are no such budgets.
@@ -132,6 +167,15 @@ impl Turn {
         self.notified(|queue| &queue.reset)
     }
 
+    /// Notes the turn of the waiter at the front, for those that come later.
+    pub(super) fn note_turn(&self, turn: Option<Instant>) {
+        let [place] = &*self.places else { return };
+        if let Some(queue) = &place.queue {
+            let turn = turn.map(|turn| (turn, place.units));
+            *queue.front_turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+        }
+    }
+
     /// Leaves units for the next waiter. Without one, they are given back.
     pub(super) fn leave(&self, reservation: Reservation) {
         if let [place] = &*self.places
@@ -167,6 +211,7 @@ impl Drop for Place {
         let mut queues = lock(&self.queues);
         if let Some(queue) = self.queue.take() {
             queue.waiting.fetch_sub(1, Ordering::AcqRel);
+            queue.units.fetch_sub(self.units, Ordering::AcqRel);
         }
         // Released under the lock, so that the last of several concurrent drops removes the queue.
         self.front = None;
@@ -181,8 +226,6 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::nouns::{Key, Limit, Quota};
 
