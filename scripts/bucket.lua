@@ -96,7 +96,7 @@ local function new_budget(now, units, micros, capacity, queue)
       if rest > 0 then parts = floor(rest / m * micros) + 1 end
       if whole * micros + parts <= MAX_LEVEL then
         used, u, m, since, returned, low, moved =
-          whole * micros + parts, units, micros, at, 0, nil, true
+          whole * micros + parts, units, micros, stored_at >= now and at + 1 or at, 0, nil, true
         reserved_until, spare = 0, 0
         return
       end
@@ -209,12 +209,13 @@ local function new_budget(now, units, micros, capacity, queue)
 
   local function refund(back, charged_at, charged, drains_at)
     if not stored_at or moved or low or charged_at < since or charged_at > stored_at then return end
+    local is_whole = back >= charged
     charged = min(charged, capacity) * m
     local of_charge, of_level = max(charged - (at - charged_at) * u, 0), 0
     if drains_at > at then of_level = min((drains_at - at - 1) * u + 1, MAX_EXACT) end
     local charged_since = used + returned - of_level
     back = min(min(back, capacity) * m, used)
-    if of_level > 0 and charged_since < m then
+    if is_whole and of_level > 0 and charged_since < m then
       -- As if the last charge had not been made.
       used = stored_used - back
     else

@@ -274,6 +274,65 @@ async fn several_limits_wait_as_a_group() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn client_over_its_own_limit_does_not_stall_others_that_share_a_budget() {
+    let limiter = RateLimiter::in_memory();
+    let all = Limit::token_bucket("all", Quota::per_second(1_000)).unwrap();
+    let own = Limit::token_bucket("user", Quota::per_second(1)).unwrap();
+    let layer = RateLimitLayer::builder(&limiter)
+        .limit(all, Global)
+        .limit(own, Header::new("user").unwrap())
+        .build()
+        .unwrap();
+    let app = app(layer.wait_up_to(5_000 * MS).unwrap());
+    assert_eq!(status(&app, of("greedy")).await, 200);
+    let greedy = [start(&app, of("greedy")).await, start(&app, of("greedy")).await];
+    for number in 0..200 {
+        let other = start(&app, of(&format!("user-{number}"))).await;
+        assert_eq!(other.await.unwrap(), (200, Duration::ZERO));
+    }
+    for (second, waiter) in (1..).zip(greedy) {
+        assert_eq!(waiter.await.unwrap(), (200, second * 1_000 * MS));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn group_denied_by_one_limit_after_another_asks_only_when_its_units_are_available() {
+    let store = Counting::default();
+    let limiter = RateLimiter::new(store.clone());
+    let fast = Limit::token_bucket("fast", Quota::per_second(1)).unwrap();
+    let slow = Limit::token_bucket("slow", Quota::new(1, 5_000 * MS)).unwrap();
+    let key = tollgate::Key::new("k");
+    limiter.check(&fast, &key).await.unwrap();
+    let layer = RateLimitLayer::builder(&limiter)
+        .limit(fast, Header::new("user").unwrap())
+        .limit(slow.clone(), Header::new("user").unwrap())
+        .build()
+        .unwrap();
+    let app = app(layer.wait_up_to(60_000 * MS).unwrap());
+    store.asked();
+    let waits = start(&app, of("k")).await;
+    // Meanwhile the slow budget is used up, too.
+    limiter.check(&slow, &key).await.unwrap();
+    assert_eq!(waits.await.unwrap(), (200, 5_000 * MS));
+    assert_eq!(store.asked(), 4, "the check in between, and at 0, 1 and 5 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_no_wait_changes_does_not_queue() {
+    let limiter = RateLimiter::in_memory();
+    let waiting_app = app(waiting(&limiter, ten_a_second(), 60_000 * MS));
+    assert_eq!(status(&waiting_app, plain("/")).await, 200);
+    let _waiter = start(&waiting_app, plain("/")).await;
+    let layer = || waiting(&limiter, ten_a_second(), 60_000 * MS);
+    let (free, large, shadow) = (layer().cost(|_| 0), layer().cost(|_| 2), layer().shadow());
+    let started = Instant::now();
+    for (layer, expected) in [(free, 200), (large, 422), (shadow, 200)] {
+        assert_eq!(status(&app(layer), plain("/")).await, expected);
+        assert_eq!(started.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn failure_of_the_store_is_not_waited_for() {
     let expected = [(OnStoreFailure::FailOpen, 200), (OnStoreFailure::FailClosed, 503)];
     for (policy, expected) in expected {

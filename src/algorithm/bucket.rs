@@ -164,7 +164,7 @@ impl Level {
 
     /// The same units in the parts of another rate, or `None` beyond exact arithmetic. Rounds up by
     /// at most one part, which drains within a microsecond.
-    fn at_rate(self, rate: Rate) -> Option<Self> {
+    fn at_rate(self, rate: Rate, since: Micros) -> Option<Self> {
         let units = self.used / self.rate.micros;
         let rest = self.used % self.rate.micros;
         let parts = if rest == 0 {
@@ -174,11 +174,11 @@ impl Level {
             (rest as f64 / self.rate.micros as f64 * rate.micros as f64).floor() as u64 + 1
         };
         let used = units.checked_mul(rate.micros)?.checked_add(parts)?;
-        (used <= MAX_LEVEL).then_some(Self { used, ..Self::empty(self.at, rate) })
+        (used <= MAX_LEVEL).then_some(Self { used, since, ..Self::empty(self.at, rate) })
     }
 
-    /// The level under another quota.
-    fn under(self, quota: &Bucket) -> Self {
+    /// The level under another quota, of which charges from `since` on can be refunded.
+    fn under(self, quota: &Bucket, since: Micros) -> Self {
         let slower = Slower { floor: quota.capacity, rate: quota.rate };
         if self.rate == quota.rate {
             return Self { then: None, ..self };
@@ -187,7 +187,7 @@ impl Level {
         let changed = if overdrawn && !quota.rate.faster_than(self.rate) {
             None
         } else {
-            self.at_rate(quota.rate)
+            self.at_rate(quota.rate, since)
         };
         changed.unwrap_or(Self {
             then: Some(slower),
@@ -274,6 +274,8 @@ impl Bucket {
         let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
             return (Level::empty(now, self.rate), false);
         };
+        // Charges of this microsecond were made at the earlier rate, if there are any.
+        let is_recent = level.at >= now;
         let set_back = level.at.saturating_sub(now) > self.full_period();
         if set_back {
             level.void_receipts();
@@ -284,7 +286,7 @@ impl Bucket {
         if level.rate == self.rate && level.then.is_none() {
             return (level, set_back);
         }
-        let changed = level.under(self);
+        let changed = level.under(self, level.at + u64::from(is_recent));
         (changed, set_back || changed != level)
     }
 
@@ -423,8 +425,10 @@ impl Bucket {
         let mut back = (units.min(self.capacity) * micros).min(used);
         // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
         // back would credit the drain since then. Less than a unit, which has `micros` parts, was not charged.
-        if of_level > 0 && charged_since < micros {
-            // As if the last charge had not been made, for receipts of earlier charges, too.
+        let is_whole = units >= u64::from(receipt.cost);
+        if is_whole && of_level > 0 && charged_since < micros {
+            // As if the last charge had not been made, for receipts of earlier charges, too. After a part of it, a
+            // later charge would look like the other part.
             level.used -= back;
         } else {
             back = back.min(of_charge.max(of_level.saturating_sub(level.returned)));

@@ -210,7 +210,7 @@ impl Settings {
     ) -> Option<Box<Closing>> {
         let outside = extensions.get::<Settlement>();
         let settlement = Settlement::of(&self.limiter, group, decision, outside, &self.events);
-        let closing = self.settlement.closing(&settlement);
+        let closing = self.settlement.closing(&settlement, &self.events);
         if self.settlement.inserts {
             extensions.insert(settlement);
         }

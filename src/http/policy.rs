@@ -1,7 +1,7 @@
 //! What is asked for a request: from its head to checks.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
@@ -132,8 +132,14 @@ pub(super) enum Unasked {
 /// The checks of a request, of which some depend on look-ups.
 pub(super) struct LookUp {
     checks: Vec<Check>,
-    choosing: Vec<Choosing>,
+    choosing: Vec<LookedUp>,
     settings: ChosenSettings,
+}
+
+/// A look-up, or the limits that it led to.
+enum LookedUp {
+    Pending(Choosing),
+    Chosen(Limits),
 }
 
 impl Policy {
@@ -223,7 +229,7 @@ impl Policy {
                         Err(reject) => return Question::Rejected(Unasked::Rejected(reject)),
                     },
                     Ok(Chosen::Later(later)) => {
-                        choosing.push(later);
+                        choosing.push(LookedUp::Pending(later));
                         continue;
                     }
                     Err(missing) => self.rejection(None, missing),
@@ -320,10 +326,23 @@ impl LookUp {
         parts: &Parts,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Group>, Unasked>> {
-        while let Some(choosing) = self.choosing.last_mut() {
-            let choose = ready!(choosing.as_mut().poll(cx));
-            self.choosing.pop();
-            if let Err(reject) = self.settings.add(choose(parts), &mut self.checks) {
+        let mut is_pending = false;
+        for looked_up in &mut self.choosing {
+            if let LookedUp::Pending(choosing) = looked_up {
+                match choosing.as_mut().poll(cx) {
+                    Poll::Ready(choose) => *looked_up = LookedUp::Chosen(choose(parts)),
+                    Poll::Pending => is_pending = true,
+                }
+            }
+        }
+        if is_pending {
+            return Poll::Pending;
+        }
+        // In the order of the rules.
+        for looked_up in self.choosing.drain(..) {
+            if let LookedUp::Chosen(limits) = looked_up
+                && let Err(reject) = self.settings.add(limits, &mut self.checks)
+            {
                 return Poll::Ready(Err(Unasked::Rejected(reject)));
             }
         }

@@ -7,7 +7,7 @@ use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Op, Source};
+use crate::nouns::{Check, Decision, Error, Group, Limit, Op, Source};
 use crate::telemetry::{self, Throttle};
 
 /// The costs that a request was charged, to be settled when the real costs are known: tokens of a language model,
@@ -54,8 +54,16 @@ struct Shared {
 
 /// A check with the receipt of its charge.
 struct Charge {
+    /// Identifies the layer that charged it.
+    layer: Arc<Throttle>,
     limiter: RateLimiter,
     check: Check,
+}
+
+impl Charge {
+    fn is_of(&self, layer: &Arc<Throttle>) -> bool {
+        Arc::ptr_eq(&self.layer, layer)
+    }
 }
 
 impl Settlement {
@@ -72,6 +80,7 @@ impl Settlement {
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
             settlement.charges().extend(charged.map(|(check, receipt)| Charge {
+                layer: Arc::clone(events),
                 limiter: limiter.clone(),
                 check: check.clone().with_receipt(receipt),
             }));
@@ -94,8 +103,8 @@ impl Settlement {
     /// Settles the charges under several limits, in one call to the store. Returns how many there are.
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
-        self.settle_by(|check| {
-            let of_limit = |(limit, _): &&(&str, u32)| *limit == check.limit().name();
+        self.settle_by(|charge| {
+            let of_limit = |(limit, _): &&(&str, u32)| *limit == charge.check.limit().name();
             costs.iter().find(of_limit).map(|(_, cost)| *cost)
         })
     }
@@ -113,19 +122,18 @@ impl Settlement {
         checks.find(|check| check.limit().name() == limit).map(Check::cost)
     }
 
-    fn settle_by(&self, cost: impl Fn(&Check) -> Option<u32>) -> usize {
+    fn settle_by(&self, cost: impl Fn(&Charge) -> Option<u32>) -> usize {
         let settled: Vec<Charge> = {
             let mut charges = self.charges();
-            let taken = charges.extract_if(.., |charge| cost(&charge.check).is_some());
+            let taken = charges.extract_if(.., |charge| {
+                let cost = cost(charge);
+                if let Some(cost) = cost {
+                    charge.check = charge.check.clone().with_cost(cost);
+                }
+                cost.is_some()
+            });
             taken.collect()
         };
-        let settled: Vec<_> = settled
-            .into_iter()
-            .map(|Charge { limiter, check }| {
-                let cost = cost(&check).unwrap_or_else(|| check.cost());
-                Charge { limiter, check: check.with_cost(cost) }
-            })
-            .collect();
         let count = settled.len();
         self.send(settled);
         count
@@ -133,7 +141,7 @@ impl Settlement {
 
     /// Sends the settlements: those of a layer together, because their budgets differ.
     fn send(&self, mut charges: Vec<Charge>) {
-        while let Some(Charge { limiter, check }) = charges.pop() {
+        while let Some(Charge { limiter, check, .. }) = charges.pop() {
             let mut checks = vec![check];
             let shares_budget = |checks: &[Check], other: &Check| {
                 checks.iter().any(|check| check.shares_budget_with(other))
@@ -152,25 +160,51 @@ impl Settlement {
     }
 
     fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
-        let (name, events) = (checks[0].limit().name().to_owned(), Arc::clone(&self.shared.events));
-        let report = move |answer: Result<Decision, Error>| {
-            if let Err(error) = answer {
-                telemetry::unsettled(&events, &name, &error);
-            }
-        };
+        let (limit, events) = (checks[0].limit().clone(), Arc::clone(&self.shared.events));
+        let unsent = Unsent { limit, events, is_over: false };
         let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
         match answer.take_ready() {
-            Some(answer) => report(answer),
+            Some(answer) => unsent.answered(answer),
             None => {
                 // A handler may settle in a thread without a runtime.
                 let runtime = Runtime::try_current().ok().or_else(|| self.shared.runtime.clone());
-                runtime.map(|runtime| runtime.spawn(async move { report(answer.await) }));
+                runtime.map(|runtime| {
+                    runtime.spawn(async move {
+                        let answer = answer.await;
+                        unsent.answered(answer);
+                    })
+                });
             }
         }
     }
 
     fn charges(&self) -> MutexGuard<'_, Vec<Charge>> {
         self.shared.charges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A settlement without an answer. It is reported if it never gets one, because the runtime was shut down.
+struct Unsent {
+    limit: Limit,
+    events: Arc<Throttle>,
+    is_over: bool,
+}
+
+impl Unsent {
+    fn answered(mut self, answer: Result<Decision, Error>) {
+        self.is_over = true;
+        if let Err(error) = answer {
+            telemetry::unsettled(&self.events, self.limit.name(), &error);
+        }
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let error = Error::store("the runtime was shut down");
+            telemetry::unsettled(&self.events, self.limit.name(), &error);
+        }
     }
 }
 
@@ -182,7 +216,16 @@ impl fmt::Debug for Settlement {
     }
 }
 
-type OnResponse = Arc<dyn Fn(&response::Parts, &Settlement) + Send + Sync>;
+type OnResponse = Arc<dyn Fn(&response::Parts) -> Settled + Send + Sync>;
+
+/// What a response settles, of the charges of its layer.
+pub(super) enum Settled {
+    Nothing,
+    /// All of them, at no cost.
+    Refunded,
+    /// That under one limit, at its real cost.
+    At(Arc<str>, u32),
+}
 
 /// When a layer settles costs.
 #[derive(Clone, Default)]
@@ -195,7 +238,7 @@ pub(super) struct SettlementSettings {
 impl SettlementSettings {
     pub(super) fn on_response(
         &mut self,
-        settle: impl Fn(&response::Parts, &Settlement) + Send + Sync + 'static,
+        settle: impl Fn(&response::Parts) -> Settled + Send + Sync + 'static,
     ) {
         self.on_response.push(Arc::new(settle));
     }
@@ -206,9 +249,16 @@ impl SettlementSettings {
     }
 
     /// What settles a request at its response, if anything does.
-    pub(super) fn closing(&self, settlement: &Settlement) -> Option<Box<Closing>> {
-        let closing =
-            || Closing { settlement: settlement.clone(), on_response: self.on_response.clone() };
+    pub(super) fn closing(
+        &self,
+        settlement: &Settlement,
+        layer: &Arc<Throttle>,
+    ) -> Option<Box<Closing>> {
+        let closing = || Closing {
+            settlement: settlement.clone(),
+            layer: Arc::clone(layer),
+            on_response: self.on_response.clone(),
+        };
         (!self.on_response.is_empty()).then(|| Box::new(closing()))
     }
 }
@@ -216,6 +266,8 @@ impl SettlementSettings {
 /// Settles a request when it has a response.
 pub(super) struct Closing {
     settlement: Settlement,
+    /// Charges of other layers are theirs to settle.
+    layer: Arc<Throttle>,
     on_response: Vec<OnResponse>,
 }
 
@@ -223,7 +275,15 @@ impl Closing {
     pub(super) fn close<B>(self, response: Response<B>) -> Response<B> {
         let (parts, body) = response.into_parts();
         for settle in &self.on_response {
-            settle(&parts, &self.settlement);
+            let settled = settle(&parts);
+            self.settlement.settle_by(|charge| match &settled {
+                _ if !charge.is_of(&self.layer) => None,
+                Settled::Nothing => None,
+                Settled::Refunded => Some(0),
+                Settled::At(limit, cost) => {
+                    (**limit == *charge.check.limit().name()).then_some(*cost)
+                }
+            });
         }
         Response::from_parts(parts, body)
     }

@@ -92,7 +92,8 @@ impl Check {
     /// and groups of several checks, do not reserve units.
     #[must_use]
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = Micros::try_from(max_wait.min(MAX_PERIOD).as_micros()).unwrap_or(0);
+        self.max_wait =
+            Micros::try_from(max_wait.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX);
         self
     }
 

@@ -1,8 +1,11 @@
 //! The layer's settings for costs that are known after the response.
 
+use std::sync::Arc;
+
 use http::response;
 
 use super::RateLimitLayer;
+use crate::http::settlement::Settled;
 
 impl RateLimitLayer {
     /// Puts a [`Settlement`](crate::layer::Settlement) into the request's extensions, with which the handler states the
@@ -37,9 +40,10 @@ impl RateLimitLayer {
         self.with(|settings| settings.settlement.inserts = true)
     }
 
-    /// Settles the cost under a limit by the head of the response, such as a header with the real cost. Default: none.
+    /// Settles the cost under a limit of this layer by the head of the response, such as a header with the real cost.
+    /// Default: none.
     ///
-    /// `cost` returns the real cost in units, or `None` if it is that which was charged. It is not called for a request
+    /// `cost` returns the real cost in units. `None` keeps the charged cost. It is not called for a request
     /// that the layer rejects, or whose inner service fails without a response.
     ///
     /// ```
@@ -63,21 +67,21 @@ impl RateLimitLayer {
         limit: impl Into<String>,
         cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
     ) -> Self {
-        let limit = limit.into();
+        let limit: Arc<str> = limit.into().into();
         self.with(|settings| {
-            settings.settlement.on_response(move |response, settlement| {
-                if let Some(cost) = cost(response) {
-                    settlement.settle(&limit, cost);
-                }
+            settings.settlement.on_response(move |response| match cost(response) {
+                Some(cost) => Settled::At(Arc::clone(&limit), cost),
+                None => Settled::Nothing,
             });
         })
     }
 
-    /// Gives the cost of a request back if its response should be free, such as a 5xx, a 304 or a hit of a cache.
-    /// Default: never.
+    /// Gives back what this layer charged for a request if its response should be free, such as a 5xx, a 304 or a hit of
+    /// a cache. Default: never.
     ///
-    /// The predicate gets the head of the response. What the handler has [settled](crate::layer::Settlement) is
-    /// not given back.
+    /// The predicate gets the head of the response. It is not called for a request whose inner service fails without a
+    /// response. What the handler has [settled](crate::layer::Settlement) is not given back. The headers of the response
+    /// report the budget before the refund.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -97,10 +101,9 @@ impl RateLimitLayer {
         is_free: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.with(|settings| {
-            settings.settlement.on_response(move |response, settlement| {
-                if is_free(response) {
-                    settlement.refund();
-                }
+            settings.settlement.on_response(move |response| match is_free(response) {
+                true => Settled::Refunded,
+                false => Settled::Nothing,
             });
         })
     }

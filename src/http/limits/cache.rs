@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quick_cache::sync::Cache as Entries;
+use tokio::runtime::Handle as Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -177,6 +178,10 @@ where
             let (_, ended) = watch::channel(Some(known));
             return Some(Flight { number: 0, started: Instant::now(), ended });
         }
+        let Ok(runtime) = Runtime::try_current() else {
+            telemetry::lookup_failed(&self.events, "there is no tokio runtime");
+            return None;
+        };
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             telemetry::lookup_failed(&self.events, "too many look-ups are in flight");
             return None;
@@ -187,8 +192,8 @@ where
         flights.insert(id.clone(), flight.clone());
         drop(flights);
         let (cache, number) = (Arc::clone(self), flight.number);
-        let landing = Landing { cache, id, number, _permit: permit };
-        tokio::spawn(async move { landing.run(sender).await });
+        let guard = LookupGuard { cache, id, number, known: None, _permit: permit };
+        runtime.spawn(async move { guard.run(sender).await });
         Some(flight)
     }
 
@@ -230,34 +235,41 @@ where
 }
 
 /// A look-up that ends when this is dropped, whether it succeeds, fails or panics.
-struct Landing<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync + 'static> {
+struct LookupGuard<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync + 'static> {
     cache: Arc<Cache<I, T>>,
     id: I,
     number: u64,
+    /// `None` until it ends.
+    known: Option<Known<T>>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Landing<I, T> {
-    async fn run(self, ended: watch::Sender<Option<Known<T>>>) {
+impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
+    async fn run(mut self, ended: watch::Sender<Option<Known<T>>>) {
         let known = self.cache.fetch(self.id.clone()).await;
-        if self.is_current(&self.cache.flights()) {
-            self.cache.keep(self.id.clone(), known.clone());
-        }
+        self.known = Some(known.clone());
+        // It is kept before the requests that wait for it go on.
+        drop(self);
         ended.send_replace(Some(known));
     }
 }
 
-impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Landing<I, T> {
+impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
     /// Whether the id was not forgotten since the look-up started.
     fn is_current(&self, flights: &HashMap<I, Flight<T>>) -> bool {
         flights.get(&self.id).is_some_and(|flight| flight.number == self.number)
     }
 }
 
-impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for Landing<I, T> {
+impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for LookupGuard<I, T> {
     fn drop(&mut self) {
+        let known = self.known.take().unwrap_or_else(|| {
+            telemetry::lookup_failed(&self.cache.events, "the look-up panicked or was aborted");
+            Known::Failed
+        });
         let mut flights = self.cache.flights();
         if self.is_current(&flights) {
+            self.cache.keep(self.id.clone(), known);
             flights.remove(&self.id);
         }
     }

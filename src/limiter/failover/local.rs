@@ -38,7 +38,10 @@ impl Local {
         let mut of_shares = decision.verdicts().iter();
         let verdicts = group.iter().zip(&shares).map(|(check, share)| match share {
             Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),
-            None => Some(Verdict::unlimited(check.limit().clone())),
+            None => {
+                let unlimited = Verdict::unlimited(check.limit().clone());
+                Some(unlimited.in_shadow(check.is_shadow()))
+            }
         });
         let verdicts: Option<Vec<_>> = verdicts.collect();
         let decided = Decision::in_place_of_store(verdicts.unwrap_or_default(), Source::Local)?;

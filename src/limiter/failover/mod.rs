@@ -110,6 +110,11 @@ fn policy(group: &[Check]) -> Option<OnStoreFailure> {
     policies.reduce(|one, other| Some(one?.stricter(other?))).flatten()
 }
 
+/// Whether a check can be decided without the store. A limit in shadow mode never denies, so it always can.
+fn has_outcome(check: &Check) -> bool {
+    check.is_shadow() || check.of_share().is_ok()
+}
+
 impl Shared {
     fn resolve(
         self: &Arc<Self>,
@@ -142,14 +147,16 @@ impl Shared {
         telemetry::unavailable(self.events.of(policy), group, error, policy.name());
         let wait = error.probe_after().unwrap_or(UNKNOWN_WAIT).max(SHORTEST_WAIT);
         let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
-        let limits = group.iter().map(|check| check.limit().clone());
         let (source, verdicts) = match policy {
-            OnStoreFailure::Local { .. } if group.iter().all(|check| check.of_share().is_ok()) => {
+            OnStoreFailure::Local { .. } if group.iter().all(has_outcome) => {
                 let local = self.local.get_or_init(Local::new);
                 return local.decide(op, group, wait, error.may_have_charged());
             }
             OnStoreFailure::FailOpen => {
-                (Source::FailOpen, limits.map(Verdict::unlimited).collect())
+                let unlimited = group.iter().map(|check| {
+                    Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow())
+                });
+                (Source::FailOpen, unlimited.collect())
             }
             // A share that cannot be decided must not open the limit.
             OnStoreFailure::FailClosed | OnStoreFailure::Local { .. } => {

@@ -1,44 +1,61 @@
 //! The waiter at the front of a queue: it asks the store.
 
 use std::future::poll_fn;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::Poll;
 
 use tokio::task::spawn;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Bounds;
 use super::reservation::{Held, Reservation};
 use super::turns::Turn;
 use crate::limiter::RateLimiter;
-use crate::nouns::{Decision, Error, Group, Op, Source};
+use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
 
 impl RateLimiter {
-    /// Charges as soon as the units are available. No other waiter is in front.
+    /// Charges as soon as the units are available, not before `ask_at`. No other waiter is in front, for the `contested`
+    /// checks. Returns the denial if another check of the group is denied: the caller queues for that one then.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,
+        contested: &[Check],
         turn: Turn,
+        mut ask_at: Instant,
         bounds: Bounds,
-    ) -> Result<Decision, Error> {
+    ) -> ControlFlow<Result<Decision, Error>, Decision> {
+        // Single checks before may have left units. They are given back.
+        drop(turn.take_left().collect::<Vec<_>>());
+        let mut replenished = Box::pin(turn.replenished());
         loop {
-            let replenished = turn.replenished();
+            if ask_at > Instant::now() {
+                drop(timeout_at(ask_at, &mut replenished).await);
+            }
+            // Registered before the store is asked, so that no refund is missed.
+            replenished.set(turn.replenished());
             let asked = Instant::now();
             let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, group.clone())).await;
-            let decision = answer.map_err(|_| Error::timeout())??;
+            let decision = match answer.unwrap_or_else(|_| Err(Error::timeout())) {
+                Ok(decision) => decision,
+                Err(error) => return ControlFlow::Break(Err(error)),
+            };
             let latency = asked.elapsed();
             if decision.allowed() {
                 drop(replenished);
                 drop(turn);
-                return self.wait_out(decision, group, bounds).await;
+                return ControlFlow::Break(self.wait_out(decision, group, bounds).await);
             }
             match bounds.retry_after(&decision) {
                 // The next answer probably takes as long as this one, and also has to be in time.
                 Some(wait) if wait.saturating_add(latency) <= bounds.left() => {
-                    drop(timeout(wait, replenished).await);
+                    if !is_denied_by(&decision, group, contested) {
+                        return ControlFlow::Continue(decision);
+                    }
+                    ask_at = later(Instant::now(), wait);
                 }
-                _ => return Ok(decision),
+                _ => return ControlFlow::Break(Ok(decision)),
             }
         }
     }
@@ -55,7 +72,8 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         loop {
             let reset = turn.reset();
-            let left = turn.inherit().filter(|left| left.suits(group, bounds.deadline));
+            let left = turn.take_left().next();
+            let left = left.filter(|left| left.suits(group, bounds.deadline));
             let reserved = match left {
                 Some(left) => left,
                 None => match self.reserve(group, bounds).await? {
@@ -132,6 +150,13 @@ impl RateLimiter {
         }
         Ok(decision)
     }
+}
+
+/// Whether only the `contested` checks are denied.
+fn is_denied_by(decision: &Decision, group: &Group, contested: &[Check]) -> bool {
+    let is_contested = |check: &Check| contested.iter().any(|it| it.shares_budget_with(check));
+    let mut verdicts = group.iter().zip(decision.verdicts());
+    verdicts.all(|(check, verdict)| verdict.allowed() || is_contested(check))
 }
 
 /// The store's decision after the refund of a charge that the caller cannot use, or the decision of the charge if

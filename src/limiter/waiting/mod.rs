@@ -10,6 +10,7 @@ mod reservation;
 mod turns;
 
 use std::future::{pending, poll_fn};
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -55,6 +56,12 @@ impl Bounds {
         let answer_by = if max_wait.is_zero() { later(now, Duration::MAX) } else { deadline };
         let peek_at = later(now, peek_at);
         Self { max_wait, deadline, answer_by, peek_at, waits_for_store }
+    }
+
+    /// The same call, without any time left to wait for units.
+    #[cfg(feature = "http")]
+    fn ended(self) -> Self {
+        Self { deadline: Instant::now(), ..self }
     }
 
     /// When the store is asked again after a denial, if it is in time.
@@ -144,7 +151,8 @@ impl RateLimiter {
                 .await
                 .map_err(|_| Error::timeout_unsent())?;
         }
-        match self.acquire_in_turn(group, bounds, usize::MAX).await {
+        let contested = self.shared.turns.contested(group);
+        match self.acquire_in_turn(group, contested, Instant::now(), bounds, usize::MAX).await {
             Ok(answer) => answer,
             Err(Full) => self.deny_at_once(group, bounds).await,
         }
@@ -154,19 +162,22 @@ impl RateLimiter {
     /// any other. No delay is left to be waited out.
     #[cfg(feature = "http")]
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
-        // First come, first served: if others wait, it is not decided before them.
-        let mut first = match self.shared.turns.awaited(&group) {
-            None => Some(self.apply(Op::Charge, group.clone())),
-            Some(_) => None,
-        };
+        // First come, first served: if others wait for one of its budgets, it is not decided before them.
+        let waits = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
+        let mut first = (!waits).then(|| self.apply(Op::Charge, group.clone()));
         let ready = first.as_mut().and_then(Answer::take_ready);
         match ready {
             Some(answer) if !has_to_wait(&answer) => return Answer::ready(answer),
             Some(answer) => first = Some(Answer::ready(answer)),
             None => {}
         }
+        if let Err(error) = Runtime::try_current() {
+            // Without a runtime there are no timers.
+            return Answer::ready(Err(Error::misuse(error)));
+        }
+        let bounds = Bounds::new(settings.max_wait, false);
         let (limiter, settings) = (self.clone(), settings.clone());
-        Answer::later(async move { limiter.wait_in_bounds(group, first, settings).await })
+        Answer::later(async move { limiter.wait_in_bounds(group, first, bounds, settings).await })
     }
 
     #[cfg(feature = "http")]
@@ -174,18 +185,21 @@ impl RateLimiter {
         &self,
         group: Group,
         first: Option<Answer>,
+        bounds: Bounds,
         settings: WaitSettings,
     ) -> Result<Decision, Error> {
-        let bounds = Bounds::new(settings.max_wait, false);
+        let place = settings.enter();
         let denied = match first {
             None => None,
             Some(first) => {
-                let answer = first.await;
+                let answer = timeout_at(bounds.answer_by, first).await;
+                let answer = answer.unwrap_or_else(|_| Err(Error::timeout()));
                 if !has_to_wait(&answer) {
                     return answer;
                 }
                 let decision = answer?;
                 if decision.allowed() {
+                    let bounds = if place.is_some() { bounds } else { bounds.ended() };
                     return self.wait_out(decision, &group, bounds).await;
                 }
                 if decision.retry_after().is_none_or(|wait| wait > bounds.left()) {
@@ -194,9 +208,13 @@ impl RateLimiter {
                 Some(decision)
             }
         };
-        if let Some(_place) = settings.enter()
-            && let Ok(answer) =
-                self.acquire_in_turn(&group, bounds, settings.max_waiters_per_key).await
+        let (contested, ask_at) = match &denied {
+            Some(denied) => (denied_checks(&group, denied), available_at(denied)),
+            None => (self.shared.turns.contested(&group), Instant::now()),
+        };
+        let most = settings.max_waiters_per_key;
+        if place.is_some()
+            && let Ok(answer) = self.acquire_in_turn(&group, contested, ask_at, bounds, most).await
         {
             return answer;
         }
@@ -221,36 +239,55 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a group when it is its turn, unless a queue of one of its budgets has `most` waiters, or is so long that
-    /// the turn cannot be in time.
+    /// Charges a group when it is its turn in the queues of the `contested` checks, unless one of them has `most` waiters,
+    /// or is so long that the turn cannot be in time.
+    ///
+    /// A group does not queue for a budget that has room: others would wait behind it for nothing.
     async fn acquire_in_turn(
         &self,
         group: &Group,
+        contested: Vec<Check>,
+        mut ask_at: Instant,
         bounds: Bounds,
         most: usize,
     ) -> Result<Result<Decision, Error>, Full> {
         if self.shared.turns.least_wait(group).is_some_and(|wait| wait > bounds.left()) {
             return Err(Full);
         }
-        let turn = match self.turn(group, bounds, most).await {
-            Ok(turn) => turn?,
-            Err(denied) => return Ok(denied),
-        };
-        Ok(match &**group {
-            [check] if check.limit().reserves() => self.acquire_reserved(group, turn, bounds).await,
-            _ => self.acquire_in_front(group, turn, bounds).await,
-        })
+        if let [check] = &**group
+            && check.limit().reserves()
+        {
+            return Ok(match self.turn(group, group, bounds, most).await {
+                Ok(turn) => self.acquire_reserved(group, turn?, bounds).await,
+                Err(denied) => denied,
+            });
+        }
+        let mut contested = if group.len() == 1 { group.to_vec() } else { contested };
+        loop {
+            let turn = match self.turn(group, &contested, bounds, most).await {
+                Ok(turn) => turn?,
+                Err(denied) => return Ok(denied),
+            };
+            match self.acquire_in_front(group, &contested, turn, ask_at, bounds).await {
+                ControlFlow::Break(answer) => return Ok(answer),
+                ControlFlow::Continue(denied) => {
+                    ask_at = available_at(&denied);
+                    contested = denied_checks(group, &denied);
+                }
+            }
+        }
     }
 
     /// Waits for the caller's turn. If the turn does not come in time, returns the denial.
     async fn turn(
         &self,
         group: &Group,
+        contested: &[Check],
         bounds: Bounds,
         most: usize,
     ) -> Result<Result<Turn, Full>, Result<Decision, Error>> {
         let mut turn = pin!(async {
-            let turn = self.shared.turns.wait(group, most).await;
+            let turn = self.shared.turns.wait(contested, most).await;
             if turn.is_err() || !bounds.is_over() {
                 return turn;
             }
@@ -288,6 +325,26 @@ impl RateLimiter {
         let retry_after = decision.retry_after().unwrap_or_default().max(TICK);
         Ok(decision.denied_until(retry_after, None))
     }
+}
+
+/// Whether the checks of a group may be denied for now, so that a wait helps.
+#[cfg(feature = "http")]
+fn may_wait(group: &Group) -> bool {
+    let is_decided = |check: &Check| {
+        check.cost() == 0 || u64::from(check.cost()) > check.limit().quota().capacity()
+    };
+    !group.iter().all(|check| is_decided(check) || check.is_shadow())
+}
+
+/// When the units of a denied group are available.
+fn available_at(denial: &Decision) -> Instant {
+    later(Instant::now(), denial.retry_after().unwrap_or_default())
+}
+
+/// The checks that a decision denies.
+fn denied_checks(group: &Group, denial: &Decision) -> Vec<Check> {
+    let verdicts = group.iter().zip(denial.verdicts());
+    verdicts.filter(|(_, verdict)| !verdict.allowed()).map(|(check, _)| check.clone()).collect()
 }
 
 /// Whether an answer is not the last word on a caller that waits. A store that is unavailable is not waited for.

@@ -28,17 +28,24 @@ impl Reservation {
         Self { limiter: limiter.clone(), group: group.clone(), decision, turn, is_over: false }
     }
 
-    /// Whether the units are those of the same checks, and may be used until `deadline`.
+    /// Whether the units are those of the same checks, with a turn from now to `deadline`. Units whose turn is over may be
+    /// in the bucket again.
     pub(super) fn suits(&self, group: &Group, deadline: Instant) -> bool {
         let is_same = |(one, other): (&Check, &Check)| {
             one.limit().decides_as(other.limit()) && one.cost() == other.cost()
         };
-        self.turn <= deadline && self.group.iter().zip(group).all(is_same)
+        let is_in_time = (Instant::now()..=deadline).contains(&self.turn);
+        is_in_time && self.group.iter().zip(group).all(is_same)
     }
 
     /// By how much the turn is after `deadline`.
     pub(super) fn is_late_by(&self, deadline: Instant) -> Duration {
         self.turn.saturating_duration_since(deadline)
+    }
+
+    /// Forgets the units, which a reset has given back.
+    pub(super) fn void(mut self) {
+        self.is_over = true;
     }
 
     /// Gives the units back. Returns the decision of the charge, and the answer of the refund.
@@ -101,8 +108,8 @@ impl<'a> Held<'a> {
     }
 
     fn void_reservation(&mut self) {
-        if let Some(mut reservation) = self.reservation.take() {
-            reservation.is_over = true;
+        if let Some(reservation) = self.reservation.take() {
+            reservation.void();
         }
     }
 }

@@ -15,11 +15,13 @@ use tokio::time::Instant;
 use super::reservation::Reservation;
 use crate::nouns::{Check, Op};
 
-type Budget = (String, String);
+/// The name and the kind of a limit, and a key.
+type Budget = (String, &'static str, String);
 type Queues = Arc<Mutex<HashMap<Budget, Arc<Queue>>>>;
 
 fn budget(check: &Check) -> Budget {
-    (check.limit().name().to_owned(), check.key().as_str().to_owned())
+    let limit = check.limit();
+    (limit.name().to_owned(), limit.kind(), check.key().as_str().to_owned())
 }
 
 fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
@@ -39,6 +41,12 @@ struct Queue {
     reset: Notify,
     /// Units that a waiter at the front gave up, for the next one.
     left: Mutex<Option<Reservation>>,
+}
+
+impl Queue {
+    fn take_left(&self) -> Option<Reservation> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// A queue for each budget that has waiters.
@@ -129,6 +137,16 @@ impl Turns {
         })
     }
 
+    /// The checks of a group whose budgets have waiters.
+    pub(super) fn contested(&self, group: &[Check]) -> Vec<Check> {
+        if self.places.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let queues = lock(&self.queues);
+        let contested = group.iter().filter(|check| queues.contains_key(&budget(check)));
+        contested.cloned().collect()
+    }
+
     /// The budgets of a group that have waiters. `None` if there are no such budgets.
     pub(in crate::limiter) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
         if self.places.load(Ordering::Acquire) == 0 {
@@ -146,13 +164,17 @@ impl Awaited {
     /// Wakes the waiters at the front: units may be available earlier than they expect. A reset voids units that
     /// they reserved.
     pub(in crate::limiter) fn replenished(&self, by: Op) {
+        let mut void = Vec::new();
         let queues = lock(&self.queues);
         for queue in self.budgets.iter().filter_map(|budget| queues.get(budget)) {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
+                void.extend(queue.take_left());
             }
         }
+        drop(queues);
+        void.into_iter().for_each(Reservation::void);
     }
 }
 
@@ -186,10 +208,9 @@ impl Turn {
         }
     }
 
-    /// Takes units that the waiter before left.
-    pub(super) fn inherit(&self) -> Option<Reservation> {
-        let [place] = &*self.places else { return None };
-        place.queue.as_ref()?.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the units that waiters before left, of each budget.
+    pub(super) fn take_left(&self) -> impl Iterator<Item = Reservation> {
+        self.places.iter().filter_map(|place| place.queue.as_ref()?.take_left())
     }
 
     fn notified(&self, of: impl Fn(&Queue) -> &Notify) -> impl Future<Output = ()> {
