@@ -74,18 +74,18 @@ async fn chat(
     tokio::spawn(async move {
         let left = decision.verdicts().iter().map(|it| (it.limit().name(), it.remaining()));
         println!("charged 1 request and {ESTIMATE} tokens, left: {:?}", left.collect::<Vec<_>>());
-        let mut sent = 0;
-        while sent < tokens {
+        // Settles what was sent, also if the client disconnects.
+        let mut meter = settlement.meter("tokens");
+        while meter.cost() < tokens {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            let token = Event::default().data(format!("token {}", sent + 1));
+            let token = Event::default().data(format!("token {}", meter.cost() + 1));
             if sender.send(Ok(token)).await.is_err() {
-                println!("the client disconnected after {sent} tokens");
+                println!("the client disconnected");
                 break;
             }
-            sent += 1;
+            meter.add(1);
         }
-        settlement.settle("tokens", sent);
-        println!("settled at {sent} tokens");
+        println!("settled at {} tokens", meter.cost());
     });
     Ok(Sse::new(ReceiverStream::new(receiver)))
 }

@@ -79,7 +79,7 @@ pub mod key {
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        BodyFormat, Found, IetfDraft, Limits, Lookup, OnMissingKey, OnOverload, RateLimit,
+        BodyFormat, Found, IetfDraft, Limits, Lookup, Meter, OnMissingKey, OnOverload, RateLimit,
         RateLimitLayer, RateLimitLayerBuilder, Reason, Reject, Rejection, ReportOn, ResetFormat,
         ResponseBody, ResponseFuture, Settlement, UnkeyedLayer,
     };

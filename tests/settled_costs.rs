@@ -128,6 +128,19 @@ struct Counted {
     settlement: Settlement,
 }
 
+#[tokio::test]
+async fn meter_settles_what_was_added_when_it_is_dropped() {
+    let limiter = limiter();
+    let app = app(layer(&limiter), |settlement| {
+        let mut meter = settlement.meter("tokens");
+        meter.add(30);
+        meter.add(5);
+        assert_eq!((meter.cost(), settlement.charged("tokens")), (35, Some(100)));
+    });
+    assert_eq!(status(&app, plain("/")).await, 200);
+    assert_eq!(used(&limiter).await, 35);
+}
+
 impl Counted {
     const fn new(tokens: u32, settlement: Settlement) -> Self {
         Self { left: tokens, sent: 0, settlement }

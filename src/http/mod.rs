@@ -41,4 +41,4 @@ pub use policy::OnMissingKey;
 pub use responder::{BodyFormat, Reason, Rejection};
 pub use service::RateLimit;
 pub use settings::OnOverload;
-pub use settlement::Settlement;
+pub use settlement::{Meter, Settlement};

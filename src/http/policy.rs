@@ -9,7 +9,7 @@ use http::{Method, StatusCode, header};
 use super::copies::Copies;
 use super::limits::{Choose, Choosing, Chosen, Limits, Reject};
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, OnStoreFailure};
+use crate::nouns::{Check, ConfigError, Enforced, Error, Group, Key, Limit, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request that has no key.
@@ -101,8 +101,8 @@ pub(super) struct Policy {
 #[derive(Clone, Copy)]
 struct ChosenSettings {
     on_store_failure: OnStoreFailure,
-    /// The share of keys, in percent. `None`: as the limits say.
-    enforced: Option<u8>,
+    /// `None`: as the limits say.
+    enforced: Option<Enforced>,
 }
 
 /// The checks of one request, or why there are none.
@@ -180,12 +180,21 @@ impl Policy {
 
     /// Enforces all limits for a share of their keys.
     pub(super) fn enforce(&mut self, percent: u8) -> Result<(), ConfigError> {
-        Limit::check_percent(percent)?;
-        self.chosen.enforced = Some(percent);
-        for keyed in self.fixed() {
-            keyed.replace(keyed.limit.clone().enforce(percent)?);
-        }
+        let enforced = Enforced::new(percent)?;
+        self.set_enforced(enforced);
         Ok(())
+    }
+
+    /// Puts all limits into shadow mode.
+    pub(super) fn shadow(&mut self) {
+        self.set_enforced(Enforced::NEVER);
+    }
+
+    fn set_enforced(&mut self, enforced: Enforced) {
+        self.chosen.enforced = Some(enforced);
+        for keyed in self.fixed() {
+            keyed.replace(keyed.limit.clone().with_enforced(enforced));
+        }
     }
 
     fn fixed(&mut self) -> impl Iterator<Item = &mut KeyedLimit> {
@@ -268,8 +277,10 @@ impl Policy {
     /// no request.
     fn rejection(&self, keyed: Option<&KeyedLimit>, missing: MissingKey) -> Option<Question> {
         let limit = keyed.map(|keyed| &keyed.limit);
-        let enforced = limit.map(Limit::enforced_percent).or(self.chosen.enforced);
-        let is_enforced = enforced.is_none_or(|percent| percent == 100);
+        let is_enforced = match limit {
+            Some(limit) => limit.enforced_percent() == 100,
+            None => self.chosen.enforced.is_none_or(Enforced::is_always),
+        };
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),
             OnMissingKey::SkipLimit if missing.is_skippable() => None,
@@ -294,7 +305,7 @@ impl ChosenSettings {
                 checks.extend(chosen.into_iter().map(|check| self.apply(check)));
             }
             // A layer in shadow mode rejects nothing.
-            Limits::Reject(reject) if self.enforced.is_none_or(|percent| percent == 100) => {
+            Limits::Reject(reject) if self.enforced.is_none_or(Enforced::is_always) => {
                 return Err(reject);
             }
             Limits::Reject(_) | Limits::Unlimited => {}
@@ -305,7 +316,7 @@ impl ChosenSettings {
     fn apply(self, check: Check) -> Check {
         let check = check.or_on_store_failure(self.on_store_failure);
         match self.enforced {
-            Some(percent) => check.enforced_for(percent),
+            Some(enforced) => check.with_enforced(enforced),
             None => check,
         }
     }

@@ -95,12 +95,13 @@ impl Settlement {
     }
 
     /// Settles the charge under a limit at its real cost, in units. Returns whether there is one: `false` if the request
-    /// was not charged under this limit, or if that charge is settled.
+    /// was not charged under this limit, or if that charge is settled. A debt has no receipt: it cannot be given back.
     pub fn settle(&self, limit: &str, cost: u32) -> bool {
         self.settle_all([(limit, cost)]) > 0
     }
 
-    /// Settles the charges under several limits, in one call to the store. Returns how many there are.
+    /// Settles the charges under several limits, those of a layer in one call to the store. Returns how many there are. Of
+    /// equal names, the first cost counts.
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
         self.settle_by(|charge| {
@@ -112,6 +113,13 @@ impl Settlement {
     /// Gives back the costs under all limits that are not settled. Returns how many limits there are.
     pub fn refund(&self) -> usize {
         self.settle_by(|_| Some(0))
+    }
+
+    /// Returns a meter of the cost under a limit, for a stream. It settles what was [added](Meter::add) when it is dropped,
+    /// at its end or because the client disconnected.
+    #[must_use = "the cost is settled when the meter is dropped"]
+    pub fn meter(&self, limit: impl Into<String>) -> Meter {
+        Meter { settlement: self.clone(), limit: limit.into(), cost: 0 }
     }
 
     /// The charged cost under a limit, in units. `None` if there is none, or if it is settled.
@@ -180,6 +188,47 @@ impl Settlement {
 
     fn charges(&self) -> MutexGuard<'_, Vec<Charge>> {
         self.shared.charges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A cost that is counted while it arises: see [`Settlement::meter`].
+///
+/// ```
+/// use tollgate::layer::Settlement;
+///
+/// async fn answer(settlement: Settlement) {
+///     let mut meter = settlement.meter("tokens");
+///     for token in ["an", "answer"] {
+///         // Send the token.
+///         meter.add(1);
+///         # let _ = token;
+///     }
+/// }
+/// # let _ = answer;
+/// ```
+#[derive(Debug)]
+pub struct Meter {
+    settlement: Settlement,
+    limit: String,
+    cost: u32,
+}
+
+impl Meter {
+    /// Adds units to the cost.
+    pub const fn add(&mut self, units: u32) {
+        self.cost = self.cost.saturating_add(units);
+    }
+
+    /// The cost so far, in units.
+    #[must_use]
+    pub const fn cost(&self) -> u32 {
+        self.cost
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.settlement.settle(&self.limit, self.cost);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "http")]
+use super::Enforced;
 use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
 use crate::algorithm::{Cost, MAX_PERIOD};
 
@@ -104,13 +106,10 @@ impl Check {
         self
     }
 
-    /// The same check of a limit that is enforced for a share of its keys, in percent.
+    /// The same check of a limit that is enforced for a share of its keys.
     #[cfg(feature = "http")]
-    pub(crate) fn enforced_for(self, percent: u8) -> Self {
-        match self.limit.clone().enforce(percent) {
-            Ok(limit) => Self { limit, ..self },
-            Err(_) => self,
-        }
+    pub(crate) fn with_enforced(self, enforced: Enforced) -> Self {
+        Self { limit: self.limit.with_enforced(enforced), ..self }
     }
 
     /// What happens if the store is unavailable. `None`: the check fails.

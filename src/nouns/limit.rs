@@ -4,16 +4,17 @@
 mod config;
 mod enforced;
 mod range;
+mod settings;
 mod share;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::enforced::Enforced;
+pub(crate) use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
 use super::quota::period;
-use super::{ConfigError, Key, OnStoreFailure, Quota};
+use super::{ConfigError, OnStoreFailure, Quota};
 use crate::algorithm::{
     Anchor, Bucket, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow,
     TokenBucket,
@@ -96,7 +97,7 @@ struct Definition {
     failure: Option<Failure>,
     enforced: Enforced,
     /// In units.
-    max_debt: u64,
+    max_debt: Option<u64>,
 }
 
 impl Definition {
@@ -236,7 +237,7 @@ impl Limit {
             .map_err(|error| error.of_limit(name))?;
         let (failure, enforced) = (None, Enforced::default());
         let definition =
-            Definition { name: name.into(), quota, rule, failure, enforced, max_debt: u64::MAX };
+            Definition { name: name.into(), quota, rule, failure, enforced, max_debt: None };
         Ok(Self { shared: Arc::new(definition) })
     }
 
@@ -244,135 +245,6 @@ impl Limit {
         let mut definition = (*self.shared).clone();
         set(&mut definition);
         Self { shared: Arc::new(definition) }
-    }
-
-    /// Sets the outcome of checks when the store is unavailable. Default: that of the layer. Without a layer,
-    /// the check is an error.
-    ///
-    /// ```
-    /// use tollgate::limit::OnStoreFailure;
-    /// use tollgate::{Limit, Quota};
-    ///
-    /// # fn main() -> Result<(), tollgate::ConfigError> {
-    /// let api = Limit::token_bucket("api", Quota::per_minute(100))?
-    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
-    /// let login = Limit::fixed_window("login", Quota::per_hour(5))?
-    ///     .on_store_failure(OnStoreFailure::FailClosed)?;
-    /// # let _ = (api, login);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the number of replicas is out of its range, or if a replica's share cannot be
-    /// decided: that of a bucket has a period of as many periods as there are replicas, at most 366 days.
-    pub fn on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
-        let share = match policy.replicas() {
-            Ok(Some(replicas)) => share::share(&self, replicas).map(Some),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error.of_limit(self.name())),
-        }?;
-        let share = share.map(|share| share.with(|it| it.enforced = self.shared.enforced));
-        Ok(self.with(|definition| definition.failure = Some(Failure { policy, share })))
-    }
-
-    /// Puts the limit into shadow mode: the same as [`enforce(0)`](Self::enforce).
-    #[must_use]
-    pub fn shadow(self) -> Self {
-        self.with(|definition| definition.set_enforced(Enforced::NEVER))
-    }
-
-    /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, the limit is in
-    /// *shadow mode*: it decides, counts and reports, and never denies.
-    ///
-    /// A limit in shadow mode charges its budget as if it were enforced: a check that would be denied consumes
-    /// nothing. It does not keep a group from being charged, and does not delay a check. Its
-    /// [verdict](crate::Decision::verdicts) says what it [would do](crate::decision::Verdict::would_deny). A layer
-    /// reports it by an event and, with the feature `metrics`, by a counter, and not by headers.
-    ///
-    /// The share is stable: the same keys are enforced on all replicas, after a restart, and at a higher percentage.
-    /// Each name of a limit has a share of its own.
-    ///
-    /// ```
-    /// use tollgate::{Key, Limit, Quota, RateLimiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = RateLimiter::in_memory();
-    /// let strict = Limit::fixed_window("strict", Quota::per_hour(1))?.enforce(0)?;
-    /// let alice = Key::new("alice");
-    /// limiter.check(&strict, &alice).await?;
-    /// let second = limiter.check(&strict, &alice).await?;
-    /// assert!(second.allowed());
-    /// assert!(second.deciding().would_deny());
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the share is above 100 percent.
-    pub fn enforce(self, percent: u8) -> Result<Self, ConfigError> {
-        let enforced = Enforced::new(percent).map_err(|error| error.of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.set_enforced(enforced)))
-    }
-
-    /// Checks a share for [`enforce`](Self::enforce).
-    #[cfg(feature = "http")]
-    pub(crate) fn check_percent(percent: u8) -> Result<(), ConfigError> {
-        Enforced::new(percent).map(|_| ())
-    }
-
-    /// The share of keys for which the limit is enforced, in percent.
-    #[must_use]
-    pub fn enforced_percent(&self) -> u8 {
-        self.shared.enforced.percent()
-    }
-
-    /// Whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::enforce).
-    #[must_use]
-    #[inline]
-    pub fn enforces(&self, key: &Key) -> bool {
-        self.shared.enforced.includes(self.name(), key)
-    }
-
-    /// Sets the largest debt of a budget, in units. Default: no bound but that of exact arithmetic.
-    ///
-    /// A [settlement](crate::RateLimiter::settle) may charge more units than the budget has left. Then checks are
-    /// denied until the debt is repaid. A bucket repays it at its rate. A window forgets it at its end, and a log
-    /// after a period. What exceeds the bound is not charged: a bound keeps a wrong cost from locking a key out for
-    /// long, but gives units away if many requests in flight cost more than their estimates.
-    ///
-    /// Exact arithmetic bounds a debt, too: in a bucket to what refills in ten years and to about
-    /// `6.7e15 / m` units, where `limit / period` in lowest terms is `n` units per `m` microseconds; in a sliding
-    /// window to `3.5e13` units a sub-window; in a sliding log to `1.4e14` and in a fixed window to `9e15`.
-    #[must_use]
-    pub fn max_debt(self, units: u64) -> Self {
-        self.with(|definition| definition.max_debt = units)
-    }
-
-    /// The largest debt of a budget, in units. `u64::MAX` if there is no bound.
-    #[must_use]
-    pub fn debt_bound(&self) -> u64 {
-        self.shared.max_debt
-    }
-
-    /// The outcome of checks when the store is unavailable. `None` if it is that of the layer.
-    #[must_use]
-    pub fn failure_policy(&self) -> Option<OnStoreFailure> {
-        self.shared.failure.as_ref().map(|failure| failure.policy)
-    }
-
-    /// The limit that decides in this process while the store is unavailable.
-    pub(crate) fn share(&self) -> Option<&Self> {
-        self.shared.failure.as_ref()?.share.as_ref()
-    }
-
-    /// A copy that shares no reference count with this limit.
-    #[cfg(feature = "http")]
-    pub(crate) fn deep_clone(&self) -> Self {
-        Self { shared: Arc::new((*self.shared).clone()) }
     }
 
     /// The limit's name.

@@ -22,6 +22,8 @@ pub use self::group::Group;
 #[cfg(feature = "http")]
 pub(crate) use self::group::MAX_GROUP;
 pub use self::key::Key;
+#[cfg(feature = "http")]
+pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, Limit};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;

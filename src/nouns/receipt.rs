@@ -2,7 +2,7 @@
 
 use crate::nouns::Micros;
 
-/// The time and the cost of a charge under one limit, and how loaded its bucket was. A [refund](crate::RateLimiter::refund) with
+/// The proof of a charge under one limit: its time, its cost, and the load of its bucket. A [refund](crate::RateLimiter::refund) with
 /// it takes back that charge and not a later one.
 ///
 /// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
@@ -50,8 +50,8 @@ impl Receipt {
     }
 
     /// The store's time at which the bucket would be full again if nothing else were charged or given back, in
-    /// microseconds since the Unix epoch. It says how loaded the bucket was: so much of the charge can be given
-    /// back. 0 if it is unknown, and for algorithms that are no bucket.
+    /// microseconds since the Unix epoch. A refund gives back more from a loaded bucket.
+    /// 0 if it is unknown, and for algorithms that are no bucket.
     #[must_use]
     pub const fn drains_at(&self) -> u64 {
         self.drains_at

@@ -95,7 +95,7 @@ fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
         }
         _ if cost > charged => {
             let units = u64::from(cost - charged);
-            limit.rule().overdraw(state, now, units, limit.debt_bound());
+            limit.rule().overdraw(state, now, units, limit.debt_bound().unwrap_or(u64::MAX));
         }
         _ => {}
     }

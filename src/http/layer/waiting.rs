@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::RateLimitLayer;
 use crate::nouns::ConfigError;
+#[expect(unused_imports, reason = "for the documentation")]
+use crate::nouns::OnStoreFailure;
 
 impl RateLimitLayer {
     /// Lets a request wait for its units for up to `max_wait`, instead of being denied. Default: it does not wait.
@@ -13,28 +15,33 @@ impl RateLimitLayer {
     /// `max_wait`, and there are not too many [waiters](Self::max_waiters). Else it is denied at once. While it
     /// waits, it does not hold the inner service ready.
     ///
-    /// | | order within a process | order across processes |
+    /// | limits of the layer | order within a process | order across processes |
     /// |---|---|---|
-    /// | one limit: token bucket, GCRA, leaky bucket as a meter | first come, first served | the processes take turns, in the order in which the store decided |
-    /// | other algorithms, and layers with several limits | first come, first served | when units are available, the first process to ask gets them |
+    /// | one: token bucket, GCRA, leaky bucket as a meter | first come, first served. A request that cannot be in time behind others is denied at once | the processes take turns, in the order in which the store decided |
+    /// | one of another algorithm | first come, first served | when units are available, the first process to ask gets them |
+    /// | several | a request queues only for the budgets that denied it | the same |
     ///
     /// A client that disconnects gives up its place, and its turn goes to the next waiter of this process. If there is
-    /// none, its units are given back as far as they are not behind other turns. The place in a leaky bucket as a
+    /// none, its units are given back as far as they are not before other turns. The place in a leaky bucket as a
     /// queue stays taken.
     ///
-    /// `max_wait` bounds the wait for units and for the store's answers. A request that the store does not answer in
-    /// time is handled like any error of the store.
+    /// `max_wait` starts when the request is sent. It bounds the wait for units and for the store's answers. If the store
+    /// is unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for requests that wait.
+    /// **By default it fails open: all of them are forwarded.** To protect a provider during an outage, choose
+    /// [`OnStoreFailure::Local`].
     ///
     /// ```
     /// # use tollgate::key::Global;
     /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
     /// use std::time::Duration;
+    /// use tollgate::layer::OnStoreFailure;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// // Around an HTTP client: at most 5 calls a second to a provider, over all processes.
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", Quota::per_second(5))
+    /// // Around an HTTP client: 5 calls a second to a provider, over all processes, evenly.
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", Quota::per_second(5).burst(1))
     ///     .key(Global)?
+    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
     ///     .wait_up_to(Duration::from_secs(10))?;
     /// # let _ = layer;
     /// # Ok(())
@@ -49,15 +56,16 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// Sets the most requests that wait in this process, of this layer and its clones. Default: 1,024. Any more are
-    /// denied at once.
+    /// Sets the most requests that wait in this process, of this layer and its clones. Default: 1,024. The layer denies
+    /// any further request at once.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters = waiters)
     }
 
-    /// Sets the most requests that wait for one budget in this process. Default: 64. Any more are denied at once. So one
-    /// client does not take the places of all.
+    /// Sets the most requests that wait for one budget in this process. Default: 64. The layer denies any further request
+    /// at once. So one client does not take the places of all. The burst of a leaky bucket as a queue bounds its
+    /// waiters instead.
     #[must_use]
     pub fn max_waiters_per_key(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters_per_key = waiters)

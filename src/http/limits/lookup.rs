@@ -32,6 +32,8 @@ use crate::nouns::ConfigError;
 /// | `timeout` | 500 ms |
 /// | `max_in_flight` | 64 |
 ///
+/// Each setter makes a new, empty cache. Look-ups need a tokio runtime: without one they fail.
+///
 /// ```
 /// use http::request::Parts;
 /// use tollgate::layer::{Found, Limits, Lookup};
@@ -78,9 +80,9 @@ type IdOf<I> = Arc<dyn Fn(&Parts) -> Option<I> + Send + Sync>;
 /// The result of a [`Lookup`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found<'a, T> {
-    /// The application knows the id, now or in the cache.
+    /// The value, looked up now or earlier.
     Known(&'a T),
-    /// The application does not know the id.
+    /// There is no value for the id.
     Unknown,
     /// The look-up failed or took too long, and the cache has no value.
     Failed,
@@ -111,44 +113,44 @@ where
         Self { id: Arc::new(id), cache: Arc::new(Cache::new(fetch, Settings::default())) }
     }
 
-    /// Sets the number of ids in the cache, at least 1.
+    /// Sets the number of ids in the cache. Default: 10,000. 0 counts as 1.
     #[must_use]
     pub fn capacity(self, ids: usize) -> Self {
         self.with(|settings| settings.capacity = ids.max(1))
     }
 
-    /// Sets the time for which a value is fresh.
+    /// Sets the time for which a value is fresh. Default: 60 s.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|settings| settings.ttl = ttl)
     }
 
-    /// Sets the time for which an unknown id is remembered.
+    /// Sets the time for which an unknown id is remembered. Default: 10 s.
     #[must_use]
     pub fn unknown_ttl(self, ttl: Duration) -> Self {
         self.with(|settings| settings.unknown_ttl = ttl)
     }
 
-    /// Sets the time after its `ttl` for which a value is used if a look-up fails or is slow.
+    /// Sets the time after its `ttl` for which a value is used if a look-up fails or is slow. Default: 1 h.
     #[must_use]
     pub fn stale_for(self, time: Duration) -> Self {
         self.with(|settings| settings.stale_for = time)
     }
 
-    /// Sets the time for which requests wait for a new look-up if there is an old value. Zero: they do not wait, and the
-    /// next request gets the new value.
+    /// Sets the time for which requests wait for a new look-up if there is an old value. Default: 50 ms. Zero: they do not
+    /// wait, and a later request gets the new value.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         self.with(|settings| settings.patience = patience)
     }
 
-    /// Sets the time after which a look-up has failed.
+    /// Sets the time after which a look-up has failed. Default: 500 ms.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.timeout = timeout)
     }
 
-    /// Sets the most look-ups in flight, so that a flood of ids does not reach the database.
+    /// Sets the most look-ups in flight, so that a flood of ids does not overload the database. Default: 64.
     ///
     /// # Errors
     ///

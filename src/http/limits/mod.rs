@@ -56,6 +56,18 @@ impl Reject {
         Self { status, reason: reason.into(), retry_after: None }
     }
 
+    /// The status.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The reason, which the client gets.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// Sets `Retry-After`, rounded up to whole seconds, at least 1. Default: none.
     #[must_use]
     pub const fn retry_after(mut self, wait: Duration) -> Self {

@@ -159,7 +159,7 @@ impl From<Limit> for Config {
             on_store_failure: limit.failure_policy(),
             enforce: Some(limit.enforced_percent()).filter(|percent| *percent < 100),
             shadow: false,
-            max_debt: Some(limit.debt_bound()).filter(|units| *units < u64::MAX),
+            max_debt: limit.debt_bound(),
         }
     }
 }

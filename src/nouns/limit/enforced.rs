@@ -4,7 +4,7 @@ use crate::nouns::{ConfigError, Key};
 
 /// A share in percent, at most 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Enforced(u8);
+pub(crate) struct Enforced(u8);
 
 impl Default for Enforced {
     fn default() -> Self {
@@ -13,15 +13,20 @@ impl Default for Enforced {
 }
 
 impl Enforced {
-    pub(super) const NEVER: Self = Self(0);
+    pub(crate) const NEVER: Self = Self(0);
 
-    pub(super) fn new(percent: u8) -> Result<Self, ConfigError> {
+    pub(crate) fn new(percent: u8) -> Result<Self, ConfigError> {
         if percent > 100 {
             return Err(ConfigError::new(format!(
                 "`enforce` is {percent} percent; use 0 (shadow mode) to 100"
             )));
         }
         Ok(Self(percent))
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn is_always(self) -> bool {
+        self == Self::default()
     }
 
     pub(super) const fn percent(self) -> u8 {
@@ -73,6 +78,13 @@ mod tests {
             before = now;
         }
         assert_eq!(before.len(), 10_000);
+    }
+
+    #[test]
+    fn key_is_enforced_from_the_percentage_after_its_place() {
+        let alice = Key::new("alice");
+        assert!(!Enforced::new(31).unwrap().includes("api", &alice));
+        assert!(Enforced::new(32).unwrap().includes("api", &alice));
     }
 
     #[test]

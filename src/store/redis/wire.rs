@@ -45,7 +45,10 @@ impl Charge {
                 terms = Terms { is_shadow, max_wait: check.asked().max_wait };
             }
             Op::Refund => receipt = check.receipt(),
-            Op::Settle => (receipt, max_debt) = (check.receipt(), check.limit().debt_bound()),
+            Op::Settle => {
+                receipt = check.receipt();
+                max_debt = check.limit().debt_bound().unwrap_or(u64::MAX);
+            }
             Op::Reset => {}
         }
         Self { key, limit, cost: check.cost(), terms, receipt, max_debt }

@@ -1,0 +1,102 @@
+//! What a bucket gives back, and what it charges beyond its capacity.
+//!
+//! Two levels that differ by the refunded units at the charge differ at the refund by at most the lowest point of the
+//! higher one in between. Two lower bounds of that point are known, and at most the larger one is given back:
+//!
+//! - The cost of the charge, less what has drained since: of several charges in a level, none drains faster than if it
+//!   were alone.
+//! - The level after the charge, less what has drained since, less what was given back since. It is larger in a loaded
+//!   bucket, as that of a token budget with long responses. A level counts what was given back (`returned`),
+//!   and a receipt has the time when the level would be empty with all of that still in it (`drains_at`). So neither
+//!   the level nor the count at the charge has to be known.
+//!
+//! Checks that wait for reserved units keep their turns when units are given back before. Checks that come later
+//! would have theirs too soon, and many would be carried out at once. So while units are reserved, one of two more bounds
+//! holds. What is charged at a turn leaves room for `spare` units at least: so many can be given back. Or it is
+//! the cost less what was charged since. The last charge can always be undone.
+
+use super::{Bucket, Level, MAX_LEVEL, MAX_REFILL, Rate};
+use crate::algorithm::MAX_EXACT;
+use crate::nouns::{Micros, Receipt};
+
+/// The most parts that a level counts as given back, so that the sum with the level is exact.
+const MAX_RETURNED: u64 = MAX_EXACT / 8;
+
+impl Bucket {
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units.
+    pub(crate) fn overdraw(
+        &self,
+        state: &mut Option<Level>,
+        now: Micros,
+        units: u64,
+        max_debt: u64,
+    ) {
+        let (mut level, _) = self.resume(*state, now);
+        let Rate { units: drains, micros } = level.rate;
+        let highest = self
+            .capacity
+            .saturating_add(max_debt)
+            .saturating_mul(micros)
+            .min(drains.saturating_mul(MAX_REFILL))
+            .min(MAX_LEVEL);
+        let used = level.used.saturating_add(units.saturating_mul(micros)).min(highest);
+        if used > level.used {
+            level.used = used;
+            level.forget_past_turns(now);
+            *state = Some(level);
+        }
+    }
+
+    /// Refunds `units` of a charge, as far as they have not drained: see the module. A receipt from before
+    /// `since` gives nothing back: since that charge, the level was empty, or it drained at another rate or by
+    /// another clock.
+    pub(crate) fn refund(
+        &self,
+        state: &mut Option<Level>,
+        now: Micros,
+        receipt: Receipt,
+        units: u64,
+    ) {
+        let Some(mut level) = *state else { return };
+        let is_as_charged = level.rate == self.rate
+            && level.then.is_none()
+            && level.at.saturating_sub(now) <= self.full_period()
+            && (level.since..=level.at).contains(&receipt.at);
+        if !is_as_charged || level.is_over(now) {
+            return;
+        }
+        let Rate { units: drains, micros } = level.rate;
+        let at = level.at.max(now);
+        let used = level.used.saturating_sub((at - level.at).saturating_mul(drains));
+        let charged = u64::from(receipt.cost).min(self.capacity) * micros;
+        let of_charge = charged.saturating_sub((at - receipt.at).saturating_mul(drains));
+        // Rounded down: it is empty within the last microsecond.
+        let of_level = match receipt.drains_at.checked_sub(at) {
+            Some(left @ 1..) => (left - 1).saturating_mul(drains).saturating_add(1).min(MAX_EXACT),
+            _ => 0,
+        };
+        let charged_since = (used + level.returned).saturating_sub(of_level);
+        let mut back = (units.min(self.capacity) * micros).min(used);
+        // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
+        // back would credit the drain since then. Less than a unit, which has `micros` parts, was not charged.
+        let is_whole = units >= u64::from(receipt.cost);
+        if is_whole && of_level > 0 && charged_since < micros {
+            // As if the last charge had not been made, for receipts of earlier charges, too. After a part of it, a
+            // later charge would look like the other part.
+            level.used -= back;
+        } else {
+            back = back.min(of_charge.max(of_level.saturating_sub(level.returned)));
+            if at < level.reserved_until {
+                back = back.min(level.spare.max(charged.saturating_sub(charged_since)));
+                level.spare = level.spare.saturating_sub(back);
+            }
+            level.used -= back;
+            level.returned += back;
+        }
+        if level.returned > MAX_RETURNED {
+            level.void_receipts();
+        }
+        level.forget_past_turns(now);
+        *state = (level.used > 0 && !level.is_over(now)).then_some(level);
+    }
+}
