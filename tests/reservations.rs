@@ -161,8 +161,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In any time `t`, the checks that are carried out cost at most `burst + rate * t`, whoever waits, passes or
-    /// gives up. And a check that waits is never carried out before one that waited before.
+    /// In any time `t`, the checks that are carried out cost at most `burst + rate * t`, for any checks that wait, pass or
+    /// give up. In histories in which none gives up, turns are in the order of the decisions.
     #[test]
     fn reservations_keep_the_promise_of_a_bucket(
         limit in 1u64..20, burst in 3u64..20, events in events(),

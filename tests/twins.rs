@@ -138,8 +138,23 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
             max_wait_us,
         })
     };
-    prop_oneof![prop::collection::vec(step(12), 1..60), prop::collection::vec(step(1), 1..120)]
-        .boxed()
+    prop_oneof![
+        2 => prop::collection::vec(step(12), 1..60),
+        2 => prop::collection::vec(step(1), 1..120),
+        1 => prop::collection::vec(reservation(), 1..80),
+    ]
+    .boxed()
+}
+
+/// A charge that may wait, or one that is given back or settled before its turn: of one budget, in a short time.
+fn reservation() -> impl Strategy<Value = Step> {
+    let op = prop_oneof![4 => Just(Op::Charge), 2 => Just(Op::Refund), 1 => Just(Op::Settle)];
+    let moves = prop_oneof![2 => Just(0i64), 3 => 0i64..2_000, 1 => 0i64..100_000];
+    let max_wait = prop_oneof![1 => Just(0u64), 3 => Just(u64::MAX)];
+    (moves, op, 1u32..4, 0usize..6, max_wait).prop_map(|(move_us, op, cost, back, max_wait_us)| {
+        let (checks, swap, ago) = (vec![(0, 0, cost)], None, (back, None));
+        Step { move_us, op, checks, swap, ago, max_wait_us }
+    })
 }
 
 /// Two limits, each with alternative quotas of the same name: up to six, more than a value has
