@@ -62,6 +62,13 @@ pub struct Check {
     limit: Limit,
     key: Key,
     cost: u32,
+    /// In a box, so that a check that has none of them is small: it is copied several times.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few checks have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rare {
     max_wait: Micros,
     receipt: Option<Receipt>,
     /// If the limit has none.
@@ -73,8 +80,7 @@ impl Check {
     #[inline]
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
-        let (max_wait, receipt, on_store_failure) = (0, None, None);
-        Self { limit: limit.clone(), key: key.into(), cost: 1, max_wait, receipt, on_store_failure }
+        Self { limit: limit.clone(), key: key.into(), cost: 1, rare: None }
     }
 
     /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
@@ -94,15 +100,18 @@ impl Check {
     /// and groups of several checks, do not reserve units.
     #[must_use]
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait =
+        let max_wait =
             Micros::try_from(max_wait.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX);
+        if max_wait > 0 || self.rare.is_some() {
+            self.rare.get_or_insert_default().max_wait = max_wait;
+        }
         self
     }
 
     /// Sets the failure policy of a limit that has none.
     #[cfg(feature = "http")]
-    pub(crate) const fn or_on_store_failure(mut self, policy: OnStoreFailure) -> Self {
-        self.on_store_failure = Some(policy);
+    pub(crate) fn or_on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+        self.rare.get_or_insert_default().on_store_failure = Some(policy);
         self
     }
 
@@ -114,7 +123,7 @@ impl Check {
 
     /// What happens if the store is unavailable. `None`: the check fails.
     pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
-        self.limit.failure_policy().or(self.on_store_failure)
+        self.limit.failure_policy().or_else(|| self.rare.as_ref()?.on_store_failure)
     }
 
     /// The same check of one replica's share of the limit. `None` if the limit does not fail over to its share.
@@ -123,7 +132,7 @@ impl Check {
     ///
     /// Returns an error if the share cannot be decided. That of a limit with a policy of its own always can.
     pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
-        let share = match (self.limit.failure_policy(), self.on_store_failure) {
+        let share = match (self.limit.failure_policy(), self.failure_policy()) {
             (None, Some(policy)) => self.limit.clone().on_store_failure(policy)?.share().cloned(),
             _ => self.limit.share().cloned(),
         };
@@ -134,7 +143,10 @@ impl Check {
     /// receipt, a refund gives nothing back, and a settlement charges the whole cost.
     #[must_use]
     pub fn with_receipt(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
-        self.receipt = receipt.into();
+        let receipt = receipt.into();
+        if receipt.is_some() || self.rare.is_some() {
+            self.rare.get_or_insert_default().receipt = receipt;
+        }
         self
     }
 
@@ -158,8 +170,8 @@ impl Check {
 
     /// The longest time that the caller waits for the units.
     #[must_use]
-    pub const fn max_wait(&self) -> Duration {
-        Duration::from_micros(self.max_wait)
+    pub fn max_wait(&self) -> Duration {
+        Duration::from_micros(self.max_wait_us())
     }
 
     /// Whether this check is in shadow mode: its limit decides and reports, and never denies. See
@@ -172,19 +184,29 @@ impl Check {
 
     /// The receipt of the charge to refund or to settle.
     #[must_use]
-    pub const fn receipt(&self) -> Option<Receipt> {
-        self.receipt
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.rare.as_ref()?.receipt
     }
 
     /// What the check asks of its algorithm.
     #[inline]
     pub(crate) fn asked(&self) -> Cost {
-        Cost { units: self.cost.into(), max_wait: self.max_wait }
+        Cost { units: self.cost.into(), max_wait: self.max_wait_us() }
     }
 
     /// Removes the [`max_wait`](Self::max_wait).
-    pub(super) const fn wait_no_time(&mut self) {
-        self.max_wait = 0;
+    pub(super) fn wait_no_time(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.max_wait = 0;
+            if **rare == Rare::default() {
+                self.rare = None;
+            }
+        }
+    }
+
+    #[inline]
+    fn max_wait_us(&self) -> Micros {
+        self.rare.as_ref().map_or(0, |rare| rare.max_wait)
     }
 
     /// The limit, for the answer to this check.
