@@ -11,7 +11,7 @@ NIGHTLY ?= nightly
 FUZZ_SECONDS ?= 60
 
 .PHONY: help test check doc proxies clients browser failures servers outage fuzz features msrv minimal package deny public-types test-image \
-	bench micro attack lint-lua redis wrk luacheck nginx haproxy chromium
+	bench micro layers attack lint-lua redis wrk luacheck nginx haproxy chromium
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ bench: redis wrk ## tollgate and its peers side by side, in about 16 minutes: wr
 micro: redis ## the decisions, the embedded store, and allocations a request
 	cargo bench -p tollgate-benches
 	cargo run --release -p tollgate-benches --bin allocations
+
+layers: redis ## what each setting of the layer costs, against a fixed limit
+	cargo run --release -p tollgate-benches --bin layers
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
 	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1

@@ -16,7 +16,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tollgate::key::{Global, Header};
 use tollgate::layer::OnStoreFailure;
-use tollgate::{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{ConfigError, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::counting::Counting;
 use self::support::requests::{number, plain, request, send, status};
@@ -128,6 +129,41 @@ async fn waiters_are_bounded_in_all() {
         assert_eq!(request.await.unwrap().0, 200);
     }
     assert_eq!(status(&app, of("d")).await, 200);
+}
+
+/// A store that answers after 10 ms.
+#[derive(Debug, Default)]
+struct Distant(MemoryStore);
+
+impl Store for Distant {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        let answer = self.0.apply(op, group);
+        Answer::later(async {
+            sleep(10 * MS).await;
+            answer.await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_in_flight_do_not_take_the_places_of_waiters() {
+    let limiter = RateLimiter::new(Distant::default());
+    let layer = RateLimitLayer::of(&limiter, ten_a_second())
+        .key(Header::new("user").unwrap())
+        .unwrap()
+        .wait_up_to(60_000 * MS)
+        .unwrap()
+        .max_waiters(1);
+    let app = app(layer);
+    assert_eq!(status(&app, of("waits")).await, 200);
+    let mut others = Vec::new();
+    for user in ["a", "b", "c"] {
+        others.push(start(&app, of(user)).await);
+    }
+    assert_eq!(start(&app, of("waits")).await.await.unwrap().0, 200);
+    for other in others {
+        assert_eq!(other.await.unwrap(), (200, 10 * MS));
+    }
 }
 
 #[tokio::test(start_paused = true)]

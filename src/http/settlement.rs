@@ -7,7 +7,7 @@ use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Limit, Op, Source};
+use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
 
 /// The costs that a request was charged, to be settled when the real costs are known: tokens of a language model,
@@ -155,8 +155,9 @@ impl Settlement {
                 checks.iter().any(|check| check.shares_budget_with(other))
             };
             let of_limiter = charges.extract_if(.., |charge| {
-                let is_of_group =
-                    charge.limiter.is(&limiter) && !shares_budget(&checks, &charge.check);
+                let is_of_group = checks.len() < MAX_GROUP
+                    && charge.limiter.is(&limiter)
+                    && !shares_budget(&checks, &charge.check);
                 if is_of_group {
                     checks.push(charge.check.clone());
                 }

@@ -188,7 +188,6 @@ impl RateLimiter {
         bounds: Bounds,
         settings: WaitSettings,
     ) -> Result<Decision, Error> {
-        let place = settings.enter();
         let denied = match first {
             None => None,
             Some(first) => {
@@ -197,16 +196,20 @@ impl RateLimiter {
                 if !has_to_wait(&answer) {
                     return answer;
                 }
-                let decision = answer?;
-                if decision.allowed() {
-                    let bounds = if place.is_some() { bounds } else { bounds.ended() };
-                    return self.wait_out(decision, &group, bounds).await;
-                }
-                if decision.retry_after().is_none_or(|wait| wait > bounds.left()) {
-                    return Ok(decision);
-                }
-                Some(decision)
+                Some(answer?)
             }
+        };
+        // A request that need not wait has no place, however many are in flight.
+        let place = settings.enter();
+        let denied = match denied {
+            Some(queued) if queued.allowed() => {
+                let bounds = if place.is_some() { bounds } else { bounds.ended() };
+                return self.wait_out(queued, &group, bounds).await;
+            }
+            Some(denied) if denied.retry_after().is_none_or(|wait| wait > bounds.left()) => {
+                return Ok(denied);
+            }
+            denied => denied,
         };
         let (contested, ask_at) = match &denied {
             Some(denied) => (denied_checks(&group, denied), available_at(denied)),
