@@ -21,8 +21,8 @@ impl RateLimitLayer {
     /// *shadow mode*: they decide, count and report, and never deny. See [`Limit::enforce`].
     ///
     /// It replaces what the limits say, also of those that a closure
-    /// [chooses](RateLimitLayerBuilder::limits). Below 100 percent, a request without a key is not rejected, nor is one that
-    /// the closure rejects.
+    /// [chooses](RateLimitLayerBuilder::limits). Below 100 percent, a request without a key is not rejected. Nor is a request
+    /// that the closure rejects.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

@@ -139,9 +139,10 @@ where
     }
 
     pub(super) fn forget(&self, id: &I) {
+        // A look-up that started before may find the old value. It is not kept then.
+        let mut flights = self.flights();
+        flights.remove(id);
         self.entries.remove(id);
-        // A look-up that started before may still find the old value.
-        self.flights().remove(id);
     }
 
     pub(super) async fn find(self: &Arc<Self>, id: I) -> Known<T> {
@@ -252,9 +253,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
         drop(self);
         ended.send_replace(Some(known));
     }
-}
 
-impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
     /// Whether the id was not forgotten since the look-up started.
     fn is_current(&self, flights: &HashMap<I, Flight<T>>) -> bool {
         flights.get(&self.id).is_some_and(|flight| flight.number == self.number)

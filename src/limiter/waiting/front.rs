@@ -26,8 +26,8 @@ impl RateLimiter {
         mut ask_at: Instant,
         bounds: Bounds,
     ) -> ControlFlow<Result<Decision, Error>, Decision> {
-        // Single checks before may have left units. They are given back.
-        drop(turn.take_left().collect::<Vec<_>>());
+        // Single checks before may have handed units over. They are given back.
+        drop(turn.take_handed_over().collect::<Vec<_>>());
         let mut replenished = Box::pin(turn.replenished());
         loop {
             if ask_at > Instant::now() {
@@ -63,7 +63,7 @@ impl RateLimiter {
     /// Reserves the units of a single check, and waits for them at the front of the queue.
     ///
     /// The other waiters of this process have no reservation yet. So one of them that gives up costs nothing, and the
-    /// one at the front can leave its units to the next.
+    /// one at the front can hand its units over to the next.
     pub(super) async fn acquire_reserved(
         &self,
         group: &Group,
@@ -72,10 +72,10 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         loop {
             let reset = turn.reset();
-            let left = turn.take_left().next();
-            let left = left.filter(|left| left.suits(group, bounds.deadline));
-            let reserved = match left {
-                Some(left) => left,
+            let handed_over = turn.take_handed_over().next();
+            let handed_over = handed_over.filter(|it| it.suits(group, bounds.deadline));
+            let reserved = match handed_over {
+                Some(reserved) => reserved,
                 None => match self.reserve(group, bounds).await? {
                     Ok(reserved) => reserved,
                     Err(decided) => return Ok(decided),

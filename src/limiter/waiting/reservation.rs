@@ -77,7 +77,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The reservation of the waiter at the front of a queue. A waiter that is dropped leaves it to the next one.
+/// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to the next one.
 pub(super) struct Held<'a> {
     reservation: Option<Reservation>,
     turn: &'a Turn,
@@ -118,7 +118,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.turn.note_turn(None);
         if let Some(reservation) = self.reservation.take() {
-            self.turn.leave(reservation);
+            self.turn.hand_over(reservation);
         }
     }
 }

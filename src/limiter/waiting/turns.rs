@@ -40,12 +40,12 @@ struct Queue {
     replenished: Notify,
     reset: Notify,
     /// Units that a waiter at the front gave up, for the next one.
-    left: Mutex<Option<Reservation>>,
+    handed_over: Mutex<Option<Reservation>>,
 }
 
 impl Queue {
-    fn take_left(&self) -> Option<Reservation> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take_handed_over(&self) -> Option<Reservation> {
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -170,7 +170,7 @@ impl Awaited {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
-                void.extend(queue.take_left());
+                void.extend(queue.take_handed_over());
             }
         }
         drop(queues);
@@ -198,19 +198,19 @@ impl Turn {
         }
     }
 
-    /// Leaves units for the next waiter. Without one, they are given back.
-    pub(super) fn leave(&self, reservation: Reservation) {
+    /// Hands units over to the next waiter. Without one, they are given back.
+    pub(super) fn hand_over(&self, reservation: Reservation) {
         if let [place] = &*self.places
             && let Some(queue) = &place.queue
             && queue.waiting.load(Ordering::Acquire) > 1
         {
-            *queue.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation);
+            *queue.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation);
         }
     }
 
-    /// Takes the units that waiters before left, of each budget.
-    pub(super) fn take_left(&self) -> impl Iterator<Item = Reservation> {
-        self.places.iter().filter_map(|place| place.queue.as_ref()?.take_left())
+    /// Takes the units that waiters before handed over, of each budget.
+    pub(super) fn take_handed_over(&self) -> impl Iterator<Item = Reservation> {
+        self.places.iter().filter_map(|place| place.queue.as_ref()?.take_handed_over())
     }
 
     fn notified(&self, of: impl Fn(&Queue) -> &Notify) -> impl Future<Output = ()> {
@@ -240,7 +240,7 @@ impl Drop for Place {
         let unused = if is_last { queues.remove(&self.budget) } else { None };
         drop(queues);
         self.places.fetch_sub(1, Ordering::AcqRel);
-        // Units without an heir are given back, which takes the lock again.
+        // Units that were handed over are given back, which takes the lock again.
         drop(unused);
     }
 }
