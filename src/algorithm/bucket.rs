@@ -81,18 +81,51 @@ pub(crate) struct Level {
     /// The time of the first charge that can be refunded. Since then, the level was not empty, and
     /// drained at one rate by one clock.
     since: Micros,
-    /// The parts that were given back since then.
+    more: More,
+}
+
+/// What few levels have. A level with a next phase cannot be refunded, so it never has both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum More {
+    Nothing,
+    GivenBack(GivenBack),
+    Then(Slower),
+}
+
+/// What was given back, and what may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct GivenBack {
+    /// The parts that were given back since `since`.
     returned: u64,
     /// The time of the last turn of a check that waits for reserved units.
     reserved_until: Micros,
     /// The parts that can be given back until then.
     spare: u64,
-    then: Option<Slower>,
 }
 
 impl Level {
     const fn empty(at: Micros, rate: Rate) -> Self {
-        Self { at, used: 0, rate, since: at, returned: 0, reserved_until: 0, spare: 0, then: None }
+        Self { at, used: 0, rate, since: at, more: More::Nothing }
+    }
+
+    const fn then(&self) -> Option<Slower> {
+        match self.more {
+            More::Then(slower) => Some(slower),
+            More::Nothing | More::GivenBack(_) => None,
+        }
+    }
+
+    fn given_back(&self) -> GivenBack {
+        match self.more {
+            More::GivenBack(given_back) => given_back,
+            More::Nothing | More::Then(_) => GivenBack::default(),
+        }
+    }
+
+    /// Changes what was given back. Without a next phase.
+    fn set_given_back(&mut self, given_back: GivenBack) {
+        let is_none = given_back == GivenBack::default();
+        self.more = if is_none { More::Nothing } else { More::GivenBack(given_back) };
     }
 
     pub(crate) fn expires_at(&self) -> Micros {
@@ -102,7 +135,7 @@ impl Level {
     /// Whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a
     /// division.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
-        match self.then {
+        match self.then() {
             Some(_) => self.expires_at() <= now,
             None => {
                 let elapsed = now.checked_sub(self.at);
@@ -114,13 +147,13 @@ impl Level {
     /// Whether the level at `at` is at most `units`.
     fn is_down_to(&self, units: u64) -> bool {
         self.used <= units.saturating_mul(self.rate.micros)
-            && self.then.is_none_or(|slower| units >= slower.floor)
+            && self.then().is_none_or(|slower| units >= slower.floor)
     }
 
     /// The time from `at` until the level is at most `units`.
     fn until(&self, units: u64) -> Micros {
         let above = |floor: u64| self.used.saturating_sub(floor.saturating_mul(self.rate.micros));
-        match self.then {
+        match self.then() {
             Some(slower) if units < slower.floor => {
                 let below = (slower.floor - units) * slower.rate.micros;
                 self.rate.drains(above(slower.floor)) + slower.rate.drains(below)
@@ -131,7 +164,7 @@ impl Level {
 
     /// Drains until `now`. Requires `now >= at`.
     fn drain_until(&mut self, now: Micros) {
-        if let Some(slower) = self.then {
+        if let Some(slower) = self.then() {
             let reached = self.at + self.until(slower.floor);
             if reached <= now {
                 let used = slower.floor * slower.rate.micros;
@@ -163,7 +196,8 @@ impl Level {
     fn under(self, quota: &Bucket, since: Micros) -> Self {
         let slower = Slower { floor: quota.capacity, rate: quota.rate };
         if self.rate == quota.rate {
-            return Self { then: None, ..self };
+            let more = if self.then().is_some() { More::Nothing } else { self.more };
+            return Self { more, ..self };
         }
         let overdrawn = self.used > quota.capacity.saturating_mul(self.rate.micros);
         let changed = if overdrawn && !quota.rate.faster_than(self.rate) {
@@ -172,36 +206,44 @@ impl Level {
             self.at_rate(quota.rate, since)
         };
         changed.unwrap_or(Self {
-            then: Some(slower),
-            since: if self.then == Some(slower) { self.since } else { self.at },
-            returned: 0,
-            reserved_until: 0,
-            spare: 0,
+            since: if self.then() == Some(slower) { self.since } else { self.at },
+            more: More::Then(slower),
             ..self
         })
     }
 
-    /// The time from `at` until the level would be empty if nothing had been given back.
-    fn until_empty_without_refunds(&self) -> Micros {
-        if self.returned == 0 { self.until(0) } else { self.rate.drains(self.used + self.returned) }
+    /// The time from `at` until the level would be empty if nothing had been given back. It `drains` so long as it is.
+    const fn until_empty_without_refunds(&self, drains: Micros) -> Micros {
+        match self.more {
+            More::GivenBack(GivenBack { returned, .. }) => self.rate.drains(self.used + returned),
+            More::Nothing | More::Then(_) => drains,
+        }
     }
 
     /// Voids the receipts of all charges so far.
-    const fn void_receipts(&mut self) {
-        (self.since, self.returned) = (self.at + 1, 0);
+    fn void_receipts(&mut self) {
+        self.since = self.at + 1;
+        if let More::GivenBack(given_back) = self.more {
+            self.set_given_back(GivenBack { returned: 0, ..given_back });
+        }
     }
 
     /// A turn in the past does not count, even if the clock is set back.
-    const fn forget_past_turns(&mut self, now: Micros) {
-        if self.reserved_until <= now {
-            (self.reserved_until, self.spare) = (0, 0);
+    fn forget_past_turns(&mut self, now: Micros) {
+        if let More::GivenBack(given_back) = self.more
+            && given_back.reserved_until <= now
+        {
+            let returned = given_back.returned;
+            self.set_given_back(GivenBack { returned, ..GivenBack::default() });
         }
     }
 
     /// Notes a turn after which `room` parts of the capacity are not charged.
     fn reserve_until(&mut self, turn: Micros, now: Micros, room: u64) {
-        self.spare = if now < self.reserved_until { self.spare.min(room) } else { room };
-        self.reserved_until = self.reserved_until.max(turn);
+        let GivenBack { returned, reserved_until, spare } = self.given_back();
+        let spare = if now < reserved_until { spare.min(room) } else { room };
+        let reserved_until = reserved_until.max(turn);
+        self.set_given_back(GivenBack { returned, reserved_until, spare });
     }
 }
 
@@ -260,12 +302,15 @@ impl Bucket {
         let is_recent = level.at >= now;
         let set_back = level.at.saturating_sub(now) > self.full_period();
         if set_back {
-            level.void_receipts();
-            (level.at, level.reserved_until) = (now, 0);
+            level.since = level.at + 1;
+            level.at = now;
+            if level.then().is_none() {
+                level.more = More::Nothing;
+            }
         } else if level.at < now {
             level.drain_until(now);
         }
-        if level.rate == self.rate && level.then.is_none() {
+        if level.rate == self.rate && level.then().is_none() {
             return (level, set_back);
         }
         let changed = level.under(self, level.at + u64::from(is_recent));
@@ -301,10 +346,10 @@ impl Bucket {
             if fits || exceeds_capacity { 0 } else { level.until(self.capacity - cost) + behind };
         let longest_wait = if queues { 0 } else { self.longest_wait(max_wait) };
         // At an earlier, faster rate, units would be reserved too soon.
-        let reserves = wait > 0 && wait <= longest_wait && level.then.is_none();
+        let reserves = wait > 0 && wait <= longest_wait && level.then().is_none();
         let allowed = fits || reserves;
         let retry_after = (!allowed && !exceeds_capacity).then(|| {
-            let is_slower_after = match level.then {
+            let is_slower_after = match level.then() {
                 Some(slower) if longest_wait > 0 => level.until(slower.floor) + behind,
                 _ => 0,
             };
@@ -323,15 +368,19 @@ impl Bucket {
             level.forget_past_turns(now);
             *state = Some(level);
         }
-        let part = level.rate.micros;
+        let (part, drains) = (level.rate.micros, level.until(0));
         Outcome {
             allowed,
             exceeds_capacity,
             remaining: self.capacity.saturating_mul(part).saturating_sub(level.used) / part,
             retry_after,
-            reset_after: if level.used == 0 { 0 } else { level.until(0) + behind },
+            reset_after: if level.used == 0 { 0 } else { drains + behind },
             delay,
-            drains_after: if commits { level.until_empty_without_refunds() + behind } else { 0 },
+            drains_after: if commits {
+                level.until_empty_without_refunds(drains) + behind
+            } else {
+                0
+            },
         }
     }
 

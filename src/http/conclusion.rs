@@ -39,19 +39,23 @@ pub(super) struct Report {
 }
 
 impl Settings {
-    /// Asks whether a group is allowed.
+    /// What is kept of a group while it is decided.
     #[inline]
-    pub(super) fn ask(&self, group: Group) -> (Answer, Asked) {
-        let asked = Asked {
-            partitions: self.headers.partitions(&group),
+    pub(super) fn kept(&self, group: &Group) -> Asked {
+        Asked {
+            partitions: self.headers.partitions(group),
             is_enforced: group.iter().any(|check| !check.is_shadow()),
             group: self.settlement.is_on().then(|| Box::new(group.clone())),
-        };
-        let answer = match self.wait.is_on() {
+        }
+    }
+
+    /// Asks whether a group is allowed.
+    #[inline]
+    pub(super) fn ask(&self, group: Group) -> Answer {
+        match self.wait.is_on() {
             false => self.limiter.apply(Op::Charge, group),
             true => self.limiter.charge_within(group, &self.wait),
-        };
-        (answer, asked)
+        }
     }
 
     /// The response to a request without a decision, if it has one.
@@ -91,7 +95,10 @@ impl Settings {
             }
         };
         telemetry::count(decision);
-        decision.shadow_denials().for_each(|it| telemetry::shadow_denied(&self.shadow_events, it));
+        if decision.has_shadow() {
+            let denials = decision.shadow_denials();
+            denials.for_each(|denial| telemetry::shadow_denied(&self.shadow_events, denial));
+        }
         match decision.source() {
             Source::DenyCache => {}
             Source::FailOpen => return self.fail_open(decision, request),

@@ -42,13 +42,17 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let (answer, asked) = match self.settings.policy.question(&parts) {
+        let asked;
+        let answer = match self.settings.policy.question(&parts) {
             Question::Unlimited => {
                 self.settings.forward_uncharged(&mut parts);
                 let request = Request::from_parts(parts, body);
                 return ResponseFuture::calling(self.inner.call(request), None);
             }
-            Question::Group(group) => self.settings.ask(group),
+            Question::Group(group) => {
+                asked = self.settings.kept(&group);
+                self.settings.ask(group)
+            }
             Question::LookUp(lookup) => {
                 let request = Request::from_parts(parts, body);
                 let (inner, settings) = (self.release_inner(), Arc::clone(&self.settings));

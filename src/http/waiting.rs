@@ -104,7 +104,8 @@ where
                             Some(Stage::Preparing)
                         }
                         Poll::Ready(Ok(Some(group))) => {
-                            let (answer, asked) = settings.ask(group);
+                            let asked = settings.kept(&group);
+                            let answer = settings.ask(group);
                             Some(Stage::Checking { answer, asked, settings: Arc::clone(settings) })
                         }
                         Poll::Ready(Err(unasked)) => {

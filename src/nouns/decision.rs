@@ -196,6 +196,13 @@ impl Decision {
         self.verdicts().iter().map(move |verdict| verdict.receipt().filter(|_| is_of_store))
     }
 
+    /// Whether a limit may be in shadow mode.
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) const fn has_shadow(&self) -> bool {
+        self.deciding.is_shadow() || !self.group.is_empty()
+    }
+
     /// Whether the same checks would be denied now: a budget has fewer units left than its check consumed.
     #[cfg(feature = "http")]
     #[inline]

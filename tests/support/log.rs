@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::subscriber::DefaultGuard;
 
@@ -12,6 +12,16 @@ pub struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Logs until the guard is dropped.
     pub fn start() -> (Self, DefaultGuard) {
+        // Other tests run without a subscriber. Where one of them first comes to an event, `tracing` may take the event for
+        // disabled, here, too. A subscriber for all threads keeps it from that.
+        static EVERYWHERE: Once = Once::new();
+        EVERYWHERE.call_once(|| {
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_writer(io::sink)
+                .finish();
+            let _ = tracing::subscriber::set_global_default(subscriber);
+        });
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()

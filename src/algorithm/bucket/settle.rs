@@ -59,7 +59,7 @@ impl Bucket {
     ) {
         let Some(mut level) = *state else { return };
         let is_as_charged = level.rate == self.rate
-            && level.then.is_none()
+            && level.then().is_none()
             && level.at.saturating_sub(now) <= self.full_period()
             && (level.since..=level.at).contains(&receipt.at);
         if !is_as_charged || level.is_over(now) {
@@ -75,7 +75,8 @@ impl Bucket {
             Some(left @ 1..) => (left - 1).saturating_mul(drains).saturating_add(1).min(MAX_EXACT),
             _ => 0,
         };
-        let charged_since = (used + level.returned).saturating_sub(of_level);
+        let mut given_back = level.given_back();
+        let charged_since = (used + given_back.returned).saturating_sub(of_level);
         let mut back = (units.min(self.capacity) * micros).min(used);
         // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
         // back would credit the drain since then. Less than a unit, which has `micros` parts, was not charged.
@@ -85,15 +86,16 @@ impl Bucket {
             // later charge would look like the other part.
             level.used -= back;
         } else {
-            back = back.min(of_charge.max(of_level.saturating_sub(level.returned)));
-            if at < level.reserved_until {
-                back = back.min(level.spare.max(charged.saturating_sub(charged_since)));
-                level.spare = level.spare.saturating_sub(back);
+            back = back.min(of_charge.max(of_level.saturating_sub(given_back.returned)));
+            if at < given_back.reserved_until {
+                back = back.min(given_back.spare.max(charged.saturating_sub(charged_since)));
+                given_back.spare = given_back.spare.saturating_sub(back);
             }
             level.used -= back;
-            level.returned += back;
+            given_back.returned += back;
+            level.set_given_back(given_back);
         }
-        if level.returned > MAX_RETURNED {
+        if given_back.returned > MAX_RETURNED {
             level.void_receipts();
         }
         level.forget_past_turns(now);
