@@ -247,6 +247,41 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
     assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 0);
 }
 
+#[tokio::test]
+async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_memory() {
+    let cluster = Cluster::start();
+    let (limiter, memory) = (limiter(&cluster).await, RateLimiter::new(MemoryStore::new()));
+    let (user, tenant) = (window("user", 3), window("tenant", 100));
+    let strict = window("strict", 2).shadow();
+    let group = |cost: u32| {
+        [
+            Check::new(&user, Key::from(1_u64)),
+            Check::new(&tenant, "acme").with_cost(cost),
+            Check::new(&strict, Key::from(2_u64)),
+        ]
+    };
+    for (cost, real) in [(10, 4), (10, 25), (10, 10), (10, 10)] {
+        let mut answers = Vec::new();
+        for limiter in [&limiter, &memory] {
+            let charged = limiter.apply(Op::Charge, group(cost)).await.unwrap();
+            let settled = group(real).into_iter().zip(charged.receipts());
+            let settled: Vec<_> =
+                settled.map(|(check, receipt)| check.with_receipt(receipt)).collect();
+            if charged.allowed() {
+                limiter.apply(Op::Settle, settled[1].clone()).await.unwrap();
+            }
+            let shadow = charged.shadow_denials().count();
+            let left = used(limiter, &tenant, &Key::new("acme")).await;
+            let strict = used(limiter, &strict, &Key::from(2_u64)).await;
+            answers.push((charged.allowed(), shadow, left, strict));
+        }
+        assert_eq!(answers[0], answers[1]);
+    }
+    let answer = limiter.apply(Op::Settle, group(7)).await.unwrap();
+    assert_eq!(answer.verdicts().len(), 3, "without receipts, all is charged");
+    assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 4 + 25 + 10 + 7);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
     let cluster = Cluster::start();

@@ -344,7 +344,9 @@ impl Bucket {
         let fits = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
         let wait =
             if fits || exceeds_capacity { 0 } else { level.until(self.capacity - cost) + behind };
-        let longest_wait = if queues { 0 } else { self.longest_wait(max_wait) };
+        // A division, which most checks need not pay for.
+        let waits = wait > 0 && max_wait > 0 && !queues;
+        let longest_wait = if waits { self.longest_wait(max_wait) } else { 0 };
         // At an earlier, faster rate, units would be reserved too soon.
         let reserves = wait > 0 && wait <= longest_wait && level.then().is_none();
         let allowed = fits || reserves;

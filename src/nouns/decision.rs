@@ -91,6 +91,17 @@ impl Decision {
         Some(Self { decided_at, ..Self::of_group(verdicts)? })
     }
 
+    /// The same decision, with what limits in shadow mode would have denied by another decision of the group.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn with_shadow_denials_of(self, other: &Self) -> Self {
+        if other.shadow_denials().next().is_none() {
+            return self;
+        }
+        let pairs = self.verdicts().iter().zip(other.verdicts());
+        let verdicts = pairs.map(|(ours, theirs)| if theirs.would_deny() { theirs } else { ours });
+        Self::of_parts(verdicts.cloned().collect(), self.decided_at).unwrap_or(self)
+    }
+
     /// The same decision, as one that charged nothing.
     #[cfg(feature = "cluster")]
     pub(crate) fn uncharged(mut self) -> Self {

@@ -142,6 +142,7 @@ impl Spread {
         }
         let mut is_kept = false;
         for ((allowed, checks, lane), without) in allowed.into_iter().zip(all(without).await) {
+            let without = without.map(|without| without.with_shadow_denials_of(allowed));
             *allowed = without.unwrap_or_else(|error| {
                 is_kept |= op == Op::Charge;
                 if op == Op::Charge && !error.may_have_charged() {
