@@ -310,3 +310,20 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     }
     assert!((1..=1_000).contains(&cached), "{cached} of 10,000 are cached");
 }
+
+#[tokio::test(start_paused = true)]
+async fn denial_of_an_enforced_limit_denies_no_check_in_shadow_mode() {
+    let (_, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..4 {
+        limiter.check(&limit, &key).await.unwrap();
+    }
+    assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::DenyCache);
+    let shadow = limiter.check(&limit.clone().shadow(), &key).await.unwrap();
+    assert!(shadow.allowed() && shadow.deciding().would_deny());
+    // That is the same for the share of keys for which it is not enforced.
+    let partly = limit.clone().enforce(1).unwrap();
+    assert!(!partly.enforces(&key), "this key is not of the first percent");
+    assert!(limiter.check(&partly, &key).await.unwrap().allowed());
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+}

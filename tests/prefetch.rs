@@ -342,3 +342,32 @@ fn key_is_prefetched_again_after_its_runtime_ended() {
     });
     assert!(prefetched > 4_000, "{prefetched} of {allowed} were prefetched");
 }
+
+#[tokio::test(start_paused = true)]
+async fn settled_charge_of_prefetched_units_is_settled_in_the_store() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let prefetch = prefetch(&store, &limit);
+    let limiter = RateLimiter::new(prefetch.clone());
+    let (hammered, _) = hammer(&limiter, &limit, &key, 2_000).await;
+    let used_after = async |cost: u32, real: u32| {
+        let charged = limiter.check_n(&limit, &key, cost).await.unwrap();
+        assert_eq!(charged.source(), Source::Prefetched);
+        limiter.settle(&limit, &key, real, charged.receipt()).await.unwrap();
+    };
+    used_after(5, 2).await;
+    used_after(1, 30).await;
+    prefetch.release().await.unwrap();
+    let stored = RateLimiter::new(store.clone()).peek(&limit, &key, 0).await.unwrap();
+    assert_eq!(stored.remaining(), 10_000 - u64::from(hammered) - 2 - 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_in_shadow_mode_is_not_answered_by_prefetched_units() {
+    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let limiter = RateLimiter::new(prefetch(&store, &limit));
+    hammer(&limiter, &limit, &key, 2_000).await;
+    let shadow = limiter.check(&limit.clone().shadow(), &key).await.unwrap();
+    assert_eq!((shadow.allowed(), shadow.source()), (true, Source::Store));
+    let enforced = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((enforced.allowed(), enforced.source()), (true, Source::Prefetched));
+}

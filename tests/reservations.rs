@@ -54,6 +54,23 @@ fn longer_wait_is_denied_until_it_is_short_enough() {
     }
 }
 
+/// While units are reserved, what the last turn leaves bounds a refund.
+#[test]
+fn turn_that_is_over_bounds_no_refund_even_if_the_clock_is_set_back() {
+    for limit in buckets(quota(1, SECOND).burst(5)) {
+        let mut budget = Budget::new(limit);
+        budget.charge(START, 5);
+        assert_eq!(budget.reserve(START, 5, 9 * SECOND).delay(), Duration::from_secs(5));
+        let receipt = budget.charge(START + 6 * SECOND, 1).receipt().unwrap();
+        // Before that turn, which would leave nothing.
+        let set_back = START + 4_500_000;
+        assert_eq!(budget.reserve(set_back, 1, 9 * SECOND).delay(), Duration::from_millis(2_500));
+        let before = budget.charge(set_back, 0).reset_after();
+        let after = budget.refund(set_back, 1, receipt).reset_after();
+        assert_eq!(before - after, Duration::from_secs(1), "{}", budget.limit);
+    }
+}
+
 #[test]
 fn cost_above_the_capacity_is_not_reserved() {
     for limit in buckets(quota(5, SECOND)) {

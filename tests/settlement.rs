@@ -65,6 +65,26 @@ fn bucket_repays_a_debt_and_a_window_forgets_it() {
 }
 
 #[test]
+fn debt_counts_under_every_quota_of_the_name() {
+    let windows = [
+        [Limit::fixed_window, Limit::fixed_window_aligned],
+        [Limit::sliding_window, Limit::sliding_window],
+    ];
+    for [short, long] in windows {
+        let mut budget = Budget::new(short("api", quota(10, SECOND)).unwrap());
+        let long = long("api", quota(100, 3_600 * SECOND)).unwrap();
+        // Both are in use.
+        let receipt = budget.charge(START, 1).receipt();
+        let mut budget = Budget { limit: long, ..budget };
+        assert_eq!(budget.charge(START, 1).remaining(), 98, "{}", budget.limit);
+        let long = std::mem::replace(&mut budget.limit, short("api", quota(10, SECOND)).unwrap());
+        budget.settle(START, 41, receipt);
+        budget.limit = long;
+        assert_eq!(budget.charge(START, 1).remaining(), 57, "{}: 42 and 1", budget.limit);
+    }
+}
+
+#[test]
 fn cost_without_a_receipt_is_charged_whole() {
     for limit in every_algorithm(10, SECOND) {
         let mut budget = Budget::new(limit);
