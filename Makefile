@@ -4,6 +4,10 @@ FEWER_FEATURES = "" redis tls http "http redis"
 # All packages but the peers in benches/.
 TESTED = -p tollgate -p tollgate-replay
 
+# Tests of arithmetic that take seconds, and that features do not change.
+LONG = alternating_quotas_ memory_and_redis_decide_the_same two_algorithms_in_turn_ rate_does_not_drift_ \
+	refund_on_redis_allows_no_more_
+
 # The nightly toolchain, for options that stable lacks, such as `nightly-2026-03-20`.
 NIGHTLY ?= nightly
 
@@ -19,7 +23,7 @@ help: ## this list
 test: redis ## all tests, on a redis-server that the tests start themselves ($REDIS_SERVER, if set)
 	cargo test --all-features $(TESTED)
 	for features in $(FEWER_FEATURES); do \
-	  cargo test --no-default-features --features "$$features" --lib --tests || exit 1; \
+	  cargo test --no-default-features --features "$$features" --lib --tests -- $(LONG:%=--skip %) || exit 1; \
 	done
 
 check: lint-lua ## format, lints, and several sets of features

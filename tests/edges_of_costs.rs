@@ -129,7 +129,8 @@ async fn settled_costs_of_equal_names_are_the_layers_own() {
                 .key(Global)
                 .unwrap()
                 .cost(|_| 10)
-                .settle_on_response("points", |_| Some(1)),
+                .settle_on_response("points", |_| Some(1))
+                .unwrap(),
         )
         .layer(
             RateLimitLayer::of(&other, limit.clone())

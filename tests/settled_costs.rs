@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep};
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
-use tollgate::layer::{OnStoreFailure, Settlement};
+use tollgate::layer::{Limits, OnStoreFailure, Settlement};
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
@@ -278,13 +278,25 @@ async fn free_responses_are_refunded() {
     }
 }
 
+#[test]
+fn cost_of_a_limit_that_the_layer_does_not_have_is_a_configuration_error() {
+    let error = layer(&limiter()).settle_on_response("token", |_| Some(1)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`settle_on_response` names the limit `token`, and the layer has: tokens; use one of them"
+    );
+    // What a closure will choose is not known.
+    let chosen = RateLimitLayer::limits(limiter(), |_| Limits::Unlimited).unwrap();
+    assert!(chosen.settle_on_response("token", |_| Some(1)).is_ok());
+}
+
 #[tokio::test]
 async fn cost_is_settled_by_the_response() {
     let limiter = limiter();
     let cost = |response: &http::response::Parts| {
         response.headers.get("x-cost")?.to_str().ok()?.parse().ok()
     };
-    let layer = layer(&limiter).settle_on_response("tokens", cost);
+    let layer = layer(&limiter).settle_on_response("tokens", cost).unwrap();
     let handler = |request: http::Request<Body>| async move {
         let cost = request.headers()["wanted"].clone();
         ([("x-cost", cost)], "an answer")

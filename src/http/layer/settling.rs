@@ -6,6 +6,7 @@ use http::response;
 
 use super::RateLimitLayer;
 use crate::http::settlement::Settled;
+use crate::nouns::{ConfigError, Limit};
 
 impl RateLimitLayer {
     /// Puts a [`Settlement`](crate::layer::Settlement) into the request's extensions, with which the handler states the
@@ -56,24 +57,37 @@ impl RateLimitLayer {
     ///     .cost(|_| 10)
     ///     .settle_on_response("points", |response| {
     ///         response.headers.get("x-query-cost")?.to_str().ok()?.parse().ok()
-    ///     });
+    ///     })?;
     /// # let _ = layer;
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layer has no limit of this name. The names of limits that are chosen for each request are
+    /// not known: a layer with such limits accepts any name.
     pub fn settle_on_response(
         self,
         limit: impl Into<String>,
         cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
-    ) -> Self {
+    ) -> Result<Self, ConfigError> {
         let limit: Arc<str> = limit.into().into();
-        self.with(|settings| {
+        let policy = &self.settings.policy;
+        if !policy.chooses() && !policy.fixed_limits().map(Limit::name).any(|name| *name == *limit)
+        {
+            return Err(ConfigError::new(format!(
+                "`settle_on_response` names the limit `{}`, and the layer has: {}; use one of them",
+                limit.escape_debug(),
+                self.settings.names
+            )));
+        }
+        Ok(self.with(|settings| {
             settings.settlement.on_response(move |response| match cost(response) {
                 Some(cost) => Settled::At(Arc::clone(&limit), cost),
                 None => Settled::Nothing,
             });
-        })
+        }))
     }
 
     /// Gives back what this layer charged for a request if its response should be free, such as a 5xx, a 304 or a hit of
