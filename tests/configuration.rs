@@ -47,7 +47,7 @@ fn period_without_a_unit_is_an_error_under_every_algorithm() {
 }
 
 #[test]
-fn periods_are_whole_numbers_with_units() {
+fn periods_are_numbers_with_units() {
     for (text, micros) in [
         ("1us", 1),
         ("500ms", 500_000),
@@ -58,6 +58,14 @@ fn periods_are_whole_numbers_with_units() {
         ("366d", 31_622_400_000_000),
         ("1d2h3m4s5ms6us", 93_784_005_006),
         ("1s0ms", 1_000_000),
+        ("15min", 900_000_000),
+        ("15 minutes", 900_000_000),
+        (" 15m ", 900_000_000),
+        ("1h 30min", 5_400_000_000),
+        ("30m1h", 5_400_000_000),
+        ("1.5h", 5_400_000_000),
+        ("2 weeks", 1_209_600_000_000),
+        ("10µs", 10),
     ] {
         let period = of_period(&format!("\"{text}\"")).unwrap();
         assert_eq!(period, Duration::from_micros(micros), "{text}");
@@ -67,39 +75,37 @@ fn periods_are_whole_numbers_with_units() {
 #[test]
 fn invalid_periods_are_errors_with_the_accepted_format() {
     for (text, why) in [
-        ("", "is not made of whole numbers with units"),
-        ("s", "is not made of whole numbers with units"),
-        ("1.5h", "is not made of whole numbers with units"),
-        ("-5m", "is not made of whole numbers with units"),
-        ("+5m", "is not made of whole numbers with units"),
-        ("15 m", "is not made of whole numbers with units"),
-        (" 15m", "is not made of whole numbers with units"),
-        ("15m ", "is not made of whole numbers with units"),
-        ("1_000s", "is not made of whole numbers with units"),
-        ("٣s", "is not made of whole numbers with units"),
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("s", "is not made of numbers with units"),
+        ("-5m", "is not made of numbers with units"),
+        ("+5m", "is not made of numbers with units"),
+        ("1_000s", "is not made of numbers with units"),
+        ("1.h", "is not made of numbers with units"),
+        ("٣s", "is not made of numbers with units"),
+        ("10μs", "is not made of numbers with units"),
         ("15", "has no unit after 15"),
         ("1h30", "has no unit after 30"),
-        ("15min", "has an unknown unit `min`"),
-        ("15M", "has an unknown unit `M`"),
-        ("1w", "has an unknown unit `w`"),
-        ("10ns", "has an unknown unit `ns`"),
-        ("10μs", "is not made of whole numbers with units"),
-        ("30m1h", "repeats or misplaces the unit `h`"),
-        ("1h1h", "repeats or misplaces the unit `h`"),
+        ("15x", "has an unknown unit `x`"),
+        ("15MIN", "has an unknown unit `MIN`"),
+        ("15M", "has months or years"),
+        ("1 month", "has months or years"),
+        ("1y 2d", "has months or years"),
+        ("18446744073709551615s 1000000000ns", "is longer than 366d"),
         ("18446744073709551616us", "is longer than 366d"),
-        ("18446744073709551615d", "is longer than 366d"),
-        ("213503982d8h1m49s551ms616us", "is longer than 366d"),
+        ("0.3333333333us", "is too long or too precise"),
     ] {
         let error = of_period(&format!("\"{text}\"")).unwrap_err().to_string();
         let start = format!("limit `login`: the period `{text}` {why}");
-        assert!(error.starts_with(&start) && error.contains("write whole numbers with"), "{error}");
+        assert!(error.starts_with(&start) && error.contains("write numbers with"), "{error}");
     }
     for (text, why) in [
         ("0s", "the period is 0"),
         ("0d0us", "the period is 0"),
         ("367d", "longer than 366 days"),
         ("366d1us", "longer than 366 days"),
-        ("18446744073709551615us", "longer than 366 days"),
+        ("999999999999d", "longer than 366 days"),
+        ("10ns", "microsecond"),
     ] {
         let error = of_period(&format!("\"{text}\"")).unwrap_err().to_string();
         assert!(error.starts_with("limit `login`: ") && error.contains(why), "{error}");
@@ -115,6 +121,9 @@ fn quota_string_is_a_limit_a_slash_and_a_period() {
         ("100/m", Quota::per_minute(100)),
         ("1000/d", Quota::per_day(1_000)),
         ("7/1h30m", Quota::new(7, Duration::from_secs(5_400))),
+        ("100/min", Quota::per_minute(100)),
+        ("5 / 15 min", Quota::new(5, Duration::from_secs(900))),
+        ("3/week", Quota::new(3, Duration::from_secs(7 * 86_400))),
     ] {
         assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         let json = with(&format!(r#""quota":"{text}""#));
@@ -134,11 +143,10 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
         ("/15m", "does not start with a whole number"),
         ("-5/15m", "does not start with a whole number"),
         ("1.5/s", "does not start with a whole number"),
-        ("5 / 15m", "does not start with a whole number"),
         ("18446744073709551616/s", "has a limit of more than 64 bits"),
         ("5/15", "the period `15` has no unit after 15"),
-        ("5/", "the period `` is not made of whole numbers with units"),
-        ("5/minute", "the period `1minute` has an unknown unit `minute`"),
+        ("5/", "the period `` is empty"),
+        ("5/minuet", "the period `1minuet` has an unknown unit `minuet`"),
         ("5/1m/1m", "the period `1m/1m` is not made"),
         ("0/s", "the limit is 0"),
         ("5/0s", "the period is 0"),

@@ -38,21 +38,22 @@ use crate::nouns::ConfigError;
 ///
 /// | text | quota |
 /// |---|---|
+/// | `100/min` | 100 per minute: a unit alone means one |
 /// | `5/15m` | 5 per 15 minutes |
-/// | `100/1h30m` | 100 per 90 minutes |
-/// | `10/s` | 10 per second: a unit alone means one |
+/// | `100 / 1h 30min` | 100 per 90 minutes |
 ///
-/// A period consists of integers with units, from the longest unit to the shortest. It lasts
-/// `1us` to `366d`. A period without a unit is an error.
+/// A period consists of numbers with units, which are added up. It lasts `1us` to `366d`. A period without a unit is an
+/// error. So are months and years, whose lengths differ.
 ///
 /// | unit | means |
 /// |---|---|
-/// | `d` | days of 24 hours |
-/// | `h` | hours |
-/// | `m` | minutes |
-/// | `s` | seconds |
-/// | `ms` | milliseconds |
-/// | `us` | microseconds |
+/// | `w`, `week`, `weeks` | 7 days |
+/// | `d`, `day`, `days` | 24 hours |
+/// | `h`, `hour`, `hours` | hours |
+/// | `m`, `min`, `minute`, `minutes` | minutes |
+/// | `s`, `sec`, `second`, `seconds` | seconds |
+/// | `ms`, `millis` | milliseconds |
+/// | `us`, `usec` | microseconds |
 ///
 /// ```
 /// # use std::time::Duration;
@@ -145,6 +146,7 @@ impl FromStr for Quota {
             ))
         };
         let (limit, period) = text.split_once('/').ok_or_else(|| wrong("has no slash"))?;
+        let (limit, period) = (limit.trim(), period.trim());
         if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong("does not start with a whole number"));
         }

@@ -1,10 +1,10 @@
-//! The text format of periods: integers with units.
+//! The text format of periods: numbers with units, as `humantime` reads them.
 
 use std::time::Duration;
 
 use crate::nouns::ConfigError;
 
-/// The units, from the longest to the shortest, in microseconds.
+/// The units of a written period, from the longest to the shortest, in microseconds.
 const UNITS: [(&str, u64); 6] = [
     ("d", 24 * 60 * 60 * 1_000_000),
     ("h", 60 * 60 * 1_000_000),
@@ -14,47 +14,38 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-const ADVICE: &str = "write whole numbers with units, such as `15m` or `1h30m`; the units are d, \
-                      h, m (minutes), s, ms and us";
+const ADVICE: &str = "write numbers with units, such as `15m`, `1h 30min` or `7 days`; the units are weeks (w), days \
+                      (d), hours (h), minutes (min, m), seconds (s), ms and us";
 
-/// Parses one or more numbers with units, from the longest unit to the shortest, each once.
+/// The most digits of a number. More are longer than any period.
+const MAX_DIGITS: usize = 15;
+
+/// Parses one or more numbers with units. Their sum is the period.
 pub(crate) fn parse(text: &str) -> Result<Duration, ConfigError> {
-    micros(text).map(Duration::from_micros).map_err(|why| {
+    let wrong = |why: &str| {
         ConfigError::new(format!("the period `{}` {why}; {ADVICE}", text.escape_debug()))
-    })
-}
-
-fn micros(text: &str) -> Result<u64, String> {
-    let mut units = UNITS.iter();
-    let mut total = Some(0_u64);
-    let mut rest = text;
-    loop {
-        let (number, after) = split(rest, |byte| byte.is_ascii_digit());
-        let (unit, after) = split(after, |byte| byte.is_ascii_alphabetic());
-        if number.is_empty() || (unit.is_empty() && !after.is_empty()) {
-            return Err("is not made of whole numbers with units".to_owned());
-        }
-        if unit.is_empty() {
-            return Err(format!("has no unit after {number}"));
-        }
-        let Some((_, length)) = units.find(|(name, _)| *name == unit) else {
-            let known = UNITS.iter().any(|(name, _)| *name == unit);
-            let what = if known { "repeats or misplaces the unit" } else { "has an unknown unit" };
-            return Err(format!("{what} `{unit}`"));
-        };
-        let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*length));
-        total = total.zip(part).and_then(|(total, part)| total.checked_add(part));
-        rest = after;
-        if rest.is_empty() {
-            return total.ok_or_else(|| "is longer than 366d".to_owned());
-        }
+    };
+    let is_digit = |character: char| character.is_ascii_digit();
+    if text.split(|character| !is_digit(character)).any(|digits| digits.len() > MAX_DIGITS) {
+        return Err(wrong("is longer than 366d"));
     }
-}
-
-/// The longest prefix of bytes that belong, and the rest.
-fn split(text: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
-    let end = text.bytes().position(|byte| !belongs(byte)).unwrap_or(text.len());
-    text.split_at(end)
+    let mut words = text.split(|character: char| !character.is_alphabetic());
+    if words.any(|word| {
+        matches!(word, "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years")
+    }) {
+        return Err(wrong("has months or years, whose lengths differ"));
+    }
+    humantime::parse_duration(text).map_err(|error| match error {
+        humantime::DurationError::Empty => wrong("is empty"),
+        humantime::DurationError::UnknownUnit { unit, value, .. } if unit.is_empty() => {
+            wrong(&format!("has no unit after {value}"))
+        }
+        humantime::DurationError::UnknownUnit { unit, .. } => {
+            wrong(&format!("has an unknown unit `{}`", unit.escape_debug()))
+        }
+        humantime::DurationError::NumberOverflow => wrong("is too long or too precise"),
+        _ => wrong("is not made of numbers with units"),
+    })
 }
 
 /// Writes a period so that [`parse`] returns it again.
