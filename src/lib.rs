@@ -6,6 +6,8 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 mod algorithm;
+#[cfg(feature = "config")]
+mod configuration;
 #[cfg(feature = "http")]
 mod http;
 mod limiter;
@@ -33,6 +35,19 @@ pub use store::RedisStore;
 ///   [`MemoryStore::with_clock`], and `RedisStore::builder().clock(...)`.
 pub mod clock {
     pub use crate::nouns::ManualClock;
+}
+
+/// Limits from files and other sources, which change while a service runs.
+///
+/// A [`Config`](config::Config) is what a file says. A [`LimitSet`](config::LimitSet) has the limits that are in force, and
+/// follows a [`ConfigSource`](config::ConfigSource). [`RateLimitLayer::from_config`] limits a service by it. The file uses the
+/// [`Names`](config::Names) that the application gives to its extractors, plans and costs.
+#[cfg(feature = "config")]
+pub mod config {
+    pub use crate::configuration::{Config, ConfigSource, FileSource, Format};
+    pub use crate::http::{LimitSet, Names};
+    #[cfg(feature = "redis")]
+    pub use crate::store::redis::RedisSource;
 }
 
 /// Answers to checks: decisions, their verdicts, and receipts for refunds.
@@ -103,6 +118,10 @@ pub mod guide {
 
     #[doc = include_str!("guide/costs.md")]
     pub mod costs {}
+
+    #[cfg(feature = "yaml")]
+    #[doc = include_str!("guide/live_configuration.md")]
+    pub mod live_configuration {}
 
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]

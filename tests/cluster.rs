@@ -629,3 +629,42 @@ async fn url_of_the_wrong_kind_is_an_error_that_says_so() {
     let error = RedisStore::connect("redis-cluster://127.0.0.1:1").await.unwrap_err().to_string();
     assert!(error.contains("no node answered CLUSTER SLOTS"), "{error}");
 }
+
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn limits_in_a_key_are_announced_on_every_node_and_follow_their_slot() {
+    use tollgate::config::{Config, ConfigSource, Format, RedisSource};
+
+    let text = |units: u32| {
+        format!(
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \"global\" }}]"
+        )
+    };
+    let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();
+    let cluster = Cluster::start();
+    let new_source = async || {
+        let store = store(&cluster).connect().await.unwrap();
+        RedisSource::new(&store, "limits", Format::Toml).unwrap()
+    };
+    let (operator, mut replica) = (new_source().await, new_source().await);
+    operator.publish(&text(1)).await.unwrap();
+    assert_eq!(replica.read().await.unwrap(), config(1));
+    let next = async |replica: &mut RedisSource| {
+        let next = timeout(Duration::from_secs(60), replica.next()).await;
+        next.unwrap().unwrap().unwrap()
+    };
+    for units in 2..5 {
+        operator.publish(&text(units)).await.unwrap();
+        assert_eq!(next(&mut replica).await, config(units));
+    }
+    let slot = cluster.slot(replica.key());
+    let from = cluster.master_of(slot);
+    cluster.move_slot(slot, from, (from + 1) % 3);
+    for units in 5..8 {
+        // The first attempt may learn that the slot has moved.
+        while operator.publish(&text(units)).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(next(&mut replica).await, config(units));
+    }
+}

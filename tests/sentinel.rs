@@ -179,3 +179,33 @@ async fn passwords_of_sentinels_and_servers_are_their_own() {
     let error = RedisStore::connect(&format!("{url}?sentinel_password=guess")).await.unwrap_err();
     assert!(error.to_string().contains("no sentinel names a master"), "{error}");
 }
+
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn limits_in_a_key_follow_the_master() {
+    use tollgate::config::{Config, ConfigSource, Format, RedisSource};
+
+    let text = |units: u32| {
+        format!(
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \"global\" }}]"
+        )
+    };
+    let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();
+    let sentinels = Sentinels::start(|_| Vec::new());
+    let store = RedisStore::builder().url(sentinels.url()).connect().await.unwrap();
+    let mut replica = RedisSource::new(&store, "limits", Format::Toml).unwrap();
+    let operator = RedisSource::new(&store, "limits", Format::Toml).unwrap();
+    operator.publish(&text(1)).await.unwrap();
+    let next = async |replica: &mut RedisSource| {
+        let next = timeout(PATIENCE, replica.next()).await;
+        next.unwrap().unwrap().unwrap()
+    };
+    assert_eq!(next(&mut replica).await, config(1));
+    sentinels.fail_over();
+    while operator.publish(&text(2)).await.is_err() {
+        yield_now().await;
+    }
+    assert_eq!(next(&mut replica).await, config(2));
+    operator.publish(&text(3)).await.unwrap();
+    assert_eq!(next(&mut replica).await, config(3));
+}

@@ -24,6 +24,7 @@ use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) enum Anchor {
     /// The key's first request.
     First,

@@ -8,6 +8,8 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
+#[cfg(feature = "config")]
+use super::live::{LimitSet, Live};
 use super::policy::{KeyedLimit, Policy, Rule};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
@@ -197,6 +199,14 @@ impl RateLimitLayerBuilder {
         self.add(Rule::Chosen(by_lookup(lookup, choose)))
     }
 
+    /// Adds the limits of a configuration, which can be replaced while the service runs.
+    ///
+    /// All limits of the layer that apply to a request are decided in one call: all are charged, or none.
+    #[cfg(feature = "config")]
+    pub fn limit_set(self, limits: &LimitSet) -> Self {
+        self.add(Rule::Live(Live::new(limits.clone())))
+    }
+
     fn add(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
@@ -229,13 +239,18 @@ impl RateLimitLayerBuilder {
             }
         }
         self.limiter.register_all(&limits)?;
+        #[cfg(feature = "config")]
+        for rule in &self.rules {
+            if let Rule::Live(live) = rule {
+                live.set.attach(&self.limiter, MAX_GROUP.saturating_sub(limits.len()))?;
+            }
+        }
         Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.rules)?)))
     }
 }
 
 impl fmt::Debug for RateLimitLayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.rules.iter().map(|rule| rule.limit().map_or("(chosen)", Limit::name));
-        f.debug_list().entries(names).finish()
+        f.debug_list().entries(self.rules.iter().map(Rule::name)).finish()
     }
 }

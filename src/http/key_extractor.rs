@@ -192,6 +192,11 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 pub struct Or<A, B>(A, B);
 
 impl<A: KeyExtractor, B: KeyExtractor> Or<A, B> {
+    #[cfg(feature = "config")]
+    pub(super) const fn new(first: A, fallback: B) -> Self {
+        Self(first, fallback)
+    }
+
     /// Marks a key of the fallback once for each extractor before it in the chain.
     fn marked(&self, key: Key) -> Key {
         (0..=self.0.fallbacks()).fold(key, |key, _| key.fallback())

@@ -13,6 +13,8 @@ mod headers;
 mod key_extractor;
 mod layer;
 mod limits;
+#[cfg(feature = "config")]
+mod live;
 mod number;
 mod peer;
 mod policy;
@@ -36,6 +38,8 @@ pub use headers::{IetfDraft, ReportOn, ResetFormat};
 pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;
 pub use limits::{Found, Limits, Lookup, Reject};
+#[cfg(feature = "config")]
+pub use live::{LimitSet, Names};
 pub use peer::PeerIp;
 pub use policy::OnMissingKey;
 pub use responder::{BodyFormat, Reason, Rejection};

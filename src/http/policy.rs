@@ -8,6 +8,8 @@ use http::{Method, StatusCode, header};
 
 use super::copies::Copies;
 use super::limits::{Choose, Choosing, Chosen, Limits, Reject};
+#[cfg(feature = "config")]
+use super::live::{Asks, Live};
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, ConfigError, Enforced, Error, Group, Key, Limit, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
@@ -37,6 +39,9 @@ pub(super) enum Rule {
     Fixed(KeyedLimit),
     /// Limits that are chosen for each request.
     Chosen(Choose),
+    /// Limits from a configuration.
+    #[cfg(feature = "config")]
+    Live(Live),
 }
 
 impl Rule {
@@ -44,6 +49,18 @@ impl Rule {
         match self {
             Self::Fixed(keyed) => Some(&keyed.limit),
             Self::Chosen(_) => None,
+            #[cfg(feature = "config")]
+            Self::Live(_) => None,
+        }
+    }
+
+    /// The name in events.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Fixed(keyed) => keyed.limit.name(),
+            Self::Chosen(_) => "(chosen for each request)",
+            #[cfg(feature = "config")]
+            Self::Live(_) => "(from a configuration)",
         }
     }
 }
@@ -163,6 +180,12 @@ impl Policy {
         self.rules.iter().filter_map(Rule::limit)
     }
 
+    /// The names of the rules, for events.
+    pub(super) fn names(&self) -> String {
+        let names: Vec<_> = self.rules.iter().map(Rule::name).collect();
+        names.join(", ")
+    }
+
     /// Whether limits are chosen for each request.
     pub(super) fn chooses(&self) -> bool {
         self.rules.iter().any(|rule| rule.limit().is_none())
@@ -174,6 +197,7 @@ impl Policy {
         policy: OnStoreFailure,
     ) -> Result<(), ConfigError> {
         self.chosen.on_store_failure = policy;
+        self.forget_views();
         self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))?;
         policy.validate()
     }
@@ -192,8 +216,19 @@ impl Policy {
 
     fn set_enforced(&mut self, enforced: Enforced) {
         self.chosen.enforced = Some(enforced);
+        self.forget_views();
         for keyed in self.fixed() {
             keyed.replace(keyed.limit.clone().with_enforced(enforced));
+        }
+    }
+
+    /// The limits of configurations get the new settings of the layer.
+    fn forget_views(&mut self) {
+        #[cfg(feature = "config")]
+        for rule in &mut self.rules {
+            if let Rule::Live(live) = rule {
+                live.forget();
+            }
         }
     }
 
@@ -201,6 +236,8 @@ impl Policy {
         self.rules.iter_mut().filter_map(|rule| match rule {
             Rule::Fixed(keyed) => Some(keyed),
             Rule::Chosen(_) => None,
+            #[cfg(feature = "config")]
+            Rule::Live(_) => None,
         })
     }
 
@@ -215,7 +252,10 @@ impl Policy {
         if let [Rule::Fixed(only)] = &*self.rules {
             return match only.key.extract(parts) {
                 Ok(key) => Question::Group(self.check(only, key, parts).into()),
-                Err(missing) => self.rejection(Some(only), missing).unwrap_or(Question::Unlimited),
+                Err(missing) => match self.skip_or_reject(Some(&only.limit), missing) {
+                    Ok(()) => Question::Unlimited,
+                    Err(unasked) => Question::Rejected(unasked),
+                },
             };
         }
         self.question_of_several(parts)
@@ -224,28 +264,8 @@ impl Policy {
     fn question_of_several(&self, parts: &Parts) -> Question {
         let (mut checks, mut choosing) = (Vec::with_capacity(self.rules.len()), Vec::new());
         for rule in &self.rules {
-            let missing = match rule {
-                Rule::Fixed(keyed) => match keyed.key.extract(parts) {
-                    Ok(key) => {
-                        checks.push(self.check(keyed, key, parts));
-                        continue;
-                    }
-                    Err(missing) => self.rejection(Some(keyed), missing),
-                },
-                Rule::Chosen(choose) => match choose(parts) {
-                    Ok(Chosen::Now(limits)) => match self.chosen.add(limits, &mut checks) {
-                        Ok(()) => continue,
-                        Err(reject) => return Question::Rejected(Unasked::Rejected(reject)),
-                    },
-                    Ok(Chosen::Later(later)) => {
-                        choosing.push(LookedUp::Pending(later));
-                        continue;
-                    }
-                    Err(missing) => self.rejection(None, missing),
-                },
-            };
-            if let Some(rejected) = missing {
-                return rejected;
+            if let Err(unasked) = self.ask(rule, parts, &mut checks, &mut choosing) {
+                return Question::Rejected(unasked);
             }
         }
         if !choosing.is_empty() {
@@ -266,6 +286,48 @@ impl Policy {
         }
     }
 
+    /// Adds what a rule asks of a request.
+    fn ask(
+        &self,
+        rule: &Rule,
+        parts: &Parts,
+        checks: &mut Vec<Check>,
+        choosing: &mut Vec<LookedUp>,
+    ) -> Result<(), Unasked> {
+        match rule {
+            Rule::Fixed(keyed) => match keyed.key.extract(parts) {
+                Ok(key) => checks.push(self.check(keyed, key, parts)),
+                Err(missing) => self.skip_or_reject(Some(&keyed.limit), missing)?,
+            },
+            Rule::Chosen(choose) => match choose(parts) {
+                Ok(Chosen::Now(limits)) => {
+                    self.chosen.add(limits, checks).map_err(Unasked::Rejected)?;
+                }
+                Ok(Chosen::Later(later)) => choosing.push(LookedUp::Pending(later)),
+                Err(missing) => self.skip_or_reject(None, missing)?,
+            },
+            #[cfg(feature = "config")]
+            Rule::Live(live) => live.in_force(
+                |limit| self.chosen.of_layer(limit),
+                |in_force| {
+                    in_force.applied_to(parts).try_for_each(|applied| {
+                        match applied.ask(parts, self.cost.as_ref()) {
+                            Ok(Asks::Check(check)) => {
+                                telemetry::keyed(&self.events, check.limit());
+                                checks.push(check);
+                            }
+                            Ok(Asks::Nothing) => {}
+                            Ok(Asks::Reject(reject)) => return Err(Unasked::Rejected(reject)),
+                            Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
+                        }
+                        Ok(())
+                    })
+                },
+            )?,
+        }
+        Ok(())
+    }
+
     #[inline]
     fn check(&self, keyed: &KeyedLimit, key: Key, parts: &Parts) -> Check {
         telemetry::keyed(&self.events, &keyed.limit);
@@ -273,10 +335,9 @@ impl Policy {
         Check::new(keyed.copies.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
     }
 
-    /// The rejection of a request without a key. `None` if the layer skips its limit. A limit in shadow mode rejects
-    /// no request.
-    fn rejection(&self, keyed: Option<&KeyedLimit>, missing: MissingKey) -> Option<Question> {
-        let limit = keyed.map(|keyed| &keyed.limit);
+    /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A limit in shadow mode
+    /// rejects no request. `None`: a chosen limit.
+    fn skip_or_reject(&self, limit: Option<&Limit>, missing: MissingKey) -> Result<(), Unasked> {
         let is_enforced = match limit {
             Some(limit) => limit.enforced_percent() == 100,
             None => self.chosen.enforced.is_none_or(Enforced::is_always),
@@ -289,7 +350,10 @@ impl Policy {
         let status = status.filter(|_| is_enforced);
         telemetry::missing_key(&self.events, limit, missing.logged(), status.is_some());
         let limit = limit.cloned();
-        status.map(|status| Question::Rejected(Unasked::MissingKey { limit, missing, status }))
+        match status {
+            Some(status) => Err(Unasked::MissingKey { limit, missing, status }),
+            None => Ok(()),
+        }
     }
 
     fn exempts(&self, parts: &Parts) -> bool {
@@ -311,6 +375,20 @@ impl ChosenSettings {
             Limits::Reject(_) | Limits::Unlimited => {}
         }
         Ok(())
+    }
+
+    /// A limit from a configuration, with the settings of the layer.
+    #[cfg(feature = "config")]
+    fn of_layer(self, limit: &Limit) -> Limit {
+        let enforced = self.enforced.unwrap_or_else(|| limit.enforced());
+        let limit = limit.clone().with_enforced(enforced);
+        if limit.failure_policy().is_some() {
+            return limit;
+        }
+        // A share that cannot be decided must not open the limit.
+        let closed = |_| limit.clone().on_store_failure(OnStoreFailure::FailClosed);
+        let of_layer = limit.clone().on_store_failure(self.on_store_failure);
+        of_layer.or_else(closed).unwrap_or(limit)
     }
 
     fn apply(self, check: Check) -> Check {

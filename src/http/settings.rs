@@ -7,7 +7,6 @@ use super::policy::Policy;
 use super::responder::Responder;
 use super::settlement::SettlementSettings;
 use crate::limiter::{RateLimiter, WaitSettings};
-use crate::nouns::Limit;
 use crate::telemetry::Throttle;
 
 /// The outcome of a request when the store [is overloaded](crate::Error::is_overloaded).
@@ -49,11 +48,9 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn new(limiter: RateLimiter, policy: Policy) -> Self {
-        let chosen = policy.chooses().then_some("(chosen for each request)");
-        let names: Vec<_> = policy.fixed_limits().map(Limit::name).chain(chosen).collect();
         Self {
             limiter,
-            names: names.join(", "),
+            names: policy.names(),
             policy,
             responder: Responder::default(),
             on_overload: OnOverload::FailClosed,

@@ -1,13 +1,18 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
 mod failover;
+mod registry;
 mod waiting;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+#[cfg(feature = "config")]
+use std::sync::Weak;
 
 use self::failover::Failover;
+use self::registry::Registry;
+#[cfg(feature = "config")]
+pub(crate) use self::registry::SetId;
 use self::waiting::Turns;
 #[cfg(feature = "http")]
 pub(crate) use self::waiting::WaitSettings;
@@ -69,16 +74,15 @@ pub struct RateLimiter {
 
 struct Shared {
     store: Failover,
-    /// The limits that layers were built with, by name.
-    limits: Mutex<HashMap<String, Limit>>,
+    registry: Registry,
     turns: Turns,
 }
 
 impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
-        let (limits, turns) = (Mutex::default(), Turns::default());
-        Self { shared: Arc::new(Shared { store: Failover::new(store), limits, turns }) }
+        let (registry, turns) = (Registry::default(), Turns::default());
+        Self { shared: Arc::new(Shared { store: Failover::new(store), registry, turns }) }
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests. In
@@ -277,19 +281,38 @@ impl RateLimiter {
     /// Registers all limits, or none.
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.shared.store.check_limits(new)?;
-        let mut limits = self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        for limit in new {
-            if let Some(known) = limits.get(limit.name()).filter(|known| !known.decides_as(limit)) {
-                return Err(ConfigError::new(format!(
-                    "the name is registered for {known}, and this limit is {limit}: limits of one \
-                     name share budgets; use another name, or a new RateLimiter to change the quota \
-                     at run time",
-                ))
-                .of_limit(limit.name()));
-            }
+        self.shared.registry.register_all(new)
+    }
+
+    /// Registers the limits of a set in place of those that it had, or leaves them as they are. An error comes with its
+    /// limit.
+    #[cfg(feature = "config")]
+    pub(crate) fn register_set<'a>(
+        &self,
+        set: &Arc<SetId>,
+        limits: &[&'a Limit],
+    ) -> Result<(), (&'a str, ConfigError)> {
+        for &limit in limits {
+            self.shared.store.check_limits(&[limit]).map_err(|error| (limit.name(), error))?;
         }
-        limits.extend(new.iter().map(|&limit| (limit.name().to_owned(), limit.clone())));
-        Ok(())
+        self.shared.registry.replace_set(set, limits.iter().map(|limit| limit.name()))
+    }
+
+    /// A handle that does not keep the limiter.
+    #[cfg(feature = "config")]
+    pub(crate) fn downgrade(&self) -> WeakLimiter {
+        WeakLimiter(Arc::downgrade(&self.shared))
+    }
+}
+
+/// A handle of a limiter that may be gone.
+#[cfg(feature = "config")]
+pub(crate) struct WeakLimiter(Weak<Shared>);
+
+#[cfg(feature = "config")]
+impl WeakLimiter {
+    pub(crate) fn upgrade(&self) -> Option<RateLimiter> {
+        self.0.upgrade().map(|shared| RateLimiter { shared })
     }
 }
 

@@ -47,6 +47,7 @@ const MAX_REPLICAS: u32 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum OnStoreFailure {
     /// The check is allowed, and consumes nothing. A layer forwards the request without rate limit headers.

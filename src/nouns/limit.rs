@@ -11,6 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "config")]
+pub(crate) use self::config::{LimitFields, Replace, Written};
 pub(crate) use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
 use super::quota::period;
@@ -79,7 +81,10 @@ use crate::algorithm::{
 /// | `max_debt`: [units](Self::max_debt) | all | no bound |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "config::Config", into = "config::Config"))]
+#[cfg_attr(
+    feature = "serde",
+    serde(try_from = "config::LimitFields", into = "config::LimitFields")
+)]
 pub struct Limit {
     shared: Arc<Definition>,
 }
@@ -121,6 +126,7 @@ struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum Algorithm {
     /// See [`Limit::fixed_window`].

@@ -25,6 +25,8 @@ pub use self::key::Key;
 #[cfg(feature = "http")]
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, Limit};
+#[cfg(feature = "config")]
+pub(crate) use self::limit::{LimitFields, Replace, Written};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
 pub(crate) use self::verdict::Outcome;

@@ -28,7 +28,7 @@ mod prefetch;
 #[cfg(feature = "redis")]
 mod promise;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 
 pub use self::answer::Answer;
 #[cfg(feature = "redis")]

@@ -9,6 +9,8 @@ use std::net::IpAddr;
 
 #[cfg(feature = "redis")]
 mod breaker;
+#[cfg(feature = "config")]
+mod config;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(feature = "redis")]
@@ -17,6 +19,12 @@ mod throttle;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::breaker::BreakerEvents;
+#[cfg(all(feature = "config", feature = "redis"))]
+pub(crate) use self::config::unsubscribed;
+#[cfg(feature = "config")]
+pub(crate) use self::config::{
+    limits_in_force, limits_not_replaced, limits_replaced, unfollowed, unwatched,
+};
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]

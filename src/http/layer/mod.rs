@@ -154,7 +154,24 @@ impl RateLimitLayer {
         Self::builder(limiter).limits(choose).build()
     }
 
-    /// Any limit, such as one read from a configuration file.
+    /// The limits of a configuration, which can be replaced while the service runs. See
+    /// [`LimitSet`](crate::config::LimitSet), and for more settings
+    /// [`RateLimitLayerBuilder::limit_set`].
+    ///
+    /// One layer on a whole router is enough: the configuration says which limits apply to which routes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this limiter has another limit of one of the names, or its store cannot decide one.
+    #[cfg(feature = "config")]
+    pub fn from_config(
+        limiter: impl Into<RateLimiter>,
+        limits: &super::LimitSet,
+    ) -> Result<Self, ConfigError> {
+        Self::builder(limiter).limit_set(limits).build()
+    }
+
+    /// Any limit.
     pub fn of(limiter: impl Into<RateLimiter>, limit: Limit) -> UnkeyedLayer {
         Self::unkeyed(limiter, Ok(limit))
     }

@@ -10,38 +10,38 @@ use crate::algorithm::{Anchor, Mode, Rule};
 use crate::nouns::quota::period;
 use crate::nouns::{ConfigError, OnStoreFailure, Quota};
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Config {
-    name: String,
-    algorithm: Algorithm,
+pub(crate) struct LimitFields {
+    pub(crate) name: String,
+    pub(crate) algorithm: Algorithm,
     #[serde(default, skip_serializing)]
-    quota: Option<Written>,
+    pub(crate) quota: Option<Written>,
     #[serde(default)]
-    limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
     #[serde(default)]
-    period: Option<Written>,
+    pub(crate) period: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
+    pub(crate) burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sub_windows: Option<u32>,
+    pub(crate) sub_windows: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    mode: Option<Mode>,
+    pub(crate) mode: Option<Mode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    anchor: Option<Anchor>,
+    pub(crate) anchor: Option<Anchor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    on_store_failure: Option<OnStoreFailure>,
+    pub(crate) on_store_failure: Option<OnStoreFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    enforce: Option<u8>,
+    pub(crate) enforce: Option<u8>,
     #[serde(default, skip_serializing)]
-    shadow: bool,
+    pub(crate) shadow: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    max_debt: Option<u64>,
+    pub(crate) max_debt: Option<u64>,
 }
 
 /// A string with a unit. A number, which has none, is an error.
-#[derive(Serialize)]
-struct Written(String);
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Written(pub(crate) String);
 
 impl<'de> Deserialize<'de> for Written {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -65,7 +65,27 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-impl Config {
+/// Replaces a field.
+#[cfg(feature = "config")]
+pub(crate) type Replace = fn(&mut LimitFields);
+
+#[cfg(feature = "config")]
+impl LimitFields {
+    /// Fields that may be wrong, and their removal, or a value that is right for all limits.
+    pub(crate) const REPLACEABLE: [(&str, Replace); 9] = [
+        ("quota", |fields| fields.quota = Some(Written("1/s".to_owned()))),
+        ("burst", |fields| fields.burst = None),
+        ("sub_windows", |fields| fields.sub_windows = None),
+        ("mode", |fields| fields.mode = None),
+        ("anchor", |fields| fields.anchor = None),
+        ("on_store_failure", |fields| fields.on_store_failure = None),
+        ("enforce", |fields| fields.enforce = None),
+        ("max_debt", |fields| fields.max_debt = None),
+        ("name", |fields| fields.name = "limit".to_owned()),
+    ];
+}
+
+impl LimitFields {
     fn quota(&self) -> Result<Quota, ConfigError> {
         let quota = match (&self.quota, self.limit, &self.period) {
             (Some(quota), None, None) => quota.0.parse()?,
@@ -87,10 +107,10 @@ impl Config {
     }
 }
 
-impl TryFrom<Config> for Limit {
+impl TryFrom<LimitFields> for Limit {
     type Error = ConfigError;
 
-    fn try_from(config: Config) -> Result<Self, ConfigError> {
+    fn try_from(config: LimitFields) -> Result<Self, ConfigError> {
         let foreign = |field: &str, owner: &str| {
             ConfigError::new(format!("`{field}` is a field of {owner} only; remove it"))
                 .of_limit(&config.name)
@@ -136,7 +156,7 @@ impl TryFrom<Config> for Limit {
     }
 }
 
-impl From<Limit> for Config {
+impl From<Limit> for LimitFields {
     fn from(limit: Limit) -> Self {
         let (mut sub_windows, mut mode, mut anchor) = (None, None, None);
         match limit.rule() {

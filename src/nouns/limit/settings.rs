@@ -82,6 +82,11 @@ impl Limit {
         self.with(|definition| definition.set_enforced(enforced))
     }
 
+    #[cfg(feature = "config")]
+    pub(crate) fn enforced(&self) -> Enforced {
+        self.shared.enforced
+    }
+
     /// The share of keys for which the limit is enforced, in percent.
     #[must_use]
     pub fn enforced_percent(&self) -> u8 {

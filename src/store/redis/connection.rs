@@ -14,6 +14,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Backoff;
+#[cfg(feature = "config")]
+use super::connect::Subscription;
 use super::connect::{Connect, Link, Terms};
 use crate::telemetry::{Outage, RedisEvents};
 
@@ -132,6 +134,14 @@ impl Connections {
     pub(super) async fn get_now(&self) -> Result<Handle, String> {
         self.shared.lock().backoff.skip_pause();
         self.get().await
+    }
+
+    /// Subscribes to a channel of the server.
+    #[cfg(feature = "config")]
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<Option<Subscription>, String> {
+        let Shared { connect, terms, .. } = &*self.shared;
+        let subscribing = timeout(CONNECT_TIMEOUT, connect.subscribe(&terms.prefix, channel));
+        subscribing.await.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")))
     }
 
     pub(super) fn terms(&self) -> &Terms {

@@ -95,6 +95,11 @@ impl Lane {
         Arc::new(Self { route, prefix, settings, queue, leaving })
     }
 
+    #[cfg(feature = "config")]
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// Queues a check, unless the queue is full.
     pub(super) fn enter(
         self: &Arc<Self>,

@@ -18,6 +18,8 @@ mod probe;
 mod route;
 mod script;
 mod sender;
+#[cfg(feature = "config")]
+mod source;
 #[cfg(feature = "cluster")]
 mod spread;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
@@ -27,7 +29,7 @@ mod wire;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-#[cfg(feature = "cluster")]
+#[cfg(any(feature = "cluster", feature = "config"))]
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
@@ -38,6 +40,8 @@ pub use self::builder::RedisStoreBuilder;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
 use self::lane::Lane;
+#[cfg(feature = "config")]
+pub use self::source::RedisSource;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::denials::{Change, Denials};
@@ -175,7 +179,7 @@ impl Lanes {
     }
 
     /// The deadline of every check.
-    #[cfg(feature = "cluster")]
+    #[cfg(any(feature = "cluster", feature = "config"))]
     fn deadline(&self) -> Duration {
         self.lanes.first().map_or(Duration::ZERO, |lane| lane.settings.deadline)
     }

@@ -7,6 +7,8 @@ mod pool;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
+#[cfg(feature = "config")]
+mod subscription;
 mod url;
 
 use std::future::Future;
@@ -20,6 +22,8 @@ pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
 #[cfg(feature = "cluster")]
 pub(super) use self::server::Server;
+#[cfg(feature = "config")]
+pub(super) use self::subscription::{Subscribing, Subscription};
 #[cfg(feature = "tls")]
 pub(super) use self::url::unusable_url;
 pub(super) use self::url::{Target, Topology};
@@ -28,6 +32,10 @@ pub(super) use self::url::{Target, Topology};
 pub(super) trait Connect: Send + Sync + 'static {
     /// Makes and validates a connection, or says why it cannot. Its caller bounds the time.
     fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a>;
+
+    /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
+    #[cfg(feature = "config")]
+    fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a>;
 }
 
 pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;

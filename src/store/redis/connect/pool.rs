@@ -3,6 +3,8 @@
 use deadpool_redis::{Pool, PoolError};
 
 use super::super::greeting::{self, in_words};
+#[cfg(feature = "config")]
+use super::Subscribing;
 use super::{Connect, Connecting, Link, Terms};
 
 pub(in crate::store::redis) struct Pooled(pub(in crate::store::redis) Pool);
@@ -25,5 +27,10 @@ impl Connect for Pooled {
                 }
             }
         })
+    }
+
+    #[cfg(feature = "config")]
+    fn subscribe<'a>(&'a self, _: &'a str, _: &'a str) -> Subscribing<'a> {
+        Box::pin(async { Ok(None) })
     }
 }

@@ -11,6 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::super::call;
+#[cfg(feature = "config")]
+use super::Subscribing;
 use super::server::Server;
 use super::{Connect, Connecting, Terms};
 
@@ -81,6 +83,14 @@ impl Connect for Sentinels {
             let master = self.master.at(&host, port);
             let link = master.connect(terms).await;
             link.map_err(|reason| format!("the master at {}: {reason}", master.address()))
+        })
+    }
+
+    #[cfg(feature = "config")]
+    fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
+        Box::pin(async move {
+            let (host, port) = self.find().await?;
+            self.master.at(&host, port).subscribe(prefix, channel).await
         })
     }
 }

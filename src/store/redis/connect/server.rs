@@ -1,14 +1,20 @@
 //! Connections to one server, by its address.
 
+#[cfg(feature = "config")]
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use redis::ConnectionAddr;
+#[cfg(feature = "config")]
+use redis::ProtocolVersion;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
 
 use super::super::greeting::{self, in_words};
+#[cfg(feature = "config")]
+use super::subscription::{Messages, Subscribing, Subscription};
 use super::{Connect, Connecting, Link, Provider, Terms};
 
 /// The idle time before the first keepalive probe.
@@ -72,6 +78,11 @@ impl Server {
         &self,
         prefix: &str,
     ) -> Result<MultiplexedConnection, String> {
+        open(self.login().await?, &self.config, prefix).await
+    }
+
+    /// The server, with the credentials of now.
+    async fn login(&self) -> Result<ConnectionInfo, String> {
         let mut info = self.info.clone();
         if let Some(provider) = &self.credentials {
             let credentials = provider.provide().await?;
@@ -80,12 +91,19 @@ impl Server {
             let username = credentials.username.as_deref().unwrap_or("default");
             info = info.set_redis_settings(settings.set_username(username));
         }
-        let connection: RedisResult<_> = async {
-            Client::open(info)?.get_multiplexed_async_connection_with_config(&self.config).await
-        }
-        .await;
-        connection.map_err(|error| in_words(&error, prefix))
+        Ok(info)
     }
+}
+
+async fn open(
+    info: ConnectionInfo,
+    config: &AsyncConnectionConfig,
+    prefix: &str,
+) -> Result<MultiplexedConnection, String> {
+    let connection: RedisResult<_> =
+        async { Client::open(info)?.get_multiplexed_async_connection_with_config(config).await }
+            .await;
+    connection.map_err(|error| in_words(&error, prefix))
 }
 
 impl Connect for Server {
@@ -94,6 +112,21 @@ impl Connect for Server {
             let mut connection = self.open(&terms.prefix).await?;
             greeting::greet(&mut connection, terms).await?;
             Ok(Link::Own(connection))
+        })
+    }
+
+    #[cfg(feature = "config")]
+    fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
+        Box::pin(async move {
+            let info = self.login().await?;
+            // Version 3 of the protocol sends messages to a connection that has other uses, too.
+            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            let messages = Arc::<Messages>::default();
+            let received = Arc::clone(&messages);
+            let config = self.config.clone().set_push_sender(move |push| received.push(&push));
+            let mut connection = open(info.set_redis_settings(settings), &config, prefix).await?;
+            connection.subscribe(channel).await.map_err(|error| in_words(&error, prefix))?;
+            Ok(Some(Subscription { messages, _connection: connection }))
         })
     }
 }
@@ -112,6 +145,7 @@ fn tcp_settings() -> TcpSettings {
 mod tests {
     use std::future::pending;
     use std::net::SocketAddr;
+    #[cfg(not(feature = "config"))]
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
 

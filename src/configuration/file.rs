@@ -1,0 +1,374 @@
+//! The format of a file of limits.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::parse::Origin;
+use crate::algorithm::{Anchor, Mode};
+use crate::nouns::{Algorithm, LimitFields, OnStoreFailure, Written};
+
+/// Limits from a file, or from another text.
+///
+/// ```
+/// use tollgate::config::{Config, Format};
+///
+/// let config = Config::parse(
+///     "limits.toml",
+///     r#"
+///     [[limits]]
+///     name = "search"
+///     algorithm = "token_bucket"
+///     quota = "100/min"
+///     burst = 20
+///     match = { path = "/search", method = "GET" }
+///     key = ["user", "client_ip"]
+///     "#,
+///     Format::Toml,
+/// )?;
+/// assert_eq!(config.names().collect::<Vec<_>>(), ["search"]);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+///
+/// The guide about [live configuration](crate::guide::live_configuration) has all fields. `Config` is
+/// [deserializable](serde::Deserialize), too, for other formats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(title = "Limits of tollgate"))]
+#[serde(deny_unknown_fields, expecting = "a table with `limits`")]
+pub struct Config {
+    /// For editors: where the JSON Schema of this file is.
+    #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
+    schema: Option<String>,
+    /// The limits. All limits that match a request decide it together: it is charged under all of them, or under none.
+    #[serde(deserialize_with = "list")]
+    pub(crate) limits: Vec<LimitConfig>,
+    #[serde(skip)]
+    pub(super) origin: Origin,
+}
+
+impl Config {
+    /// The names of the limits.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.limits.iter().map(|limit| limit.name.as_str())
+    }
+
+    fn limit(&self, name: &str) -> Option<&LimitConfig> {
+        self.limits.iter().find(|limit| limit.name == name)
+    }
+
+    /// The names of the limits that another version adds, removes and changes.
+    pub(crate) fn changes_to<'a>(&'a self, after: &'a Self) -> Changes<'a> {
+        let mut changes = Changes::default();
+        for limit in &after.limits {
+            match self.limit(&limit.name) {
+                None => changes.added.push(&limit.name),
+                Some(before) if before != limit => changes.changed.push(&limit.name),
+                Some(_) => {}
+            }
+        }
+        changes.removed = self.names().filter(|name| after.limit(name).is_none()).collect();
+        changes
+    }
+}
+
+/// The names of the limits that differ between two configurations.
+#[derive(Debug, Default)]
+pub(crate) struct Changes<'a> {
+    pub(crate) added: Vec<&'a str>,
+    pub(crate) removed: Vec<&'a str>,
+    pub(crate) changed: Vec<&'a str>,
+}
+
+/// A list, and not nothing, which YAML takes for an empty one: a file may end there.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
+    struct List<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(list))
+        }
+    }
+
+    list.deserialize_any(List(PhantomData))
+}
+
+/// A limit, the requests that it applies to, and what they are counted by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a limit: a table with `name`, `algorithm`, `quota` and `key`"
+)]
+pub(crate) struct LimitConfig {
+    /// The name, in events, headers and keys of the store: 1 to 64 printable ASCII characters. A limit that is renamed
+    /// starts with full budgets.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))]
+    pub(crate) name: String,
+    /// The algorithm.
+    pub(crate) algorithm: Algorithm,
+    /// Units per period, such as `100/min`, `5/15m` or `10000/day`.
+    #[cfg_attr(feature = "schema", schemars(with = "super::schema::Quota"))]
+    pub(crate) quota: Written,
+    /// The most units at once, of a bucket. Default: the units of the quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) burst: Option<u64>,
+    /// The sub-windows of a sliding window. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sub_windows: Option<u32>,
+    /// Whether a leaky bucket delays requests (`queue`, the default) or not (`meter`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<Mode>,
+    /// Whether a fixed window starts with the first request of a key (`first`, the default) or by the clock (`clock`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) anchor: Option<Anchor>,
+    /// What requests are counted by: a name that the application gave to an extractor, or several, which are joined.
+    pub(crate) key: KeyConfig,
+    /// The requests that the limit applies to. Of several, one has to match. Default: all.
+    #[serde(rename = "match", default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub(crate) matches: OneOrMany<Match>,
+    /// Requests that the limit does not apply to, although they match.
+    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub(crate) except: OneOrMany<Match>,
+    /// The units that a request consumes: a number, or a name that the application gave to a function. Default: that of the
+    /// layer, or else 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<CostConfig>,
+    /// A name that the application gave to a function, which says the plan of a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) plan: Option<String>,
+    /// Quotas by plan. Other plans have the quota of the limit. All plans share the budgets of the limit: a client that
+    /// changes its plan keeps what it used.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) plans: BTreeMap<String, PlanConfig>,
+    /// The outcome of requests when the store is unavailable. Default: that of the layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) on_store_failure: Option<OnStoreFailure>,
+    /// Whether the limit decides and reports, and never denies.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) shadow: bool,
+    /// The share of keys for which the limit is enforced, in percent. Default: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
+    pub(crate) enforce: Option<u8>,
+    /// The largest debt of a budget, in units. Default: no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_debt: Option<u64>,
+}
+
+impl LimitConfig {
+    /// The fields of the limit itself, with another quota.
+    pub(crate) fn with_quota(&self, quota: &Written, burst: Option<u64>) -> LimitFields {
+        LimitFields {
+            name: self.name.clone(),
+            algorithm: self.algorithm,
+            quota: Some(quota.clone()),
+            limit: None,
+            period: None,
+            burst,
+            sub_windows: self.sub_windows,
+            mode: self.mode,
+            anchor: self.anchor,
+            on_store_failure: self.on_store_failure,
+            enforce: self.enforce,
+            shadow: self.shadow,
+            max_debt: self.max_debt,
+        }
+    }
+}
+
+/// What the requests of a plan are limited to: one of these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, expecting = "a plan: a table with `quota`, `unlimited` or `deny`")]
+pub(crate) struct PlanConfig {
+    /// Units per period, in place of those of the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::Quota>"))]
+    pub(crate) quota: Option<Written>,
+    /// The most units at once, of a bucket. Default: the units of this quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) burst: Option<u64>,
+    /// Whether the requests of this plan are not limited.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unlimited: bool,
+    /// The reason for which the requests of this plan are rejected with 403. Clients get it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) deny: Option<String>,
+}
+
+/// Requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, expecting = "requests: a table with `path` or `method`")]
+pub(crate) struct Match {
+    /// The route, as the router writes it, such as `/users/{id}` or `/files/{*path}`. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<String>,
+    /// The method, or several, such as `GET`, which is `HEAD`, too. Default: all.
+    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub(crate) method: OneOrMany<String>,
+}
+
+/// A value, or a list of values.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(untagged))]
+#[serde(untagged)]
+pub(crate) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.as_slice().is_empty()
+    }
+}
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+/// Not derived: an untagged enum says of no error what is wrong, nor where.
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = OneOrMany<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("one value, or a list of values")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                T::deserialize(serde::de::value::StrDeserializer::new(text)).map(OneOrMany::One)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(OneOrMany::One)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(OneOrMany::Many)
+            }
+        }
+
+        deserializer.deserialize_any(Either(PhantomData))
+    }
+}
+
+/// What requests are counted by.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(untagged))]
+#[serde(untagged)]
+pub(crate) enum KeyConfig {
+    /// The names of extractors. Their keys are joined.
+    Joined(OneOrMany<String>),
+    /// The first extractor that finds a key.
+    FirstOf(FirstOf),
+}
+
+/// Extractors that are tried one after another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FirstOf {
+    /// Names of extractors, or lists of names, whose keys are joined.
+    pub(crate) first_of: Vec<OneOrMany<String>>,
+}
+
+impl<'de> Deserialize<'de> for KeyConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Key;
+
+        impl<'de> Visitor<'de> for Key {
+            type Value = KeyConfig;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of an extractor, a list of names, or `{ first_of = [...] }`")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<KeyConfig, E> {
+                Ok(KeyConfig::Joined(OneOrMany::One(name.to_owned())))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<KeyConfig, A::Error> {
+                let names = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(KeyConfig::Joined(OneOrMany::Many(names)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeyConfig, A::Error> {
+                FirstOf::deserialize(MapAccessDeserializer::new(map)).map(KeyConfig::FirstOf)
+            }
+        }
+
+        deserializer.deserialize_any(Key)
+    }
+}
+
+/// What a request consumes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(untagged))]
+#[serde(untagged)]
+pub(crate) enum CostConfig {
+    Units(u32),
+    /// The name of a function.
+    Named(String),
+}
+
+impl<'de> Deserialize<'de> for CostConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Cost;
+
+        impl Visitor<'_> for Cost {
+            type Value = CostConfig;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("units, from 0 to 4294967295, or the name of a function")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, units: u64) -> Result<CostConfig, E> {
+                let unexpected = serde::de::Unexpected::Unsigned(units);
+                let units =
+                    u32::try_from(units).map_err(|_| E::invalid_value(unexpected, &self))?;
+                Ok(CostConfig::Units(units))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, units: i64) -> Result<CostConfig, E> {
+                let unexpected = serde::de::Unexpected::Signed(units);
+                let units =
+                    u32::try_from(units).map_err(|_| E::invalid_value(unexpected, &self))?;
+                Ok(CostConfig::Units(units))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<CostConfig, E> {
+                Ok(CostConfig::Named(name.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(Cost)
+    }
+}

@@ -1,0 +1,187 @@
+//! From the text of a file to its limits.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::Deserializer;
+
+use super::{Config, Field};
+use crate::nouns::ConfigError;
+
+/// The format of a file of limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// TOML: files whose names end with `.toml`.
+    Toml,
+    /// YAML, and JSON, which is a part of it: files whose names end with `.yaml`, `.yml` or `.json`.
+    #[cfg(feature = "yaml")]
+    Yaml,
+}
+
+impl Format {
+    /// The format of a file, by the end of its name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the end is unknown, or its format needs a feature that is off.
+    pub fn of(path: &Path) -> Result<Self, ConfigError> {
+        let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
+        match end.to_ascii_lowercase().as_str() {
+            "toml" => Ok(Self::Toml),
+            #[cfg(feature = "yaml")]
+            "yaml" | "yml" | "json" => Ok(Self::Yaml),
+            #[cfg(not(feature = "yaml"))]
+            "yaml" | "yml" | "json" => Err(ConfigError::new(format!(
+                "{}: for a file of this kind, enable the feature `yaml` of the crate `tollgate`",
+                path.display()
+            ))),
+            _ => Err(ConfigError::new(format!(
+                "{}: the format is not known; name the file `.toml`, `.yaml`, `.yml` or `.json`",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// Where a configuration was read, so that errors name the line.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origin(Option<Arc<Text>>);
+
+#[derive(Debug)]
+struct Text {
+    /// A file, or another place.
+    name: String,
+    text: String,
+    format: Format,
+}
+
+/// Two configurations are equal wherever they were read.
+impl PartialEq for Origin {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Config {
+    /// Parses a text. Errors name the line and the field.
+    ///
+    /// `name` is the place of the text in errors, such as the path of the file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is not of this format, or a field is missing, unknown or of another type. What the
+    /// fields say is checked when a [`LimitSet`](crate::config::LimitSet) is made of them.
+    pub fn parse(name: &str, text: &str, format: Format) -> Result<Self, ConfigError> {
+        let text = Text { name: name.to_owned(), text: text.to_owned(), format };
+        let mut config = text.read()?;
+        config.origin = Origin(Some(Arc::new(text)));
+        Ok(config)
+    }
+
+    /// Reads a file. Its name says its [format](Format::of).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, or like [`parse`](Self::parse).
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let format = Format::of(path)?;
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+        Self::parse(&path.display().to_string(), &text, format)
+    }
+
+    /// An error about a field.
+    pub(crate) fn error_at(&self, field: &Field, error: &ConfigError) -> ConfigError {
+        match &self.origin.0 {
+            Some(text) => text.error(text.line_of(field), &field.to_string(), error),
+            None => ConfigError::new(format!("`{field}`: {error}")),
+        }
+    }
+}
+
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
+    ConfigError::new(format!("{}: the file cannot be read: {error}", path.display()))
+}
+
+impl Text {
+    fn read(&self) -> Result<Config, ConfigError> {
+        match self.format {
+            Format::Toml => {
+                let file = toml::Deserializer::parse(&self.text)
+                    .map_err(|error| self.error(self.toml_line(&error), "", &error.message()))?;
+                with_path(file).map_err(|(field, error)| {
+                    self.error(self.toml_line(&error), &field, &error.message())
+                })
+            }
+            #[cfg(feature = "yaml")]
+            Format::Yaml => {
+                let mut field = String::new();
+                serde_saphyr::with_deserializer_from_str(&self.text, |file| {
+                    with_path(file).map_err(|(at, error)| {
+                        field = at;
+                        error
+                    })
+                })
+                .map_err(|error| self.error(yaml_line(&error), &field, &yaml_message(&error)))
+            }
+        }
+    }
+
+    fn line_of(&self, field: &Field) -> Option<usize> {
+        match self.format {
+            Format::Toml => {
+                let file = toml::Deserializer::parse(&self.text).ok()?;
+                self.toml_line(&field.raise_at(file).err()?)
+            }
+            #[cfg(feature = "yaml")]
+            Format::Yaml => {
+                let found: Result<(), _> =
+                    serde_saphyr::with_deserializer_from_str(&self.text, |file| {
+                        field.raise_at(file)
+                    });
+                yaml_line(&found.err()?)
+            }
+        }
+    }
+
+    fn error(&self, line: Option<usize>, field: &str, why: &dyn std::fmt::Display) -> ConfigError {
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        // Of a name that is there twice, the path ends with `?`.
+        let field = match field.trim_end_matches(".?") {
+            "" | "." | "?" => String::new(),
+            field => format!("`{field}`: "),
+        };
+        ConfigError::new(format!("{}{line}: {field}{why}", self.name))
+    }
+
+    fn toml_line(&self, error: &toml::de::Error) -> Option<usize> {
+        let before = self.text.get(..error.span()?.start)?;
+        Some(before.matches('\n').count().saturating_add(1))
+    }
+}
+
+/// Reads the limits. An error comes with the path of its field.
+fn with_path<'de, D: Deserializer<'de>>(file: D) -> Result<Config, (String, D::Error)> {
+    let mut track = serde_path_to_error::Track::new();
+    Config::deserialize(serde_path_to_error::Deserializer::new(file, &mut track))
+        .map_err(|error| (track.path().to_string(), error))
+}
+
+#[cfg(feature = "yaml")]
+fn yaml_line(error: &serde_saphyr::Error) -> Option<usize> {
+    error.location().and_then(|location| usize::try_from(location.line()).ok())
+}
+
+/// The message, without its place and without advice for authors of parsers.
+#[cfg(feature = "yaml")]
+fn yaml_message(error: &serde_saphyr::Error) -> String {
+    let mut message = error.without_snippet().to_string();
+    for end in [" at line ", ", set DuplicateKeyPolicy", "; use from_multiple"] {
+        if let Some(end) = message.rfind(end) {
+            message.truncate(end);
+        }
+    }
+    message
+}

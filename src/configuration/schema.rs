@@ -1,0 +1,60 @@
+//! The JSON Schema of a file of limits.
+#![cfg(feature = "schema")]
+
+use std::borrow::Cow;
+
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
+use serde_json::Value;
+
+use super::Config;
+
+impl Config {
+    /// The JSON Schema of a file of limits, with which editors complete fields and CI checks files.
+    ///
+    /// ```
+    /// let schema = tollgate::config::Config::json_schema();
+    /// assert!(schema.contains("A limit, the requests that it applies to"));
+    /// ```
+    #[must_use]
+    pub fn json_schema() -> String {
+        let mut schema = schema_for!(Config);
+        RecursiveTransform(brief).transform(&mut schema);
+        // A schema is a tree of strings: it can be written.
+        serde_json::to_string_pretty(&schema).unwrap_or_default()
+    }
+}
+
+/// Shortens a description to its first paragraph, without links of Rust's documentation.
+fn brief(schema: &mut Schema) {
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        let paragraph = description.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+        let mut parts = paragraph.split("](");
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            text.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+        }
+        *description = text.replace(['[', ']'], "");
+    }
+}
+
+/// The schema of a quota. The periods that can be parsed are more than it says.
+pub(super) struct Quota;
+
+impl JsonSchema for Quota {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Quota".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": "^ *[0-9]+ */ *([0-9.]+ *)?[a-zµ]+[a-zµ0-9. ]*$",
+            "examples": ["100/min", "5/15m", "10000/day"],
+        })
+    }
+}

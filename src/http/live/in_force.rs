@@ -1,0 +1,160 @@
+//! The limits of one version of a configuration, ready to be asked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::names::PlanOf;
+use super::pattern::{Pattern, Route};
+use crate::configuration::Config;
+use crate::http::copies::Copies;
+use crate::http::limits::Reject;
+use crate::http::policy::Cost;
+use crate::http::{KeyExtractor, MissingKey};
+use crate::nouns::{Check, Limit};
+
+/// One version of a configuration.
+pub(in crate::http) struct InForce {
+    /// Counts up from 1.
+    pub(super) version: u64,
+    pub(super) config: Arc<Config>,
+    pub(super) limits: Vec<Applied>,
+}
+
+/// A limit, and the requests that it applies to.
+#[derive(Clone)]
+pub(in crate::http) struct Applied {
+    pub(super) matches: Vec<Pattern>,
+    pub(super) except: Vec<Pattern>,
+    pub(super) key: Arc<dyn KeyExtractor>,
+    /// How the configuration names the key.
+    pub(super) key_name: String,
+    pub(super) cost: CostOf,
+    /// Of requests without a plan of their own.
+    pub(super) limit: Planned,
+    pub(super) plans: Option<Plans>,
+}
+
+#[derive(Clone)]
+pub(super) struct Plans {
+    pub(super) of: PlanOf,
+    pub(super) limits: HashMap<String, OfPlan>,
+}
+
+#[derive(Clone)]
+pub(super) enum OfPlan {
+    Limit(Planned),
+    Unlimited,
+    Reject(Reject),
+}
+
+/// A limit, with a copy for each thread that checks it.
+#[derive(Clone)]
+pub(super) struct Planned {
+    pub(super) limit: Limit,
+    copies: Copies,
+}
+
+impl Planned {
+    pub(super) fn new(limit: Limit) -> Self {
+        Self { copies: Copies::of(&limit), limit }
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum CostOf {
+    /// As the layer says.
+    Layer,
+    Units(u32),
+    Request(Cost),
+}
+
+/// What a limit asks of a request.
+pub(in crate::http) enum Asks {
+    Check(Check),
+    Nothing,
+    Reject(Reject),
+}
+
+impl InForce {
+    /// The limits that apply to a request, in the order of the configuration.
+    pub(in crate::http) fn applied_to<'a>(
+        &'a self,
+        parts: &'a Parts,
+    ) -> impl Iterator<Item = &'a Applied> {
+        let route = Route::of(parts);
+        self.limits.iter().filter(move |limit| limit.applies_to(&route))
+    }
+
+    /// All limits, those of plans among them.
+    pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        self.limits.iter().flat_map(Applied::all_limits)
+    }
+
+    /// The same, with other settings of each limit.
+    pub(super) fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
+        let limits = self.limits.iter().map(|limit| limit.with_limits(change)).collect();
+        Self { limits, version: self.version, config: Arc::clone(&self.config) }
+    }
+}
+
+impl Applied {
+    pub(in crate::http) const fn limit(&self) -> &Limit {
+        &self.limit.limit
+    }
+
+    pub(super) fn applies_to(&self, route: &Route<'_>) -> bool {
+        (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
+            && !self.except.iter().any(|pattern| pattern.must_match(route))
+    }
+
+    /// What the limit asks of a request. `cost` is that of the layer.
+    pub(in crate::http) fn ask(
+        &self,
+        parts: &Parts,
+        cost: Option<&Cost>,
+    ) -> Result<Asks, MissingKey> {
+        let of_plan = self.plans.as_ref().and_then(|plans| {
+            let plan = (plans.of)(parts)?;
+            plans.limits.get(&*plan)
+        });
+        let planned = match of_plan {
+            None => &self.limit,
+            Some(OfPlan::Limit(planned)) => planned,
+            Some(OfPlan::Unlimited) => return Ok(Asks::Nothing),
+            // A limit in shadow mode rejects nothing.
+            Some(OfPlan::Reject(_)) if self.limit().enforced_percent() < 100 => {
+                return Ok(Asks::Nothing);
+            }
+            Some(OfPlan::Reject(reject)) => return Ok(Asks::Reject(reject.clone())),
+        };
+        let key = self.key.extract(parts)?;
+        let cost = match &self.cost {
+            CostOf::Layer => cost.map_or(1, |cost| cost(parts)),
+            CostOf::Units(units) => *units,
+            CostOf::Request(cost) => cost(parts),
+        };
+        Ok(Asks::Check(Check::new(planned.copies.of_this_thread(), key).with_cost(cost)))
+    }
+
+    fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        let plans = self.plans.iter().flat_map(|plans| plans.limits.values());
+        let of_plans = plans.filter_map(|plan| match plan {
+            OfPlan::Limit(planned) => Some(&planned.limit),
+            OfPlan::Unlimited | OfPlan::Reject(_) => None,
+        });
+        std::iter::once(self.limit()).chain(of_plans)
+    }
+
+    fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
+        let mut changed = self.clone();
+        changed.limit = Planned::new(change(self.limit()));
+        for plan in changed.plans.iter_mut().flat_map(|plans| plans.limits.values_mut()) {
+            if let OfPlan::Limit(planned) = plan {
+                *planned = Planned::new(change(&planned.limit));
+            }
+        }
+        changed
+    }
+}

@@ -1,0 +1,15 @@
+//! Limits from a configuration, which changes while requests are in flight.
+
+mod compile;
+mod in_force;
+mod names;
+mod pattern;
+mod set;
+mod table;
+mod view;
+
+pub(super) use self::in_force::Asks;
+use self::in_force::InForce;
+pub use self::names::Names;
+pub use self::set::LimitSet;
+pub(super) use self::view::Live;

@@ -1,0 +1,137 @@
+//! The names that an application gives to what its configuration may use.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use crate::http::policy::Cost;
+use crate::http::{Global, KeyExtractor, PeerIp};
+use crate::nouns::ConfigError;
+
+pub(super) type PlanOf = Arc<dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync>;
+
+/// The names that an application gives to its key extractors, plans and costs, for a configuration to use.
+///
+/// Three extractors have names from the start: `global`, [one key for all requests](crate::key::Global); `peer_ip`, [the
+/// peer's address](crate::key::PeerIp); and with the feature `axum`, `route`, [the matched
+/// route](crate::key::Route).
+///
+/// ```
+/// use tollgate::config::Names;
+/// use tollgate::key::{ClientIp, Extension};
+///
+/// #[derive(Clone)]
+/// struct Account { id: u64, plan: &'static str }
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let names = Names::new()
+///     .key("user", Extension::new(|account: &Account| account.id))
+///     .key("client_ip", ClientIp::behind(["10.0.0.0/8"])?)
+///     .plan("account", |request| Some(request.extensions.get::<Account>()?.plan.into()))
+///     .cost("items", |request| {
+///         let items = request.headers.get("x-items").and_then(|items| items.to_str().ok()?.parse().ok());
+///         items.unwrap_or(1).clamp(1, 100)
+///     });
+/// # let _ = names;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Names {
+    keys: BTreeMap<String, Arc<dyn KeyExtractor>>,
+    plans: BTreeMap<String, PlanOf>,
+    costs: BTreeMap<String, Cost>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Names {
+    /// Creates the names that exist in every application.
+    #[must_use]
+    pub fn new() -> Self {
+        let names = Self { keys: BTreeMap::new(), plans: BTreeMap::new(), costs: BTreeMap::new() }
+            .key("global", Global)
+            .key("peer_ip", PeerIp);
+        #[cfg(feature = "axum")]
+        let names = names.key("route", crate::http::Route);
+        names
+    }
+
+    /// Names a key extractor. A name that exists is replaced.
+    #[must_use]
+    pub fn key(mut self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
+        self.keys.insert(name.into(), Arc::new(extractor));
+        self
+    }
+
+    /// Names a function that says the plan of a request, such as by the account that authentication has put into its
+    /// extensions. Without a plan, a request has the quota of the limit itself.
+    #[must_use]
+    pub fn plan(
+        mut self,
+        name: impl Into<String>,
+        plan: impl Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync + 'static,
+    ) -> Self {
+        self.plans.insert(name.into(), Arc::new(plan));
+        self
+    }
+
+    /// Names a function that says the cost of a request, in units. Bound it: it reads what a client sent.
+    #[must_use]
+    pub fn cost(
+        mut self,
+        name: impl Into<String>,
+        cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.costs.insert(name.into(), Arc::new(cost));
+        self
+    }
+
+    pub(super) fn key_of(&self, name: &str) -> Result<Arc<dyn KeyExtractor>, ConfigError> {
+        find(&self.keys, "key extractor", "key", name)
+    }
+
+    pub(super) fn plan_of(&self, name: &str) -> Result<PlanOf, ConfigError> {
+        find(&self.plans, "function for plans", "plan", name)
+    }
+
+    pub(super) fn cost_of(&self, name: &str) -> Result<Cost, ConfigError> {
+        find(&self.costs, "function for costs", "cost", name)
+    }
+}
+
+fn find<T: Clone>(
+    of: &BTreeMap<String, T>,
+    what: &str,
+    method: &str,
+    name: &str,
+) -> Result<T, ConfigError> {
+    of.get(name).cloned().ok_or_else(|| {
+        let known: Vec<_> = of.keys().map(String::as_str).collect();
+        let known = match known.is_empty() {
+            true => String::new(),
+            false => format!("it has {}; use one of them, or ", known.join(", ")),
+        };
+        ConfigError::new(format!(
+            "the application has no {what} named `{}`; {known}add it with `Names::{method}`",
+            name.escape_debug()
+        ))
+    })
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names")
+            .field("keys", &self.keys.keys())
+            .field("plans", &self.plans.keys())
+            .field("costs", &self.costs.keys())
+            .finish()
+    }
+}

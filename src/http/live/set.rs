@@ -1,0 +1,255 @@
+//! The limits in force, and how they are replaced.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use arc_swap::{ArcSwap, Guard};
+use tokio::runtime::Handle as Runtime;
+use tokio::task::AbortHandle;
+
+use super::{InForce, Names};
+use crate::configuration::{Config, ConfigSource, Field};
+use crate::limiter::{RateLimiter, SetId, WeakLimiter};
+use crate::nouns::{ConfigError, Limit};
+use crate::telemetry;
+
+/// The limits of a configuration that are in force, and can be replaced while requests are in flight.
+///
+/// A set is a handle: its clones have the same limits. A layer of
+/// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set for each request. A
+/// request that was asked goes on under the limits that it was asked under.
+///
+/// What a new version changes:
+///
+/// | change of a limit | effect |
+/// |---|---|
+/// | `quota`, `burst` | what was used stays used, at once on this replica. A larger quota leaves more, a smaller one less, and never locks a key out for longer than the longer of both periods |
+/// | `algorithm` | within the buckets (`token_bucket`, `leaky_bucket`, `gcra`), the same. Otherwise its budgets start full |
+/// | `key` | its budgets start full: they have other keys |
+/// | `name` | its budgets start full. Those of the old name expire |
+/// | `match`, `except`, `cost`, `plan`, `shadow`, `enforce`, `on_store_failure` | in force for the next request |
+/// | added | its budgets start full |
+/// | removed | its budgets expire |
+///
+/// While replicas have different versions, as in a rolling deployment, each decides by its own quotas, over the same
+/// budgets.
+///
+/// ```
+/// use tollgate::config::{Config, Format, LimitSet, Names};
+/// use tollgate::{RateLimitLayer, RateLimiter};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let text = r#"
+///     limits = [{ name = "api", algorithm = "token_bucket", quota = "100/min", key = "peer_ip" }]
+/// "#;
+/// let limits = LimitSet::new(Config::parse("limits.toml", text, Format::Toml)?, Names::new())?;
+/// let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits)?;
+/// # let _ = layer;
+///
+/// limits.replace(Config::parse("limits.toml", &text.replace("100", "50"), Format::Toml)?)?;
+/// assert_eq!(limits.version(), 2);
+///
+/// // A version with an error changes nothing.
+/// let wrong = Config::parse("limits.toml", &text.replace("peer_ip", "pier_ip"), Format::Toml)?;
+/// let error = limits.replace(wrong).unwrap_err();
+/// assert!(error.to_string().starts_with(
+///     "limits.toml:2: `limits[0].key`: the application has no key extractor named `pier_ip`"
+/// ));
+/// assert_eq!(limits.version(), 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LimitSet {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: Arc<SetId>,
+    names: Names,
+    in_force: ArcSwap<InForce>,
+    /// The layers with these limits. Locked while the limits are replaced.
+    layers: Mutex<Vec<Attached>>,
+    /// Tasks that follow sources.
+    tasks: Mutex<Vec<AbortHandle>>,
+    /// Why the newest version of a source is not in force.
+    rejected: Mutex<Option<ConfigError>>,
+}
+
+/// What a layer needs of the limits.
+struct Attached {
+    limiter: WeakLimiter,
+    /// The number of limits that it can have from here.
+    most: usize,
+}
+
+impl LimitSet {
+    /// Creates a set with the limits of a configuration, which uses the names that the application gives.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a limit is out of range, two limits have one name, or the configuration uses a name that the
+    /// application did not give. It names the file, the line and the field.
+    pub fn new(config: Config, names: Names) -> Result<Self, ConfigError> {
+        let in_force = ArcSwap::from_pointee(InForce::compile(config, &names, 1)?);
+        let (layers, tasks, rejected) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let id = Arc::default();
+        Ok(Self { shared: Arc::new(Shared { id, names, in_force, layers, tasks, rejected }) })
+    }
+
+    /// Replaces all limits by those of a new version. Requests that were asked go on as they were asked. A version that
+    /// equals the one in force changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like [`new`](Self::new), or if a layer cannot have the new limits. Then the limits stay as they
+    /// are.
+    pub fn replace(&self, config: Config) -> Result<(), ConfigError> {
+        let shared = &*self.shared;
+        let mut layers = lock(&shared.layers);
+        let before = shared.in_force.load_full();
+        if *before.config == config {
+            return Ok(());
+        }
+        let after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
+        layers.retain(Attached::exists);
+        for (number, layer) in layers.iter().enumerate() {
+            if let Err(error) = layer.register(&shared.id, &after) {
+                // Those before have the new names.
+                for layer in layers.iter().take(number) {
+                    drop(layer.register(&shared.id, &before));
+                }
+                return Err(error);
+            }
+        }
+        telemetry::limits_replaced(after.version, &before.config.changes_to(&after.config));
+        telemetry::limits_in_force(after.version, &after);
+        shared.in_force.store(Arc::new(after));
+        Ok(())
+    }
+
+    /// Replaces the limits whenever a source has a new version, in a task that ends with the last handle of this set. A
+    /// version with an error is reported, and leaves the limits as they are: see [`rejected`](Self::rejected).
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    pub fn follow(&self, mut source: impl ConfigSource) {
+        let following = Following(Arc::downgrade(&self.shared));
+        let task = Runtime::current().spawn(async move {
+            while let Some(version) = source.next().await {
+                let Some(set) = following.set() else { return };
+                set.try_replace(version);
+            }
+        });
+        lock(&self.shared.tasks).push(task.abort_handle());
+    }
+
+    fn try_replace(&self, version: Result<Config, ConfigError>) {
+        let replaced = version.and_then(|config| self.replace(config));
+        if let Err(error) = &replaced {
+            telemetry::limits_not_replaced(self.version(), error);
+        }
+        *lock(&self.shared.rejected) = replaced.err();
+    }
+
+    /// The number of the version in force, from 1.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.in_force().version
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        (*self.in_force().config).clone()
+    }
+
+    /// The error of the newest version of the sources, if that is not in force because of it.
+    #[must_use]
+    pub fn rejected(&self) -> Option<ConfigError> {
+        lock(&self.shared.rejected).clone()
+    }
+
+    pub(super) fn in_force(&self) -> Guard<Arc<InForce>> {
+        self.shared.in_force.load()
+    }
+
+    /// Adds a layer, whose limiter the limits are registered with. It can have so many limits.
+    pub(in crate::http) fn attach(
+        &self,
+        limiter: &RateLimiter,
+        most: usize,
+    ) -> Result<(), ConfigError> {
+        let mut layers = lock(&self.shared.layers);
+        let (layer, in_force) = (Attached { limiter: limiter.downgrade(), most }, self.in_force());
+        layer.register(&self.shared.id, &in_force)?;
+        telemetry::limits_in_force(in_force.version, &**in_force);
+        layers.push(layer);
+        Ok(())
+    }
+}
+
+/// What a task that follows a source has of the set. Reports the end of the task, also by a panic of the source.
+struct Following(Weak<Shared>);
+
+impl Following {
+    fn set(&self) -> Option<LimitSet> {
+        self.0.upgrade().map(|shared| LimitSet { shared })
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(set) = self.set() {
+            telemetry::unfollowed(set.version());
+        }
+    }
+}
+
+impl Attached {
+    fn exists(&self) -> bool {
+        self.limiter.upgrade().is_some()
+    }
+
+    fn register(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), ConfigError> {
+        let Some(limiter) = self.limiter.upgrade() else { return Ok(()) };
+        let config = &in_force.config;
+        if in_force.limits.len() > self.most {
+            let error = format!("the layer has room for {} limits; remove the others", self.most);
+            return Err(config.error_at(&Field::of_limit(self.most), &ConfigError::new(error)));
+        }
+        let limits: Vec<&Limit> = in_force.all_limits().collect();
+        limiter.register_set(set, &limits).map_err(|(name, error)| {
+            let number = config.names().position(|known| known == name).unwrap_or_default();
+            config.error_at(&Field::of_limit(number).name("name"), &error)
+        })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A table of the limits that apply to each route.
+impl fmt::Display for LimitSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.in_force().fmt(f)
+    }
+}
+
+impl fmt::Debug for LimitSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_force = self.in_force();
+        f.debug_struct("LimitSet")
+            .field("version", &in_force.version)
+            .field("limits", &in_force.config.names().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,98 @@
+//! The names of limits that layers were built with: limits of one name share budgets.
+
+use std::collections::HashMap;
+#[cfg(feature = "config")]
+use std::sync::{Arc, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::nouns::{ConfigError, Limit};
+
+/// Limits by name, so that a name is not used twice by mistake.
+#[derive(Default)]
+pub(super) struct Registry(Mutex<HashMap<String, Registered>>);
+
+enum Registered {
+    /// A limit that stays as it is.
+    Limit(Limit),
+    /// A limit of a set, which may replace it. Names of a set that is gone are free.
+    #[cfg(feature = "config")]
+    Set(Weak<SetId>),
+}
+
+/// Identifies a set of limits, by its address.
+#[cfg(feature = "config")]
+#[derive(Debug, Default)]
+pub(crate) struct SetId {
+    /// A type without a size has no address of its own.
+    _address: u8,
+}
+
+impl Registry {
+    /// Registers all limits, or none.
+    pub(super) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
+        let mut limits = self.lock();
+        for limit in new {
+            match limits.get(limit.name()) {
+                Some(Registered::Limit(known)) if !known.decides_as(limit) => {
+                    return Err(ConfigError::new(format!(
+                        "the name is registered for {known}, and this limit is {limit}: limits of one \
+                         name share budgets; use another name, or a new RateLimiter to change the quota \
+                         at run time",
+                    ))
+                    .of_limit(limit.name()));
+                }
+                #[cfg(feature = "config")]
+                Some(Registered::Set(set)) if set.strong_count() > 0 => {
+                    return Err(ConfigError::new(
+                        "the name is that of a limit from a configuration: limits of one name share \
+                         budgets; use another name",
+                    )
+                    .of_limit(limit.name()));
+                }
+                _ => {}
+            }
+        }
+        limits.extend(
+            new.iter().map(|&limit| (limit.name().to_owned(), Registered::Limit(limit.clone()))),
+        );
+        Ok(())
+    }
+
+    /// Replaces the names of a set by new ones, or leaves them as they are.
+    #[cfg(feature = "config")]
+    pub(super) fn replace_set<'a>(
+        &self,
+        set: &Arc<SetId>,
+        names: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<(), (&'a str, ConfigError)> {
+        let mut limits = self.lock();
+        for name in names.clone() {
+            let error = match limits.get(name) {
+                Some(Registered::Limit(_)) => {
+                    "the name is that of a limit in the application's code"
+                }
+                Some(Registered::Set(of)) if of.strong_count() > 0 && !is(of, set) => {
+                    "the name is that of a limit of another `LimitSet`"
+                }
+                _ => continue,
+            };
+            let error = format!("{error}: limits of one name share budgets; use another name");
+            return Err((name, ConfigError::new(error)));
+        }
+        limits.retain(|_, registered| match registered {
+            Registered::Limit(_) => true,
+            Registered::Set(of) => of.strong_count() > 0 && !is(of, set),
+        });
+        limits.extend(names.map(|name| (name.to_owned(), Registered::Set(Arc::downgrade(set)))));
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(feature = "config")]
+fn is(registered: &Weak<SetId>, set: &Arc<SetId>) -> bool {
+    std::ptr::eq(registered.as_ptr(), Arc::as_ptr(set))
+}

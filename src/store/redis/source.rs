@@ -1,0 +1,268 @@
+//! Limits in a key of Redis, and a channel that announces changes of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::ServerErrorKind::{Ask, Moved};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError};
+use tokio::time::{sleep, timeout};
+
+use super::connect::Subscription;
+use super::greeting::in_words;
+use super::{Lanes, RedisStore, call};
+use crate::configuration::{Config, ConfigSource, Format};
+use crate::nouns::ConfigError;
+use crate::telemetry;
+
+/// How often the key is read although no change was announced.
+const POLL: Duration = Duration::from_secs(10);
+
+/// How often the key is read while changes cannot be announced.
+const POLL_WITHOUT_CHANNEL: Duration = Duration::from_secs(1);
+
+/// The pause between an announcement and reading. A flood of announcements costs Redis 20 reads a second.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Limits in a key of Redis, which all replicas follow.
+///
+/// The key is `prefix:config:name`, and a channel of the same name announces changes. So an operator changes the limits
+/// of all replicas with:
+///
+/// ```sh
+/// redis-cli -x SET tollgate:config:limits < limits.toml
+/// redis-cli PUBLISH tollgate:config:limits changed
+/// ```
+///
+/// - All replicas read the new version within a second. What a message says does not count.
+/// - A message that was missed costs at most 10 seconds: the key is read that often. While there is no subscription, it
+///   is read each second. A store with a pool has none.
+/// - If Redis is unavailable, the limits stay as they are.
+/// - A key that is missing, or is no string, or no configuration, is reported once. The limits stay as they are.
+///
+/// The store's Redis user needs `+subscribe &prefix:config:*` to be told, and `+publish` for
+/// [`publish`](Self::publish). Anyone who can write the key can change the limits: give that right to operators alone.
+///
+/// ```no_run
+/// use tollgate::config::{Format, LimitSet, Names, RedisSource};
+/// use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
+///
+/// # async fn limits() -> Result<(), tollgate::ConfigError> {
+/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+/// let mut source = RedisSource::new(&store, "limits", Format::Toml)?;
+/// let limits = LimitSet::new(source.read().await?, Names::new())?;
+/// limits.follow(source);
+/// let layer = RateLimitLayer::from_config(RateLimiter::new(store), &limits)?;
+/// # let _ = layer;
+/// # Ok(())
+/// # }
+/// ```
+pub struct RedisSource {
+    lanes: Lanes,
+    key: String,
+    format: Format,
+    /// What was read last, or why it could not be read.
+    last: Option<Result<String, String>>,
+    channel: Channel,
+}
+
+enum Channel {
+    Subscribed(Subscription),
+    /// The last attempt failed, or there was none.
+    Unsubscribed {
+        is_reported: bool,
+    },
+}
+
+/// Why the key was not read.
+enum Unread {
+    /// Redis is unavailable. This is known elsewhere.
+    Unavailable(String),
+    /// The key has no text.
+    Invalid(String),
+}
+
+impl RedisSource {
+    /// Creates a source for a key of the store's Redis, `prefix:config:name`, which need not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII).
+    pub fn new(store: &RedisStore, name: &str, format: Format) -> Result<Self, ConfigError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+            return Err(ConfigError::new(format!(
+                "the name of the configuration is `{}`; use 1 to 64 letters, digits, `.`, `_` and `-`",
+                name.escape_debug()
+            )));
+        }
+        let lanes = store.lanes.clone();
+        let key = format!("{}config:{name}", lanes.lanes[0].prefix());
+        let channel = Channel::Unsubscribed { is_reported: false };
+        Ok(Self { lanes, key, format, last: None, channel })
+    }
+
+    /// The key, which is the name of the channel, too. On a cluster, it is in the slot of the first partition.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Reads the limits now.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis is unavailable, the key is missing or has no text, or like
+    /// [`Config::parse`].
+    pub async fn read(&mut self) -> Result<Config, ConfigError> {
+        let text = self.get().await.map_err(|unread| self.error("not read", unread))?;
+        self.last = Some(Ok(text.clone()));
+        self.parse(&text)
+    }
+
+    /// Writes the limits and announces them, so that all replicas change. Returns what was written.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like [`Config::parse`], without writing anything, or if Redis does not write. Check the limits with
+    /// [`LimitSet::new`](crate::config::LimitSet::new) before: a replica that cannot use them keeps those that it has.
+    pub async fn publish(&self, text: &str) -> Result<Config, ConfigError> {
+        let config = self.parse(text)?;
+        let mut set = redis::cmd("SET");
+        set.arg(&self.key).arg(text);
+        let mut announce = redis::cmd("PUBLISH");
+        announce.arg(&self.key).arg("changed");
+        self.run::<()>(&set).await.map_err(|unread| self.error("not written", unread))?;
+        self.run::<()>(&announce).await.map_err(|unread| {
+            self.error("written, and not announced: replicas read it within 10 seconds", unread)
+        })?;
+        Ok(config)
+    }
+
+    fn parse(&self, text: &str) -> Result<Config, ConfigError> {
+        Config::parse(&format!("Redis key `{}`", self.key), text, self.format)
+    }
+
+    fn error(&self, what: &str, unread: Unread) -> ConfigError {
+        let (Unread::Unavailable(reason) | Unread::Invalid(reason)) = unread;
+        ConfigError::new(format!("Redis key `{}`: {what}: {reason}", self.key))
+    }
+
+    /// The text of the key.
+    async fn get(&self) -> Result<String, Unread> {
+        let mut get = redis::cmd("GET");
+        get.arg(&self.key);
+        let text = self.run::<Option<Vec<u8>>>(&get).await?.ok_or_else(|| {
+            Unread::Invalid("it does not exist; write the limits there with SET".to_owned())
+        })?;
+        String::from_utf8(text).map_err(|_| Unread::Invalid("it is no text (UTF-8)".to_owned()))
+    }
+
+    async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Unread> {
+        match timeout(self.lanes.deadline(), self.run_twice(command)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Unread::Unavailable("no answer within the deadline".to_owned())),
+        }
+    }
+
+    /// Runs a command, and runs it again if the connection is closed: it may have been so for long.
+    async fn run_twice<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Unread> {
+        let route = &self.lanes.lanes[0].route;
+        let mut is_last = false;
+        loop {
+            let (node, mut handle) = route.connect().await.map_err(Unread::Unavailable)?;
+            let error: RedisError = match command.query_async(&mut handle.connection).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if error.is_unrecoverable_error() {
+                node.connections.replace(&handle, &call::brief(&error));
+            }
+            if matches!(error.kind(), ErrorKind::Server(Moved | Ask)) {
+                route.has_moved();
+            }
+            if is_last || !error.is_unrecoverable_error() {
+                return Err(unread(&error, &self.key));
+            }
+            is_last = true;
+        }
+    }
+
+    /// Subscribes to the channel, unless it is subscribed to. Returns whether it is so anew.
+    async fn subscribe(&mut self) -> bool {
+        let is_reported = match &self.channel {
+            Channel::Subscribed(subscription) if subscription.is_open() => return false,
+            Channel::Subscribed(_) => false,
+            Channel::Unsubscribed { is_reported } => *is_reported,
+        };
+        let subscribed = match self.lanes.lanes[0].route.connect().await {
+            Ok((node, _)) => node.connections.subscribe(&self.key).await,
+            // It is known elsewhere that Redis is unavailable.
+            Err(_) => Ok(None),
+        };
+        self.channel = match subscribed {
+            Ok(Some(subscription)) => Channel::Subscribed(subscription),
+            Ok(None) => Channel::Unsubscribed { is_reported },
+            Err(error) => {
+                if !is_reported {
+                    telemetry::unsubscribed(&self.key, &error);
+                }
+                Channel::Unsubscribed { is_reported: true }
+            }
+        };
+        matches!(self.channel, Channel::Subscribed(_))
+    }
+
+    /// Waits until it is time to read.
+    async fn wait(&self) {
+        match &self.channel {
+            Channel::Subscribed(subscription) => {
+                if timeout(POLL, subscription.received()).await.is_ok() {
+                    sleep(SETTLE).await;
+                }
+            }
+            Channel::Unsubscribed { .. } => sleep(POLL_WITHOUT_CHANNEL).await,
+        }
+    }
+}
+
+impl ConfigSource for RedisSource {
+    async fn next(&mut self) -> Option<Result<Config, ConfigError>> {
+        loop {
+            // What changed before a subscription is read after it.
+            if !self.subscribe().await && self.last.is_some() {
+                self.wait().await;
+            }
+            let text = match self.get().await {
+                Ok(text) => Ok(text),
+                Err(Unread::Invalid(reason)) => Err(reason),
+                Err(Unread::Unavailable(_)) => {
+                    sleep(POLL_WITHOUT_CHANNEL).await;
+                    continue;
+                }
+            };
+            if self.last.as_ref() == Some(&text) {
+                continue;
+            }
+            self.last = Some(text.clone());
+            return Some(match text {
+                Ok(text) => self.parse(&text),
+                Err(reason) => Err(self.error("not read", Unread::Invalid(reason))),
+            });
+        }
+    }
+}
+
+/// Whether the key, or the right to it, is at fault, and not the server.
+fn unread(error: &RedisError, prefix: &str) -> Unread {
+    let reason = in_words(error, prefix);
+    match error.code() {
+        Some("WRONGTYPE" | "NOPERM") => Unread::Invalid(reason),
+        _ => Unread::Unavailable(reason),
+    }
+}
+
+impl fmt::Debug for RedisSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisSource").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,46 @@
+//! Events of configurations.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use super::TARGET;
+use crate::configuration::Changes;
+use crate::nouns::ConfigError;
+
+/// A new version of the limits is in force.
+pub(crate) fn limits_replaced(version: u64, changes: &Changes<'_>) {
+    tracing::info!(
+        target: TARGET,
+        version,
+        added = changes.added.join(", "),
+        removed = changes.removed.join(", "),
+        changed = changes.changed.join(", "),
+        "limits replaced"
+    );
+}
+
+/// A new version of the limits has an error. `version` stays in force.
+pub(crate) fn limits_not_replaced(version: u64, error: &ConfigError) {
+    tracing::error!(target: TARGET, version, %error, "limits not replaced: the new version is invalid");
+}
+
+/// Which limits apply to which routes, as a table.
+pub(crate) fn limits_in_force(version: u64, table: &dyn Display) {
+    tracing::debug!(target: TARGET, version, table = %format_args!("\n{table}"), "limits in force");
+}
+
+/// A file or a directory cannot be watched. It is read every 10 seconds.
+pub(crate) fn unwatched(path: &Path, error: &dyn Display) {
+    tracing::warn!(target: TARGET, path = %path.display(), %error, "file of limits not watched: it is polled");
+}
+
+/// The channel of a configuration in Redis cannot be subscribed to. The key is read each second.
+#[cfg(feature = "redis")]
+pub(crate) fn unsubscribed(channel: &str, error: &str) {
+    tracing::warn!(target: TARGET, channel, error, "channel of limits not subscribed: the key is polled");
+}
+
+/// A source has ended. The limits stay as they are.
+pub(crate) fn unfollowed(version: u64) {
+    tracing::warn!(target: TARGET, version, "source of limits ended: the limits stay as they are");
+}

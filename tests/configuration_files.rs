@@ -1,0 +1,402 @@
+//! Files of limits: what they say, and what an error says about them.
+
+#![cfg(all(feature = "yaml", feature = "schema", feature = "axum"))]
+
+use serde_json::Value;
+use tollgate::config::{Config, Format, LimitSet, Names};
+use tollgate::key::Header;
+
+const TOML: &str = r#"
+[[limits]]
+name = "clients"
+algorithm = "token_bucket"
+quota = "100/min"
+burst = 20
+key = "peer_ip"
+except = { path = "/health" }
+
+[[limits]]
+name = "search"
+algorithm = "sliding_window"
+quota = "10/s"
+sub_windows = 10
+match = [{ path = "/search", method = ["GET", "POST"] }, { path = "/suggest" }]
+key = ["user", "peer_ip"]
+cost = "items"
+shadow = true
+
+[[limits]]
+name = "accounts"
+algorithm = "fixed_window"
+anchor = "clock"
+quota = "1000/day"
+key = { first_of = ["user", ["peer_ip", "route"]] }
+plan = "account"
+on_store_failure = { local = { replicas = 3 } }
+max_debt = 50
+
+[limits.plans]
+pro = { quota = "100000/day" }
+internal = { unlimited = true }
+closed = { deny = "this account is closed" }
+
+[[limits]]
+name = "uploads"
+algorithm = "leaky_bucket"
+mode = "meter"
+quota = "5/s"
+match = { method = "PUT" }
+key = "global"
+cost = 2
+enforce = 10
+on_store_failure = "fail_closed"
+"#;
+
+const YAML: &str = r#"
+limits:
+  - name: clients
+    algorithm: token_bucket
+    quota: 100/min
+    burst: 20
+    key: peer_ip
+    except: { path: /health }
+  - name: search
+    algorithm: sliding_window
+    quota: 10/s
+    sub_windows: 10
+    match:
+      - { path: /search, method: [GET, POST] }
+      - path: /suggest
+    key: [user, peer_ip]
+    cost: items
+    shadow: true
+  - name: accounts
+    algorithm: fixed_window
+    anchor: clock
+    quota: 1000/day
+    key:
+      first_of: [user, [peer_ip, route]]
+    plan: account
+    on_store_failure:
+      local:
+        replicas: 3
+    max_debt: 50
+    plans:
+      pro: { quota: 100000/day }
+      internal: { unlimited: true }
+      closed: { deny: this account is closed }
+  - name: uploads
+    algorithm: leaky_bucket
+    mode: meter
+    quota: 5/s
+    match: { method: PUT }
+    key: global
+    cost: 2
+    enforce: 10
+    on_store_failure: fail_closed
+"#;
+
+fn names() -> Names {
+    Names::new()
+        .key("user", Header::new("x-user").unwrap())
+        .plan("account", |_| None)
+        .cost("items", |_| 1)
+}
+
+fn parse(text: &str, format: Format) -> Result<LimitSet, String> {
+    let name = if format == Format::Toml { "limits.toml" } else { "limits.yaml" };
+    let config = Config::parse(name, text, format);
+    config.and_then(|config| LimitSet::new(config, names())).map_err(|error| error.to_string())
+}
+
+fn error(text: &str, format: Format) -> String {
+    parse(text, format).err().unwrap_or_else(|| panic!("no error:\n{text}"))
+}
+
+/// The start of a limit, in four lines.
+fn limit(rest: &str) -> String {
+    format!("[[limits]]\nname = \"api\"\nalgorithm = \"token_bucket\"\n{rest}\n")
+}
+
+#[test]
+fn toml_yaml_and_json_say_the_same() {
+    let toml = Config::parse("limits.toml", TOML, Format::Toml).unwrap();
+    let yaml = Config::parse("limits.yaml", YAML, Format::Yaml).unwrap();
+    assert_eq!(toml, yaml);
+    let json = serde_json::to_string(&toml).unwrap();
+    assert_eq!(Config::parse("limits.json", &json, Format::Yaml).unwrap(), toml);
+    assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), toml);
+    assert_eq!(toml.names().collect::<Vec<_>>(), ["clients", "search", "accounts", "uploads"]);
+}
+
+#[test]
+fn table_shows_the_limits_of_each_route() {
+    let text = limit("quota = \"9/s\"\nkey = \"user\"\nexcept = { path = \"/health\" }")
+        + "[[limits]]\nname = \"uploads\"\nalgorithm = \"leaky_bucket\"\nquota = \"5/s\"\n\
+           match = { method = \"PUT\" }\nkey = [\"user\", \"route\"]\nshadow = true\n\
+           [[limits]]\nname = \"files\"\nalgorithm = \"fixed_window\"\nquota = \"5/min\"\n\
+           match = { path = \"/files/{name}\", method = [\"GET\", \"POST\"] }\n\
+           key = { first_of = [\"user\", \"peer_ip\"] }\n\
+           plan = \"account\"\nplans = { pro = { unlimited = true } }\n";
+    let table = "\
+METHOD  PATH           LIMIT    KEY              QUOTA
+GET     /files/{name}  api      user             9 per 1s (token bucket)
+                       files    user or peer_ip  5 per 1m (fixed window), and 1 plan
+POST    /files/{name}  api      user             9 per 1s (token bucket)
+                       files    user or peer_ip  5 per 1m (fixed window), and 1 plan
+PUT     /files/{name}  api      user             9 per 1s (token bucket)
+                       uploads  user + route     5 per 1s (leaky bucket), in shadow mode
+PUT     /health        uploads  user + route     5 per 1s (leaky bucket), in shadow mode
+*       /health        none
+PUT     *              api      user             9 per 1s (token bucket)
+                       uploads  user + route     5 per 1s (leaky bucket), in shadow mode
+*       *              api      user             9 per 1s (token bucket)";
+    assert_eq!(parse(&text, Format::Toml).unwrap().to_string(), table);
+}
+
+#[test]
+fn errors_name_the_file_the_line_and_the_field() {
+    let quota = "quota = \"100/min\"";
+    let keyed = "quota = \"100/min\"\nkey = \"user\"";
+    for (rest, place, why) in [
+        (quota.to_owned(), ":1: `limits[0]`", "missing field `key`"),
+        (
+            "quota = \"9/fortnight\"\nkey = \"user\"".to_owned(),
+            ":4: `limits[0].quota`",
+            "unknown unit",
+        ),
+        ("quota = 9\nkey = \"user\"".to_owned(), ":4: `limits[0].quota`", "a string with a unit"),
+        (
+            format!("{quota}\nkey = \"usr\""),
+            ":5: `limits[0].key`",
+            "it has global, peer_ip, route, user",
+        ),
+        (format!("{quota}\nkey = []"), ":5: `limits[0].key`", "the list of extractors is empty"),
+        (format!("{quota}\nkey = 3"), ":5: `limits[0].key`", "the name of an extractor, a list"),
+        (
+            format!("{quota}\nkey = {{ firstof = [] }}"),
+            ":5: `limits[0].key.firstof`",
+            "expected `first_of`",
+        ),
+        (
+            format!("{quota}\nkey = {{ first_of = [] }}"),
+            ":5: `limits[0].key`",
+            "`first_of` is empty",
+        ),
+        (format!("{keyed}\nburts = 3"), ":6: `limits[0].burts`", "unknown field `burts`"),
+        (format!("{keyed}\nburst = -3"), ":6: `limits[0].burst`", "invalid value"),
+        (format!("{keyed}\nburst = 0"), ":6: `limits[0].burst`", "the burst is 0"),
+        (
+            format!("{keyed}\nsub_windows = 3"),
+            ":6: `limits[0].sub_windows`",
+            "is a field of sliding_window",
+        ),
+        (
+            format!("{keyed}\nenforce = 101"),
+            ":6: `limits[0].enforce`",
+            "use 0 (shadow mode) to 100",
+        ),
+        (
+            format!("{keyed}\non_store_failure = \"panic\""),
+            ":6: `limits[0].on_store_failure`",
+            "`fail_open`",
+        ),
+        (
+            format!("{keyed}\non_store_failure = {{ local = {{ replicas = 0 }} }}"),
+            ":6: `limits[0].on_store_failure`",
+            "use 1 to 10000",
+        ),
+        (
+            format!("{keyed}\nmatch = {{ path = \"a\" }}"),
+            ":6: `limits[0].match`",
+            "does not start with `/`",
+        ),
+        (
+            format!("{keyed}\nmatch = [{{ path = \"/a\" }}, {{ method = \"get\" }}]"),
+            ":6: `limits[0].match[1]`",
+            "the method `get` is unknown",
+        ),
+        (format!("{keyed}\nmatch = {{}}"), ":6: `limits[0].match`", "no `path` and no `method`"),
+        (
+            format!("{keyed}\nexcept = {{ pth = \"/\" }}"),
+            ":6: `limits[0].except.pth`",
+            "unknown field `pth`",
+        ),
+        (format!("{keyed}\ncost = \"x\""), ":6: `limits[0].cost`", "it has items"),
+        (format!("{keyed}\ncost = -1"), ":6: `limits[0].cost`", "units, from 0 to 4294967295"),
+        (format!("{keyed}\nplan = \"account\""), ":6: `limits[0].plan`", "`plans` is missing"),
+        (
+            format!("{keyed}\nplans.a.quota = \"3/min\""),
+            ":6: `limits[0].plans`",
+            "`plan` is missing",
+        ),
+        (
+            format!("{keyed}\nplan = \"plan\"\nplans.a.quota = \"3/min\""),
+            ":6: `limits[0].plan`",
+            "no function for plans named `plan`; it has account",
+        ),
+        (
+            format!("{keyed}\nplan = \"account\"\nplans.a.quota = \"3/mni\""),
+            ":7: `limits[0].plans.a.quota`",
+            "unknown unit `mni`",
+        ),
+        (
+            format!("{keyed}\nplan = \"account\"\nplans.a.unlimited = true\nplans.a.burst = 3"),
+            ":7: `limits[0].plans.a`",
+            "write one",
+        ),
+        (
+            format!("{keyed}\n[[limits]]\nname = \"b\""),
+            ":6: `limits[1]`",
+            "missing field `algorithm`",
+        ),
+        (
+            format!("{keyed}\n\n{}{keyed}", limit("")),
+            ":8: `limits[1].name`",
+            "`api` is the name of limits[0], too",
+        ),
+        (format!("{quota}\nkey = \"us"), ":5", "invalid basic string"),
+        (format!("{keyed}\nkey = \"user\""), ":6", "duplicate key"),
+    ] {
+        let text = limit(&rest);
+        let error = error(&text, Format::Toml);
+        assert!(error.starts_with(&format!("limits.toml{place}: ")), "{place}: {error}\n{text}");
+        assert!(error.contains(why), "{why}: {error}");
+    }
+}
+
+#[test]
+fn errors_in_yaml_name_the_file_the_line_and_the_field() {
+    let start = "limits:\n- name: api\n  algorithm: gcra\n  quota: 10/s\n";
+    for (rest, place, why) in [
+        ("", ":4: `limits[0]`", "missing field `key`"),
+        ("  key: usr\n", ":5: `limits[0].key`", "it has global, peer_ip, route, user"),
+        ("  key: user\n  burts: 3\n", ":6: `limits[0].burts`", "unknown field `burts`"),
+        ("  key: user\n  burst: 0\n", ":6: `limits[0].burst`", "the burst is 0"),
+        ("  key: user\n  key: peer_ip\n", ":6: `limits[0]`", "duplicate mapping key: key"),
+        (
+            "  key: user\n  match:\n  - path: /a\n  - path: b\n",
+            ":8: `limits[0].match[1]`",
+            "does not start with `/`",
+        ),
+        ("  key: user\n  match: [{path: /a}, {pa", ":6: `limits[0].match`", "unclosed bracket"),
+        (
+            "  key: user\n- name: api\n  algorithm: gcra\n  quota: 1/s\n  key: user\n",
+            ":6: `limits[1].name`",
+            "limits[0], too",
+        ),
+        ("\tkey: user\n", ":4: `limits[0]`", "found a tab"),
+        ("  key: user\n---\nlimits: []\n", ":7", "multiple YAML documents"),
+    ] {
+        let text = format!("{start}{rest}");
+        let error = error(&text, Format::Yaml);
+        assert!(error.starts_with(&format!("limits.yaml{place}: ")), "{place}: {error}\n{text}");
+        assert!(error.contains(why) && !error.contains(" at line "), "{why}: {error}");
+    }
+}
+
+#[test]
+fn text_that_is_no_configuration_is_an_error() {
+    for text in [
+        "",
+        "\n",
+        "limits = 3",
+        "limits = [3]",
+        "limits",
+        "\u{0}",
+        "[limits]",
+        "x = 1\nlimits = []",
+    ] {
+        assert!(error(text, Format::Toml).starts_with("limits.toml:"), "{text}");
+    }
+    for text in ["", "limits:", "limits: 3", "limits: [3]", "\u{0}", "- a", "{", "x: 1\nlimits: []"]
+    {
+        assert!(error(text, Format::Yaml).starts_with("limits.yaml:"), "{text}");
+    }
+}
+
+#[test]
+fn each_beginning_of_a_file_is_an_error_or_whole_limits() {
+    let whole = Config::parse("limits.toml", TOML, Format::Toml).unwrap();
+    let mut valid = 0;
+    for (end, _) in TOML.char_indices() {
+        // A file that ends between two tables looks like a shorter one. Anywhere else, the end is seen or the values in
+        // between are those of the whole file.
+        if let Ok(config) = Config::parse("limits.toml", &TOML[..end], Format::Toml) {
+            assert!(config.names().zip(whole.names()).all(|(cut, whole)| cut == whole));
+            valid += 1;
+        }
+    }
+    assert!(valid > 0 && valid < TOML.len() / 2, "{valid}");
+}
+
+#[test]
+fn yaml_that_repeats_itself_without_end_is_an_error() {
+    let mut bomb = "a: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let before = format!("*a{}, ", level - 1).repeat(10);
+        bomb += &format!("b{level}: &a{level} [{before}]\n");
+    }
+    assert!(error(&bomb, Format::Yaml).starts_with("limits.yaml:"));
+}
+
+#[test]
+fn too_many_limits_are_an_error() {
+    let of = |number: usize| {
+        let limit = |number| {
+            format!(
+                "[[limits]]\nname = \"{number}\"\nalgorithm = \"gcra\"\nquota = \"1/s\"\nkey = \"user\"\n"
+            )
+        };
+        (0..number).map(limit).collect::<String>()
+    };
+    assert!(parse(&of(255), Format::Toml).is_ok());
+    let error = error(&of(256), Format::Toml);
+    assert_eq!(error, "limits.toml:1276: `limits[255]`: there are 256 limits; use at most 255");
+}
+
+#[test]
+fn format_of_a_file_is_the_end_of_its_name() {
+    for (name, format) in [
+        ("a.toml", Format::Toml),
+        ("a.YAML", Format::Yaml),
+        ("a.yml", Format::Yaml),
+        ("b/a.json", Format::Yaml),
+    ] {
+        assert_eq!(Format::of(name.as_ref()).unwrap(), format);
+    }
+    for name in ["limits", "limits.ini", ".toml", ""] {
+        let error = Format::of(name.as_ref()).unwrap_err().to_string();
+        assert!(error.contains("name the file `.toml`, `.yaml`, `.yml` or `.json`"), "{error}");
+    }
+    let error = Config::read("no/such/limits.toml").unwrap_err().to_string();
+    assert!(error.starts_with("no/such/limits.toml: the file cannot be read: "), "{error}");
+}
+
+/// The fields of the examples above are all fields that there are.
+#[test]
+fn schema_has_every_field_that_is_read_and_no_other() {
+    let schema: Value = serde_json::from_str(&Config::json_schema()).unwrap();
+    let fields = |of: &str| {
+        let fields = schema["$defs"][of]["properties"].as_object().unwrap();
+        fields.keys().cloned().collect::<Vec<_>>()
+    };
+    let unknown = error(&limit("quota = \"1/s\"\nkey = \"user\"\nx = 1"), Format::Toml);
+    for field in fields("LimitConfig") {
+        assert!(unknown.contains(&format!("`{field}`")), "{field}");
+    }
+    assert_eq!(unknown.matches('`').count() / 2, fields("LimitConfig").len() + 2, "{unknown}");
+    assert_eq!(fields("PlanConfig"), ["burst", "deny", "quota", "unlimited"]);
+    assert_eq!(schema["$defs"]["LimitConfig"]["additionalProperties"], Value::Bool(false));
+}
+
+#[test]
+fn schema_in_the_repository_is_that_of_the_types() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/limits.json");
+    let schema = Config::json_schema() + "\n";
+    if std::env::var_os("WRITE_SCHEMA").is_some() {
+        std::fs::write(file, &schema).unwrap();
+    }
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    assert!(written == schema, "`schema/limits.json` is out of date: run `make schema`");
+}

@@ -1,0 +1,538 @@
+//! Limits from a configuration, in layers, and how they are replaced while requests are in flight.
+
+#![cfg(all(feature = "axum", feature = "config"))]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::any;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, timeout};
+use tollgate::config::{Config, Format, LimitSet, Names};
+use tollgate::key::Header;
+use tollgate::layer::{OnMissingKey, OnStoreFailure};
+use tollgate::{Error, Limit, Quota, RateLimitLayer, RateLimiter};
+
+use self::support::failing::Failing;
+use self::support::log::Log;
+use self::support::requests::{number, plain, request, send, status};
+
+fn config(text: &str) -> Config {
+    Config::parse("limits.toml", text, Format::Toml).unwrap()
+}
+
+/// A fixed window of an hour, by the user.
+fn limit(name: &str, units: u32, rest: &str) -> String {
+    format!(
+        "[[limits]]\nname = \"{name}\"\nalgorithm = \"fixed_window\"\nquota = \"{units}/h\"\nkey = \"user\"\n{rest}\n"
+    )
+}
+
+fn names() -> Names {
+    Names::new()
+        .key("user", Header::new("x-user").unwrap())
+        .key("tenant", Header::new("x-tenant").unwrap())
+        .plan("account", |request| {
+            let plan = request.headers.get("x-plan")?.to_str().ok()?;
+            Some(plan.to_owned().into())
+        })
+        .cost("items", |request| number(&request.headers, "x-items") as u32)
+}
+
+fn set(text: &str) -> LimitSet {
+    LimitSet::new(config(text), names()).unwrap()
+}
+
+fn routes() -> Router {
+    let hello = || any(|| async { "hello" });
+    Router::new()
+        .route("/", hello())
+        .route("/search", hello())
+        .route("/users/{id}", hello())
+        .nest("/api", Router::new().route("/items/{id}", hello()))
+}
+
+fn app(limits: &LimitSet) -> Router {
+    routes().layer(RateLimitLayer::from_config(RateLimiter::in_memory(), limits).unwrap())
+}
+
+fn of(user: &str, method: &str, path: &str) -> Request<Body> {
+    request(method, path).header("x-user", user).body(Body::empty()).unwrap()
+}
+
+fn get(path: &str) -> Request<Body> {
+    of("alice", "GET", path)
+}
+
+/// The limit and what is left of it. `None` if the request is not limited.
+fn left(response: &Response<Body>) -> Option<(u64, u64)> {
+    assert_eq!(response.status(), 200);
+    let headers = response.headers();
+    headers
+        .contains_key("x-ratelimit-limit")
+        .then(|| (number(headers, "x-ratelimit-limit"), number(headers, "x-ratelimit-remaining")))
+}
+
+async fn left_at(app: &Router, path: &str) -> Option<(u64, u64)> {
+    left(&send(app, get(path)).await)
+}
+
+#[tokio::test]
+async fn limit_applies_to_the_routes_that_match() {
+    let app = app(&set(&[
+        limit("search", 50, "match = { path = \"/search\", method = \"GET\" }"),
+        limit(
+            "users",
+            40,
+            "match = [{ path = \"/users/{id}\" }, { path = \"/api/items/{item}\" }]",
+        ),
+        limit("me", 30, "match = { path = \"/users/me\" }"),
+        limit(
+            "deletions",
+            20,
+            "match = { method = [\"DELETE\", \"PATCH\"] }\nexcept = { path = \"/search\" }",
+        ),
+    ]
+    .concat()));
+    assert_eq!(left_at(&app, "/search").await, Some((50, 49)));
+    assert_eq!(left(&send(&app, of("alice", "HEAD", "/search")).await), Some((50, 48)));
+    assert_eq!(left(&send(&app, of("alice", "POST", "/search")).await), None);
+    assert_eq!(left_at(&app, "/users/7").await, Some((40, 39)));
+    assert_eq!(left_at(&app, "/api/items/7").await, Some((40, 38)));
+    assert_eq!(left_at(&app, "/users/me").await, Some((30, 29)));
+    assert_eq!(left_at(&app, "/").await, None);
+    assert_eq!(left(&send(&app, of("alice", "PATCH", "/")).await), Some((20, 19)));
+    assert_eq!(left(&send(&app, of("alice", "PATCH", "/search")).await), None);
+}
+
+#[tokio::test]
+async fn path_counts_as_it_was_sent_where_no_route_was_matched() {
+    let layer = RateLimitLayer::from_config(
+        RateLimiter::in_memory(),
+        &set(&limit("search", 50, "match = { path = \"/search\" }")),
+    );
+    // A layer around the router, and not inside of it.
+    let app = Router::new().fallback_service(tower::Layer::layer(&layer.unwrap(), routes()));
+    for (taken, path) in
+        ["/search", "/search/", "//search", "/%73earch", "/x/../search"].iter().enumerate()
+    {
+        let response = send(&app, get(path)).await;
+        assert_eq!(
+            number(response.headers(), "x-ratelimit-remaining"),
+            49 - taken as u64,
+            "{path}"
+        );
+    }
+    assert_eq!(left_at(&app, "/").await, None);
+}
+
+#[tokio::test]
+async fn all_limits_of_a_request_are_charged_or_none() {
+    let app =
+        app(&set(
+            &[limit("all", 3, ""), limit("search", 1, "match = { path = \"/search\" }")].concat()
+        ));
+    assert_eq!(left_at(&app, "/search").await, Some((1, 0)));
+    for _ in 0..5 {
+        assert_eq!(status(&app, get("/search")).await, 429);
+    }
+    assert_eq!(left_at(&app, "/").await, Some((3, 1)));
+}
+
+#[tokio::test]
+async fn keys_are_joined_or_tried_one_after_another() {
+    let of = |user: &str, tenant: &str| {
+        let request = request("GET", "/").header("x-tenant", tenant);
+        let request = if user.is_empty() { request } else { request.header("x-user", user) };
+        request.body(Body::empty()).unwrap()
+    };
+    let joined = app(&set(&limit("api", 1, "").replace("\"user\"", "[\"user\", \"tenant\"]")));
+    assert_eq!(status(&joined, of("alice", "acme")).await, 200);
+    assert_eq!(status(&joined, of("alice", "acme")).await, 429);
+    assert_eq!(status(&joined, of("alice", "other")).await, 200);
+    assert_eq!(status(&joined, of("bob", "acme")).await, 200);
+    assert_eq!(status(&joined, of("", "acme")).await, 400);
+
+    let first = app(&set(
+        &limit("api", 1, "").replace("\"user\"", "{ first_of = [\"user\", \"tenant\"] }")
+    ));
+    assert_eq!(status(&first, of("alice", "acme")).await, 200);
+    assert_eq!(status(&first, of("alice", "other")).await, 429);
+    assert_eq!(status(&first, of("", "other")).await, 200);
+    // A user cannot take the budget of a tenant of that name.
+    assert_eq!(status(&first, of("acme", "x")).await, 200);
+    assert_eq!(status(&first, of("", "acme")).await, 200);
+}
+
+#[tokio::test]
+async fn plans_have_their_quotas_and_share_the_budget() {
+    let plans = "plan = \"account\"\n[limits.plans]\npro = { quota = \"10/h\" }\n\
+                 staff = { unlimited = true }\nclosed = { deny = \"this account is closed\" }";
+    let app = app(&set(&limit("api", 2, plans)));
+    let of = |plan: &str| {
+        let request = request("GET", "/").header("x-user", "alice").header("x-plan", plan);
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(left(&send(&app, get("/")).await), Some((2, 1)));
+    assert_eq!(left(&send(&app, of("unknown")).await), Some((2, 0)));
+    assert_eq!(status(&app, of("unknown")).await, 429);
+    assert_eq!(left(&send(&app, of("pro")).await), Some((10, 7)));
+    assert_eq!(left(&send(&app, of("staff")).await), None);
+    let closed = send(&app, of("closed")).await;
+    assert_eq!(closed.status(), 403);
+    let text = closed.into_body().collect().await.unwrap().to_bytes();
+    assert!(text.starts_with(b"this account is closed"), "{text:?}");
+}
+
+#[tokio::test]
+async fn request_costs_what_the_limit_says_or_else_the_layer() {
+    let limits = set(&[
+        limit("fixed", 100, "match = { path = \"/\" }\ncost = 5"),
+        limit("named", 100, "match = { path = \"/search\" }\ncost = \"items\""),
+        limit("layer", 100, "match = { path = \"/users/{id}\" }"),
+    ]
+    .concat());
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let app = routes().layer(layer.cost(|_| 3));
+    let of = |path: &str| {
+        let request = request("GET", path).header("x-user", "alice").header("x-items", "7");
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(left(&send(&app, of("/")).await), Some((100, 95)));
+    assert_eq!(left(&send(&app, of("/search")).await), Some((100, 93)));
+    assert_eq!(left(&send(&app, of("/users/1")).await), Some((100, 97)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_quota_keeps_what_was_used() {
+    let limits = set(&limit("api", 10, ""));
+    let app = app(&limits);
+    for _ in 0..4 {
+        left_at(&app, "/").await;
+    }
+    limits.replace(config(&limit("api", 20, ""))).unwrap();
+    assert_eq!(left_at(&app, "/").await, Some((20, 15)));
+    limits.replace(config(&limit("api", 6, ""))).unwrap();
+    assert_eq!(left_at(&app, "/").await, Some((6, 0)));
+    assert_eq!(status(&app, get("/")).await, 429);
+    limits.replace(config(&limit("api", 3, ""))).unwrap();
+    let denied = send(&app, get("/")).await;
+    assert_eq!(denied.status(), 429);
+    assert!(number(denied.headers(), "retry-after") <= 3_600);
+    assert_eq!(limits.version(), 4);
+}
+
+#[tokio::test]
+async fn renamed_limit_starts_full_and_a_removed_one_limits_no_longer() {
+    let limits = set(&limit("api", 1, ""));
+    let app = app(&limits);
+    assert_eq!(left_at(&app, "/").await, Some((1, 0)));
+    limits.replace(config(&limit("service", 1, ""))).unwrap();
+    assert_eq!(left_at(&app, "/").await, Some((1, 0)));
+    limits.replace(config("limits = []")).unwrap();
+    assert_eq!(left_at(&app, "/").await, None);
+    // What was used under that name is not forgotten.
+    limits.replace(config(&[limit("api", 1, ""), limit("new", 5, "")].concat())).unwrap();
+    assert_eq!(status(&app, get("/")).await, 429);
+}
+
+#[tokio::test]
+async fn request_finishes_under_the_limits_it_began_with() {
+    let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let handler = {
+        let (started, go_on) = (Arc::clone(&started), Arc::clone(&go_on));
+        move || async move {
+            started.notify_one();
+            go_on.notified().await;
+            "hello"
+        }
+    };
+    let limits = set(&limit("api", 10, ""));
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let app = Router::new().route("/", any(handler)).layer(layer);
+    let slow = tokio::spawn(send_to(app.clone(), get("/")));
+    started.notified().await;
+    limits.replace(config(&limit("api", 20, ""))).unwrap();
+    go_on.notify_one();
+    assert_eq!(left(&slow.await.unwrap()), Some((10, 9)));
+    go_on.notify_one();
+    assert_eq!(left_at(&app, "/").await, Some((20, 18)));
+}
+
+async fn send_to(app: Router, request: Request<Body>) -> Response<Body> {
+    send(&app, request).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replacing_under_load_never_allows_more_than_the_largest_quota() {
+    let limits = set(&limit("api", 50, ""));
+    let app = app(&limits);
+    let (mut requests, allowed) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
+    for _ in 0..8 {
+        let (app, allowed) = (app.clone(), Arc::clone(&allowed));
+        requests.spawn(async move {
+            for _ in 0..500 {
+                match status(&app, get("/")).await {
+                    200 => drop(allowed.fetch_add(1, Ordering::Relaxed)),
+                    status => assert_eq!(status, 429),
+                }
+            }
+        });
+    }
+    while !requests.is_empty() {
+        for units in [20, 50, 35] {
+            limits.replace(config(&limit("api", units, ""))).unwrap();
+            yield_now().await;
+        }
+        if let Some(ended) = requests.try_join_next() {
+            ended.unwrap();
+        }
+    }
+    assert!(limits.version() > 3);
+    assert_eq!(allowed.load(Ordering::Relaxed), 50);
+}
+
+#[tokio::test]
+async fn version_with_an_error_keeps_the_limits_and_says_so() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 10, ""));
+    let app = app(&limits);
+    let wrong = config(&limit("api", 20, "").replace("\"user\"", "\"usr\""));
+    let error = limits.replace(wrong.clone()).unwrap_err().to_string();
+    assert!(error.starts_with("limits.toml:5: `limits[0].key`: "), "{error}");
+    assert_eq!(left_at(&app, "/").await, Some((10, 9)));
+
+    // The same by a source.
+    let (sender, receiver) = watch::channel(limits.config());
+    limits.follow(receiver);
+    sender.send_replace(wrong);
+    until(|| limits.rejected().is_some()).await;
+    assert_eq!(limits.rejected().unwrap().to_string(), error);
+    assert_eq!(left_at(&app, "/").await, Some((10, 8)));
+    let line = log.lines().into_iter().find(|line| line.contains("not replaced")).unwrap();
+    assert!(
+        line.contains("ERROR") && line.contains("version=1") && line.contains(&error),
+        "{line}"
+    );
+
+    sender.send_replace(config(&limit("api", 30, "")));
+    until(|| limits.version() == 2).await;
+    assert!(limits.rejected().is_none());
+    assert_eq!(left_at(&app, "/").await, Some((30, 27)));
+}
+
+/// Waits for what another task does.
+async fn until(is_so: impl Fn() -> bool) {
+    let turns = async {
+        while !is_so() {
+            yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(60), turns).await.expect("it becomes so");
+}
+
+#[tokio::test]
+async fn equal_version_changes_nothing() {
+    let limits = set(&limit("api", 10, ""));
+    limits.replace(config(&format!("# a comment\n{}", limit("api", 10, "")))).unwrap();
+    assert_eq!(limits.version(), 1);
+}
+
+#[tokio::test]
+async fn task_that_follows_a_source_ends_with_the_set_and_the_end_of_a_source_is_reported() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 10, ""));
+    let (sender, receiver) = watch::channel(limits.config());
+    limits.clone().follow(receiver);
+    drop(limits);
+    sender.closed().await;
+    assert!(log.lines().is_empty());
+
+    let limits = set(&limit("api", 10, ""));
+    let (sender, receiver) = watch::channel(limits.config());
+    limits.follow(receiver);
+    drop(sender);
+    let ended = || log.lines().iter().any(|line| line.contains("source of limits ended"));
+    until(ended).await;
+    assert_eq!(limits.version(), 1);
+}
+
+#[tokio::test]
+async fn changes_are_reported_and_the_table_is_at_debug_level() {
+    let (log, _guard) = Log::start();
+    let limits = set(&[limit("a", 1, ""), limit("b", 1, ""), limit("c", 1, "")].concat());
+    let _app = app(&limits);
+    limits
+        .replace(config(&[limit("a", 1, ""), limit("b", 2, ""), limit("d", 1, "")].concat()))
+        .unwrap();
+    let lines = log.lines();
+    let [first, replaced, second] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(first.contains("DEBUG") && first.contains("limits in force"), "{first}");
+    assert!(second.contains("DEBUG") && second.contains("limits in force"), "{second}");
+    assert!(replaced.contains("INFO") && replaced.contains("limits replaced"), "{replaced}");
+    for field in ["version=2", "added=\"d\"", "removed=\"c\"", "changed=\"b\""] {
+        assert!(replaced.contains(field), "{replaced}");
+    }
+}
+
+#[tokio::test]
+async fn settings_of_the_layer_apply_to_all_versions() {
+    let limits = set(&limit("api", 1, ""));
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let app = routes().layer(layer.clone().shadow());
+    for _ in 0..3 {
+        assert_eq!(status(&app, get("/")).await, 200);
+    }
+    limits.replace(config(&limit("api", 2, ""))).unwrap();
+    assert_eq!(status(&app, get("/")).await, 200);
+    // The same limits in another layer are enforced.
+    assert_eq!(status(&routes().layer(layer), get("/")).await, 429);
+}
+
+#[tokio::test]
+async fn failure_policy_is_that_of_the_limit_or_else_of_the_layer() {
+    let closed = "match = { path = \"/search\" }\non_store_failure = \"fail_closed\"";
+    let text = [limit("all", 5, ""), limit("search", 5, closed)].concat();
+    let limits = set(&text);
+    let layer = RateLimitLayer::from_config(
+        RateLimiter::new(Failing(|| Error::unreachable("away"))),
+        &limits,
+    )
+    .unwrap();
+    let open = routes().layer(layer.clone());
+    assert_eq!(status(&open, get("/")).await, 200);
+    assert_eq!(status(&open, get("/search")).await, 503);
+    let local = layer.on_store_failure(OnStoreFailure::Local { replicas: 5 }).unwrap();
+    let local = routes().layer(local);
+    assert_eq!(status(&local, get("/")).await, 200);
+    assert_eq!(status(&local, get("/")).await, 429);
+    limits
+        .replace(config(&text.replace("fail_closed", "fail_open").replace("5/h", "10/h")))
+        .unwrap();
+    assert_eq!(status(&open, get("/search")).await, 200);
+    assert_eq!(status(&local, get("/")).await, 200);
+    assert_eq!(status(&local, get("/")).await, 429);
+}
+
+#[tokio::test]
+async fn request_without_a_key_is_handled_as_the_layer_says() {
+    let limits = set(&[
+        limit("all", 5, ""),
+        limit("users", 5, "match = { path = \"/users/{id}\" }\nshadow = true"),
+    ]
+    .concat());
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    assert_eq!(status(&routes().layer(layer.clone()), plain("/")).await, 400);
+    let skips = layer.on_missing_key(OnMissingKey::SkipLimit).unwrap();
+    assert_eq!(status(&routes().layer(skips), plain("/")).await, 200);
+    // A limit in shadow mode rejects no request.
+    limits.replace(config(&limit("all", 5, "shadow = true"))).unwrap();
+    assert_eq!(status(&app(&limits), plain("/")).await, 200);
+}
+
+#[tokio::test]
+async fn fixed_limits_and_those_of_a_configuration_are_one_group() {
+    let limits = set(&limit("api", 3, ""));
+    let fixed = Limit::fixed_window("search", Quota::per_hour(1)).unwrap();
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .limit(fixed, Header::new("x-tenant").unwrap())
+        .limit_set(&limits)
+        .build()
+        .unwrap();
+    let app = routes().layer(layer);
+    let of = |tenant: &str| {
+        let request = request("GET", "/").header("x-user", "alice").header("x-tenant", tenant);
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(status(&app, of("a")).await, 200);
+    assert_eq!(status(&app, of("a")).await, 429);
+    assert_eq!(status(&app, of("b")).await, 200);
+    assert_eq!(status(&app, of("c")).await, 200);
+    assert_eq!(status(&app, of("d")).await, 429);
+}
+
+#[tokio::test]
+async fn names_that_would_share_budgets_by_mistake_are_errors() {
+    let limiter = RateLimiter::in_memory();
+    let fixed = Limit::fixed_window("login", Quota::per_hour(1)).unwrap();
+    limiter.register(&fixed).unwrap();
+    let limits = set(&limit("api", 3, ""));
+    let layer = |limits: &LimitSet| {
+        RateLimitLayer::from_config(&limiter, limits).map_err(|it| it.to_string())
+    };
+    let _first = layer(&limits).unwrap();
+    // Two layers of one set share its budgets.
+    let _second = layer(&limits).unwrap();
+
+    let error = layer(&set(&limit("login", 3, ""))).unwrap_err();
+    assert_eq!(
+        error,
+        "limits.toml:2: `limits[0].name`: the name is that of a limit in the application's code: limits of one name \
+         share budgets; use another name"
+    );
+    let error = layer(&set(&[limit("x", 1, ""), limit("api", 3, "")].concat())).unwrap_err();
+    assert!(
+        error
+            .starts_with("limits.toml:8: `limits[1].name`: the name is that of a limit of another"),
+        "{error}"
+    );
+    let api = Limit::fixed_window("api", Quota::per_hour(3)).unwrap();
+    let error = limiter.register(&api).unwrap_err().to_string();
+    assert!(
+        error.contains("limit `api`: the name is that of a limit from a configuration"),
+        "{error}"
+    );
+
+    // A version that takes the name of another limit is not put into force, in any layer.
+    let other = RateLimiter::in_memory();
+    let _third = RateLimitLayer::from_config(&other, &limits).unwrap();
+    other.register(&fixed).unwrap();
+    let error =
+        limits.replace(config(&[limit("new", 3, ""), limit("login", 3, "")].concat())).unwrap_err();
+    assert!(error.to_string().starts_with("limits.toml:8: `limits[1].name`"), "{error}");
+    assert_eq!(limits.config().names().collect::<Vec<_>>(), ["api"]);
+    let new = Limit::fixed_window("new", Quota::per_hour(1)).unwrap();
+    limiter.register(&new).unwrap();
+    other.register(&new).unwrap();
+
+    // The names of a set that is gone are free.
+    drop((_first, _second, _third, limits));
+    limiter.register(&api).unwrap();
+}
+
+#[tokio::test]
+async fn layer_has_room_for_255_limits_in_all() {
+    let many: String = (0..254).map(|number| limit(&number.to_string(), 1, "")).collect();
+    let limits = set(&many);
+    let fixed = |name| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
+    let user = || Header::new("x-user").unwrap();
+    let builder = || RateLimitLayer::builder(RateLimiter::in_memory()).limit_set(&limits);
+    let layer = builder().limit(fixed("a"), user()).build().unwrap();
+    assert_eq!(status(&routes().layer(layer.clone()), get("/")).await, 200);
+    let error = builder().limit(fixed("a"), user()).limit(fixed("b"), user()).build();
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("`limits[253]`: the layer has room for 253 limits"), "{error}");
+    let error = limits.replace(config(&(many + &limit("254", 1, "")))).unwrap_err().to_string();
+    assert!(error.contains("`limits[254]`: the layer has room for 254 limits"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_requests_and_settlements_know_the_limits_by_name() {
+    let limits = set(&limit("api", 10, ""));
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let layer = layer.settle_on_response("api", |_| Some(5)).unwrap();
+    let app = routes().layer(layer.wait_up_to(Duration::from_secs(3_600)).unwrap());
+    assert_eq!(left_at(&app, "/").await, Some((10, 9)));
+    limits.replace(config(&limit("api", 5, ""))).unwrap();
+    let asked = Instant::now();
+    assert_eq!(status(&app, get("/")).await, 200);
+    assert!(asked.elapsed() >= Duration::from_secs(3_599), "{:?}", asked.elapsed());
+}
