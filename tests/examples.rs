@@ -216,6 +216,37 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
 }
 
 #[tokio::test]
+async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
+    let file = std::env::temp_dir().join(format!("tollgate-example-{}.toml", std::process::id()));
+    let text = include_str!("../examples/limits.toml");
+    std::fs::write(&file, text).unwrap();
+    let redis = RedisServer::start();
+    let settings = [("LIMITS", file.to_str().unwrap())];
+    let of_file = start("live_configuration", &settings);
+    let of_redis = start("live_configuration", &[("LIMITS", "redis"), ("REDIS_URL", &redis.url())]);
+    for port in [of_file.port, of_redis.port] {
+        assert_eq!(until_denied(port, "/search", None).await.0, 5);
+        assert_eq!(send("GET", port, "/health", None).await.0, 200);
+    }
+    let larger = text.replace("5/10s", "8/10s");
+    let new = file.with_extension("new");
+    std::fs::write(&new, &larger).unwrap();
+    std::fs::rename(&new, &file).unwrap();
+    let mut cli = redis.connection();
+    let () = redis::Commands::set(&mut cli, "tollgate:config:limits", &larger).unwrap();
+    let () = redis::Commands::publish(&mut cli, "tollgate:config:limits", "changed").unwrap();
+    for port in [of_file.port, of_redis.port] {
+        let changed = Instant::now();
+        while !send("GET", port, "/limits", None).await.2.contains("8/10s") {
+            assert!(changed.elapsed() < Duration::from_secs(60), "the new limits are not in force");
+        }
+        let denied_or_not = send("GET", port, "/search", None).await;
+        assert_eq!(number(&denied_or_not.1, "x-ratelimit-limit"), 8);
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
 async fn llm_gateway_settles_the_tokens_of_a_stream() {
     let redis = RedisServer::start();
     let example = start("llm_gateway", &[("REDIS_URL", &redis.url())]);

@@ -1,0 +1,143 @@
+//! Limits from a file, or from a key of Redis, which change while the service runs.
+//!
+//! ```sh
+//! cargo run --example live_configuration --features config,yaml
+//! LIMITS=examples/limits.yaml cargo run --example live_configuration --features config,yaml
+//! # The limits in a key of Redis, for all replicas. Without such a key, those of `examples/limits.toml` are written to it.
+//! REDIS_URL=redis://127.0.0.1/ LIMITS=redis cargo run --example live_configuration --features config,yaml
+//! ```
+//!
+//! `PORT` is the port to listen on, 3000 if it is not set. `RUST_LOG=debug` shows which limits apply to which routes.
+
+use std::env;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::request::Parts;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tollgate::config::{FileSource, Format, LimitSet, Names, RedisSource};
+use tollgate::key::{ClientIp, Header};
+use tollgate::{ConfigError, RateLimitLayer, RateLimiter, RedisStore};
+use tracing_subscriber::filter::LevelFilter;
+
+const FILE: &str = "examples/limits.toml";
+
+/// What the file may use. In a real service, authentication puts the account into the request's extensions.
+fn names() -> Result<Names, ConfigError> {
+    let plan = |request: &Parts| {
+        let plan = request.headers.get("x-plan")?.to_str().ok()?;
+        Some(plan.to_owned().into())
+    };
+    Ok(Names::new()
+        .key("client_ip", ClientIp::behind(["10.0.0.0/8"])?)
+        .key("user", Header::new("x-user")?)
+        .plan("account", plan))
+}
+
+/// The limits, which follow a file from here on.
+fn from_file(path: &str) -> Result<LimitSet, ConfigError> {
+    let mut source = FileSource::new(path)?;
+    let limits = LimitSet::new(source.read()?, names()?)?;
+    limits.follow(source);
+    Ok(limits)
+}
+
+/// The limits, which follow a key of Redis from here on.
+async fn from_redis(store: &RedisStore) -> Result<LimitSet, Box<dyn Error>> {
+    let mut source = RedisSource::new(store, "limits", Format::Toml)?;
+    let config = match source.read().await {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            eprintln!("writing {FILE} to it");
+            source.publish(&std::fs::read_to_string(FILE)?).await?
+        }
+    };
+    let limits = LimitSet::new(config, names()?)?;
+    limits.follow(source);
+    Ok(limits)
+}
+
+/// What is in force, for operators.
+async fn status(State(limits): State<LimitSet>) -> Json<Value> {
+    Json(json!({
+        "version": limits.version(),
+        "rejected": limits.rejected().map(|error| error.to_string()),
+        "limits": limits.config(),
+    }))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("live_configuration: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let level = env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt().with_max_level(level.unwrap_or(LevelFilter::INFO)).init();
+
+    let store = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url).await?),
+        _ => None,
+    };
+    let path = env::var("LIMITS").unwrap_or_else(|_| FILE.to_owned());
+    let limits = match (&*path, &store) {
+        ("redis", Some(store)) => from_redis(store).await?,
+        ("redis", None) => return Err("LIMITS=redis needs REDIS_URL".into()),
+        (path, _) => from_file(path)?,
+    };
+    let limiter = store.map_or_else(RateLimiter::in_memory, RateLimiter::new);
+
+    let app = Router::new()
+        .route("/search", get(|| async { "found\n" }))
+        .route("/items/{id}", get(|| async { "an item\n" }))
+        .route("/orders", post(|| async { "ordered\n" }))
+        .route("/health", get(|| async { "well\n" }))
+        .layer(RateLimitLayer::from_config(limiter, &limits)?)
+        // For operators alone.
+        .route("/limits", get(status).with_state(limits.clone()));
+
+    let port: u16 = match env::var("PORT") {
+        Ok(port) if !port.is_empty() => {
+            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
+        }
+        _ => 3000,
+    };
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
+        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+    })?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("The limits of {path}, on {url}:");
+    println!();
+    println!("{limits}");
+    println!();
+    println!("Try it:");
+    println!();
+    println!("  for i in $(seq 7); do curl -si {url}/search | head -1; done");
+    println!("  curl -si -H 'x-plan: pro' {url}/search | head -1     # and what was used counts");
+    println!("  curl -si -H 'x-plan: closed' {url}/search            # 403");
+    if path == "redis" {
+        println!("  redis-cli -x SET tollgate:config:limits < examples/limits.toml");
+        println!("  redis-cli PUBLISH tollgate:config:limits changed");
+    } else {
+        println!(
+            "  sed -i 's|5/10s|10/10s|' {path}                      # in force within a second"
+        );
+    }
+    println!(
+        "  curl -s {url}/limits                                 # the version, and its limits"
+    );
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
