@@ -1,14 +1,11 @@
 //! The format of a file of limits.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::parse::Origin;
+use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
 use crate::nouns::{Algorithm, LimitFields, OnStoreFailure, Written};
 
@@ -45,7 +42,7 @@ pub struct Config {
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     schema: Option<String>,
     /// The limits. All limits that match a request decide it together: it is charged under all of them, or under none.
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "value::list")]
     pub(crate) limits: Vec<LimitConfig>,
     #[serde(skip)]
     pub(super) origin: Origin,
@@ -82,25 +79,6 @@ pub(crate) struct Changes<'a> {
     pub(crate) added: Vec<&'a str>,
     pub(crate) removed: Vec<&'a str>,
     pub(crate) changed: Vec<&'a str>,
-}
-
-/// A list, and not nothing, which YAML takes for an empty one: a file may end there.
-fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
-    struct List<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
-            Vec::deserialize(SeqAccessDeserializer::new(list))
-        }
-    }
-
-    list.deserialize_any(List(PhantomData))
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -218,157 +196,4 @@ pub(crate) struct Match {
     /// The method, or several, such as `GET`, which is `HEAD`, too. Default: all.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) method: OneOrMany<String>,
-}
-
-/// A value, or a list of values.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(untagged))]
-#[serde(untagged)]
-pub(crate) enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
-}
-
-impl<T> OneOrMany<T> {
-    pub(crate) fn as_slice(&self) -> &[T] {
-        match self {
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Many(many) => many,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
-    }
-}
-
-impl<T> Default for OneOrMany<T> {
-    fn default() -> Self {
-        Self::Many(Vec::new())
-    }
-}
-
-/// Not derived: an untagged enum says of no error what is wrong, nor where.
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
-            type Value = OneOrMany<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("one value, or a list of values")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                T::deserialize(serde::de::value::StrDeserializer::new(text)).map(OneOrMany::One)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(OneOrMany::One)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(list)).map(OneOrMany::Many)
-            }
-        }
-
-        deserializer.deserialize_any(Either(PhantomData))
-    }
-}
-
-/// What requests are counted by.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(untagged))]
-#[serde(untagged)]
-pub(crate) enum KeyConfig {
-    /// The names of extractors. Their keys are joined.
-    Joined(OneOrMany<String>),
-    /// The first extractor that finds a key.
-    FirstOf(FirstOf),
-}
-
-/// Extractors that are tried one after another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct FirstOf {
-    /// Names of extractors, or lists of names, whose keys are joined.
-    pub(crate) first_of: Vec<OneOrMany<String>>,
-}
-
-impl<'de> Deserialize<'de> for KeyConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Key;
-
-        impl<'de> Visitor<'de> for Key {
-            type Value = KeyConfig;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of an extractor, a list of names, or `{ first_of = [...] }`")
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<KeyConfig, E> {
-                Ok(KeyConfig::Joined(OneOrMany::One(name.to_owned())))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<KeyConfig, A::Error> {
-                let names = Vec::deserialize(SeqAccessDeserializer::new(list))?;
-                Ok(KeyConfig::Joined(OneOrMany::Many(names)))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeyConfig, A::Error> {
-                FirstOf::deserialize(MapAccessDeserializer::new(map)).map(KeyConfig::FirstOf)
-            }
-        }
-
-        deserializer.deserialize_any(Key)
-    }
-}
-
-/// What a request consumes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(untagged))]
-#[serde(untagged)]
-pub(crate) enum CostConfig {
-    Units(u32),
-    /// The name of a function.
-    Named(String),
-}
-
-impl<'de> Deserialize<'de> for CostConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Cost;
-
-        impl Visitor<'_> for Cost {
-            type Value = CostConfig;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("units, from 0 to 4294967295, or the name of a function")
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, units: u64) -> Result<CostConfig, E> {
-                let unexpected = serde::de::Unexpected::Unsigned(units);
-                let units =
-                    u32::try_from(units).map_err(|_| E::invalid_value(unexpected, &self))?;
-                Ok(CostConfig::Units(units))
-            }
-
-            fn visit_i64<E: serde::de::Error>(self, units: i64) -> Result<CostConfig, E> {
-                let unexpected = serde::de::Unexpected::Signed(units);
-                let units =
-                    u32::try_from(units).map_err(|_| E::invalid_value(unexpected, &self))?;
-                Ok(CostConfig::Units(units))
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<CostConfig, E> {
-                Ok(CostConfig::Named(name.to_owned()))
-            }
-        }
-
-        deserializer.deserialize_any(Cost)
-    }
 }

@@ -5,11 +5,11 @@ mod file;
 mod parse;
 mod schema;
 mod source;
+mod value;
 
 pub(crate) use self::field::Field;
 pub use self::file::Config;
-pub(crate) use self::file::{
-    Changes, CostConfig, KeyConfig, LimitConfig, Match, OneOrMany, PlanConfig,
-};
+pub(crate) use self::file::{Changes, LimitConfig, Match, PlanConfig};
 pub use self::parse::Format;
 pub use self::source::{ConfigSource, FileSource};
+pub(crate) use self::value::{CostConfig, KeyConfig, OneOrMany};

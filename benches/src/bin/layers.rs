@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use tokio::task::JoinSet;
+use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{Found, Limits, Lookup, Settlement};
 use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter};
@@ -133,7 +134,24 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
         ),
         contender("wait_up_to, and none waits", plain(layer("waiting")?.wait_up_to(TURN)?)),
         contender("shadow mode", plain(layer("shadow")?.shadow())),
+        contender("a limit from a configuration", plain(from_config(limiter, 0)?)),
+        contender("one of 50 limits from a configuration", plain(from_config(limiter, 49)?)),
     ])
+}
+
+/// A layer with a limit that applies, and others for routes that are not asked for.
+fn from_config(limiter: &RateLimiter, others: usize) -> Result<RateLimitLayer, ConfigError> {
+    let quota =
+        "algorithm = \"token_bucket\"\nquota = \"1000000/s\"\nburst = 1000000000\nkey = \"user\"";
+    let other = |number| {
+        let name = format!("{others}-{number}");
+        format!("[[limits]]\nname = \"{name}\"\nmatch = {{ path = \"/{name}/{{id}}\" }}\n{quota}\n")
+    };
+    let text: String = (0..others).map(other).collect();
+    let text = format!("{text}[[limits]]\nname = \"live-{others}\"\n{quota}\n");
+    let config = Config::parse("limits.toml", &text, Format::Toml)?;
+    let limits = LimitSet::new(config, Names::new().key("user", Header::new(USER)?))?;
+    RateLimitLayer::from_config(limiter, &limits)
 }
 
 fn plain(layer: RateLimitLayer) -> Service {
