@@ -67,6 +67,7 @@ async fn from_redis(store: &RedisStore) -> Result<LimitSet, Box<dyn Error>> {
 async fn status(State(limits): State<LimitSet>) -> Json<Value> {
     Json(json!({
         "version": limits.version(),
+        "followed": limits.is_followed(),
         "rejected": limits.rejected().map(|error| error.to_string()),
         "limits": limits.config(),
     }))
@@ -128,8 +129,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  curl -si -H 'x-plan: pro' {url}/search | head -1     # and what was used counts");
     println!("  curl -si -H 'x-plan: closed' {url}/search            # 403");
     if path == "redis" {
-        println!("  redis-cli -x SET tollgate:config:limits < examples/limits.toml");
-        println!("  redis-cli PUBLISH tollgate:config:limits changed");
+        println!("  redis-cli -x SET tollgate-config:limits < examples/limits.toml");
+        println!("  redis-cli PUBLISH tollgate-config:limits changed");
     } else {
         println!(
             "  sed -i 's|5/10s|10/10s|' {path}                      # in force within a second"

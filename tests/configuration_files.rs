@@ -124,7 +124,7 @@ fn toml_yaml_and_json_say_the_same() {
     let yaml = Config::parse("limits.yaml", YAML, Format::Yaml).unwrap();
     assert_eq!(toml, yaml);
     let json = serde_json::to_string(&toml).unwrap();
-    assert_eq!(Config::parse("limits.json", &json, Format::Yaml).unwrap(), toml);
+    assert_eq!(Config::parse("limits.json", &json, Format::Json).unwrap(), toml);
     assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), toml);
     assert_eq!(toml.names().collect::<Vec<_>>(), ["clients", "search", "accounts", "uploads"]);
 }
@@ -146,6 +146,7 @@ POST    /files/{name}  api      user             9 per 1s (token bucket)
                        files    user or peer_ip  5 per 1m (fixed window), and 1 plan
 PUT     /files/{name}  api      user             9 per 1s (token bucket)
                        uploads  user + route     5 per 1s (leaky bucket), in shadow mode
+*       /files/{name}  api      user             9 per 1s (token bucket)
 PUT     /health        uploads  user + route     5 per 1s (leaky bucket), in shadow mode
 *       /health        none
 PUT     *              api      user             9 per 1s (token bucket)
@@ -171,12 +172,17 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":5: `limits[0].key`",
             "it has global, peer_ip, route, user",
         ),
-        (format!("{quota}\nkey = []"), ":5: `limits[0].key`", "the list of extractors is empty"),
+        (format!("{quota}\nkey = []"), ":5: `limits[0].key`", "the list is empty"),
         (format!("{quota}\nkey = 3"), ":5: `limits[0].key`", "the name of an extractor, a list"),
         (
             format!("{quota}\nkey = {{ firstof = [] }}"),
             ":5: `limits[0].key.firstof`",
             "expected `first_of`",
+        ),
+        (
+            format!("{quota}\nkey = [{}]", "\"user\", ".repeat(17)),
+            ":5: `limits[0].key`",
+            "the list has 17 extractors; use at most 16",
         ),
         (
             format!("{quota}\nkey = {{ first_of = [] }}"),
@@ -208,12 +214,12 @@ fn errors_name_the_file_the_line_and_the_field() {
         ),
         (
             format!("{keyed}\nmatch = {{ path = \"a\" }}"),
-            ":6: `limits[0].match`",
+            ":6: `limits[0].match.path`",
             "does not start with `/`",
         ),
         (
             format!("{keyed}\nmatch = [{{ path = \"/a\" }}, {{ method = \"get\" }}]"),
-            ":6: `limits[0].match[1]`",
+            ":6: `limits[0].match[1].method`",
             "the method `get` is unknown",
         ),
         (format!("{keyed}\nmatch = {{}}"), ":6: `limits[0].match`", "no `path` and no `method`"),
@@ -256,6 +262,25 @@ fn errors_name_the_file_the_line_and_the_field() {
             "`api` is the name of limits[0], too",
         ),
         (format!("{quota}\nkey = \"us"), ":5", "invalid basic string"),
+        (format!("{keyed}\nmatch = []"), ":6: `limits[0].match`", "the list is empty"),
+        (
+            format!("{keyed}\nmatch = {{ path = \"/a\", method = [] }}"),
+            ":6: `limits[0].match.method`",
+            "the list is empty",
+        ),
+        (format!("{keyed}\nburst = 5\ncost = 10"), ":7: `limits[0].cost`", "has a capacity of 5"),
+        (
+            format!("{keyed}\nplan = \"account\"\ncost = 10\nplans.a.quota = \"3/min\""),
+            ":8: `limits[0].plans.a`",
+            "has a capacity of 3",
+        ),
+        (
+            format!("{keyed}\non_store_failure = \"local\""),
+            ":6: `limits[0].on_store_failure.local`",
+            "expected struct variant; write \"fail_open\", \"fail_closed\" or { local = { replicas = 3 } }",
+        ),
+        // Of two, the first.
+        (format!("{keyed}\nenforce = 101\nburst = 0"), ":7: `limits[0].burst`", "the burst is 0"),
         (format!("{keyed}\nkey = \"user\""), ":6", "duplicate key"),
     ] {
         let text = limit(&rest);
@@ -276,7 +301,7 @@ fn errors_in_yaml_name_the_file_the_line_and_the_field() {
         ("  key: user\n  key: peer_ip\n", ":6: `limits[0]`", "duplicate mapping key: key"),
         (
             "  key: user\n  match:\n  - path: /a\n  - path: b\n",
-            ":8: `limits[0].match[1]`",
+            ":8: `limits[0].match[1].path`",
             "does not start with `/`",
         ),
         ("  key: user\n  match: [{path: /a}, {pa", ":6: `limits[0].match`", "unclosed bracket"),
@@ -291,6 +316,40 @@ fn errors_in_yaml_name_the_file_the_line_and_the_field() {
         let text = format!("{start}{rest}");
         let error = error(&text, Format::Yaml);
         assert!(error.starts_with(&format!("limits.yaml{place}: ")), "{place}: {error}\n{text}");
+        assert!(error.contains(why) && !error.contains(" at line "), "{why}: {error}");
+    }
+}
+
+#[test]
+fn errors_in_json_name_the_file_the_line_and_the_field() {
+    let json = |rest: &str| {
+        format!(
+            "{{\n  \"limits\": [\n    {{\n      \"name\": \"api\",\n      \"algorithm\": \"gcra\",\n{rest}"
+        )
+    };
+    let rest = |quota: &str, key: &str| {
+        format!("      \"quota\": {quota},\n      \"key\": {key}\n    }}\n  ]\n}}\n")
+    };
+    let whole = json(&rest("\"9/s\"", "\"user\""));
+    assert!(Config::parse("limits.json", &whole, Format::Json).is_ok());
+    for (text, place, why) in [
+        (json(&rest("9", "\"user\"")), ":6: `limits[0].quota`", "a string with a unit"),
+        (json(&rest("\"9/mni\"", "\"user\"")), ":6: `limits[0].quota`", "unknown unit"),
+        (json(&rest("\"9/s\"", "\"usr\"")), ":7: `limits[0].key`", "it has global"),
+        (
+            json(&rest("\"9/s\"", "\"user\",\n\"burts\": 3")),
+            ":8: `limits[0].burts`",
+            "unknown field",
+        ),
+        (format!("{whole}x"), ":11", "trailing characters"),
+        (format!("{whole}{whole}"), ":11", "trailing characters"),
+        (whole[..60].to_owned(), ":5", "EOF while parsing"),
+        (String::new(), ":1", "EOF while parsing"),
+    ] {
+        let config = Config::parse("limits.json", &text, Format::Json);
+        let error =
+            config.and_then(|config| LimitSet::new(config, names())).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("limits.json{place}")), "{place}: {error}\n{text}");
         assert!(error.contains(why) && !error.contains(" at line "), "{why}: {error}");
     }
 }
@@ -356,12 +415,41 @@ fn too_many_limits_are_an_error() {
 }
 
 #[test]
+fn sizes_are_bounded() {
+    let limit = |rest: &str| limit(&format!("quota = \"9/s\"\nkey = \"user\"\n{rest}"));
+    let plans = |number: usize| {
+        let plans = (0..number).map(|number| format!("plans.p{number}.unlimited = true\n"));
+        limit(&format!("plan = \"account\"\n{}", plans.collect::<String>()))
+    };
+    assert!(parse(&plans(1_000), Format::Toml).is_ok());
+    let many = error(&plans(1_001), Format::Toml);
+    assert!(
+        many.contains("`limits[0].plans`: the limits up to here have 1001 plans; use at most 1000"),
+        "{many}"
+    );
+    let patterns = |number: usize| {
+        let patterns = (0..number).map(|number| format!("{{ path = \"/p{number}\" }}, "));
+        limit(&format!("match = [{}]", patterns.collect::<String>()))
+    };
+    assert!(parse(&patterns(1_000), Format::Toml).is_ok());
+    let many = error(&patterns(1_001), Format::Toml);
+    assert!(many.contains("have 1001 entries in `match` and `except`; use at most 1000"), "{many}");
+    let comment = "#".repeat(1 << 20);
+    assert_eq!(
+        error(&comment, Format::Toml),
+        "limits.toml: missing field `limits`".replace(": m", ":1: m")
+    );
+    let larger = error(&format!("{comment}#"), Format::Toml);
+    assert_eq!(larger, "limits.toml: the text is larger than 1 MiB; write fewer limits");
+}
+
+#[test]
 fn format_of_a_file_is_the_end_of_its_name() {
     for (name, format) in [
         ("a.toml", Format::Toml),
         ("a.YAML", Format::Yaml),
         ("a.yml", Format::Yaml),
-        ("b/a.json", Format::Yaml),
+        ("b/a.json", Format::Json),
     ] {
         assert_eq!(Format::of(name.as_ref()).unwrap(), format);
     }
@@ -369,6 +457,10 @@ fn format_of_a_file_is_the_end_of_its_name() {
         let error = Format::of(name.as_ref()).unwrap_err().to_string();
         assert!(error.contains("name the file `.toml`, `.yaml`, `.yml` or `.json`"), "{error}");
     }
+    let directory = std::env::temp_dir().join("tollgate-directory.toml");
+    std::fs::create_dir_all(&directory).unwrap();
+    let error = Config::read(&directory).unwrap_err().to_string();
+    assert!(error.ends_with("the file cannot be read: it is no regular file"), "{error}");
     let error = Config::read("no/such/limits.toml").unwrap_err().to_string();
     assert!(error.starts_with("no/such/limits.toml: the file cannot be read: "), "{error}");
 }

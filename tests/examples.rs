@@ -233,8 +233,8 @@ async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
     std::fs::write(&new, &larger).unwrap();
     std::fs::rename(&new, &file).unwrap();
     let mut cli = redis.connection();
-    let () = redis::Commands::set(&mut cli, "tollgate:config:limits", &larger).unwrap();
-    let () = redis::Commands::publish(&mut cli, "tollgate:config:limits", "changed").unwrap();
+    let () = redis::Commands::set(&mut cli, "tollgate-config:limits", &larger).unwrap();
+    let () = redis::Commands::publish(&mut cli, "tollgate-config:limits", "changed").unwrap();
     for port in [of_file.port, of_redis.port] {
         let changed = Instant::now();
         while !send("GET", port, "/limits", None).await.2.contains("8/10s") {

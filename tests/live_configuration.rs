@@ -323,6 +323,12 @@ async fn version_with_an_error_keeps_the_limits_and_says_so() {
         "{line}"
     );
 
+    // The version in force again is no other version, and clears the error.
+    sender.send_replace(limits.config());
+    until(|| limits.rejected().is_none()).await;
+    assert!(
+        log.lines().iter().any(|line| line.contains("INFO") && line.contains("limits valid again"))
+    );
     sender.send_replace(config(&limit("api", 30, "")));
     until(|| limits.version() == 2).await;
     assert!(limits.rejected().is_none());
@@ -358,10 +364,13 @@ async fn task_that_follows_a_source_ends_with_the_set_and_the_end_of_a_source_is
 
     let limits = set(&limit("api", 10, ""));
     let (sender, receiver) = watch::channel(limits.config());
+    assert!(!limits.is_followed());
     limits.follow(receiver);
+    assert!(limits.is_followed());
     drop(sender);
     let ended = || log.lines().iter().any(|line| line.contains("source of limits ended"));
     until(ended).await;
+    until(|| !limits.is_followed()).await;
     assert_eq!(limits.version(), 1);
 }
 
@@ -374,6 +383,7 @@ async fn changes_are_reported_and_the_table_is_at_debug_level() {
         .replace(config(&[limit("a", 1, ""), limit("b", 2, ""), limit("d", 1, "")].concat()))
         .unwrap();
     let lines = log.lines();
+    // A subscriber that asks when it gets an event finds the new limits in force.
     let [first, replaced, second] = &lines[..] else { panic!("{lines:#?}") };
     assert!(first.contains("DEBUG") && first.contains("limits in force"), "{first}");
     assert!(second.contains("DEBUG") && second.contains("limits in force"), "{second}");
@@ -494,18 +504,125 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
     // A version that takes the name of another limit is not put into force, in any layer.
     let other = RateLimiter::in_memory();
     let _third = RateLimitLayer::from_config(&other, &limits).unwrap();
-    other.register(&fixed).unwrap();
-    let error =
-        limits.replace(config(&[limit("new", 3, ""), limit("login", 3, "")].concat())).unwrap_err();
+    let taken = Limit::fixed_window("taken", Quota::per_hour(1)).unwrap();
+    other.register(&taken).unwrap();
+    let wrong = config(&[limit("new", 3, ""), limit("taken", 3, "")].concat());
+    let error = limits.replace(wrong).unwrap_err();
     assert!(error.to_string().starts_with("limits.toml:8: `limits[1].name`"), "{error}");
     assert_eq!(limits.config().names().collect::<Vec<_>>(), ["api"]);
     let new = Limit::fixed_window("new", Quota::per_hour(1)).unwrap();
-    limiter.register(&new).unwrap();
-    other.register(&new).unwrap();
+    for limiter in [&limiter, &other] {
+        limiter.register(&new).unwrap();
+        limiter.register(&api).unwrap_err();
+    }
 
-    // The names of a set that is gone are free.
-    drop((_first, _second, _third, limits));
+    // The name of a limit that was removed is free, and so are those of a set that is gone.
+    limits.replace(config(&limit("second", 3, ""))).unwrap();
     limiter.register(&api).unwrap();
+    drop((_first, _second, _third, limits));
+    let again = set(&limit("second", 5, ""));
+    let _layer = RateLimitLayer::from_config(&limiter, &again).unwrap();
+}
+
+#[tokio::test]
+async fn layer_has_one_set() {
+    let limits = set(&limit("api", 3, ""));
+    for second in [&limits, &set(&limit("other", 3, ""))] {
+        let builder = RateLimitLayer::builder(RateLimiter::in_memory());
+        let error = builder.limit_set(&limits).limit_set(second).build().unwrap_err().to_string();
+        assert_eq!(error, "the layer has two `LimitSet`s; use one, with the limits of both");
+    }
+}
+
+#[tokio::test]
+async fn layer_that_is_gone_binds_no_version() {
+    let limits = set(&limit("api", 3, ""));
+    let limiter = RateLimiter::in_memory();
+    let fixed = |name: &str| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
+    let full = (0..254).fold(RateLimitLayer::builder(&limiter), |builder, number| {
+        builder.limit(fixed(&number.to_string()), Header::new("x-user").unwrap())
+    });
+    let full = full.limit_set(&limits).build().unwrap();
+    let two = config(&[limit("a", 1, ""), limit("b", 1, "")].concat());
+    assert!(limits.replace(two.clone()).unwrap_err().to_string().contains("room for 1 limits"));
+    // A clone with other settings is the same layer.
+    let clone = full.clone().shadow();
+    drop(full);
+    limits.replace(two.clone()).unwrap_err();
+    drop(clone);
+    limits.replace(two).unwrap();
+}
+
+#[tokio::test]
+async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
+    let text = |enforce| {
+        let plans = "plan = \"account\"\n[limits.plans]\nclosed = { deny = \"closed\" }\nsmall = { quota = \"1/h\" }";
+        limit("api", 1_000, &format!("enforce = {enforce}\n{plans}"))
+    };
+    let limits = set(&text(100));
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let (app, shadow) = (routes().layer(layer.clone()), routes().layer(layer.shadow()));
+    let of = |user: u32, plan: &str| {
+        let request = request("GET", "/").header("x-user", user.to_string()).header("x-plan", plan);
+        request.body(Body::empty()).unwrap()
+    };
+    let closed = async |app: &Router| {
+        let mut closed = 0;
+        for user in 0..200 {
+            closed += u32::from(status(app, of(user, "closed")).await == 403);
+        }
+        closed
+    };
+    assert_eq!((closed(&app).await, closed(&shadow).await), (200, 0));
+    // The quotas of plans are in shadow mode with the layer, too.
+    for _ in 0..3 {
+        assert_eq!(status(&shadow, of(1, "small")).await, 200);
+    }
+    assert_eq!(status(&app, of(1, "small")).await, 429);
+    limits.replace(config(&text(40))).unwrap();
+    let share = closed(&app).await;
+    assert!((60..100).contains(&share), "{share} of 200");
+    assert_eq!(closed(&shadow).await, 0);
+}
+
+#[tokio::test]
+async fn rest_of_a_route_in_another_router_has_its_whole_path() {
+    let limits = set(&limit("inner", 50, "match = { path = \"/api/unknown\" }"));
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    // The inner router strips `/api`, and its fallback has no route.
+    let inner = Router::new().route("/known", any(|| async {})).fallback(|| async {});
+    let app = Router::new().nest_service("/api", tower::Layer::layer(&layer, inner));
+    assert_eq!(left_at(&app, "/api/unknown").await, Some((50, 49)));
+    assert_eq!(left_at(&app, "/api/known").await, None);
+}
+
+#[tokio::test]
+async fn changed_key_counts_by_the_new_keys() {
+    let limits = set(&limit("api", 2, ""));
+    let app = app(&limits);
+    let of = |tenant: &str| {
+        let request = request("GET", "/").header("x-user", "alice").header("x-tenant", tenant);
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(left(&send(&app, of("acme")).await), Some((2, 1)));
+    limits.replace(config(&limit("api", 2, "").replace("\"user\"", "\"tenant\""))).unwrap();
+    assert_eq!(left(&send(&app, of("acme")).await), Some((2, 1)));
+    // The budget belongs to the name of the limit and the key.
+    assert_eq!(left(&send(&app, of("alice")).await), Some((2, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_algorithm_keeps_what_was_used_within_the_buckets_alone() {
+    let of = |algorithm: &str| limit("api", 5, "").replace("fixed_window", algorithm);
+    let limits = set(&of("token_bucket"));
+    let app = app(&limits);
+    assert_eq!(left_at(&app, "/").await, Some((5, 4)));
+    limits.replace(config(&of("gcra"))).unwrap();
+    assert_eq!(left_at(&app, "/").await, Some((5, 3)));
+    limits.replace(config(&of("fixed_window"))).unwrap();
+    assert_eq!(left_at(&app, "/").await, Some((5, 4)));
+    limits.replace(config(&of("token_bucket"))).unwrap();
+    assert_eq!(left_at(&app, "/").await, Some((5, 2)));
 }
 
 #[tokio::test]

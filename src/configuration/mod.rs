@@ -1,15 +1,19 @@
 //! Files of limits: their format, their errors, and where new versions come from. Nothing here knows HTTP.
 
+mod check;
+mod config;
 mod field;
-mod file;
 mod parse;
 mod schema;
 mod source;
 mod value;
 
+pub(crate) use self::check::{Misplaced, PlanRule};
+pub use self::config::Config;
+pub(crate) use self::config::{LimitConfig, Match, PlanConfig};
 pub(crate) use self::field::Field;
-pub use self::file::Config;
-pub(crate) use self::file::{Changes, LimitConfig, Match, PlanConfig};
 pub use self::parse::Format;
+#[cfg(feature = "redis")]
+pub(crate) use self::parse::MAX_TEXT;
 pub use self::source::{ConfigSource, FileSource};
 pub(crate) use self::value::{CostConfig, KeyConfig, OneOrMany};

@@ -1,5 +1,7 @@
 //! From the text of a file to its limits.
 
+use std::fmt;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,13 +11,18 @@ use serde::de::Deserializer;
 use super::{Config, Field};
 use crate::nouns::ConfigError;
 
+/// The largest text, in bytes: far more than 255 limits take.
+pub(crate) const MAX_TEXT: usize = 1 << 20;
+
 /// The format of a file of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
     /// TOML: files whose names end with `.toml`.
     Toml,
-    /// YAML, and JSON, which is a part of it: files whose names end with `.yaml`, `.yml` or `.json`.
+    /// JSON: files whose names end with `.json`.
+    Json,
+    /// YAML: files whose names end with `.yaml` or `.yml`.
     #[cfg(feature = "yaml")]
     Yaml,
 }
@@ -30,10 +37,11 @@ impl Format {
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
         match end.to_ascii_lowercase().as_str() {
             "toml" => Ok(Self::Toml),
+            "json" => Ok(Self::Json),
             #[cfg(feature = "yaml")]
-            "yaml" | "yml" | "json" => Ok(Self::Yaml),
+            "yaml" | "yml" => Ok(Self::Yaml),
             #[cfg(not(feature = "yaml"))]
-            "yaml" | "yml" | "json" => Err(ConfigError::new(format!(
+            "yaml" | "yml" => Err(ConfigError::new(format!(
                 "{}: for a file of this kind, enable the feature `yaml` of the crate `tollgate`",
                 path.display()
             ))),
@@ -74,6 +82,11 @@ impl Config {
     /// Returns an error if the text is not of this format, or a field is missing, unknown or of another type. What the
     /// fields say is checked when a [`LimitSet`](crate::config::LimitSet) is made of them.
     pub fn parse(name: &str, text: &str, format: Format) -> Result<Self, ConfigError> {
+        if text.len() > MAX_TEXT {
+            return Err(ConfigError::new(format!(
+                "{name}: the text is larger than 1 MiB; write fewer limits"
+            )));
+        }
         let text = Text { name: name.to_owned(), text: text.to_owned(), format };
         let mut config = text.read()?;
         config.origin = Origin(Some(Arc::new(text)));
@@ -88,7 +101,7 @@ impl Config {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let format = Format::of(path)?;
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+        let text = read(path)?;
         Self::parse(&path.display().to_string(), &text, format)
     }
 
@@ -101,8 +114,21 @@ impl Config {
     }
 }
 
-pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
-    ConfigError::new(format!("{}: the file cannot be read: {error}", path.display()))
+/// The text of a file. A pipe, which would be waited for, is an error, and so is a file that is larger than any
+/// configuration.
+pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
+    let wrong = |why: &dyn fmt::Display| {
+        ConfigError::new(format!("{}: the file cannot be read: {why}", path.display()))
+    };
+    let metadata = std::fs::metadata(path).map_err(|error| wrong(&error))?;
+    if !metadata.is_file() {
+        return Err(wrong(&"it is no regular file"));
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(&error))?;
+    let more_than_all = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(more_than_all).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    Ok(text)
 }
 
 impl Text {
@@ -114,6 +140,15 @@ impl Text {
                 with_path(file).map_err(|(field, error)| {
                     self.error(self.toml_line(&error), &field, &error.message())
                 })
+            }
+            Format::Json => {
+                let mut file = serde_json::Deserializer::from_str(&self.text);
+                let config = with_path(&mut file).map_err(|(field, error)| {
+                    self.error(json_line(&error), &field, &without_place(&error))
+                })?;
+                let end = file.end();
+                end.map_err(|error| self.error(json_line(&error), "", &without_place(&error)))?;
+                Ok(config)
             }
             #[cfg(feature = "yaml")]
             Format::Yaml => {
@@ -135,6 +170,10 @@ impl Text {
                 let file = toml::Deserializer::parse(&self.text).ok()?;
                 self.toml_line(&field.raise_at(file).err()?)
             }
+            Format::Json => {
+                let mut file = serde_json::Deserializer::from_str(&self.text);
+                json_line(&field.raise_at(&mut file).err()?)
+            }
             #[cfg(feature = "yaml")]
             Format::Yaml => {
                 let found: Result<(), _> =
@@ -146,7 +185,7 @@ impl Text {
         }
     }
 
-    fn error(&self, line: Option<usize>, field: &str, why: &dyn std::fmt::Display) -> ConfigError {
+    fn error(&self, line: Option<usize>, field: &str, why: &dyn fmt::Display) -> ConfigError {
         let line = line.map(|line| format!(":{line}")).unwrap_or_default();
         // Of a name that is there twice, the path ends with `?`.
         let field = match field.trim_end_matches(".?") {
@@ -174,14 +213,27 @@ fn yaml_line(error: &serde_saphyr::Error) -> Option<usize> {
     error.location().and_then(|location| usize::try_from(location.line()).ok())
 }
 
-/// The message, without its place and without advice for authors of parsers.
+/// The message, without advice for authors of parsers.
 #[cfg(feature = "yaml")]
 fn yaml_message(error: &serde_saphyr::Error) -> String {
-    let mut message = error.without_snippet().to_string();
-    for end in [" at line ", ", set DuplicateKeyPolicy", "; use from_multiple"] {
-        if let Some(end) = message.rfind(end) {
+    let mut message = without_place(&error.without_snippet());
+    for advice in [", set DuplicateKeyPolicy", "; use from_multiple"] {
+        if let Some(end) = message.rfind(advice) {
             message.truncate(end);
         }
+    }
+    message
+}
+
+fn json_line(error: &serde_json::Error) -> Option<usize> {
+    Some(error.line()).filter(|line| *line > 0)
+}
+
+/// The message, whose place stands before it.
+fn without_place(error: &dyn fmt::Display) -> String {
+    let mut message = error.to_string();
+    if let Some(place) = message.rfind(" at line ") {
+        message.truncate(place);
     }
     message
 }

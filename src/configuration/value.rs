@@ -9,6 +9,8 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserial
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::nouns::OnStoreFailure;
+
 /// A list, and not nothing, which YAML takes for an empty one: a file may end there.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     list: D,
@@ -28,6 +30,18 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     }
 
     list.deserialize_any(List(PhantomData))
+}
+
+/// The policy of a limit, with its spellings in errors.
+pub(super) fn on_store_failure<'de, D: Deserializer<'de>>(
+    policy: D,
+) -> Result<Option<OnStoreFailure>, D::Error> {
+    Option::deserialize(policy).map_err(|error| {
+        D::Error::custom(format!(
+            "{}; write \"fail_open\", \"fail_closed\" or {{ local = {{ replicas = 3 }} }}",
+            error.to_string().trim_end()
+        ))
+    })
 }
 
 /// A value, or a list of values.
@@ -79,7 +93,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(list)).map(OneOrMany::Many)
+                let list = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+                match list.is_empty() {
+                    true => Err(A::Error::custom(
+                        "the list is empty; write a value, or remove the field",
+                    )),
+                    false => Ok(OneOrMany::Many(list)),
+                }
             }
         }
 
@@ -124,8 +144,7 @@ impl<'de> Deserialize<'de> for KeyConfig {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<KeyConfig, A::Error> {
-                let names = Vec::deserialize(SeqAccessDeserializer::new(list))?;
-                Ok(KeyConfig::Joined(OneOrMany::Many(names)))
+                OneOrMany::deserialize(SeqAccessDeserializer::new(list)).map(KeyConfig::Joined)
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeyConfig, A::Error> {

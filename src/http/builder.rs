@@ -201,7 +201,8 @@ impl RateLimitLayerBuilder {
 
     /// Adds the limits of a configuration, which can be replaced while the service runs.
     ///
-    /// All limits of the layer that apply to a request are decided in one call: all are charged, or none.
+    /// All limits of the layer that apply to a request are decided in one call: all are charged, or none. A layer has at
+    /// most one set.
     #[cfg(feature = "config")]
     pub fn limit_set(self, limits: &LimitSet) -> Self {
         self.add(Rule::Live(Live::new(limits.clone())))
@@ -240,9 +241,16 @@ impl RateLimitLayerBuilder {
         }
         self.limiter.register_all(&limits)?;
         #[cfg(feature = "config")]
-        for rule in &self.rules {
-            if let Rule::Live(live) = rule {
-                live.set.attach(&self.limiter, MAX_GROUP.saturating_sub(limits.len()))?;
+        {
+            let mut sets = self.rules.iter().filter_map(Rule::live);
+            let (only, another) = (sets.next(), sets.next());
+            if another.is_some() {
+                return Err(ConfigError::new(
+                    "the layer has two `LimitSet`s; use one, with the limits of both",
+                ));
+            }
+            if let Some(live) = only {
+                live.attach(&self.limiter, MAX_GROUP.saturating_sub(limits.len()))?;
             }
         }
         Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.rules)?)))

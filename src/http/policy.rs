@@ -1,13 +1,12 @@
 //! What is asked for a request: from its head to checks.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
 use super::copies::Copies;
-use super::limits::{Choose, Choosing, Chosen, Limits, Reject};
+use super::limits::{Choose, Chosen, Inherited, LookUp, LookedUp, Reject, chosen_group};
 #[cfg(feature = "config")]
 use super::live::{Asks, Live};
 use super::{KeyExtractor, MissingKey};
@@ -51,6 +50,14 @@ impl Rule {
             Self::Chosen(_) => None,
             #[cfg(feature = "config")]
             Self::Live(_) => None,
+        }
+    }
+
+    #[cfg(feature = "config")]
+    pub(super) const fn live(&self) -> Option<&Live> {
+        match self {
+            Self::Live(live) => Some(live),
+            Self::Fixed(_) | Self::Chosen(_) => None,
         }
     }
 
@@ -110,16 +117,8 @@ pub(super) struct Policy {
     pub(super) skip: Vec<Predicate>,
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
-    chosen: ChosenSettings,
+    inherited: Inherited,
     events: Arc<Throttle>,
-}
-
-/// What applies to limits that are chosen for each request.
-#[derive(Clone, Copy)]
-struct ChosenSettings {
-    on_store_failure: OnStoreFailure,
-    /// `None`: as the limits say.
-    enforced: Option<Enforced>,
 }
 
 /// The checks of one request, or why there are none.
@@ -146,19 +145,6 @@ pub(super) enum Unasked {
     Misconfigured(Error),
 }
 
-/// The checks of a request, of which some depend on look-ups.
-pub(super) struct LookUp {
-    checks: Vec<Check>,
-    choosing: Vec<LookedUp>,
-    settings: ChosenSettings,
-}
-
-/// A look-up, or the limits that it led to.
-enum LookedUp {
-    Pending(Choosing),
-    Chosen(Limits),
-}
-
 impl Policy {
     pub(super) fn new(rules: Vec<Rule>) -> Result<Self, ConfigError> {
         let mut policy = Self {
@@ -168,7 +154,7 @@ impl Policy {
             skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
-            chosen: ChosenSettings { on_store_failure: OnStoreFailure::FailOpen, enforced: None },
+            inherited: Inherited { on_store_failure: OnStoreFailure::FailOpen, enforced: None },
             events: Arc::default(),
         };
         policy.set_on_store_failure(OnStoreFailure::FailOpen)?;
@@ -196,9 +182,11 @@ impl Policy {
         &mut self,
         policy: OnStoreFailure,
     ) -> Result<(), ConfigError> {
-        self.chosen.on_store_failure = policy;
+        self.inherited.on_store_failure = policy;
         self.forget_views();
         self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))?;
+        #[cfg(feature = "config")]
+        self.rules.iter().filter_map(Rule::live).try_for_each(|live| live.check_policy(policy))?;
         policy.validate()
     }
 
@@ -215,7 +203,7 @@ impl Policy {
     }
 
     fn set_enforced(&mut self, enforced: Enforced) {
-        self.chosen.enforced = Some(enforced);
+        self.inherited.enforced = Some(enforced);
         self.forget_views();
         for keyed in self.fixed() {
             keyed.replace(keyed.limit.clone().with_enforced(enforced));
@@ -269,8 +257,8 @@ impl Policy {
             }
         }
         if !choosing.is_empty() {
-            let settings = self.chosen;
-            return Question::LookUp(LookUp { checks, choosing, settings });
+            let inherited = self.inherited;
+            return Question::LookUp(LookUp { checks, choosing, inherited });
         }
         if self.chooses() {
             return match chosen_group(checks) {
@@ -301,14 +289,14 @@ impl Policy {
             },
             Rule::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
-                    self.chosen.add(limits, checks).map_err(Unasked::Rejected)?;
+                    self.inherited.add(limits, checks).map_err(Unasked::Rejected)?;
                 }
                 Ok(Chosen::Later(later)) => choosing.push(LookedUp::Pending(later)),
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
             Rule::Live(live) => live.in_force(
-                |limit| self.chosen.of_layer(limit),
+                |limit| self.inherited.of_layer(limit),
                 |in_force| {
                     in_force.applied_to(parts).try_for_each(|applied| {
                         match applied.ask(parts, self.cost.as_ref()) {
@@ -340,7 +328,7 @@ impl Policy {
     fn skip_or_reject(&self, limit: Option<&Limit>, missing: MissingKey) -> Result<(), Unasked> {
         let is_enforced = match limit {
             Some(limit) => limit.enforced_percent() == 100,
-            None => self.chosen.enforced.is_none_or(Enforced::is_always),
+            None => self.inherited.enforced.is_none_or(Enforced::is_always),
         };
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),
@@ -358,84 +346,6 @@ impl Policy {
 
     fn exempts(&self, parts: &Parts) -> bool {
         (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
-    }
-}
-
-impl ChosenSettings {
-    /// Adds chosen checks to those of a request.
-    fn add(self, limits: Limits, checks: &mut Vec<Check>) -> Result<(), Reject> {
-        match limits {
-            Limits::Checks(chosen) => {
-                checks.extend(chosen.into_iter().map(|check| self.apply(check)));
-            }
-            // A layer in shadow mode rejects nothing.
-            Limits::Reject(reject) if self.enforced.is_none_or(Enforced::is_always) => {
-                return Err(reject);
-            }
-            Limits::Reject(_) | Limits::Unlimited => {}
-        }
-        Ok(())
-    }
-
-    /// A limit from a configuration, with the settings of the layer.
-    #[cfg(feature = "config")]
-    fn of_layer(self, limit: &Limit) -> Limit {
-        let enforced = self.enforced.unwrap_or_else(|| limit.enforced());
-        let limit = limit.clone().with_enforced(enforced);
-        if limit.failure_policy().is_some() {
-            return limit;
-        }
-        // A share that cannot be decided must not open the limit.
-        let closed = |_| limit.clone().on_store_failure(OnStoreFailure::FailClosed);
-        let of_layer = limit.clone().on_store_failure(self.on_store_failure);
-        of_layer.or_else(closed).unwrap_or(limit)
-    }
-
-    fn apply(self, check: Check) -> Check {
-        let check = check.or_on_store_failure(self.on_store_failure);
-        match self.enforced {
-            Some(enforced) => check.with_enforced(enforced),
-            None => check,
-        }
-    }
-}
-
-/// The group of chosen checks. The application may choose none, too many, or two of one budget.
-fn chosen_group(checks: Vec<Check>) -> Result<Option<Group>, Unasked> {
-    if checks.is_empty() {
-        return Ok(None);
-    }
-    Group::new(checks).map(Some).map_err(Unasked::Misconfigured)
-}
-
-impl LookUp {
-    /// Goes on with the look-ups of a request. When they end, returns its checks, or none if it is not limited.
-    pub(super) fn poll(
-        &mut self,
-        parts: &Parts,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Group>, Unasked>> {
-        let mut is_pending = false;
-        for looked_up in &mut self.choosing {
-            if let LookedUp::Pending(choosing) = looked_up {
-                match choosing.as_mut().poll(cx) {
-                    Poll::Ready(choose) => *looked_up = LookedUp::Chosen(choose(parts)),
-                    Poll::Pending => is_pending = true,
-                }
-            }
-        }
-        if is_pending {
-            return Poll::Pending;
-        }
-        // In the order of the rules.
-        for looked_up in self.choosing.drain(..) {
-            if let LookedUp::Chosen(limits) = looked_up
-                && let Err(reject) = self.settings.add(limits, &mut self.checks)
-            {
-                return Poll::Ready(Err(Unasked::Rejected(reject)));
-            }
-        }
-        Poll::Ready(chosen_group(std::mem::take(&mut self.checks)))
     }
 }
 

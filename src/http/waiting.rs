@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::ResponseBody;
 use super::conclusion::{Asked, Conclusion, Report};
-use super::policy::LookUp;
+use super::limits::LookUp;
 use super::settings::Settings;
 use crate::store::Answer;
 

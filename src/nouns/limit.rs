@@ -129,17 +129,17 @@ struct Failure {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// See [`Limit::fixed_window`].
+    /// A fixed window: see [`Limit::fixed_window`].
     FixedWindow,
-    /// See [`Limit::sliding_window`].
+    /// A sliding window: see [`Limit::sliding_window`].
     SlidingWindow,
-    /// See [`Limit::sliding_log`].
+    /// A sliding log: see [`Limit::sliding_log`].
     SlidingLog,
-    /// See [`Limit::token_bucket`].
+    /// A token bucket: see [`Limit::token_bucket`].
     TokenBucket,
-    /// See [`Limit::leaky_bucket`].
+    /// A leaky bucket: see [`Limit::leaky_bucket`].
     LeakyBucket,
-    /// See [`Limit::gcra`].
+    /// The generic cell rate algorithm: see [`Limit::gcra`].
     Gcra,
 }
 

@@ -4,24 +4,21 @@ use std::fmt::Display;
 use std::path::Path;
 
 use super::TARGET;
-use crate::configuration::Changes;
 use crate::nouns::ConfigError;
 
 /// A new version of the limits is in force.
-pub(crate) fn limits_replaced(version: u64, changes: &Changes<'_>) {
-    tracing::info!(
-        target: TARGET,
-        version,
-        added = changes.added.join(", "),
-        removed = changes.removed.join(", "),
-        changed = changes.changed.join(", "),
-        "limits replaced"
-    );
+pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed: &str) {
+    tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
 /// A new version of the limits has an error. `version` stays in force.
 pub(crate) fn limits_not_replaced(version: u64, error: &ConfigError) {
-    tracing::error!(target: TARGET, version, %error, "limits not replaced: the new version is invalid");
+    tracing::error!(target: TARGET, version, %error, "limits not replaced");
+}
+
+/// After a version with an error, the source has the version in force again.
+pub(crate) fn limits_valid_again(version: u64) {
+    tracing::info!(target: TARGET, version, "limits valid again");
 }
 
 /// Which limits apply to which routes, as a table.
@@ -38,6 +35,12 @@ pub(crate) fn unwatched(path: &Path, error: &dyn Display) {
 #[cfg(feature = "redis")]
 pub(crate) fn unsubscribed(channel: &str, error: &str) {
     tracing::warn!(target: TARGET, channel, error, "channel of limits not subscribed: the key is polled");
+}
+
+/// Redis is unavailable, and the key of a configuration is not read. Reported once, until it is read again.
+#[cfg(feature = "redis")]
+pub(crate) fn limits_not_read(key: &str, error: &str) {
+    tracing::warn!(target: TARGET, key, error, "limits not read: the store is unavailable");
 }
 
 /// A source has ended. The limits stay as they are.

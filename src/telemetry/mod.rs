@@ -19,12 +19,13 @@ mod throttle;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::breaker::BreakerEvents;
-#[cfg(all(feature = "config", feature = "redis"))]
-pub(crate) use self::config::unsubscribed;
 #[cfg(feature = "config")]
 pub(crate) use self::config::{
-    limits_in_force, limits_not_replaced, limits_replaced, unfollowed, unwatched,
+    limits_in_force, limits_not_replaced, limits_replaced, limits_valid_again, unfollowed,
+    unwatched,
 };
+#[cfg(all(feature = "config", feature = "redis"))]
+pub(crate) use self::config::{limits_not_read, unsubscribed};
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]

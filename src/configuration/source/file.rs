@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::ConfigSource;
-use crate::configuration::parse::unreadable;
+use crate::configuration::parse::read;
 use crate::configuration::{Config, Format};
 use crate::nouns::ConfigError;
 use crate::telemetry;
@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_secs(10);
 /// - Its directory is watched, and not the file. So an editor may write a new file and rename it, and Kubernetes may
 ///   swap the symbolic link of a `ConfigMap`.
 /// - The file is read every 10 seconds, too: network file systems report no changes.
-/// - A version counts once it has other text. One that cannot be read, or is no configuration, is reported once.
+/// - A version is new if its text differs. One that cannot be read, or is no configuration, is reported once.
 ///
 /// Replace a file by renaming another one. A file that is written in place is read when it has not changed for 50 ms,
 /// and a part of a file can be a valid configuration with fewer limits.
@@ -59,9 +59,11 @@ pub struct FileSource {
 /// A file, and what is watched because of it.
 struct Watched {
     path: PathBuf,
+    changes: Arc<Notify>,
     /// `None` if the system has no watch left.
     watcher: Option<RecommendedWatcher>,
-    directories: BTreeSet<PathBuf>,
+    /// Whether it was reported that the file cannot be watched, since it last could be.
+    is_reported: bool,
 }
 
 impl FileSource {
@@ -74,15 +76,9 @@ impl FileSource {
         let path = path.into();
         let format = Format::of(&path)?;
         let changes = Arc::new(Notify::new());
-        let changed = Arc::clone(&changes);
-        let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // Reading the file is an event, too.
-            if !event.is_ok_and(|event| event.kind.is_access()) {
-                changed.notify_one();
-            }
-        });
-        let watcher = watcher.inspect_err(|error| telemetry::unwatched(&path, error)).ok();
-        let mut file = Watched { path: path.clone(), watcher, directories: BTreeSet::new() };
+        let (watcher, is_reported) = (None, false);
+        let mut file =
+            Watched { path: path.clone(), changes: Arc::clone(&changes), watcher, is_reported };
         file.watch();
         Ok(Self { file: Arc::new(Mutex::new(file)), last: None, changes, path, format })
     }
@@ -118,31 +114,55 @@ impl FileSource {
 
 impl Watched {
     fn read(&self) -> Result<String, String> {
-        std::fs::read_to_string(&self.path)
-            .map_err(|error| unreadable(&self.path, &error).to_string())
+        read(&self.path).map_err(|error| error.to_string())
     }
 
-    /// Watches the directory of the file, and that of the file which a symbolic link names now.
+    /// Watches the directory of the file, and those of symbolic links that lead to it. The watcher is made anew each time: a
+    /// directory of that name may be another one now.
     fn watch(&mut self) {
-        let Some(watcher) = &mut self.watcher else { return };
-        let files = [Some(self.path.clone()), std::fs::canonicalize(&self.path).ok()];
-        let directories: BTreeSet<_> =
-            files.iter().flatten().map(|path| directory_of(path).to_owned()).collect();
-        for gone in self.directories.difference(&directories) {
-            // It may have been removed.
-            drop(watcher.unwatch(gone));
+        let watcher = self.new_watcher();
+        if let Err((path, error)) = &watcher
+            && !self.is_reported
+        {
+            telemetry::unwatched(path, error);
         }
-        self.directories.retain(|directory| directories.contains(directory));
-        for directory in directories {
-            if self.directories.contains(&directory) {
-                continue;
-            }
-            match watcher.watch(&directory, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.directories.insert(directory)),
-                Err(error) => telemetry::unwatched(&directory, &error),
-            }
-        }
+        self.is_reported = watcher.is_err();
+        self.watcher = watcher.ok();
     }
+
+    fn new_watcher(&self) -> Result<RecommendedWatcher, (PathBuf, notify::Error)> {
+        let changes = Arc::clone(&self.changes);
+        let changed = move |event: notify::Result<Event>| {
+            // Reading the file is an event, too.
+            if !event.is_ok_and(|event| event.kind.is_access()) {
+                changes.notify_one();
+            }
+        };
+        let unwatched = |path: &Path| {
+            let path = path.to_owned();
+            move |error| (path, error)
+        };
+        let mut watcher = notify::recommended_watcher(changed).map_err(unwatched(&self.path))?;
+        for directory in directories_of(&self.path) {
+            watcher
+                .watch(&directory, RecursiveMode::NonRecursive)
+                .map_err(unwatched(&directory))?;
+        }
+        Ok(watcher)
+    }
+}
+
+/// The directories in which a change can change the file: its own, that of the file which a link names, and those of links
+/// among their parents.
+fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
+    let real = std::fs::canonicalize(path).ok();
+    let links = path.ancestors().skip(1).filter(|parent| parent.is_symlink());
+    // A directory with two names is watched once.
+    let directory = |file: &Path| {
+        let directory = directory_of(file);
+        std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned())
+    };
+    [Some(path), real.as_deref()].into_iter().flatten().chain(links).map(directory).collect()
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -170,7 +190,7 @@ impl ConfigSource for FileSource {
             }
             let mut text = self.read_again().await?;
             if text.is_err() {
-                // It may be between two names.
+                // A rename may be in progress.
                 sleep(SETTLE).await;
                 text = self.read_again().await?;
             }

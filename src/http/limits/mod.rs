@@ -1,5 +1,6 @@
 //! Limits that are chosen for each request: by a closure, by the request's key, or by a look-up in the application.
 
+mod asked;
 mod cache;
 mod chosen;
 mod lookup;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+pub(super) use self::asked::{Inherited, LookUp, LookedUp, chosen_group};
 pub(super) use self::chosen::{Choose, Choosing, Chosen, by_key, by_lookup, by_request};
 pub use self::lookup::{Found, Lookup};
 use crate::nouns::Check;

@@ -1,20 +1,22 @@
 //! From a configuration to limits that can be asked.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use http::StatusCode;
 
 use super::Names;
 use super::in_force::{Applied, CostOf, InForce, OfPlan, Planned, Plans};
 use super::pattern::Pattern;
 use crate::configuration::{
-    Config, CostConfig, Field, KeyConfig, LimitConfig, Match, OneOrMany, PlanConfig,
+    Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
+    PlanRule,
 };
 use crate::http::limits::Reject;
 use crate::http::{KeyExtractor, Or};
-use crate::nouns::{ConfigError, Limit, LimitFields, MAX_GROUP, Replace};
+use crate::nouns::ConfigError;
 
-/// An error, and where it is.
-type Misplaced = (Field, ConfigError);
+/// The most extractors in a list.
+const MOST_EXTRACTORS: usize = 16;
 
 impl InForce {
     pub(super) fn compile(
@@ -22,37 +24,19 @@ impl InForce {
         names: &Names,
         version: u64,
     ) -> Result<Self, ConfigError> {
-        let limits =
-            compile(&config, names).map_err(|(field, error)| config.error_at(&field, &error))?;
+        config.check()?;
+        let limits = config.limits.iter().enumerate();
+        let applied = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
+        let limits = applied
+            .collect::<Result<_, _>>()
+            .map_err(|(field, error)| config.error_at(&field, &error))?;
         Ok(Self { version, config: Arc::new(config), limits })
     }
 }
 
-fn compile(config: &Config, names: &Names) -> Result<Vec<Applied>, Misplaced> {
-    let limits = &config.limits;
-    if limits.len() > MAX_GROUP {
-        let many = format!("there are {} limits; use at most {MAX_GROUP}", limits.len());
-        return Err((Field::of_limit(MAX_GROUP), ConfigError::new(many)));
-    }
-    let mut known = HashMap::new();
-    let mut compiled = Vec::with_capacity(limits.len());
-    for (number, limit) in limits.iter().enumerate() {
-        let at = Field::of_limit(number);
-        if let Some(first) = known.insert(&limit.name, number) {
-            let twice = format!(
-                "`{}` is the name of limits[{first}], too, and limits of one name share budgets; use another name",
-                limit.name.escape_debug()
-            );
-            return Err((at.name("name"), ConfigError::new(twice)));
-        }
-        compiled.push(applied(limit, names, &at)?);
-    }
-    Ok(compiled)
-}
-
 fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, Misplaced> {
     let field = |name: &str| at.clone().name(name);
-    let limit = build(&config.with_quota(&config.quota, config.burst), at)?;
+    let limit = config.limit(at)?;
     let (key, key_name) = key(&config.key, names).map_err(|error| (field("key"), error))?;
     let cost = match &config.cost {
         None => CostOf::Layer,
@@ -72,23 +56,11 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
     })
 }
 
-/// Builds a limit. An error is that of the field without which there is none.
-fn build(fields: &LimitFields, at: &Field) -> Result<Limit, Misplaced> {
-    Limit::try_from(fields.clone()).map_err(|error| {
-        let is_at_fault = |(_, replace): &&(&str, Replace)| {
-            let mut without = fields.clone();
-            replace(&mut without);
-            Limit::try_from(without).is_ok()
-        };
-        let field = LimitFields::REPLACEABLE.iter().find(is_at_fault);
-        (field.map_or_else(|| at.clone(), |(name, _)| at.clone().name(name)), error)
-    })
-}
-
 fn key(config: &KeyConfig, names: &Names) -> Result<(Arc<dyn KeyExtractor>, String), ConfigError> {
     match config {
         KeyConfig::Joined(joined) => self::joined(joined, names),
         KeyConfig::FirstOf(first_of) => {
+            check_number(first_of.first_of.len())?;
             let mut keys = first_of.first_of.iter().map(|keys| joined(keys, names));
             let Some(first) = keys.next() else {
                 return Err(ConfigError::new("`first_of` is empty; name an extractor"));
@@ -102,10 +74,21 @@ fn key(config: &KeyConfig, names: &Names) -> Result<(Arc<dyn KeyExtractor>, Stri
     }
 }
 
+/// Extractors are nested, and so are the calls to them.
+fn check_number(extractors: usize) -> Result<(), ConfigError> {
+    if extractors > MOST_EXTRACTORS {
+        return Err(ConfigError::new(format!(
+            "the list has {extractors} extractors; use at most {MOST_EXTRACTORS}"
+        )));
+    }
+    Ok(())
+}
+
 fn joined(
     keys: &OneOrMany<String>,
     names: &Names,
 ) -> Result<(Arc<dyn KeyExtractor>, String), ConfigError> {
+    check_number(keys.as_slice().len())?;
     let mut extractors = keys.as_slice().iter().map(|name| names.key_of(name));
     let Some(first) = extractors.next() else {
         return Err(ConfigError::new(
@@ -131,7 +114,8 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
                 ConfigError::new("it has no `path` and no `method`; write one, or remove it"),
             ));
         }
-        Pattern::new(one.path.as_deref(), one.method.as_slice()).map_err(|error| (at, error))
+        Pattern::new(one.path.as_deref(), one.method.as_slice())
+            .map_err(|(field, error)| (at.name(field), error))
     };
     config.as_slice().iter().enumerate().map(pattern).collect()
 }
@@ -160,20 +144,11 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
 }
 
 fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {
-    match plan {
-        PlanConfig { quota: Some(quota), burst, unlimited: false, deny: None } => {
-            build(&config.with_quota(quota, *burst), at)
-                .map(|limit| OfPlan::Limit(Planned::new(limit)))
+    Ok(match plan.rule(config, at)? {
+        PlanRule::Limit(limit) => OfPlan::Limit(Planned::new(limit)),
+        PlanRule::Unlimited => OfPlan::Unlimited,
+        PlanRule::Deny(reason) => {
+            OfPlan::Reject(Reject::new(StatusCode::FORBIDDEN, reason.to_owned()))
         }
-        PlanConfig { quota: None, burst: None, unlimited: true, deny: None } => {
-            Ok(OfPlan::Unlimited)
-        }
-        PlanConfig { quota: None, burst: None, unlimited: false, deny: Some(reason) } => {
-            Ok(OfPlan::Reject(Reject::new(http::StatusCode::FORBIDDEN, reason.clone())))
-        }
-        _ => {
-            let error = "a plan has one of `quota` (with or without `burst`), `unlimited = true` and `deny`; write one";
-            Err((at.clone(), ConfigError::new(error)))
-        }
-    }
+    })
 }

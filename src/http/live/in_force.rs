@@ -123,11 +123,11 @@ impl Applied {
             None => &self.limit,
             Some(OfPlan::Limit(planned)) => planned,
             Some(OfPlan::Unlimited) => return Ok(Asks::Nothing),
-            // A limit in shadow mode rejects nothing.
-            Some(OfPlan::Reject(_)) if self.limit().enforced_percent() < 100 => {
-                return Ok(Asks::Nothing);
+            Some(OfPlan::Reject(reject)) => {
+                let is_enforced = self.limit().enforces(&self.key.extract(parts)?);
+                // In shadow mode, nothing is rejected.
+                return Ok(if is_enforced { Asks::Reject(reject.clone()) } else { Asks::Nothing });
             }
-            Some(OfPlan::Reject(reject)) => return Ok(Asks::Reject(reject.clone())),
         };
         let key = self.key.extract(parts)?;
         let cost = match &self.cost {

@@ -5,6 +5,7 @@ mod in_force;
 mod names;
 mod pattern;
 mod set;
+mod spellings;
 mod table;
 mod view;
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::runtime::Handle as Runtime;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field};
@@ -17,15 +17,15 @@ use crate::telemetry;
 ///
 /// A set is a handle: its clones have the same limits. A layer of
 /// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set for each request. A
-/// request that was asked goes on under the limits that it was asked under.
+/// request in flight keeps the limits that it began with.
 ///
 /// What a new version changes:
 ///
 /// | change of a limit | effect |
 /// |---|---|
-/// | `quota`, `burst` | what was used stays used, at once on this replica. A larger quota leaves more, a smaller one less, and never locks a key out for longer than the longer of both periods |
+/// | `quota`, `burst` | what was used stays used. A larger quota leaves more, a smaller one less. See the [guide](crate::guide::live_configuration#what-a-change-does) for the longest denial |
 /// | `algorithm` | within the buckets (`token_bucket`, `leaky_bucket`, `gcra`), the same. Otherwise its budgets start full |
-/// | `key` | its budgets start full: they have other keys |
+/// | `key` | requests count by the new keys. A key that was not used before starts full |
 /// | `name` | its budgets start full. Those of the old name expire |
 /// | `match`, `except`, `cost`, `plan`, `shadow`, `enforce`, `on_store_failure` | in force for the next request |
 /// | added | its budgets start full |
@@ -79,6 +79,8 @@ struct Shared {
 /// What a layer needs of the limits.
 struct Attached {
     limiter: WeakLimiter,
+    /// Gone with the layer.
+    layer: Weak<()>,
     /// The number of limits that it can have from here.
     most: usize,
 }
@@ -97,8 +99,8 @@ impl LimitSet {
         Ok(Self { shared: Arc::new(Shared { id, names, in_force, layers, tasks, rejected }) })
     }
 
-    /// Replaces all limits by those of a new version. Requests that were asked go on as they were asked. A version that
-    /// equals the one in force changes nothing.
+    /// Replaces all limits by those of a new version. Requests in flight keep their limits. A version that equals the one
+    /// in force changes nothing.
     ///
     /// # Errors
     ///
@@ -109,6 +111,9 @@ impl LimitSet {
         let mut layers = lock(&shared.layers);
         let before = shared.in_force.load_full();
         if *before.config == config {
+            if lock(&shared.rejected).take().is_some() {
+                telemetry::limits_valid_again(before.version);
+            }
             return Ok(());
         }
         let after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
@@ -122,9 +127,15 @@ impl LimitSet {
                 return Err(error);
             }
         }
-        telemetry::limits_replaced(after.version, &before.config.changes_to(&after.config));
-        telemetry::limits_in_force(after.version, &after);
-        shared.in_force.store(Arc::new(after));
+        let after = Arc::new(after);
+        shared.in_force.store(Arc::clone(&after));
+        *lock(&shared.rejected) = None;
+        // A subscriber of events may replace the limits again.
+        drop(layers);
+        let changes = before.config.changes_to(&after.config);
+        let [added, removed, changed] = changes.map(|names| names.join(", "));
+        telemetry::limits_replaced(after.version, &added, &removed, &changed);
+        telemetry::limits_in_force(after.version, &*after);
         Ok(())
     }
 
@@ -134,26 +145,36 @@ impl LimitSet {
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
+    #[track_caller]
     pub fn follow(&self, mut source: impl ConfigSource) {
         let following = Following(Arc::downgrade(&self.shared));
         let task = Runtime::current().spawn(async move {
             while let Some(version) = source.next().await {
                 let Some(set) = following.set() else { return };
                 set.try_replace(version);
+                // A source that always has a version must not keep the worker.
+                yield_now().await;
             }
         });
         lock(&self.shared.tasks).push(task.abort_handle());
     }
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
-        let replaced = version.and_then(|config| self.replace(config));
-        if let Err(error) = &replaced {
-            telemetry::limits_not_replaced(self.version(), error);
+        if let Err(error) = version.and_then(|config| self.replace(config)) {
+            telemetry::limits_not_replaced(self.version(), &error);
+            *lock(&self.shared.rejected) = Some(error);
         }
-        *lock(&self.shared.rejected) = replaced.err();
     }
 
-    /// The number of the version in force, from 1.
+    /// Whether a source that was followed has not ended, for health endpoints. A source ends with the sender of a `watch`,
+    /// and if it panics.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        lock(&self.shared.tasks).iter().any(|task| !task.is_finished())
+    }
+
+    /// The number of the version in force, from 1. It counts in this process: replicas that started at other times have
+    /// other numbers.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.in_force().version
@@ -165,7 +186,8 @@ impl LimitSet {
         (*self.in_force().config).clone()
     }
 
-    /// The error of the newest version of the sources, if that is not in force because of it.
+    /// The error of the newest version of the sources, if that is not in force because of it. A version that is put into
+    /// force later clears it.
     #[must_use]
     pub fn rejected(&self) -> Option<ConfigError> {
         lock(&self.shared.rejected).clone()
@@ -176,16 +198,21 @@ impl LimitSet {
     }
 
     /// Adds a layer, whose limiter the limits are registered with. It can have so many limits.
-    pub(in crate::http) fn attach(
+    pub(super) fn attach(
         &self,
         limiter: &RateLimiter,
+        layer: &Arc<()>,
         most: usize,
     ) -> Result<(), ConfigError> {
         let mut layers = lock(&self.shared.layers);
-        let (layer, in_force) = (Attached { limiter: limiter.downgrade(), most }, self.in_force());
-        layer.register(&self.shared.id, &in_force)?;
-        telemetry::limits_in_force(in_force.version, &**in_force);
-        layers.push(layer);
+        let (limiter, layer, in_force) =
+            (limiter.downgrade(), Arc::downgrade(layer), self.shared.in_force.load_full());
+        let attached = Attached { limiter, layer, most };
+        attached.register(&self.shared.id, &in_force)?;
+        layers.retain(Attached::exists);
+        layers.push(attached);
+        drop(layers);
+        telemetry::limits_in_force(in_force.version, &*in_force);
         Ok(())
     }
 }
@@ -209,7 +236,7 @@ impl Drop for Following {
 
 impl Attached {
     fn exists(&self) -> bool {
-        self.limiter.upgrade().is_some()
+        self.layer.strong_count() > 0
     }
 
     fn register(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), ConfigError> {

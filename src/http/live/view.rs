@@ -5,19 +5,38 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 
 use super::{InForce, LimitSet};
-use crate::nouns::Limit;
+use crate::limiter::RateLimiter;
+use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// A set of limits in a layer. What the layer sets for all of its limits is applied once for each version, and not for each
 /// request.
 #[derive(Clone)]
 pub(in crate::http) struct Live {
-    pub(in crate::http) set: LimitSet,
+    set: LimitSet,
     view: Arc<ArcSwapOption<InForce>>,
+    /// Shared by the clones of a layer, whatever their settings.
+    layer: Arc<()>,
 }
 
 impl Live {
     pub(in crate::http) fn new(set: LimitSet) -> Self {
-        Self { set, view: Arc::default() }
+        Self { set, view: Arc::default(), layer: Arc::default() }
+    }
+
+    /// Registers the limits with the limiter of the layer. It can have so many from here.
+    pub(in crate::http) fn attach(
+        &self,
+        limiter: &RateLimiter,
+        most: usize,
+    ) -> Result<(), ConfigError> {
+        self.set.attach(limiter, &self.layer, most)
+    }
+
+    /// Whether each limit in force that has no failure policy can have this one.
+    pub(in crate::http) fn check_policy(&self, policy: OnStoreFailure) -> Result<(), ConfigError> {
+        let in_force = self.set.in_force();
+        let mut limits = in_force.all_limits().filter(|limit| limit.failure_policy().is_none());
+        limits.try_for_each(|limit| limit.clone().on_store_failure(policy).map(drop))
     }
 
     /// The settings of the layer have changed.

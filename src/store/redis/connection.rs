@@ -136,11 +136,14 @@ impl Connections {
         self.get().await
     }
 
-    /// Subscribes to a channel of the server.
+    /// Subscribes to a channel of the server. Channels of this kind start with the prefix.
     #[cfg(feature = "config")]
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<Option<Subscription>, String> {
-        let Shared { connect, terms, .. } = &*self.shared;
-        let subscribing = timeout(CONNECT_TIMEOUT, connect.subscribe(&terms.prefix, channel));
+    pub(super) async fn subscribe(
+        &self,
+        prefix: &str,
+        channel: &str,
+    ) -> Result<Option<Subscription>, String> {
+        let subscribing = timeout(CONNECT_TIMEOUT, self.shared.connect.subscribe(prefix, channel));
         subscribing.await.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")))
     }
 

@@ -107,10 +107,11 @@ pub(super) fn in_words(error: &RedisError, prefix: &str) -> String {
     }
 }
 
-/// The ACL rule that an error is for want of: the right to keys, or to a command.
+/// The ACL rule that an error is for want of: the right to keys, to channels, or to a command.
 fn missing_rule(error: &str, prefix: &str, command: Option<&str>) -> String {
     match command {
         Some(command) if !error.contains(" key") => format!("+{command}"),
+        _ if error.contains(" channel") => format!("&{prefix}:*"),
         _ => format!("~{prefix}:*"),
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use redis::ServerErrorKind::{Ask, Moved};
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::Subscription;
 use super::greeting::in_words;
 use super::{Lanes, RedisStore, call};
-use crate::configuration::{Config, ConfigSource, Format};
+use crate::configuration::{Config, ConfigSource, Format, MAX_TEXT};
 use crate::nouns::ConfigError;
 use crate::telemetry;
 
@@ -25,22 +25,26 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// Limits in a key of Redis, which all replicas follow.
 ///
-/// The key is `prefix:config:name`, and a channel of the same name announces changes. So an operator changes the limits
+/// The key is `prefix-config:name`, and a channel of the same name announces changes. So an operator changes the limits
 /// of all replicas with:
 ///
 /// ```sh
-/// redis-cli -x SET tollgate:config:limits < limits.toml
-/// redis-cli PUBLISH tollgate:config:limits changed
+/// redis-cli -x SET tollgate-config:limits < limits.toml
+/// redis-cli PUBLISH tollgate-config:limits changed
 /// ```
 ///
-/// - All replicas read the new version within a second. What a message says does not count.
+/// On a cluster, the key has the hash tag of a partition, too: [`key`](Self::key) returns it.
+///
+/// - All replicas read the new version within a second. The text of a message is ignored.
 /// - A message that was missed costs at most 10 seconds: the key is read that often. While there is no subscription, it
 ///   is read each second. A store with a pool has none.
-/// - If Redis is unavailable, the limits stay as they are.
-/// - A key that is missing, or is no string, or no configuration, is reported once. The limits stay as they are.
+/// - If Redis is unavailable, the limits stay as they are. An event reports it once.
+/// - A key that is missing, or is no string, or no configuration, is reported once. The limits stay as they are. So is
+///   a value of more than 1 MiB.
 ///
-/// The store's Redis user needs `+subscribe &prefix:config:*` to be told, and `+publish` for
-/// [`publish`](Self::publish). Anyone who can write the key can change the limits: give that right to operators alone.
+/// The store's Redis user needs `~prefix-config:*` (from Redis 7 on, `%R~prefix-config:*` is enough) and `&prefix-config:*
+/// +subscribe`. The user of [`publish`](Self::publish) needs `+set +publish`. Write access to the key allows removing all
+/// limits: give it to operators alone.
 ///
 /// ```no_run
 /// use tollgate::config::{Format, LimitSet, Names, RedisSource};
@@ -58,11 +62,17 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// ```
 pub struct RedisSource {
     lanes: Lanes,
+    /// The start of the key, up to the colon.
+    prefix: String,
     key: String,
     format: Format,
+    /// Whether it was reported that Redis is unavailable, since the key was last read.
+    is_unavailable: bool,
     /// What was read last, or why it could not be read.
     last: Option<Result<String, String>>,
     channel: Channel,
+    /// The last attempt to subscribe.
+    attempted: Option<Instant>,
 }
 
 enum Channel {
@@ -82,7 +92,7 @@ enum Unread {
 }
 
 impl RedisSource {
-    /// Creates a source for a key of the store's Redis, `prefix:config:name`, which need not exist.
+    /// Creates a source for a key of the store's Redis, `prefix-config:name`, which need not exist.
     ///
     /// # Errors
     ///
@@ -96,12 +106,26 @@ impl RedisSource {
             )));
         }
         let lanes = store.lanes.clone();
-        let key = format!("{}config:{name}", lanes.lanes[0].prefix());
+        // Not under the prefix of the budgets, which every replica may write.
+        let start = lanes.lanes[0].prefix();
+        let (prefix, partition) = start.split_at(start.find('{').unwrap_or(start.len()));
+        let prefix = format!("{}-config", prefix.strip_suffix(':').unwrap_or(prefix));
+        let key = format!("{prefix}:{partition}{name}");
         let channel = Channel::Unsubscribed { is_reported: false };
-        Ok(Self { lanes, key, format, last: None, channel })
+        Ok(Self {
+            lanes,
+            prefix,
+            key,
+            format,
+            is_unavailable: false,
+            last: None,
+            channel,
+            attempted: None,
+        })
     }
 
-    /// The key, which is the name of the channel, too. On a cluster, it is in the slot of the first partition.
+    /// The key, which is the name of the channel, too. On a cluster, it is `prefix-config:{tag}name`, in the slot of the
+    /// first partition.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
@@ -123,10 +147,12 @@ impl RedisSource {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`Config::parse`], without writing anything, or if Redis does not write. Check the limits with
-    /// [`LimitSet::new`](crate::config::LimitSet::new) before: a replica that cannot use them keeps those that it has.
+    /// Returns an error like [`Config::parse`], or if a limit is out of range, without writing anything. Also returns an
+    /// error if Redis does not write. Routes and the names of the application are not checked: check the limits with
+    /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps those that it has.
     pub async fn publish(&self, text: &str) -> Result<Config, ConfigError> {
         let config = self.parse(text)?;
+        config.check()?;
         let mut set = redis::cmd("SET");
         set.arg(&self.key).arg(text);
         let mut announce = redis::cmd("PUBLISH");
@@ -149,12 +175,18 @@ impl RedisSource {
 
     /// The text of the key.
     async fn get(&self) -> Result<String, Unread> {
-        let mut get = redis::cmd("GET");
-        get.arg(&self.key);
-        let text = self.run::<Option<Vec<u8>>>(&get).await?.ok_or_else(|| {
-            Unread::Invalid("it does not exist; write the limits there with SET".to_owned())
-        })?;
-        String::from_utf8(text).map_err(|_| Unread::Invalid("it is no text (UTF-8)".to_owned()))
+        // One byte more than a configuration may have: a larger value would hold up the checks on this connection.
+        let mut get = redis::cmd("GETRANGE");
+        get.arg(&self.key).arg(0).arg(MAX_TEXT);
+        let text = self.run::<Vec<u8>>(&get).await?;
+        if text.is_empty() {
+            let missing = "it does not exist, or is empty; write the limits there with SET";
+            return Err(Unread::Invalid(missing.to_owned()));
+        }
+        if text.len() > MAX_TEXT {
+            return Err(Unread::Invalid("the value is larger than 1 MiB".to_owned()));
+        }
+        String::from_utf8(text).map_err(|_| Unread::Invalid("the value is not UTF-8".to_owned()))
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Unread> {
@@ -181,7 +213,7 @@ impl RedisSource {
                 route.has_moved();
             }
             if is_last || !error.is_unrecoverable_error() {
-                return Err(unread(&error, &self.key));
+                return Err(unread(&error, &self.prefix));
             }
             is_last = true;
         }
@@ -194,8 +226,13 @@ impl RedisSource {
             Channel::Subscribed(_) => false,
             Channel::Unsubscribed { is_reported } => *is_reported,
         };
+        // A server may accept a subscription and end it at once.
+        if let Some(attempted) = self.attempted {
+            sleep(POLL_WITHOUT_CHANNEL.saturating_sub(attempted.elapsed())).await;
+        }
+        self.attempted = Some(Instant::now());
         let subscribed = match self.lanes.lanes[0].route.connect().await {
-            Ok((node, _)) => node.connections.subscribe(&self.key).await,
+            Ok((node, _)) => node.connections.subscribe(&self.prefix, &self.key).await,
             // It is known elsewhere that Redis is unavailable.
             Err(_) => Ok(None),
         };
@@ -235,11 +272,16 @@ impl ConfigSource for RedisSource {
             let text = match self.get().await {
                 Ok(text) => Ok(text),
                 Err(Unread::Invalid(reason)) => Err(reason),
-                Err(Unread::Unavailable(_)) => {
+                Err(Unread::Unavailable(reason)) => {
+                    if !self.is_unavailable {
+                        telemetry::limits_not_read(&self.key, &reason);
+                    }
+                    self.is_unavailable = true;
                     sleep(POLL_WITHOUT_CHANNEL).await;
                     continue;
                 }
             };
+            self.is_unavailable = false;
             if self.last.as_ref() == Some(&text) {
                 continue;
             }

@@ -59,26 +59,15 @@ impl Config {
     }
 
     /// The names of the limits that another version adds, removes and changes.
-    pub(crate) fn changes_to<'a>(&'a self, after: &'a Self) -> Changes<'a> {
-        let mut changes = Changes::default();
-        for limit in &after.limits {
-            match self.limit(&limit.name) {
-                None => changes.added.push(&limit.name),
-                Some(before) if before != limit => changes.changed.push(&limit.name),
-                Some(_) => {}
-            }
-        }
-        changes.removed = self.names().filter(|name| after.limit(name).is_none()).collect();
-        changes
+    pub(crate) fn changes_to<'a>(&'a self, after: &'a Self) -> [Vec<&'a str>; 3] {
+        let added = after.names().filter(|name| self.limit(name).is_none()).collect();
+        let removed = self.names().filter(|name| after.limit(name).is_none()).collect();
+        let is_changed = |name: &&str| {
+            self.limit(name)
+                .is_some_and(|before| after.limit(name).is_some_and(|after| before != after))
+        };
+        [added, removed, self.names().filter(is_changed).collect()]
     }
-}
-
-/// The names of the limits that differ between two configurations.
-#[derive(Debug, Default)]
-pub(crate) struct Changes<'a> {
-    pub(crate) added: Vec<&'a str>,
-    pub(crate) removed: Vec<&'a str>,
-    pub(crate) changed: Vec<&'a str>,
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -130,7 +119,11 @@ pub(crate) struct LimitConfig {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) plans: BTreeMap<String, PlanConfig>,
     /// The outcome of requests when the store is unavailable. Default: that of the layer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::on_store_failure"
+    )]
     pub(crate) on_store_failure: Option<OnStoreFailure>,
     /// Whether the limit decides and reports, and never denies.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -1,0 +1,69 @@
+//! The spellings of a path: what routers and proxies may take it for.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// How often a path is decoded, at most. A proxy and a service behind may each do so.
+const MOST_DECODINGS: usize = 3;
+
+/// What a router or a proxy behind may take a path for, if that can be another one: it may decode the path, and remove
+/// repeated slashes, dot segments, parameters after a `;`, and a slash at the end, before or after.
+pub(super) fn spellings(path: &str) -> Vec<String> {
+    if is_plain(path) && (path.len() == 1 || !path.ends_with('/')) {
+        return Vec::new();
+    }
+    let mut spellings = Vec::new();
+    let mut decoded = Cow::Borrowed(path);
+    for _ in 0..=MOST_DECODINGS {
+        spellings.push(normalized(&decoded));
+        spellings.push(normalized(&without_parameters(&decoded)));
+        spellings.push(normalized(&without_dots(&decoded)));
+        let again = percent_decode_str(&decoded).decode_utf8_lossy().into_owned();
+        if again == *decoded {
+            break;
+        }
+        decoded = Cow::Owned(again);
+    }
+    spellings.dedup();
+    spellings
+}
+
+/// Whether nothing that reads the path takes it for another one, but for a slash at the end.
+pub(super) fn is_plain(path: &str) -> bool {
+    !path.contains(['%', ';', '\\'])
+        && !path.contains("//")
+        && !path.split('/').any(|segment| segment == "." || segment == "..")
+}
+
+/// A path without parameters of its segments, such as `;version=1`.
+fn without_parameters(path: &str) -> String {
+    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// A path without dot segments, where an empty segment is one that `..` removes (RFC 3986, section 5.2.4).
+fn without_dots(path: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split('/').skip(1) {
+        match segment {
+            "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
+/// A path without repeated slashes, dot segments, and a slash at the end.
+pub(super) fn normalized(path: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
