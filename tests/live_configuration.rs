@@ -16,10 +16,10 @@ use http_body_util::BodyExt;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout};
-use tollgate::config::{Config, Format, LimitSet, Names};
+use tollgate::config::{Config, ConfigSource, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{OnMissingKey, OnStoreFailure};
-use tollgate::{Error, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{ConfigError, Error, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::failing::Failing;
 use self::support::log::Log;
@@ -372,6 +372,52 @@ async fn task_that_follows_a_source_ends_with_the_set_and_the_end_of_a_source_is
     until(ended).await;
     until(|| !limits.is_followed()).await;
     assert_eq!(limits.version(), 1);
+}
+
+/// A source that panics instead of waiting.
+struct Panicking;
+
+impl ConfigSource for Panicking {
+    async fn next(&mut self) -> Option<Result<Config, ConfigError>> {
+        panic!("no more versions");
+    }
+}
+
+/// A source that always has a version.
+struct Restless(u32);
+
+impl ConfigSource for Restless {
+    async fn next(&mut self) -> Option<Result<Config, ConfigError>> {
+        self.0 += 1;
+        Some(Ok(config(&limit("api", self.0, ""))))
+    }
+}
+
+#[tokio::test]
+async fn source_that_panics_is_reported_and_one_without_a_pause_blocks_nobody() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 10, ""));
+    limits.follow(Panicking);
+    until(|| !limits.is_followed()).await;
+    assert!(log.lines().iter().any(|line| line.contains("source of limits ended")));
+    limits.follow(Restless(100));
+    until(|| limits.version() > 5).await;
+    assert!(limits.is_followed());
+}
+
+#[test]
+fn end_of_the_runtime_is_no_end_of_a_source() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 10, ""));
+    let (_sender, receiver) = watch::channel(limits.config());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        limits.follow(receiver);
+        yield_now().await;
+    });
+    drop(runtime);
+    assert!(!limits.is_followed());
+    assert!(log.lines().is_empty());
 }
 
 #[tokio::test]

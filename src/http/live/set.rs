@@ -111,7 +111,9 @@ impl LimitSet {
         let mut layers = lock(&shared.layers);
         let before = shared.in_force.load_full();
         if *before.config == config {
-            if lock(&shared.rejected).take().is_some() {
+            drop(layers);
+            let was_rejected = lock(&shared.rejected).take().is_some();
+            if was_rejected {
                 telemetry::limits_valid_again(before.version);
             }
             return Ok(());
@@ -155,14 +157,15 @@ impl LimitSet {
                 // A source that always has a version must not keep the worker.
                 yield_now().await;
             }
+            following.report_end();
         });
         lock(&self.shared.tasks).push(task.abort_handle());
     }
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
         if let Err(error) = version.and_then(|config| self.replace(config)) {
+            *lock(&self.shared.rejected) = Some(error.clone());
             telemetry::limits_not_replaced(self.version(), &error);
-            *lock(&self.shared.rejected) = Some(error);
         }
     }
 
@@ -217,19 +220,26 @@ impl LimitSet {
     }
 }
 
-/// What a task that follows a source has of the set. Reports the end of the task, also by a panic of the source.
+/// What a task that follows a source has of the set. Reports the end of the source, also by a panic, and not that of the
+/// runtime.
 struct Following(Weak<Shared>);
 
 impl Following {
     fn set(&self) -> Option<LimitSet> {
         self.0.upgrade().map(|shared| LimitSet { shared })
     }
+
+    fn report_end(&self) {
+        if let Some(set) = self.set() {
+            telemetry::unfollowed(set.version());
+        }
+    }
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        if let Some(set) = self.set() {
-            telemetry::unfollowed(set.version());
+        if std::thread::panicking() {
+            self.report_end();
         }
     }
 }
