@@ -279,6 +279,22 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":6: `limits[0].on_store_failure.local`",
             "expected struct variant; write \"fail_open\", \"fail_closed\" or { local = { replicas = 3 } }",
         ),
+        // A field that has slipped into the table above it.
+        (
+            format!("{quota}\nplan = \"account\"\n[limits.plans]\nkey = [\"user\", \"peer_ip\"]"),
+            ":7: `limits[0].plans.key`",
+            "invalid type: sequence",
+        ),
+        (
+            format!("{quota}\nplan = \"account\"\n[limits.plans]\nkey = \"user\""),
+            ":7: `limits[0].plans.key`",
+            "expected a plan: a table with",
+        ),
+        (
+            format!("{keyed}\nmatch = [[\"/search\", \"GET\"]]"),
+            ":6: `limits[0].match[0]`",
+            "invalid type: sequence",
+        ),
         // Of two, the first.
         (format!("{keyed}\nenforce = 101\nburst = 0"), ":7: `limits[0].burst`", "the burst is 0"),
         (format!("{keyed}\nkey = \"user\""), ":6", "duplicate key"),

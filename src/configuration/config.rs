@@ -116,7 +116,11 @@ pub(crate) struct LimitConfig {
     pub(crate) plan: Option<String>,
     /// Quotas by plan. Other plans have the quota of the limit. All plans share the budgets of the limit: a client that
     /// changes its plan keeps what it used.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "value::tables"
+    )]
     pub(crate) plans: BTreeMap<String, PlanConfig>,
     /// The outcome of requests when the store is unavailable. Default: that of the layer.
     #[serde(

@@ -2,6 +2,7 @@
 //!
 //! Their deserializers are not derived: of an untagged enum, an error says neither what is wrong, nor where.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -25,11 +26,51 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
-            Vec::deserialize(SeqAccessDeserializer::new(list))
+            elements(list)
         }
     }
 
     list.deserialize_any(List(PhantomData))
+}
+
+/// A table of tables.
+pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    tables: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let tables = BTreeMap::<_, Element<T>>::deserialize(tables)?;
+    Ok(tables.into_iter().map(|(name, Element(table))| (name, table)).collect())
+}
+
+fn elements<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(list: A) -> Result<Vec<T>, A::Error> {
+    let list = Vec::<Element<T>>::deserialize(SeqAccessDeserializer::new(list))?;
+    Ok(list.into_iter().map(|Element(element)| element).collect())
+}
+
+/// A value of a list or a table. A list is none: serde would take it for a table without the names of its fields.
+struct Element<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Element<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct One<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for One<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table, or a string")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+                T::deserialize(StrDeserializer::new(text))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        deserializer.deserialize_any(One(PhantomData)).map(Self)
+    }
 }
 
 /// The policy of a limit, with its spellings in errors.
@@ -93,7 +134,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-                let list = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+                let list: Vec<T> = elements(list)?;
                 match list.is_empty() {
                     true => Err(A::Error::custom(
                         "the list is empty; write a value, or remove the field",
