@@ -165,6 +165,7 @@ impl LimitConfig {
 /// What the requests of a plan are limited to: one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(deny_unknown_fields, expecting = "a plan: a table with `quota`, `unlimited` or `deny`")]
 pub(crate) struct PlanConfig {
     /// Units per period, in place of those of the limit.
@@ -185,10 +186,12 @@ pub(crate) struct PlanConfig {
 /// Requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(deny_unknown_fields, expecting = "requests: a table with `path` or `method`")]
 pub(crate) struct Match {
     /// The route, as the router writes it, such as `/users/{id}` or `/files/{*path}`. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/[^?#]*$")))]
     pub(crate) path: Option<String>,
     /// The method, or several, such as `GET`, which is `HEAD`, too. Default: all.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]

@@ -92,7 +92,7 @@ pub(super) fn on_store_failure<'de, D: Deserializer<'de>>(
 #[serde(untagged)]
 pub(crate) enum OneOrMany<T> {
     One(T),
-    Many(Vec<T>),
+    Many(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] Vec<T>),
 }
 
 impl<T> OneOrMany<T> {
