@@ -671,6 +671,28 @@ async fn changed_algorithm_keeps_what_was_used_within_the_buckets_alone() {
     assert_eq!(left_at(&app, "/").await, Some((5, 2)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn changed_windows_keep_what_was_used_and_deny_for_two_periods_at_most() {
+    for (algorithm, before, after) in [
+        ("fixed_window", "anchor = \"first\"", "anchor = \"clock\""),
+        ("fixed_window", "anchor = \"clock\"", "anchor = \"first\""),
+        ("sliding_window", "sub_windows = 1", "sub_windows = 12"),
+        ("sliding_window", "sub_windows = 12", "sub_windows = 1"),
+        ("leaky_bucket", "mode = \"queue\"", "mode = \"meter\""),
+    ] {
+        let of = |shape: &str, units| limit("api", units, shape).replace("fixed_window", algorithm);
+        let limits = set(&of(before, 5));
+        let app = app(&limits);
+        assert_eq!(left_at(&app, "/").await, Some((5, 4)), "{algorithm}");
+        limits.replace(config(&of(after, 5))).unwrap();
+        assert_eq!(left_at(&app, "/").await.unwrap().1, 3, "{algorithm}: {after}");
+        limits.replace(config(&of(after, 2))).unwrap();
+        let denied = send(&app, get("/")).await;
+        assert_eq!(denied.status(), 429, "{algorithm}: {after}");
+        assert!(number(denied.headers(), "retry-after") <= 7_200, "{algorithm}: {after}");
+    }
+}
+
 #[tokio::test]
 async fn layer_has_room_for_255_limits_in_all() {
     let many: String = (0..254).map(|number| limit(&number.to_string(), 1, "")).collect();

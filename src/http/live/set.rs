@@ -19,17 +19,8 @@ use crate::telemetry;
 /// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set for each request. A
 /// request in flight keeps the limits that it began with.
 ///
-/// What a new version changes:
-///
-/// | change of a limit | effect |
-/// |---|---|
-/// | `quota`, `burst` | what was used stays used. A larger quota leaves more, a smaller one less. See the [guide](crate::guide::live_configuration#what-a-change-does) for the longest denial |
-/// | `algorithm` | within the buckets (`token_bucket`, `leaky_bucket`, `gcra`), the same. Otherwise its budgets start full |
-/// | `key` | requests count by the new keys. A key that was not used before starts full |
-/// | `name` | its budgets start full. Those of the old name expire |
-/// | `match`, `except`, `cost`, `plan`, `shadow`, `enforce`, `on_store_failure` | in force for the next request |
-/// | added | its budgets start full |
-/// | removed | its budgets expire |
+/// What was used stays used: see the guide about [live
+/// configuration](crate::guide::live_configuration#what-a-change-does) for what a new version changes.
 ///
 /// While replicas have different versions, as in a rolling deployment, each decides by its own quotas, over the same
 /// budgets.
