@@ -181,6 +181,41 @@ fn is_safe(key: &Key) -> bool {
     (1..=128).contains(&key.as_str().len()) && key.as_str().bytes().all(safe)
 }
 
+#[test]
+fn text_that_no_key_is_encoded_as_is_an_error() {
+    for text in [
+        "",
+        " ",
+        "a b",
+        "(a&b",
+        "(a,b)",
+        "(a&b)c",
+        "a&b",
+        "a:",
+        ":a",
+        "%41",
+        "%2f",
+        "%2G",
+        "%2",
+        "%",
+        "#",
+        "#12",
+        "~a",
+        "a~",
+        "*a",
+        "|",
+        "{a}",
+        "\u{e9}",
+        "((((",
+        &"a".repeat(129),
+        &"(".repeat(100_000),
+    ] {
+        let error = Key::from_encoded(text).unwrap_err().to_string();
+        assert!(error.contains("copy it from an event"), "{error}");
+        assert!(error.len() < 700, "{} bytes", error.len());
+    }
+}
+
 proptest! {
     #[test]
     fn keys_are_equal_only_if_their_trees_are(trees in prop::collection::vec(tree(), 2..60)) {
@@ -216,5 +251,18 @@ proptest! {
         let plain = Key::new(key.as_str());
         let one_plain_part = matches!(&tree, Parts(parts) if parts.len() == 1);
         prop_assert!(one_plain_part || plain != key, "{}", key);
+    }
+
+    #[test]
+    fn encoded_form_of_a_key_is_that_key(tree in tree()) {
+        let key = tree.key();
+        prop_assert_eq!(Key::from_encoded(key.as_str()).unwrap(), key);
+    }
+
+    #[test]
+    fn any_other_text_is_an_error_or_the_key_with_that_encoded_form(text in "[a-c~%:&()*|#0-9 ]{0,12}") {
+        if let Ok(key) = Key::from_encoded(&text) {
+            prop_assert_eq!(key.as_str(), text);
+        }
     }
 }

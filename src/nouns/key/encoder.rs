@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 use super::text::{self, Text};
 
 /// The encoding of an empty part.
-const EMPTY_PART: &[u8] = b"~";
+pub(super) const EMPTY_PART: &[u8] = b"~";
 
 /// The first byte of a hashed key: the SHA-256 of an encoded form of more than 128 bytes.
-const HASHED: u8 = b'#';
+pub(super) const HASHED: u8 = b'#';
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 

@@ -12,6 +12,7 @@
 //! A node of more than 128 bytes is replaced by its hash before it becomes a part of another. Parts
 //! contain no unescaped marks, so no part equals a hashed key.
 
+mod decoder;
 mod encoder;
 mod text;
 
@@ -22,6 +23,10 @@ use std::net::IpAddr;
 
 use self::encoder::Encoder;
 use self::text::Text;
+use super::ConfigError;
+
+/// The most characters of a wrong text that an error shows.
+const MAX_SHOWN: usize = 128;
 
 /// The owner of a budget: a user, a client address, a route, or a combination.
 ///
@@ -112,6 +117,32 @@ impl Key {
     pub fn as_str(&self) -> &str {
         // The encoding is ASCII, so this cannot fail.
         str::from_utf8(self.0.as_bytes()).unwrap_or_default()
+    }
+
+    /// Creates a key of its [encoded form](Self::as_str), as events and Redis show it. An operator can copy it from there.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    ///
+    /// let key = Key::new("alice").join(&Key::from_parts(["a b", "c"]));
+    /// assert_eq!(key.as_str(), "(alice&a%20b:c)");
+    /// assert_eq!(Key::from_encoded("(alice&a%20b:c)")?, key);
+    /// assert!(Key::from_encoded("(alice").is_err());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no key has this encoded form.
+    pub fn from_encoded(text: &str) -> Result<Self, ConfigError> {
+        match decoder::is_encoded(text.as_bytes()) {
+            true => Ok(Self::of(&[text])),
+            false => Err(ConfigError::new(format!(
+                "`{}` is not the encoded form of a key, such as `alice` or `(alice&192.0.2.1)`; \
+                 copy it from an event, or use `Key::new`",
+                text.chars().take(MAX_SHOWN).collect::<String>().escape_debug()
+            ))),
+        }
     }
 
     /// Creates a key of one part that is not empty, without an allocation for its text.
