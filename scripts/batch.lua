@@ -2,14 +2,17 @@
 -- Twin: src/store/group.rs.
 --
 -- request  I2 number of limits, then for each: its algorithm and a zero byte, I7 four numbers, as
---          the algorithm's file says;
+--          the algorithm's file says. Before that, of a limit that blocks keys: `offences` and a
+--          zero byte, I7 denials, I7 within, I7 length, I7 longest, B factor (offences.lua);
 --          then runs: B op, B size, I2 times, and for each charge: I2 key, I2 limit (both from 1),
---          I4 cost; of a refund or a settlement I7 time, I4 cost and I7 drains_at of its charge,
---          and of a settlement I7 the largest debt; of a charge or a peek with terms (8 is added to
---          the op) B whether its limit is in shadow mode, I7 the longest wait.
+--          I4 cost; if the limit blocks keys I2 key of the offences; of a block I7 its length; of
+--          a refund or a settlement I7 time, I4 cost and I7 drains_at of its charge, and of a
+--          settlement I7 the largest debt; of a charge or a peek with terms (8 is added to the op)
+--          B whether its limit is in shadow mode, I7 the longest wait for reserved units, I7 the
+--          longest wait.
 --          A run is one group of `size` charges that is asked `times` times in a row. With the op
 --          EACH it is one charge, with a cost above 0, of each of `times` keys from `key` on, which
---          no other run touches.
+--          no other run touches. If the limit blocks keys, budgets and offences take turns.
 --
 -- returns  the verdicts of one run after another. A run of more than one time starts with the
 --          number of its answers; the last one stands for all that are missing. Identical charges
@@ -20,6 +23,8 @@
 local now, grace, at = ...
 local EACH, CHARGE, ALLOWED = 4, 0, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
+-- Of a key that is read as a whole.
+local WHOLE = {}
 local keys, request, unpack_from = KEYS, ARGV[1], struct.unpack
 local read, write = include('stored')
 
@@ -30,6 +35,14 @@ for l = 1, count do
   local algorithm
   local limit = {}
   algorithm, limit.p1, limit.p2, limit.p3, limit.p4, at = unpack_from(LIMIT, request, at)
+  if algorithm == 'offences' then
+    local policy = {
+      denials = limit.p1, within = limit.p2, length = limit.p3, longest = limit.p4,
+    }
+    policy.factor, algorithm, limit.p1, limit.p2, limit.p3, limit.p4, at =
+      unpack_from('>BsI7I7I7I7', request, at)
+    limit.policy = policy
+  end
   limit.charge, limit.new_budget, limit.head_size = include(algorithm)
   all_read_whole = all_read_whole and not limit.head_size
   limits[l] = limit
@@ -78,14 +91,21 @@ while at <= last do
   local op, size, times, first_k, l, cost
   op, size, times, first_k, l, cost, at = unpack_from(RUN, request, at)
   local limit, last_k = limits[l], first_k
+  -- From a budget to the next, and to the offences of its key.
+  local step, behind = 1, nil
+  if limit.policy then
+    local offences
+    offences, at = unpack_from('>I2', request, at)
+    step, behind = 2, offences - first_k
+  end
   local charge
   if op == EACH then
-    op, times, last_k, charge = CHARGE, 1, first_k + times - 1, limit.charge
+    op, times, last_k, charge = CHARGE, 1, first_k + (times - 1) * step, limit.charge
   end
   local p1, p2, p3, p4 = limit.p1, limit.p2, limit.p3, limit.p4
-  for k = first_k, last_k do
+  for k = first_k, last_k, step do
     local value, remaining, reset_after, delay, old_end
-    if charge then
+    if charge and not (behind and value_of(k + behind, WHOLE)) then
       value, remaining, reset_after, delay, old_end =
         charge(value_of(k, limit), cost, now, p1, p2, p3, p4)
     end
@@ -97,7 +117,7 @@ while at <= last do
         decide, write_changes =
           include('slow_path', now, grace, write, value_of, values, limits, reply, answer)
       end
-      at = decide(op, size, times, k, l, cost, at)
+      at = decide(op, size, times, k, l, cost, behind and k + behind, at)
     end
   end
 end

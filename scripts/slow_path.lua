@@ -1,6 +1,6 @@
 -- Decides what batch.lua's fast path does not: groups, peeks, refunds, resets, budgets that several
--- runs touch, denials, changed quotas, clocks that were set back. Each key is written once, at the
--- end.
+-- runs touch, denials, keys with offences, changed quotas, clocks that were set back. Each key is
+-- written once, at the end.
 --
 -- A budget, which an algorithm's `new_budget` makes for a limit, holds the state of one key at a
 -- time:
@@ -16,13 +16,15 @@
 --   save (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
 local now, grace, write, value_of, values, limits, reply, answer = ...
 local keys, request = KEYS, ARGV[1]
-local ALLOWED = 1
-local CHARGE, PEEK, REFUND, RESET, SETTLE = 0, 1, 2, 3, 5
+local DENIED, ALLOWED, BLOCK_BEGINS = 0, 1, 48
+local CHARGE, PEEK, REFUND, RESET, SETTLE, BLOCK = 0, 1, 2, 3, 5, 6
 -- Added to a charge or a peek whose checks have terms.
 local WITH_TERMS = 8
 -- In place of the number of answers.
 local IN_SHORT = 0
-local NEXT_CHARGE, RECEIPT, MAX_DEBT, TERMS = '>I2I2I4', '>I7I4I7', '>I7', '>BI7'
+local NEXT_CHARGE, RECEIPT, TERMS = '>I2I2I4', '>I7I4I7', '>BI7I7'
+-- Of a key that is read as a whole.
+local WHOLE = {}
 
 -- Answers a group `times` times, or until it is denied.
 local function repeated(times, decide_once)
@@ -64,13 +66,16 @@ end
 
 -- Answers identical charges of a budget in short. The remaining units divided by the cost are the
 -- number allowed, and one charge of their sum leaves the same state. Returns whether it could.
-local function charge_in_short(times, k, l, cost)
+local function charge_in_short(times, k, l, cost, offences_k)
+  if offences_k and value_of(offences_k, WHOLE) then return false end
   local budget, unreadable = load(k, l)
   local slack, returned = 0, 0
   if budget.slack then slack, returned = budget.slack(cost) end
   if not slack or unreadable > 0 then return false end
   local _, left = budget.decide(0, 'dry')
   local allowed = math.min(math.floor(left / cost), times)
+  -- Denials that are counted differ from each other.
+  if offences_k and allowed < times then return false end
   local n = #reply
   reply[n + 1], reply[n + 2] = IN_SHORT, allowed
   if allowed > 0 then
@@ -84,10 +89,12 @@ local function charge_in_short(times, k, l, cost)
   return true
 end
 
--- The charges of a group: key, limit, cost, its terms (whether the limit is in shadow mode, and the
--- longest wait), and of a refund or a settlement the refunded charge and the largest debt.
-local key_of, limit_of, cost_of, is_shadow_of, max_wait_of = {}, {}, {}, {}, {}
-local charged_at_of, charged_of, drains_at_of, max_debt_of = {}, {}, {}, {}
+-- The charges of a group: key, limit, cost, the key of the offences, its terms (whether the limit
+-- is in shadow mode, and the longest waits, with reserved units and without), of a refund or a
+-- settlement the refunded charge and the largest debt, and the length of a block.
+local key_of, limit_of, cost_of, offences_of = {}, {}, {}, {}
+local is_shadow_of, max_wait_of, patience_of = {}, {}, {}
+local charged_at_of, charged_of, drains_at_of, max_debt_of, block_of = {}, {}, {}, {}, {}
 local is_allowed = {}
 -- What the fast path makes of the group's charges.
 local new_of, remaining_of, reset_after_of, delay_of, old_end_of = {}, {}, {}, {}, {}
@@ -102,6 +109,7 @@ local function charge_fast(size)
     end
     -- The slow path may already have written parts of a value that is read by its head.
     if limit.head_size or cost == 0 then return false end
+    if offences_of[i] and value_of(offences_of[i], WHOLE) then return false end
     new_of[i], remaining_of[i], reset_after_of[i], delay_of[i], old_end_of[i] =
       limit.charge(value_of(k, limit), cost, now, limit.p1, limit.p2, limit.p3, limit.p4)
     if not new_of[i] then return false end
@@ -113,38 +121,70 @@ local function charge_fast(size)
   return true
 end
 
--- Returns whether the next identical group may be charged, too.
+-- The offences of one key at a time.
+local offences
+
+local function load_offences(i)
+  offences = offences or include('offences', now)
+  return offences.load(value_of(offences_of[i], WHOLE), limits[limit_of[i]].policy)
+end
+
+-- Decides a charge of a group. Returns `unreadable`, then what `budget.decide` does.
+local function decide_charge(i, cost, effect)
+  local budget, unreadable = load(key_of[i], limit_of[i])
+  if not offences_of[i] or cost == 0 then
+    return unreadable, budget.decide(cost, effect, max_wait_of[i])
+  end
+  unreadable = math.max(unreadable, load_offences(i))
+  return unreadable, offences.decide(budget, cost, effect, max_wait_of[i], patience_of[i])
+end
+
+-- Keeps what a decision left of a budget and of the offences of its key.
+local function keep_charge(i, cost)
+  keep(key_of[i], budgets[limit_of[i]].save())
+  if offences_of[i] and cost > 0 then keep(offences_of[i], offences.save()) end
+end
+
+-- Returns whether the next identical group may have another answer than this denial.
 local function decide_group(op, size)
   if op == CHARGE and size > 1 and charge_fast(size) then return true end
   local all_allowed = true
   -- A charge that is a group by itself is decided below, at once.
   for i = 1, size > 1 and size or 0 do
-    is_allowed[i] = load(key_of[i], limit_of[i]).decide(cost_of[i], 'dry') == ALLOWED
+    local _, status = decide_charge(i, cost_of[i], 'dry')
+    is_allowed[i] = status == ALLOWED
     all_allowed = all_allowed and (is_allowed[i] or is_shadow_of[i])
   end
-  local all_charged = op == CHARGE
+  local all_charged, counts = op == CHARGE, false
   for i = 1, size do
     local cost, effect = cost_of[i], 'dry'
     if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'adopt' end
     -- A charge that fits consumes nothing if another one of the group is denied.
     if not all_allowed and is_allowed[i] then cost = 0 end
-    local budget, unreadable = load(key_of[i], limit_of[i])
-    local status, remaining, retry_after, reset_after, delay, drains_after =
-      budget.decide(cost, effect, max_wait_of[i])
+    local unreadable, status, remaining, retry_after, reset_after, delay, drains_after =
+      decide_charge(i, cost, effect)
     answer(status + unreadable, remaining, retry_after, reset_after, delay, drains_after)
-    if effect ~= 'dry' then keep(key_of[i], budget.save()) end
+    if effect ~= 'dry' then
+      keep_charge(i, cost)
+      counts = counts or (offences_of[i] and (status == DENIED or status == BLOCK_BEGINS))
+    end
     all_charged = all_charged and (status == ALLOWED or (size > 1 and is_shadow_of[i]))
   end
-  return all_charged
+  return all_charged or counts
 end
 
--- Refunds, settles or resets each budget of a group.
+-- Refunds, settles or resets each budget of a group, or blocks its key.
 local function change_each(op, size)
   for i = 1, size do
     local k, l = key_of[i], limit_of[i]
     local budget, unreadable = load(k, l)
-    if op == RESET then
+    if op == BLOCK then
+      unreadable = math.max(unreadable, load_offences(i))
+      offences.block(block_of[i])
+      keep(offences_of[i], offences.save())
+    elseif op == RESET then
       keep(k, false)
+      if offences_of[i] then keep(offences_of[i], false) end
     else
       local cost, charged = cost_of[i], charged_of[i]
       local back = op == REFUND and math.min(cost, charged) or charged - cost
@@ -155,34 +195,40 @@ local function change_each(op, size)
       end
       keep(k, budget.save())
     end
-    load(k, l)
-    local status, remaining, retry_after, reset_after, delay = budget.decide(0, 'dry')
+    local cost = op == BLOCK and cost_of[i] or 0
+    local _, status, remaining, retry_after, reset_after, delay = decide_charge(i, cost, 'dry')
     answer(status + unreadable, remaining, retry_after, reset_after, delay)
   end
-  return op ~= RESET
+  return op == REFUND or op == SETTLE
 end
 
 -- Decides a run. Returns where the request goes on.
-local function decide(op, size, times, k, l, cost, next)
+local function decide(op, size, times, k, l, cost, offences_k, next)
   if op == CHARGE and size == 1 and times > 1 and cost > 0
-    and charge_in_short(times, k, l, cost) then
+    and charge_in_short(times, k, l, cost, offences_k) then
     return next
   end
-  key_of[1], limit_of[1], cost_of[1] = k, l, cost
+  key_of[1], limit_of[1], cost_of[1], offences_of[1] = k, l, cost, offences_k
   local has_terms = op >= WITH_TERMS
   if has_terms then op = op - WITH_TERMS end
   for i = 1, size do
     if i > 1 then
       key_of[i], limit_of[i], cost_of[i], next = struct.unpack(NEXT_CHARGE, request, next)
+      offences_of[i] = nil
+      if limits[limit_of[i]].policy then
+        offences_of[i], next = struct.unpack('>I2', request, next)
+      end
     end
-    is_shadow_of[i], max_wait_of[i] = false, 0
+    is_shadow_of[i], max_wait_of[i], patience_of[i] = false, 0, 0
     if has_terms then
       local is_shadow
-      is_shadow, max_wait_of[i], next = struct.unpack(TERMS, request, next)
+      is_shadow, max_wait_of[i], patience_of[i], next = struct.unpack(TERMS, request, next)
       is_shadow_of[i] = is_shadow == 1
+    elseif op == BLOCK then
+      block_of[i], next = struct.unpack('>I7', request, next)
     elseif op == REFUND or op == SETTLE then
       charged_at_of[i], charged_of[i], drains_at_of[i], next = struct.unpack(RECEIPT, request, next)
-      if op == SETTLE then max_debt_of[i], next = struct.unpack(MAX_DEBT, request, next) end
+      if op == SETTLE then max_debt_of[i], next = struct.unpack('>I7', request, next) end
     end
   end
   local decide_once = op <= PEEK and decide_group or change_each

@@ -104,7 +104,7 @@ pub mod layer {
 
 /// Limits: a name, a quota and an algorithm, and what happens when the store is unavailable.
 pub mod limit {
-    pub use crate::nouns::{Algorithm, Limit, OnStoreFailure, Quota};
+    pub use crate::nouns::{Algorithm, BlockPolicy, Limit, OnStoreFailure, Quota};
 }
 
 /// How to use tollgate, by topic. Documentation only.
@@ -122,6 +122,9 @@ pub mod guide {
     #[cfg(feature = "yaml")]
     #[doc = include_str!("guide/live_configuration.md")]
     pub mod live_configuration {}
+
+    #[doc = include_str!("guide/offenders.md")]
+    pub mod offenders {}
 
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]

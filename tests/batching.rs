@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
+use tollgate::limit::BlockPolicy;
 use tollgate::store::{Answer, Group, Op, RedisStoreBuilder, Store};
 use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
@@ -60,12 +61,24 @@ fn limits() -> Vec<Limit> {
         // With more sub-windows than the first read of a log covers.
         Limit::sliding_window_with("log", large, 40),
     ];
-    limits.map(Result::unwrap).into()
+    let limits = limits.map(Result::unwrap);
+    // Each a second time, and blocking keys: some after their first denial, some after several in one batch.
+    let denials = [3, 0, 1, 7, 2, 20].into_iter().cycle();
+    let blocking = limits.clone().into_iter().zip(denials).map(|(limit, denials)| {
+        let policy = match denials {
+            0 => BlockPolicy::by_operators(),
+            denials => BlockPolicy::after(denials, Duration::from_secs(1)),
+        };
+        let policy = policy.lasting(Duration::from_millis(700)).growing(2, Duration::from_secs(2));
+        limit.block_offenders(policy).unwrap()
+    });
+    blocking.chain(limits.clone()).collect()
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
     let op = prop_oneof![
-        20 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset)
+        20 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset),
+        1 => Just(Op::Block)
     ];
     // One cost most of the time, so that checks are identical.
     let cost = prop_oneof![6 => Just(1_u32), 1 => Just(3), 1 => 0..50_u32];
@@ -80,8 +93,9 @@ fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
         let check = Check::new(&limits[limit], &keys[key]).with_cost(cost);
         let same =
             |it: &Check| it.limit().name() == check.limit().name() && it.key() == check.key();
-        if !group.iter().any(same) {
-            group.push(check);
+        let can_block = ask.op != Op::Block || check.limit().block_policy().is_some();
+        if can_block && !group.iter().any(same) {
+            group.push(check.with_block(Duration::from_millis(u64::from(cost) * 300)));
         }
     }
     group
@@ -105,6 +119,7 @@ fn batched_checks_decide_as_sequential_checks() {
             clock.set(now);
             let mut groups: Vec<_> =
                 asks.iter().map(|it| (it.op, group(it, &limits, &keys))).collect();
+            groups.retain(|(_, group)| !group.is_empty());
             // A refund is of a charge in the same call.
             for check in groups.iter_mut().flat_map(|(_, group)| group) {
                 let receipt = Receipt::new(now.as_micros() as u64, check.cost());

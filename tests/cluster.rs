@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 use tollgate::decision::Source;
+use tollgate::limit::BlockPolicy;
 #[cfg(feature = "test-util")]
 use tollgate::store::conformance;
 use tollgate::store::{Op, RedisStoreBuilder};
@@ -20,6 +21,8 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
 use self::support::RedisServer;
 use self::support::cluster::Cluster;
 use self::support::fake_redis::{FakeRedis, greeting};
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// More than a failover takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -282,6 +285,30 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
     let answer = limiter.apply(Op::Settle, group(7)).await.unwrap();
     assert_eq!(answer.verdicts().len(), 3, "without receipts, all is charged");
     assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 4 + 25 + 10 + 7);
+}
+
+#[tokio::test]
+async fn denials_of_groups_over_partitions_are_counted_and_block_on_all_replicas() {
+    let cluster = Cluster::start();
+    let (here, there) = (limiter(&cluster).await, limiter(&cluster).await);
+    let user = window("user", 1).block_offenders(BlockPolicy::after(5, HOUR)).unwrap();
+    let tenants = [1, 2, 3, 4_u64].map(|it| (window("tenant", 1_000), Key::from(it)));
+    let group = || {
+        let tenants = tenants.iter().map(|(limit, key)| Check::new(limit, key));
+        tenants.chain([Check::new(&user, "mallory")]).collect::<Vec<_>>()
+    };
+    assert!(here.check_all(group()).await.unwrap().allowed());
+    for limiter in [&here, &there, &here, &there] {
+        assert!(!limiter.check_all(group()).await.unwrap().is_blocked());
+    }
+    for limiter in [&here, &there] {
+        assert!(limiter.check_all(group()).await.unwrap().is_blocked());
+    }
+    for (limit, key) in &tenants {
+        assert_eq!(used(&here, limit, key).await, 1, "denied groups consume nothing");
+    }
+    here.unblock(&user, &Key::new("mallory")).await.unwrap();
+    assert!(!here.check_all(group()).await.unwrap().is_blocked());
 }
 
 #[tokio::test(flavor = "multi_thread")]

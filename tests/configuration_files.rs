@@ -34,6 +34,7 @@ key = { first_of = ["user", ["peer_ip", "route"]] }
 plan = "account"
 on_store_failure = { local = { replicas = 3 } }
 max_debt = 50
+block = { after = "20/min", for = "10m", factor = 2, max = "1d" }
 
 [limits.plans]
 pro = { quota = "100000/day" }
@@ -81,6 +82,7 @@ limits:
       local:
         replicas: 3
     max_debt: 50
+    block: { after: 20/min, for: 10m, factor: 2, max: 1d }
     plans:
       pro: { quota: 100000/day }
       internal: { unlimited: true }
@@ -197,6 +199,47 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":6: `limits[0].sub_windows`",
             "is a field of sliding_window",
         ),
+        (
+            format!("{keyed}\nblock = {{ after = \"0/min\" }}"),
+            ":6: `limits[0].block.after`",
+            "after 0 denials; use at least 1",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nafter = \"20/min\"\nfor = \"soon\""),
+            ":8: `limits[0].block.for`",
+            "the period `soon`",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nafter = \"20/min\"\nfactor = 2"),
+            ":8: `limits[0].block.factor`",
+            "`factor` needs `max`",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nfor = \"1h\"\nfactor = 2\nmax = \"1m\""),
+            ":7: `limits[0].block.for`",
+            "the longest block is 1m, shorter than the first of 1h",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nfactor = 101\nmax = \"1d\""),
+            ":7: `limits[0].block.factor`",
+            "use 1 to 100",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nfactor = 3\nmax = \"400d\""),
+            ":8: `limits[0].block.max`",
+            "the longest block is 34560000s",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nmax = \"4d\""),
+            ":7: `limits[0].block.max`",
+            "`max` needs `factor`",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nafter = \"20/min\"\nlength = \"1m\""),
+            ":8: `limits[0].block.length`",
+            "unknown field `length`",
+        ),
+        (format!("{keyed}\nblock = [\"20/min\"]"), ":6: `limits[0].block`", "expected a table"),
         (
             format!("{keyed}\nenforce = 101"),
             ":6: `limits[0].enforce`",

@@ -85,6 +85,31 @@ async fn left_at(app: &Router, path: &str) -> Option<(u64, u64)> {
     left(&send(app, get(path)).await)
 }
 
+#[tokio::test(start_paused = true)]
+async fn offenders_are_blocked_while_the_configuration_says_so() {
+    let block = "block = { after = \"2/min\", for = \"1h\" }";
+    let set = set(&limit("login", 1, block));
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::from_config(&limiter, &set).unwrap();
+    let app = routes().layer(layer);
+    let mut denials = Vec::new();
+    for _ in 0..3 {
+        let request = request("GET", "/").header("x-user", "mallory").body(Body::empty());
+        let response = send(&app, request.unwrap()).await;
+        denials.push((
+            response.status().as_u16(),
+            number(response.headers(), "x-ratelimit-remaining"),
+        ));
+    }
+    assert_eq!(denials, [(200, 0), (429, 0), (429, 0)]);
+    tokio::time::advance(Duration::from_secs(1800)).await;
+    let mallory = || request("GET", "/").header("x-user", "mallory").body(Body::empty()).unwrap();
+    set.replace(config(&limit("login", 2, block))).unwrap();
+    assert_eq!(status(&app, mallory()).await, 429, "a larger quota does not end a block");
+    set.replace(config(&limit("login", 2, ""))).unwrap();
+    assert_eq!(status(&app, mallory()).await, 200, "without the policy there are no blocks");
+}
+
 #[tokio::test]
 async fn limit_applies_to_the_routes_that_match() {
     let app = app(&set(&[

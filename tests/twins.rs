@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use support::RedisServer;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
+use tollgate::limit::BlockPolicy;
 use tollgate::store::{Group, Op, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
@@ -29,6 +30,8 @@ struct Step {
     ago: (usize, Option<u64>),
     /// The longest wait of its checks, in microseconds.
     max_wait_us: u64,
+    /// The length of a block, in microseconds.
+    block_us: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,12 +88,34 @@ fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrat
     let period = period.prop_map(|period: u64| period / 6 * 6);
     let enforced = prop_oneof![6 => Just(100u8), 1 => Just(0u8), 1 => Just(50u8)];
     let max_debt = prop_oneof![3 => Just(u64::MAX), 1 => 0u64..20];
-    (algorithm, units, period, 1u64..12, enforced, max_debt)
-        .prop_map(move |(algorithm, units, period, burst, enforced, max_debt)| {
+    (algorithm, units, period, 1u64..12, enforced, max_debt, blocks())
+        .prop_map(move |(algorithm, units, period, burst, enforced, max_debt, block)| {
             let limit = limit(name, algorithm, units, period, burst).max_debt(max_debt);
+            let limit = match block {
+                Some(policy) => limit.block_offenders(policy).expect("its numbers are in range"),
+                None => limit,
+            };
             limit.enforce(enforced).expect("the percentage is in range")
         })
         .boxed()
+}
+
+/// Small and odd numbers, too.
+fn blocks() -> impl Strategy<Value = Option<BlockPolicy>> {
+    let times = prop_oneof![1u64..2_000, 1_000u64..3_000_000, 1_000_000u64..100_000_000].boxed();
+    let times = (times.clone(), times.clone(), times).prop_map(|(within, length, more)| {
+        [within, length, length + more].map(Duration::from_micros)
+    });
+    let policy =
+        (0u32..6, times, 1u32..5).prop_map(|(denials, [within, length, longest], factor)| {
+            let policy = match denials {
+                0 => BlockPolicy::by_operators(),
+                denials => BlockPolicy::after(denials, within),
+            };
+            let policy = policy.lasting(length);
+            if factor > 1 { policy.growing(factor, longest) } else { policy }
+        });
+    prop_oneof![1 => Just(None), 1 => policy.prop_map(Some)]
 }
 
 /// Time mostly moves forward, sometimes back; by a little, or by periods.
@@ -109,7 +134,7 @@ fn moves() -> impl Strategy<Value = i64> {
 }
 
 fn steps() -> BoxedStrategy<Vec<Step>> {
-    let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 3 => Just(Op::Refund), 3 => Just(Op::Settle), 1 => Just(Op::Reset)];
+    let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 3 => Just(Op::Refund), 3 => Just(Op::Settle), 1 => Just(Op::Reset), 1 => Just(Op::Block)];
     let cost = prop_oneof![1 => Just(0u32), 6 => Just(1u32), 4 => 1u32..6, 1 => 1u32..300, 1 => Just(u32::MAX)];
     let one = (0usize..2, 0usize..2, cost);
     let checks = prop_oneof![
@@ -128,14 +153,16 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
         let max_wait = prop_oneof![
             4 => Just(0u64), 2 => 0u64..2_000, 2 => 0u64..3_000_000, 1 => Just(u64::MAX),
         ];
-        let step = (moves(), op.clone(), checks.clone(), swap(never), ago.clone(), max_wait);
-        step.prop_map(|(move_us, op, checks, swap, ago, max_wait_us)| Step {
+        let block = prop_oneof![1 => Just(0u64), 2 => 0u64..3_000_000, 1 => Just(u64::MAX)];
+        let step = (moves(), op.clone(), checks.clone(), swap(never), ago.clone(), max_wait, block);
+        step.prop_map(|(move_us, op, checks, swap, ago, max_wait_us, block_us)| Step {
             move_us,
             op,
             checks,
             swap,
             ago,
             max_wait_us,
+            block_us,
         })
     };
     prop_oneof![
@@ -153,7 +180,7 @@ fn reservation() -> impl Strategy<Value = Step> {
     let max_wait = prop_oneof![1 => Just(0u64), 3 => Just(u64::MAX)];
     (moves, op, 1u32..4, 0usize..6, max_wait).prop_map(|(move_us, op, cost, back, max_wait_us)| {
         let (checks, swap, ago) = (vec![(0, 0, cost)], None, (back, None));
-        Step { move_us, op, checks, swap, ago, max_wait_us }
+        Step { move_us, op, checks, swap, ago, max_wait_us, block_us: 0 }
     })
 }
 
@@ -200,7 +227,8 @@ async fn replay(
             .map(|&(key, limit, cost)| {
                 let check = Check::new(&limits[limit][0], &keys[key])
                     .with_cost(cost)
-                    .with_max_wait(Duration::from_micros(step.max_wait_us));
+                    .with_max_wait(Duration::from_micros(step.max_wait_us))
+                    .with_block(Duration::from_micros(step.block_us));
                 let (back, micros) = step.ago;
                 let known = history[key * 2 + limit].iter().rev().nth(back).copied();
                 let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
@@ -208,6 +236,11 @@ async fn replay(
             })
             .collect();
         let group = Group::new(group).unwrap();
+        // A limiter blocks only under limits that do that.
+        let blocks = group.iter().all(|check| check.limit().block_policy().is_some());
+        if step.op == Op::Block && !blocks {
+            continue;
+        }
         let expected = memory.apply(step.op, group.clone()).await.expect("memory decides");
         let alone = redis.apply(step.op, group.clone()).await.expect("Redis decides");
         prop_assert_eq!(&expected, &alone, "alone, step {} at {}: {:?}", number, now, step);

@@ -47,6 +47,9 @@ fn in_json(verdict: &Verdict) -> Value {
     if verdict.would_deny() {
         line["would_deny"] = json!(true);
     }
+    if verdict.is_blocked() {
+        line["blocked"] = json!(true);
+    }
     line
 }
 
@@ -101,18 +104,20 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 receipt.with_drains_at(it["drains_at_us"].as_u64().unwrap_or(0))
             });
             let max_wait = Duration::from_micros(line["max_wait_us"].as_u64().unwrap_or(0));
+            let block = Duration::from_micros(line["block_us"].as_u64().unwrap_or(0));
             let op = match line["op"].as_str().unwrap() {
                 "charge" => Op::Charge,
                 "peek" => Op::Peek,
                 "refund" => Op::Refund,
                 "settle" => Op::Settle,
                 "reset" => Op::Reset,
+                "block" => Op::Block,
                 other => panic!("{other} is no operation"),
             };
             let group: Vec<Check> = limits
                 .iter()
                 .map(|limit| Check::new(limit, &key).with_cost(cost).with_receipt(receipt))
-                .map(|check| check.with_max_wait(max_wait))
+                .map(|check| check.with_max_wait(max_wait).with_block(block))
                 .collect();
             let decision = store.apply(op, Group::new(group).unwrap()).await.unwrap();
             let answer = in_json_as_printed(&limits, &decision);

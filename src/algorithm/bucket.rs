@@ -27,7 +27,7 @@ mod settle;
 
 use super::range::{MAX_PERIOD, MAX_PRODUCT, exact, micros};
 use super::{Cost, Effect, First, Followed, MAX_EXACT};
-use crate::nouns::{ConfigError, Micros, Outcome, Quota};
+use crate::nouns::{Blocked, ConfigError, Micros, Outcome, Quota};
 
 /// The longest time from empty to full: ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
@@ -338,7 +338,7 @@ impl Bucket {
         queues: bool,
     ) -> Outcome {
         let (mut level, moved) = self.resume(*state, now);
-        let Cost { units: cost, max_wait } = cost;
+        let Cost { units: cost, max_wait, .. } = cost;
         let behind = level.at - now;
         let exceeds_capacity = cost > self.capacity;
         let fits = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
@@ -383,6 +383,7 @@ impl Bucket {
             } else {
                 0
             },
+            blocked: Blocked::No,
         }
     }
 

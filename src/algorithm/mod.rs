@@ -34,6 +34,7 @@ mod bucket;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
+pub(crate) mod offences;
 pub(crate) mod range;
 mod rotation;
 mod sliding_log;
@@ -73,6 +74,18 @@ pub(crate) struct Cost {
     pub(crate) units: u64,
     /// The longest time that the check waits for its units. A bucket reserves them; other algorithms do not.
     pub(crate) max_wait: Micros,
+    /// The longest time that its caller waits, whether units are reserved or not.
+    pub(crate) patience: Micros,
+}
+
+impl Cost {
+    /// That of a check that consumes nothing.
+    pub(crate) const NONE: Self = Self::of(0);
+
+    /// That of a check that does not wait.
+    pub(crate) const fn of(units: u64) -> Self {
+        Self { units, max_wait: 0, patience: 0 }
+    }
 }
 
 impl Effect {
@@ -111,18 +124,21 @@ enum Kind {
     Window(rotation::Counters<fixed_window::Window>),
     SubWindows(rotation::Counters<sliding_window::SubWindows>),
     Log(sliding_log::Log),
+    /// One of these, or none, of a key with offences.
+    Offender(Box<offences::Offender>),
 }
 
 /// Calls `act` with the state in the slot. A state of another kind belongs to another budget and
 /// counts as none.
 macro_rules! with_state {
     ($kind:ident in $slot:expr, $act:expr) => {{
-        let mut state = match $slot.take() {
+        let slot = offences::budget($slot);
+        let mut state = match slot.take() {
             Some(State(Kind::$kind(state))) => Some(state),
             _ => None,
         };
         let answer = $act(&mut state);
-        *$slot = state.map(|state| State(Kind::$kind(state)));
+        *slot = state.map(|state| State(Kind::$kind(state)));
         answer
     }};
 }
@@ -300,6 +316,10 @@ impl State {
             Kind::Window(window) => window.expires_at(),
             Kind::SubWindows(counters) => counters.expires_at(),
             Kind::Log(log) => log.expires_at(),
+            Kind::Offender(offender) => {
+                let budget = offender.budget.as_ref().map_or(0, Self::expires_at);
+                budget.max(offender.offences.expires_at)
+            }
         }
     }
 
@@ -311,6 +331,10 @@ impl State {
             Kind::Window(window) => window.is_deletable(now),
             Kind::SubWindows(counters) => counters.is_deletable(now),
             Kind::Log(log) => log.expires_at() <= now,
+            Kind::Offender(offender) => {
+                let budget = offender.budget.as_ref();
+                budget.is_none_or(|it| it.is_deletable(now)) && offender.offences.expires_at <= now
+            }
         }
     }
 }

@@ -127,6 +127,7 @@ fn build(fields: &LimitFields, at: &Field) -> Result<Limit, Misplaced> {
             Limit::try_from(replaced).err().is_none_or(differs)
         };
         let field = LimitFields::REPLACEABLE.iter().find(is_at_fault);
-        (field.map_or_else(|| at.clone(), |(name, _)| at.clone().name(name)), error)
+        let steps = field.into_iter().flat_map(|(name, _)| name.split('.'));
+        (steps.fold(at.clone(), Field::name), error)
     })
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::parse::Origin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
-use crate::nouns::{Algorithm, LimitFields, OnStoreFailure, Written};
+use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written};
 
 /// Limits from a file, or from another text.
 ///
@@ -139,6 +139,9 @@ pub(crate) struct LimitConfig {
     /// The largest debt of a budget, in units. Default: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
+    /// When keys that keep being denied are blocked. An empty table: only operators block. Default: no key is blocked.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "value::table")]
+    pub(crate) block: Option<BlockFields>,
 }
 
 impl LimitConfig {
@@ -158,6 +161,7 @@ impl LimitConfig {
             enforce: self.enforce,
             shadow: self.shadow,
             max_debt: self.max_debt,
+            block: self.block.clone(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
+use std::time::Duration;
 
 use self::failover::Failover;
 use self::registry::Registry;
@@ -18,6 +19,7 @@ use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
+use crate::telemetry::{self, Throttle};
 
 /// A rate limiter on a [`Store`]: the core of the crate, without HTTP.
 ///
@@ -76,13 +78,27 @@ struct Shared {
     store: Failover,
     registry: Registry,
     turns: Turns,
+    /// Of events about blocks.
+    blocked: Throttle,
+}
+
+fn not_blocking(limit: &Limit) -> Error {
+    Error::misuse(
+        ConfigError::new(
+            "it does not block keys; use `Limit::block_offenders`, such as with \
+             `BlockPolicy::by_operators()`",
+        )
+        .of_limit(limit.name()),
+    )
 }
 
 impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
-        let (registry, turns) = (Registry::default(), Turns::default());
-        Self { shared: Arc::new(Shared { store: Failover::new(store), registry, turns }) }
+        let (registry, turns, blocked) =
+            (Registry::default(), Turns::default(), Throttle::default());
+        let store = Failover::new(store);
+        Self { shared: Arc::new(Shared { store, registry, turns, blocked }) }
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests. In
@@ -221,6 +237,64 @@ impl RateLimiter {
         self.apply(Op::Reset, Check::new(limit, key)).await
     }
 
+    /// Blocks a key under a limit for a time, on all replicas: an operator shuts a client out. It replaces a block that the
+    /// key may have. Returns the decision of a peek afterwards.
+    ///
+    /// Checks of the key are denied until the block ends, but those of cost 0. Another replica that denied the key less
+    /// than a second ago may answer that denial first. On a service with several limits, block the key under one that
+    /// all of its requests are charged under.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::limit::BlockPolicy;
+    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let api = Limit::token_bucket("api", Quota::per_second(10))?
+    ///     .block_offenders(BlockPolicy::by_operators())?;
+    /// let mallory = Key::new("mallory");
+    ///
+    /// let blocked = limiter.block(&api, &mallory, Duration::from_secs(3600)).await?;
+    /// assert!(blocked.is_blocked());
+    /// assert_eq!(blocked.retry_after(), Some(Duration::from_secs(3600)));
+    /// assert!(!limiter.check(&api, &mallory).await?.allowed());
+    ///
+    /// limiter.unblock(&api, &mallory).await?;
+    /// assert!(limiter.check(&api, &mallory).await?.allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not answer. It [is misuse](Error::is_misuse) if the limit does not [block
+    /// keys](Limit::block_offenders), or if the time is zero.
+    pub async fn block(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        length: Duration,
+    ) -> Result<Decision, Error> {
+        if length.is_zero() {
+            return Err(Error::misuse("the block is 0 s long; use more, or `unblock` the key"));
+        }
+        self.apply(Op::Block, Check::new(limit, key).with_block(length)).await
+    }
+
+    /// Ends the block of a key under a limit, and forgets the denials and the blocks that were counted. What the key
+    /// consumed stays consumed. Returns the decision of a peek afterwards.
+    ///
+    /// On other replicas it takes effect after at most
+    /// [`deny_blocked_for`](crate::store::DenyCache::deny_blocked_for).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like [`block`](Self::block).
+    pub async fn unblock(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
+        self.apply(Op::Block, Check::new(limit, key)).await
+    }
+
     /// Decides several checks as one [group](Group), in one call to the store: all are charged, or
     /// none.
     ///
@@ -240,10 +314,44 @@ impl RateLimiter {
     /// The answer is an error that [is misuse](Error::is_misuse) if the checks
     /// [are no group](Group::new), or if the store cannot decide their limits together.
     pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
-        match (op, group.try_into()) {
-            (_, Err(error)) => Answer::ready(Err(error.into())),
-            (Op::Charge | Op::Peek, Ok(group)) => self.shared.store.apply(op, group),
-            (Op::Refund | Op::Settle | Op::Reset, Ok(group)) => self.give_back(op, group),
+        let group = match group.try_into() {
+            Ok(group) => group,
+            Err(error) => return Answer::ready(Err(error.into())),
+        };
+        match op {
+            Op::Charge if group.iter().any(|check| check.limit().counts_denials()) => {
+                self.charge_offenders(group)
+            }
+            Op::Charge | Op::Peek => self.shared.store.apply(op, group),
+            Op::Refund | Op::Settle | Op::Reset => self.give_back(op, group),
+            Op::Block => match group.iter().find(|check| check.limit().blocking().is_none()) {
+                Some(check) => Answer::ready(Err(not_blocking(check.limit()))),
+                None => self.give_back(op, group),
+            },
+        }
+    }
+
+    /// Charges a group, and reports the block that begins with its denial.
+    fn charge_offenders(&self, group: Group) -> Answer {
+        let mut answer = self.shared.store.apply(Op::Charge, group.clone());
+        if let Some(answer) = answer.take_ready() {
+            self.report_block(&group, &answer);
+            return Answer::ready(answer);
+        }
+        let limiter = self.clone();
+        Answer::later(async move {
+            let answer = answer.await;
+            limiter.report_block(&group, &answer);
+            answer
+        })
+    }
+
+    fn report_block(&self, group: &[Check], answer: &Result<Decision, Error>) {
+        let Ok(decision) = answer else { return };
+        for (check, verdict) in group.iter().zip(decision.verdicts()) {
+            if verdict.begins_block() {
+                telemetry::blocked(&self.shared.blocked, check, verdict);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 #[cfg(feature = "http")]
 use super::Enforced;
 use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
+use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, MAX_PERIOD};
 
 /// The operation that a store applies to a group of checks.
@@ -23,8 +24,13 @@ pub enum Op {
     /// fit: the debt delays later checks. Without a receipt, the whole cost is charged. The decision is that of a peek
     /// of cost 0 afterwards.
     Settle,
-    /// Deletes the state of every budget. The decision is that of a peek of cost 0 afterwards.
+    /// Deletes the state of every budget, and ends every block. The decision is that of a peek of cost 0 afterwards.
     Reset,
+    /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it may have. Zero ends
+    /// the block, and forgets the denials that were counted. The decision is that of a peek of the check afterwards.
+    ///
+    /// The limits have to [block keys](Limit::block_offenders). Otherwise it is [misuse](crate::Error::is_misuse).
+    Block,
 }
 
 impl Op {
@@ -32,7 +38,7 @@ impl Op {
     pub(crate) const fn changes_each(self) -> bool {
         match self {
             Self::Charge | Self::Peek => false,
-            Self::Refund | Self::Settle | Self::Reset => true,
+            Self::Refund | Self::Settle | Self::Reset | Self::Block => true,
         }
     }
 }
@@ -70,6 +76,9 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rare {
     max_wait: Micros,
+    /// If the check waits without a reservation.
+    patience: Micros,
+    block: Micros,
     receipt: Option<Receipt>,
     /// If the limit has none.
     on_store_failure: Option<OnStoreFailure>,
@@ -100,10 +109,29 @@ impl Check {
     /// and groups of several checks, do not reserve units.
     #[must_use]
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
-        let max_wait =
-            Micros::try_from(max_wait.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX);
+        let max_wait = at_most_a_year(max_wait);
         if max_wait > 0 || self.rare.is_some() {
             self.rare.get_or_insert_default().max_wait = max_wait;
+        }
+        self
+    }
+
+    /// The same check of a caller that waits for its units without a reservation: a denial that ends in time does not
+    /// count as an offence.
+    pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
+        if self.limit.counts_denials() {
+            self.rare.get_or_insert_default().patience = at_most_a_year(patience);
+        }
+        self
+    }
+
+    /// Sets the time for which [`Op::Block`] blocks the key. Default: zero, which ends a block. Longer than 366 days
+    /// counts as 366 days.
+    #[must_use]
+    pub fn with_block(mut self, length: Duration) -> Self {
+        let length = at_most_a_year(length);
+        if length > 0 || self.rare.is_some() {
+            self.rare.get_or_insert_default().block = length;
         }
         self
     }
@@ -191,12 +219,30 @@ impl Check {
     /// What the check asks of its algorithm.
     #[inline]
     pub(crate) fn asked(&self) -> Cost {
-        Cost { units: self.cost.into(), max_wait: self.max_wait_us() }
+        let (max_wait, patience) = match &self.rare {
+            None => (0, 0),
+            Some(rare) => (rare.max_wait, rare.patience.max(rare.max_wait)),
+        };
+        Cost { units: self.cost.into(), max_wait, patience }
     }
 
-    /// Removes the [`max_wait`](Self::max_wait).
-    pub(super) fn wait_no_time(&mut self) {
+    /// How its key is blocked, if the limit does that, and is enforced for the key.
+    #[inline]
+    pub(crate) fn blocking(&self) -> Option<&Blocking> {
+        self.limit.blocking().filter(|_| !self.is_shadow())
+    }
+
+    /// The time for which [`Op::Block`] blocks the key.
+    pub(crate) fn block_us(&self) -> Micros {
+        self.rare.as_ref().map_or(0, |rare| rare.block)
+    }
+
+    /// Removes the [`max_wait`](Self::max_wait). The caller waits all the same.
+    pub(super) fn reserve_nothing(&mut self) {
         if let Some(rare) = &mut self.rare {
+            if self.limit.counts_denials() {
+                rare.patience = rare.patience.max(rare.max_wait);
+            }
             rare.max_wait = 0;
             if **rare == Rare::default() {
                 self.rare = None;
@@ -218,4 +264,8 @@ impl Check {
     pub(crate) fn shares_budget_with(&self, other: &Self) -> bool {
         self.limit.shares_budgets_with(&other.limit) && self.key == other.key
     }
+}
+
+fn at_most_a_year(time: Duration) -> Micros {
+    Micros::try_from(time.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX)
 }

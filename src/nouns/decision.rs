@@ -129,6 +129,12 @@ impl Decision {
         self.deciding.exceeds_capacity()
     }
 
+    /// Whether a key is [blocked](crate::Limit::block_offenders) under a limit of the group.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.verdicts().iter().any(|verdict| verdict.is_blocked() && !verdict.allowed())
+    }
+
     /// The most units that the deciding limit's budget holds.
     #[must_use]
     pub fn capacity(&self) -> u64 {

@@ -61,7 +61,7 @@ impl Group {
             Ok([check]) => Self::from(check),
             Err(mut checks) => {
                 // Reserved units of one limit would be spent later than charged if another limit delays the group.
-                checks.iter_mut().for_each(Check::wait_no_time);
+                checks.iter_mut().for_each(Check::reserve_nothing);
                 Self(Checks::Several(checks))
             }
         }

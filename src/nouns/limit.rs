@@ -1,5 +1,6 @@
 //! Limits: a name, a quota and an algorithm.
 
+mod block;
 #[cfg(feature = "serde")]
 mod config;
 mod enforced;
@@ -11,6 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::block::Block;
+#[cfg(feature = "config")]
+pub(crate) use self::block::BlockFields;
+pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
 pub(crate) use self::config::{LimitFields, Replace, Written};
 pub(crate) use self::enforced::Enforced;
@@ -79,6 +84,7 @@ use crate::algorithm::{
 /// | `enforce`: [percent of keys](Self::enforce) | all | 100 |
 /// | `shadow`: `true` for `enforce = 0` | all | `false` |
 /// | `max_debt`: [units](Self::max_debt) | all | no bound |
+/// | `block`: [when keys are blocked](Self::block_offenders), such as `{"after": "20/min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all | no key is blocked |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
@@ -103,6 +109,7 @@ struct Definition {
     enforced: Enforced,
     /// In units.
     max_debt: Option<u64>,
+    block: Option<Block>,
 }
 
 impl Definition {
@@ -110,6 +117,13 @@ impl Definition {
         self.enforced = enforced;
         if let Some(share) = self.failure.as_mut().and_then(|failure| failure.share.as_mut()) {
             *share = share.clone().with(|share| share.enforced = enforced);
+        }
+    }
+
+    fn set_block(&mut self, block: Option<Block>) {
+        self.block = block;
+        if let Some(share) = self.failure.as_mut().and_then(|failure| failure.share.as_mut()) {
+            *share = share.clone().with(|share| share.block = block);
         }
     }
 }
@@ -241,9 +255,9 @@ impl Limit {
             .and_then(|()| check_quota(&quota))
             .and_then(|()| rule(&quota))
             .map_err(|error| error.of_limit(name))?;
-        let (failure, enforced) = (None, Enforced::default());
-        let definition =
-            Definition { name: name.into(), quota, rule, failure, enforced, max_debt: None };
+        let (failure, enforced, max_debt, block) = (None, Enforced::default(), None, None);
+        let name = name.into();
+        let definition = Definition { name, quota, rule, failure, enforced, max_debt, block };
         Ok(Self { shared: Arc::new(definition) })
     }
 
@@ -328,7 +342,7 @@ impl fmt::Debug for Limit {
 }
 
 impl fmt::Display for Limit {
-    /// The quota, the algorithm and shadow mode, in words.
+    /// The quota, the algorithm, shadow mode and blocks, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.quota();
         write!(f, "{} per {}", quota.limit(), period::write(quota.period()))?;
@@ -337,9 +351,13 @@ impl fmt::Display for Limit {
         }
         self.write_algorithm(f)?;
         match self.enforced_percent() {
-            100 => Ok(()),
-            0 => f.write_str(", in shadow mode"),
-            percent => write!(f, ", enforced for {percent} % of the keys"),
+            100 => {}
+            0 => f.write_str(", in shadow mode")?,
+            percent => write!(f, ", enforced for {percent} % of the keys")?,
+        }
+        match self.block_policy() {
+            Some(policy) => write!(f, ", {policy}"),
+            None => Ok(()),
         }
     }
 }

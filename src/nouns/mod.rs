@@ -24,10 +24,10 @@ pub(crate) use self::group::MAX_GROUP;
 pub use self::key::Key;
 #[cfg(feature = "http")]
 pub(crate) use self::limit::Enforced;
-pub use self::limit::{Algorithm, Limit};
+pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
-pub(crate) use self::limit::{LimitFields, Replace, Written};
+pub(crate) use self::limit::{BlockFields, LimitFields, Replace, Written};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
-pub(crate) use self::verdict::Outcome;
 pub use self::verdict::Verdict;
+pub(crate) use self::verdict::{Blocked, Outcome};

@@ -17,6 +17,16 @@ pub(crate) struct Outcome {
     /// The time until the level of a charged bucket would be empty if none of it had been given back. 0 for
     /// other algorithms.
     pub(crate) drains_after: Micros,
+    pub(crate) blocked: Blocked,
+}
+
+/// Whether a key is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    No,
+    /// Its block begins with this denial.
+    Begins,
+    Stands,
 }
 
 impl Outcome {
@@ -28,8 +38,17 @@ impl Outcome {
         retry_after: Option<Micros>,
         reset_after: Micros,
     ) -> Self {
-        let (delay, drains_after) = (0, 0);
-        Self { allowed, exceeds_capacity, remaining, retry_after, reset_after, delay, drains_after }
+        let (delay, drains_after, blocked) = (0, 0, Blocked::No);
+        Self {
+            allowed,
+            exceeds_capacity,
+            remaining,
+            retry_after,
+            reset_after,
+            delay,
+            drains_after,
+            blocked,
+        }
     }
 }
 
@@ -45,6 +64,7 @@ impl Outcome {
 /// | [`reset_after`](Self::reset_after) | the time until the budget is full again |
 /// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) or for [reserved units](crate::Check::with_max_wait) |
 /// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
+/// | [`is_blocked`](Self::is_blocked) | whether the key is blocked: then `remaining` is 0, and `retry_after` includes the rest of the block |
 /// | [`would_deny`](Self::would_deny) | whether a limit in shadow mode would have denied the check |
 ///
 /// Durations are exact to the microsecond.
@@ -56,7 +76,7 @@ pub struct Verdict {
     pub(super) charged: u32,
     /// The time of the charge by the store's clock. It is earlier than the decision for prefetched units.
     pub(super) charged_at: Micros,
-    /// Whether the limit failed open.
+    /// Whether the budget is unknown.
     is_unlimited: bool,
     /// Whether the limit does not deny this key: the outcome is the one that it would have.
     is_shadow: bool,
@@ -75,7 +95,7 @@ impl Verdict {
         self
     }
 
-    /// The answer of a limit that fails open: of its budget, nothing is known.
+    /// The answer of a limit of whose budget nothing is known: it fails open, or was not asked.
     pub(crate) fn unlimited(limit: Limit) -> Self {
         let remaining = limit.quota().capacity();
         let outcome = Outcome::undelayed(true, false, remaining, None, 0);
@@ -113,8 +133,9 @@ impl Verdict {
         self
     }
 
-    /// Whether the limit failed open, because the store was unavailable. The budget is unknown then, and
-    /// [`remaining`](Self::remaining) is the capacity.
+    /// Whether the budget is unknown, and [`remaining`](Self::remaining) is the capacity. The limit failed open, because
+    /// the store was unavailable. Or another check of the group was denied without asking the store, because its key is
+    /// [blocked](Self::is_blocked).
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.is_unlimited
@@ -136,6 +157,17 @@ impl Verdict {
     #[must_use]
     pub fn would_retry_after(&self) -> Option<Duration> {
         self.outcome.retry_after.filter(|_| self.is_shadow).map(Duration::from_micros)
+    }
+
+    /// Whether the key is [blocked](crate::Limit::block_offenders) under this limit.
+    #[must_use]
+    pub const fn is_blocked(&self) -> bool {
+        !matches!(self.outcome.blocked, Blocked::No)
+    }
+
+    /// Whether the block of the key begins with this denial.
+    pub(crate) const fn begins_block(&self) -> bool {
+        matches!(self.outcome.blocked, Blocked::Begins)
     }
 
     /// The limit that answers.

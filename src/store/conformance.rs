@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
-//! quotas, refunds, settlements, reservations, shadow mode and groups. It compares every field of each decision with that of
+//! quotas, refunds, settlements, reservations, shadow mode, blocks and groups. It compares every field of each decision with that of
 //! [`decide`], and panics with the first difference.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test suite reports by panicking")]
@@ -22,7 +22,9 @@ use std::time::Duration;
 
 use crate::algorithm::State;
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, Decision, Group, Key, Limit, ManualClock, Op, Quota, Receipt};
+use crate::nouns::{
+    BlockPolicy, Check, Decision, Group, Key, Limit, ManualClock, Op, Quota, Receipt,
+};
 use crate::store::{Store, decide};
 
 /// The number of checks in a sequence.
@@ -39,10 +41,18 @@ const START: u64 = 1_790_000_123_456_789;
 pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
     let clock = ManualClock::new();
     group_is_charged_all_or_none(&clock, RateLimiter::new(store(clock.clone()))).await;
-    for (seed, limits) in (1..).zip(pairs()) {
+    let blocking = pairs().map(|limits| limits.map(block_offenders));
+    for (seed, limits) in (1..).zip(pairs().chain(blocking)) {
         let store = RateLimiter::new(store(clock.clone()));
         sequences_are_decided_as_by_the_algorithm(&clock, store, seed, limits).await;
     }
+}
+
+fn block_offenders(limit: Limit) -> Limit {
+    let policy = BlockPolicy::after(4, Duration::from_secs(2))
+        .lasting(Duration::from_secs(1))
+        .growing(3, Duration::from_secs(20));
+    limit.block_offenders(policy).expect("it is in range")
 }
 
 async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter) {
@@ -111,7 +121,9 @@ async fn sequences_are_decided_as_by_the_algorithm(
                 first.clone().shadow()
             };
         }
-        let op = match random.below(14) {
+        let blocks = limits[0].block_policy().is_some();
+        let op = match random.below(15) {
+            14 if blocks => Op::Block,
             0 => Op::Reset,
             1 => Op::Refund,
             2 | 3 => Op::Settle,
@@ -127,8 +139,9 @@ async fn sequences_are_decided_as_by_the_algorithm(
         let known = receipts.len().checked_sub(1 + random.below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
         let check = Check::new(&limits[0], key).with_cost(cost).with_receipt(receipt);
-        let mut group = vec![check.with_max_wait(max_wait)];
-        if random.below(4) == 0 {
+        let block = Duration::from_micros(random.below(3) * 700_000);
+        let mut group = vec![check.with_max_wait(max_wait).with_block(block)];
+        if op != Op::Block && random.below(4) == 0 {
             group.push(Check::new(&companion, &keys[0]).with_cost(1));
         }
         let group = Group::new(group).expect("its limits differ");

@@ -18,7 +18,15 @@
 //! - A check that is asked after the change is over notes that number or a later one. Its denial
 //!   counts.
 //!
-//! So a check is not hashed while no denial is remembered, unless it is queued behind a full batch. A
+//! # Blocked keys
+//!
+//! The denial of a blocked key is also remembered for the key under its limit. It denies every group that has this key
+//! under this limit, whatever else is in the group. So a client does not reach the store by varying its requests. Other
+//! denials under a limit that counts them always ask the store.
+//!
+//! # Cost
+//!
+//! A check is not hashed while no denial is remembered, unless it is queued behind a full batch. A
 //! check that just misses a denial is asked, which is never wrong.
 
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -32,7 +40,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::nouns::{Check, Decision, Error, Group, Source};
+use crate::nouns::{Check, Decision, Error, Group, Source, Verdict};
 
 /// The number of counters. A change of one budget also voids the denials of budgets that share its
 /// counter: one in 4096.
@@ -51,6 +59,8 @@ const UNSETTLED_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Denials {
     cache: Cache<u128, Denial, ByVerdicts>,
     max_age: Duration,
+    /// That of a blocked key.
+    blocked_max_age: Duration,
     /// Two, each with its own seed: a check is identified by 128 bits that no client can foresee.
     hashers: [DefaultHashBuilder; 2],
     /// The last number that was given to a change.
@@ -112,11 +122,13 @@ impl Weighter<u128, Denial> for ByVerdicts {
 }
 
 impl Denials {
-    /// Remembers denials for `max_age`, about `capacity` of a single limit.
-    pub(super) fn new(max_age: Duration, capacity: usize) -> Self {
+    /// Remembers denials for `max_age`, and those of blocked keys for a time of their own: about `capacity` of a single
+    /// limit.
+    pub(super) fn new([max_age, blocked_max_age]: [Duration; 2], capacity: usize) -> Self {
         Self {
             cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),
             max_age: max_age.min(MAX_AGE),
+            blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
             changes: AtomicU64::new(0),
             counters: (0..COUNTERS).map(|_| Counter::default()).collect(),
@@ -136,8 +148,7 @@ impl Denials {
         if self.last_expires.load(Ordering::Acquire) <= self.micros(now) {
             return ask(group);
         }
-        let known = self.known(&group);
-        let Some(denial) = self.standing(known, &group, now) else { return ask(group) };
+        let Some((known, denial)) = self.remembered(&group, now) else { return ask(group) };
         if self.is_fresh(&denial, &group, now) {
             return Answer::ready(Ok(denial.again_at(now)));
         }
@@ -183,6 +194,24 @@ impl Denials {
             self.cache.remove(&known.id);
         }
         answer
+    }
+
+    /// The denial of a group: that of the identical group, or else that of a blocked key.
+    fn remembered(&self, group: &[Check], now: Instant) -> Option<(Known, Denial)> {
+        let known = self.known(group);
+        let identical = self.standing(known, group, now).map(|denial| (known, denial));
+        let is_fresh = |(_, denial): &(_, Denial)| self.is_fresh(denial, group, now);
+        if identical.as_ref().is_some_and(is_fresh) {
+            return identical;
+        }
+        let mut blockable = group
+            .iter()
+            .filter(|it| it.cost() > 0 && it.blocking().is_some())
+            .filter_map(|check| {
+                let (check, known) = (std::slice::from_ref(check), self.known_key(check));
+                Some((known, self.standing(known, check, now)?.of_group(group, &check[0])))
+            });
+        blockable.next().or(identical)
     }
 
     /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
@@ -244,15 +273,48 @@ impl Denials {
         Known { id, quota: quota.finish() }
     }
 
-    /// Remembers a denial.
-    pub(super) fn record(&self, known: Known, asked: Asked, denial: &Decision) {
+    /// What identifies a key under a limit that may block it.
+    fn known_key(&self, check: &Check) -> Known {
+        let (limit, key) = (check.limit(), check.key());
+        let budget = ("blocked", limit.name(), limit.kind(), key);
+        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
+        Known { id: high << 64 | low, quota: 0 }
+    }
+
+    /// Remembers the denial of a group, and of its blocked keys.
+    pub(super) fn record(&self, group: &[Check], asked: Asked, denial: &Decision) {
+        let mut is_counted = false;
+        for (check, verdict) in group.iter().zip(denial.verdicts()) {
+            if verdict.allowed() {
+                continue;
+            }
+            if verdict.is_blocked() {
+                let denial = Decision::from(verdict.clone()).made_at(denial.decided_at());
+                self.insert(self.known_key(check), asked, &denial, self.blocked_max_age);
+            } else {
+                is_counted |= check.limit().counts_denials();
+            }
+        }
+        let max_age = match denial.deciding().is_blocked() {
+            // The store is asked again, and then counts the denial. It stands in all the same.
+            _ if is_counted => Duration::ZERO,
+            true => self.blocked_max_age,
+            false => self.max_age,
+        };
+        let remembers = !self.max_age.is_zero() || denial.deciding().is_blocked();
+        if remembers {
+            self.insert(self.known(group), asked, denial, max_age);
+        }
+    }
+
+    fn insert(&self, known: Known, asked: Asked, denial: &Decision, max_age: Duration) {
         // A cost that exceeds the capacity now exceeds it later, too.
         let wait = denial.retry_after().unwrap_or(self.max_age);
         // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
         let (decided, stands_until) = (Instant::now(), after(wait));
         if decided < stands_until {
-            let (decision, until) = (denial.clone(), after(wait.min(self.max_age)));
+            let (decision, until) = (denial.clone(), after(wait.min(max_age)));
             let quota = known.quota;
             let denial = Denial { asked, quota, decision, decided, until, stands_until };
             self.cache.insert(known.id, denial);
@@ -293,6 +355,23 @@ fn is_undecided(answer: &Result<Decision, Error>) -> bool {
 }
 
 impl Denial {
+    /// The same denial, of a group with the blocked key. Of the other budgets nothing is known.
+    fn of_group(self, group: &[Check], blocked: &Check) -> Self {
+        if group.len() == 1 {
+            return self;
+        }
+        let verdict = |check: &Check| match check.shares_budget_with(blocked) {
+            true => self.decision.deciding().clone(),
+            false => Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow()),
+        };
+        match Decision::of_group(group.iter().map(verdict).collect()) {
+            Some(decision) => {
+                Self { decision: decision.made_at(self.decision.decided_at()), ..self }
+            }
+            None => self,
+        }
+    }
+
     fn standing_at(&self, now: Instant) -> Option<Decision> {
         (now < self.stands_until).then(|| self.again_at(now))
     }

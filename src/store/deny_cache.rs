@@ -13,6 +13,9 @@ use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
 /// The longest time for which another replica's refund or reset is not seen.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
+/// The longest time for which the end of a block by another replica is not seen.
+pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
+
 /// About 20 MB, if all are in use.
 pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
@@ -24,6 +27,8 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 ///
 /// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks always ask
 ///   the store.
+/// - A key that is [blocked](Limit::block_offenders) is denied whatever else its checks ask, for at most
+///   [`deny_blocked_for`](Self::deny_blocked_for). Its other denials ask the store, which counts them.
 /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
 /// - A refund or a reset through this store (and its clones) counts at once, and so does the identical
 ///   check under another quota. Any other change counts after at most [`max_age`](Self::max_age): one
@@ -56,21 +61,31 @@ pub struct DenyCache<S> {
     store: S,
     denials: Option<Arc<Denials>>,
     max_age: Duration,
+    deny_blocked_for: Duration,
     capacity: usize,
 }
 
 impl<S: Store> DenyCache<S> {
     /// Wraps a store.
     pub fn new(store: S) -> Self {
-        Self { store, denials: None, max_age: DEFAULT_MAX_AGE, capacity: DEFAULT_CAPACITY }
+        let (max_age, deny_blocked_for) = (DEFAULT_MAX_AGE, DEFAULT_DENY_BLOCKED_FOR);
+        Self { store, denials: None, max_age, deny_blocked_for, capacity: DEFAULT_CAPACITY }
             .rebuilt()
     }
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
-    /// second. For that time another replica's refund or reset is not seen. Zero turns the cache off.
+    /// second. For that time another replica's refund or reset is not seen. Zero always asks the store.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
+        self.rebuilt()
+    }
+
+    /// Sets the longest time for which a [blocked](Limit::block_offenders) key is denied without asking the store. Default:
+    /// 10 seconds. For that time, it is not seen that another replica ends the block. Zero always asks the store.
+    #[must_use]
+    pub fn deny_blocked_for(mut self, at_most: Duration) -> Self {
+        self.deny_blocked_for = at_most;
         self.rebuilt()
     }
 
@@ -83,8 +98,9 @@ impl<S: Store> DenyCache<S> {
     }
 
     fn rebuilt(mut self) -> Self {
-        let remembers = !self.max_age.is_zero() && self.capacity > 0;
-        self.denials = remembers.then(|| Arc::new(Denials::new(self.max_age, self.capacity)));
+        let ages = [self.max_age, self.deny_blocked_for];
+        let remembers = ages.iter().any(|age| !age.is_zero()) && self.capacity > 0;
+        self.denials = remembers.then(|| Arc::new(Denials::new(ages, self.capacity)));
         self
     }
 }
@@ -94,18 +110,17 @@ impl<S: Store> DenyCache<S> {
     fn ask(&self, denials: &Arc<Denials>, group: Group) -> Answer {
         let asked = denials.asked(Instant::now());
         let mut answer = self.store.apply(Op::Charge, group.clone());
-        let known = || denials.known(&group);
         if let Some(answer) = answer.take_ready() {
             if let Some(denial) = denial(&answer) {
-                denials.record(known(), asked, denial);
+                denials.record(&group, asked, denial);
             }
             return Answer::ready(answer);
         }
-        let (known, denials) = (known(), Arc::clone(denials));
+        let denials = Arc::clone(denials);
         Answer::later(async move {
             let answer = answer.await;
             if let Some(denial) = denial(&answer) {
-                denials.record(known, asked, denial);
+                denials.record(&group, asked, denial);
             }
             answer
         })
@@ -135,7 +150,7 @@ impl<S: Store> Store for DenyCache<S> {
         let Some(denials) = &self.denials else { return self.store.apply(op, group) };
         match op {
             Op::Charge => denials.around(group, |group| self.ask(denials, group)),
-            Op::Refund | Op::Settle | Op::Reset => {
+            Op::Refund | Op::Settle | Op::Reset | Op::Block => {
                 self.ask_change(denials.change(&group), op, group)
             }
             Op::Peek => self.store.apply(op, group),
@@ -163,6 +178,7 @@ impl<S: fmt::Debug> fmt::Debug for DenyCache<S> {
         f.debug_struct("DenyCache")
             .field("store", &self.store)
             .field("max_age", &self.max_age)
+            .field("deny_blocked_for", &self.deny_blocked_for)
             .field("capacity", &self.capacity)
             .finish_non_exhaustive()
     }

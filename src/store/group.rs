@@ -1,6 +1,6 @@
 //! The decision of a group of checks: all are charged, or none.
 
-use crate::algorithm::{Cost, Effect, State};
+use crate::algorithm::{Cost, Effect, State, offences};
 use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 
 /// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
@@ -68,22 +68,46 @@ pub(super) fn decide_one(
     let (cost, rule) = (check.cost(), check.limit().rule());
     match op {
         Op::Charge => {
-            let outcome = rule.decide(state, now, check.asked(), Effect::Commit);
+            let outcome = decide_as(check, state, now, check.asked(), Effect::Commit);
             return (outcome, if outcome.allowed { cost } else { 0 });
         }
-        Op::Peek => return (rule.decide(state, now, check.asked(), Effect::Dry), 0),
+        Op::Peek => return (decide_as(check, state, now, check.asked(), Effect::Dry), 0),
+        Op::Block => {
+            let cost = Cost::of(cost.into());
+            let Some(policy) = check.limit().blocking() else {
+                return (rule.decide(state, now, cost, Effect::Dry), 0);
+            };
+            offences::block(policy, state, now, check.block_us());
+            return (offences::decide(policy, rule, state, now, cost, Effect::Dry), 0);
+        }
         Op::Refund => {
             if let Some(receipt) = check.receipt() {
                 rule.refund(state, now, receipt, cost);
             }
         }
         Op::Settle => settle(check, state, now),
+        // Stores find the block of a key only for a limit that blocks keys.
+        Op::Reset if check.limit().blocking().is_none() => *offences::budget(state) = None,
         Op::Reset => *state = None,
     }
-    (rule.decide(state, now, NO_COST, Effect::Dry), 0)
+    (rule.decide(state, now, Cost::NONE, Effect::Dry), 0)
 }
 
-const NO_COST: Cost = Cost { units: 0, max_wait: 0 };
+/// The outcome of a check of its limit, whose key may be blocked.
+#[inline]
+fn decide_as(
+    check: &Check,
+    state: &mut Option<State>,
+    now: Micros,
+    cost: Cost,
+    effect: Effect,
+) -> Outcome {
+    let rule = check.limit().rule();
+    match check.blocking() {
+        Some(policy) => offences::decide(policy, rule, state, now, cost, effect),
+        None => rule.decide(state, now, cost, effect),
+    }
+}
 
 /// Gives back what was charged too much, or charges what was charged too little.
 fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
@@ -130,8 +154,8 @@ fn decide_group(
         let adopts = op == Op::Charge && check.cost() > 0;
         let effect = if adopts { Effect::Adopt } else { Effect::Dry };
         // A limit that allows its check is not charged if another limit denies.
-        let cost = if answer.outcome().allowed { NO_COST } else { check.asked() };
-        let outcome = check.limit().rule().decide(state, now, cost, effect);
+        let cost = if answer.outcome().allowed { Cost::NONE } else { check.asked() };
+        let outcome = decide_as(check, state, now, cost, effect);
         *answer = verdict(check, outcome, 0);
     }
     verdicts

@@ -22,6 +22,7 @@ pub(crate) fn count(decision: &Decision) {
 const fn outcome(decision: &Decision, verdict: &Verdict) -> &'static str {
     match (verdict.would_deny(), verdict.allowed(), decision.allowed()) {
         (true, ..) => "shadow_denied",
+        (false, false, _) if verdict.is_blocked() => "blocked",
         (false, false, _) => "denied",
         // Another limit of the group denied.
         (false, true, false) => "not_charged",

@@ -31,9 +31,9 @@ pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 pub(crate) use self::throttle::Throttle;
-use crate::nouns::{Check, Error};
+use crate::nouns::{Check, Error, Verdict};
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Limit, Verdict};
+use crate::nouns::{Decision, Limit};
 
 const TARGET: &str = "tollgate";
 
@@ -42,7 +42,6 @@ const TARGET: &str = "tollgate";
 #[inline]
 pub(crate) const fn count(_: &Decision) {}
 
-#[cfg(any(feature = "http", feature = "redis"))]
 fn milliseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -73,6 +72,20 @@ pub(crate) fn shadow_denied(at_most: &Throttle, verdict: &Verdict) {
             retry_after_ms = verdict.would_retry_after().map(milliseconds),
             unreported,
             "limit in shadow mode would have denied the request"
+        );
+    }
+}
+
+/// A key was denied too often, and a block of it begins.
+pub(crate) fn blocked(at_most: &Throttle, check: &Check, verdict: &Verdict) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(
+            target: TARGET,
+            limit = check.limit().name(),
+            key = %check.key(),
+            blocked_for_ms = verdict.retry_after().map(milliseconds),
+            unreported,
+            "key blocked after too many denials"
         );
     }
 }

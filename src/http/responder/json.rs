@@ -22,6 +22,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
     serialize(&Object {
         error: match rejection.reason() {
             Reason::RateLimited => "rate_limited",
+            Reason::Blocked => "blocked",
             Reason::ExceedsCapacity => "exceeds_capacity",
             Reason::Forbidden => "forbidden",
             Reason::Rejected => "rejected",
@@ -52,6 +53,7 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
     const TYPES: &str = "https://iana.org/assignments/http-problem-types";
     let (r#type, title) = match rejection.reason() {
         Reason::RateLimited => (format!("{TYPES}#quota-exceeded"), "Quota Exceeded"),
+        Reason::Blocked => (format!("{TYPES}#abnormal-usage-detected"), "Abnormal Usage Detected"),
         Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => {
             (format!("{TYPES}#temporary-reduced-capacity"), "Temporary Reduced Capacity")
         }

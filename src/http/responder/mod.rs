@@ -36,6 +36,7 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 /// | reason | status by default |
 /// |---|---|
 /// | [`RateLimited`](Self::RateLimited) | 429 |
+/// | [`Blocked`](Self::Blocked) | 429 |
 /// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
 /// | [`Forbidden`](Self::Forbidden) | 403 |
 /// | [`Rejected`](Self::Rejected) | 403, or [as chosen](crate::layer::Limits::reject_with) |
@@ -49,6 +50,8 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 pub enum Reason {
     /// A limit denied the request.
     RateLimited,
+    /// A limit denied the request, because its key is [blocked](Limit::block_offenders).
+    Blocked,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,
     /// A [`forbid`](crate::RateLimitLayer::forbid) predicate matches the request.
@@ -137,6 +140,11 @@ impl<'a> Rejection<'a> {
                 decision.capacity(),
                 decision.limit().name()
             ),
+            (Reason::Blocked, Some(decision), _) => format!(
+                "blocked by the rate limit `{}`: try again in {} s",
+                decision.limit().name(),
+                self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
+            ),
             (_, Some(decision), _) => format!(
                 "rate limit `{}` exceeded: try again in {} s",
                 decision.limit().name(),
@@ -195,6 +203,8 @@ impl Responder {
         let (reason, status) = if decision.exceeds_capacity() {
             // No wait helps.
             (Reason::ExceedsCapacity, StatusCode::UNPROCESSABLE_ENTITY)
+        } else if decision.deciding().is_blocked() {
+            (Reason::Blocked, StatusCode::TOO_MANY_REQUESTS)
         } else {
             (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
         };

@@ -53,13 +53,15 @@ impl Local {
         Ok(decided.made_at(decision.decided_at()))
     }
 
-    /// Deletes the local budgets of a group, whatever the failure policies of its limits. There is nothing to settle
-    /// any more.
-    pub(super) fn reset(&self, group: &[Check]) {
+    /// Resets the local budgets of a group, or blocks their keys, whatever the failure policies of its limits. After a
+    /// reset there is nothing to settle any more.
+    pub(super) fn change(&self, op: Op, group: &[Check]) {
         for check in group {
-            self.ledger.forget(check);
-            // A budget is found by name and key. The embedded store decides every reset.
-            drop(self.store.decide(Op::Reset, check.clone().into()));
+            if op == Op::Reset {
+                self.ledger.forget(check);
+            }
+            // A budget is found by name and key. A store that is full has no room for a block.
+            drop(self.store.decide(op, check.clone().into()));
         }
     }
 

@@ -76,7 +76,7 @@ impl Failover {
         }
         match (op, policy(&group)) {
             (Op::Charge | Op::Peek, Some(policy)) => self.ask(op, group, policy),
-            (Op::Reset, _) => self.reset(group),
+            (Op::Reset | Op::Block, _) => self.change_local(op, group),
             (Op::Charge | Op::Peek | Op::Refund | Op::Settle, _) => self.store().apply(op, group),
         }
     }
@@ -91,12 +91,12 @@ impl Failover {
         }
     }
 
-    /// Resets the local budgets, too. Otherwise a client that an operator lets in again stays denied.
-    fn reset(&self, group: Group) -> Answer {
+    /// Resets or blocks the local budgets, too. Otherwise a client that an operator lets in again stays denied.
+    fn change_local(&self, op: Op, group: Group) -> Answer {
         if let Some(local) = self.shared.local.get() {
-            local.reset(&group);
+            local.change(op, &group);
         }
-        self.store().apply(Op::Reset, group)
+        self.store().apply(op, group)
     }
 }
 

@@ -8,9 +8,9 @@ use std::task::Poll;
 use tokio::task::spawn;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Bounds;
 use super::reservation::{Held, Reservation};
 use super::turns::Turn;
+use super::{Bounds, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
@@ -36,7 +36,8 @@ impl RateLimiter {
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
             let asked = Instant::now();
-            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, group.clone())).await;
+            let charge = self.apply(Op::Charge, patient(group, bounds.left()));
+            let answer = timeout_at(bounds.answer_by, charge).await;
             let decision = match answer.unwrap_or_else(|_| Err(Error::timeout())) {
                 Ok(decision) => decision,
                 Err(error) => return ControlFlow::Break(Err(error)),

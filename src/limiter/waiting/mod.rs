@@ -80,6 +80,15 @@ impl Bounds {
     }
 }
 
+/// The group of a caller that waits: its denial is no offence if the wait may end it.
+fn patient(group: &Group, wait: Duration) -> Group {
+    if !group.iter().any(|check| check.limit().counts_denials()) {
+        return group.clone();
+    }
+    let checks = group.iter().map(|check| check.clone().with_patience(wait));
+    Group::of_distinct(checks.collect())
+}
+
 impl RateLimiter {
     /// Consumes `n` units, and waits for them for at most `max_wait`.
     ///
@@ -164,7 +173,8 @@ impl RateLimiter {
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         // First come, first served: if others wait for one of its budgets, it is not decided before them.
         let waits = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
-        let mut first = (!waits).then(|| self.apply(Op::Charge, group.clone()));
+        let mut first =
+            (!waits).then(|| self.apply(Op::Charge, patient(&group, settings.max_wait)));
         let ready = first.as_mut().and_then(Answer::take_ready);
         match ready {
             Some(answer) if !has_to_wait(&answer) => return Answer::ready(answer),

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::block::{BlockFields, BlockPolicy};
 use super::{Algorithm, Limit};
 use crate::algorithm::{Anchor, Mode, Rule};
 use crate::nouns::quota::period;
@@ -37,6 +38,8 @@ pub(crate) struct LimitFields {
     pub(crate) shadow: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) block: Option<BlockFields>,
 }
 
 /// A string with a unit. A number, which has none, is an error.
@@ -71,8 +74,9 @@ pub(crate) type Replace = fn(&mut LimitFields);
 
 #[cfg(feature = "config")]
 impl LimitFields {
-    /// Fields that may be wrong, and their removal, or a value that is right for all limits.
-    pub(crate) const REPLACEABLE: [(&str, Replace); 9] = [
+    /// Fields that may be wrong, and their removal, or a value that is right for all limits. A field of a table is written
+    /// with a dot.
+    pub(crate) const REPLACEABLE: [(&str, Replace); 13] = [
         ("quota", |fields| fields.quota = Some(Written("1/s".to_owned()))),
         ("burst", |fields| fields.burst = None),
         ("sub_windows", |fields| fields.sub_windows = None),
@@ -81,11 +85,22 @@ impl LimitFields {
         ("on_store_failure", |fields| fields.on_store_failure = None),
         ("enforce", |fields| fields.enforce = None),
         ("max_debt", |fields| fields.max_debt = None),
+        ("block.after", |fields| fields.replace_block(|block| block.after = None)),
+        ("block.for", |fields| fields.replace_block(|block| block.length = None)),
+        ("block.factor", |fields| fields.replace_block(BlockFields::replace_factor)),
+        ("block.max", |fields| fields.replace_block(BlockFields::replace_max)),
         ("name", |fields| fields.name = "limit".to_owned()),
     ];
 }
 
 impl LimitFields {
+    #[cfg(feature = "config")]
+    fn replace_block(&mut self, replace: impl FnOnce(&mut BlockFields)) {
+        if let Some(block) = &mut self.block {
+            replace(block);
+        }
+    }
+
     fn quota(&self) -> Result<Quota, ConfigError> {
         let quota = match (&self.quota, self.limit, &self.period) {
             (Some(quota), None, None) => quota.0.parse()?,
@@ -152,7 +167,17 @@ impl TryFrom<LimitFields> for Limit {
                 return Err(ConfigError::new(error).of_limit(name));
             }
         };
-        Ok(config.max_debt.map_or(limit.clone(), |units| limit.max_debt(units)))
+        let limit = match config.max_debt {
+            Some(units) => limit.max_debt(units),
+            None => limit,
+        };
+        match &config.block {
+            Some(block) => {
+                let policy = BlockPolicy::try_from(block).map_err(|error| error.of_limit(name))?;
+                limit.block_offenders(policy)
+            }
+            None => Ok(limit),
+        }
     }
 }
 
@@ -180,6 +205,7 @@ impl From<Limit> for LimitFields {
             enforce: Some(limit.enforced_percent()).filter(|percent| *percent < 100),
             shadow: false,
             max_debt: limit.debt_bound(),
+            block: limit.block_policy().map(BlockFields::from),
         }
     }
 }

@@ -32,7 +32,12 @@ impl Limit {
             Ok(None) => Ok(None),
             Err(error) => Err(error.of_limit(self.name())),
         }?;
-        let share = share.map(|share| share.with(|it| it.enforced = self.shared.enforced));
+        let share = share.map(|share| {
+            share.with(|it| {
+                it.enforced = self.shared.enforced;
+                it.block = self.shared.block;
+            })
+        });
         Ok(self.with(|definition| definition.failure = Some(Failure { policy, share })))
     }
 

@@ -162,7 +162,7 @@ impl MemoryStore {
         let mut decide = |op| decide(op, group, &mut states, now);
         let stores = match op {
             Op::Charge if self.capped => decide(Op::Peek).map(|peeked| peeked.allowed()),
-            Op::Settle => Ok(self.capped),
+            Op::Settle | Op::Block => Ok(self.capped),
             Op::Charge | Op::Peek | Op::Refund | Op::Reset => Ok(false),
         };
         let decision = stores.and_then(|stores| {

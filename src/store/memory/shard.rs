@@ -24,8 +24,6 @@ const CANDIDATES: usize = 16;
 /// The most places that an eviction looks at, so that a full table does not make a check slow.
 const MAX_LOOKS: usize = 256;
 
-const ONE_UNIT: Cost = Cost { units: 1, max_wait: 0 };
-
 /// The entry of one key under one limit.
 pub(super) struct Budget {
     limit: Limit,
@@ -60,10 +58,10 @@ impl Budget {
         let known = match op {
             Op::Peek => return,
             Op::Charge => self.exhausted_until,
-            Op::Refund | Op::Settle | Op::Reset => 0,
+            Op::Refund | Op::Settle | Op::Reset | Op::Block => 0,
         };
         let wait = outcome.retry_after.or_else(|| {
-            let mut next = || limit.rule().decide(&mut self.state, now, ONE_UNIT, Effect::Dry);
+            let mut next = || limit.rule().decide(&mut self.state, now, Cost::of(1), Effect::Dry);
             (outcome.remaining == 0).then(&mut next)?.retry_after
         });
         self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));

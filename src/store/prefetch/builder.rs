@@ -96,6 +96,12 @@ impl<S: Store> PrefetchBuilder<S> {
 }
 
 fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> {
+    if limit.blocking().is_some() {
+        return Err(ConfigError::new(
+            "it blocks keys, and a blocked key could spend its prefetched units; remove \
+             `block_offenders`, or do not prefetch it",
+        ));
+    }
     match limit.rule() {
         Rule::SlidingLog(_) => {
             return Err(ConfigError::new(

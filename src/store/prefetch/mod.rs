@@ -46,8 +46,9 @@ const SHARDS: usize = 64;
 ///   guarantees: units that were charged before the interval and spent in it.
 ///
 /// A block is at most a tenth of the capacity, unless [set](PrefetchBuilder::limit_up_to)
-/// otherwise. Two algorithms cannot be prefetched, and are an error of the builder: the sliding
-/// log, which is exact, and the leaky bucket as a queue, which lets checks leave one by one. A
+/// otherwise. Some limits cannot be prefetched, and are an error of the builder: the sliding log,
+/// which is exact, the leaky bucket as a queue, which lets checks leave one by one, and limits that
+/// [block keys](Limit::block_offenders). A
 /// layer with a prefetched limit and others is an error, too, because a layer charges all of its
 /// limits or none.
 ///
@@ -144,7 +145,8 @@ const ALONE: &str = "a prefetched limit cannot be charged with other limits, all
 
 impl Settings {
     fn prefetches(&self, limit: &Limit) -> bool {
-        self.limits.get(limit.name()).is_some_and(|(known, _)| known.decides_as(limit))
+        let known = self.limits.get(limit.name());
+        limit.blocking().is_none() && known.is_some_and(|(known, _)| known.decides_as(limit))
     }
 
     fn check_group(&self, group: &[Check]) -> Result<(), Error> {
@@ -159,10 +161,11 @@ impl Settings {
 
 impl<S: Store> Shared<S> {
     /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
-    /// another quota is not prefetched.
+    /// another quota is not prefetched, nor one that blocks keys: a blocked key could spend its stock.
     fn max_block(&self, check: &Check) -> Option<u64> {
         let (limit, max) = self.settings.limits.get(check.limit().name())?;
-        (limit.decides_as(check.limit()) && !check.is_shadow()).then_some(*max)
+        let is_plain = !check.is_shadow() && check.limit().blocking().is_none();
+        (is_plain && limit.decides_as(check.limit())).then_some(*max)
     }
 
     /// The decision, if the prefetched units are enough. `None` if the store has to decide.
@@ -186,7 +189,7 @@ impl<S: Store> Shared<S> {
                 self.forget(check);
                 None
             }
-            Op::Charge | Op::Refund | Op::Settle => None,
+            Op::Charge | Op::Refund | Op::Settle | Op::Block => None,
         }
     }
 

@@ -34,7 +34,8 @@ const LIMITS_COMPARED: usize = 16;
 #[derive(Default)]
 pub(super) struct Batch {
     keys: Keys,
-    limits: Vec<Limit>,
+    /// Each with whether its checks ask it to block keys.
+    limits: Vec<(Limit, bool)>,
     charges: Vec<wire::Charge>,
     /// The number of charges that the script decides one by one.
     work: usize,
@@ -104,9 +105,11 @@ impl Batch {
     pub(super) fn push(&mut self, prefix: &str, op: Op, group: &[Check], caller: Caller) {
         let first = self.charges.len();
         for check in group {
-            let key = self.keys.number(prefix, check);
-            let limit = self.limit_number(check.limit());
-            self.charges.push(wire::Charge::new(op, key, limit, check, group.len() == 1));
+            let blocks = blocks(op, check);
+            let key = self.keys.of_budget(prefix, check);
+            let offences = blocks.then(|| self.keys.of_offences(prefix, check));
+            let (keys, limit) = ((key, offences), self.limit_number(check.limit(), blocks));
+            self.charges.push(wire::Charge::new(op, keys, limit, check, group.len() == 1));
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
@@ -142,12 +145,12 @@ impl Batch {
         (alike && new.iter().all(|charge| last_run(charge) == candidate)).then_some(candidate)
     }
 
-    fn limit_number(&mut self, limit: &Limit) -> u16 {
+    fn limit_number(&mut self, limit: &Limit, blocks: bool) -> u16 {
         let known = self.limits.iter().enumerate().rev().take(LIMITS_COMPARED);
-        let mut same = known.filter(|(_, known)| *known == limit);
+        let mut same = known.filter(|(_, (known, its))| *its == blocks && known == limit);
         let number = same.next().map_or(self.limits.len(), |(number, _)| number);
         if number == self.limits.len() {
-            self.limits.push(limit.clone());
+            self.limits.push((limit.clone(), blocks));
         }
         // A batch has fewer checks than that.
         u16::try_from(number).unwrap_or(u16::MAX)
@@ -187,7 +190,7 @@ impl Batch {
             match run.op {
                 Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
                 Op::Peek => {}
-                Op::Refund | Op::Settle | Op::Reset => run.times = 0,
+                Op::Refund | Op::Settle | Op::Reset | Op::Block => run.times = 0,
             }
         }
         for waiter in &mut self.waiters {
@@ -256,13 +259,25 @@ impl Batch {
         let mut sent = self.runs.iter().filter(|run| run.times > 0);
         let run = sent.next().filter(|run| self.is_single(run))?;
         let charge = &self.charges[run.first];
-        let rule = self.limits[usize::from(charge.limit)].rule();
-        sent.next().is_none().then_some((self.keys.get(charge.key.into()), rule, charge.cost))
+        let (rule, is_plain) = (self.rule(charge), charge.offences.is_none());
+        (is_plain && sent.next().is_none()).then_some((
+            self.keys.get(charge.key.into()),
+            rule,
+            charge.cost,
+        ))
+    }
+
+    fn rule(&self, charge: &wire::Charge) -> &Rule {
+        self.limits[usize::from(charge.limit)].0.rule()
     }
 
     /// The request for the script.
     pub(super) fn body(&self) -> Vec<u8> {
-        let mut body = wire::Body::new(self.limits.iter().map(Limit::rule));
+        let limits = self.limits.iter().map(|(limit, blocks)| wire::Asked {
+            rule: limit.rule(),
+            blocking: limit.blocking().filter(|_| *blocks),
+        });
+        let mut body = wire::Body::new(limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
             if !self.is_single(run) {
@@ -270,12 +285,12 @@ impl Batch {
                 continue;
             }
             let first = &self.charges[run.first];
-            let mut next = wire::Charge { key: first.key + 1, ..*first };
+            let (mut keys, mut next) = (1, first.next());
             while runs.next_if(|it| self.is_single(it) && self.charges[it.first] == next).is_some()
             {
-                next.key += 1;
+                (keys, next) = (keys + 1, next.next());
             }
-            body.push_each(next.key - first.key, first);
+            body.push_each(keys, first);
         }
         body.into_bytes()
     }
@@ -326,7 +341,7 @@ impl Batch {
                 && !mem::replace(&mut run.is_remembered, true)
             {
                 let group = &self.checks[run.first..][..run.size];
-                denials.record(denials.known(group), asked, decision);
+                denials.record(group, asked, decision);
             }
         }
     }
@@ -348,6 +363,15 @@ impl Batch {
         self.waiters.clear();
         self.expired = 0;
         self.read_only = None;
+    }
+}
+
+/// Whether the offences of a check's key matter.
+fn blocks(op: Op, check: &Check) -> bool {
+    match op {
+        Op::Charge | Op::Peek => check.blocking().is_some(),
+        Op::Reset | Op::Block => check.limit().blocking().is_some(),
+        Op::Refund | Op::Settle => false,
     }
 }
 

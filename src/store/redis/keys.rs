@@ -28,10 +28,19 @@ pub(super) struct Key {
 
 impl Keys {
     /// The number of a check's budget.
-    pub(super) fn number(&mut self, prefix: &str, check: &Check) -> u16 {
+    pub(super) fn of_budget(&mut self, prefix: &str, check: &Check) -> u16 {
+        self.number(parts(prefix, check, ""))
+    }
+
+    /// The number of the offences of a check's key under its limit.
+    pub(super) fn of_offences(&mut self, prefix: &str, check: &Check) -> u16 {
+        self.number(parts(prefix, check, "x"))
+    }
+
+    fn number(&mut self, parts: [&str; 8]) -> u16 {
         let Self { text, all, numbers, hasher } = self;
         let start = text.len();
-        parts(prefix, check).into_iter().for_each(|part| text.push_str(part));
+        parts.into_iter().for_each(|part| text.push_str(part));
         let hash = hasher.hash_one(&text[start..]);
         let key = |number: u16| get(text, all, number.into());
         if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
@@ -65,7 +74,7 @@ impl Keys {
     }
 
     fn find(&self, prefix: &str, check: &Check) -> Option<&Key> {
-        let wanted = parts(prefix, check).concat();
+        let wanted = parts(prefix, check, "").concat();
         let same = |&number: &u16| self.get(number.into()) == wanted;
         let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
         self.all.get(usize::from(*number))
@@ -83,7 +92,9 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
 
 /// The key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so they are a hash tag:
 /// Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: that of the key's
-/// partition. A kind is one letter. The name comes last, so it may contain colons.
-fn parts<'a>(prefix: &'a str, check: &'a Check) -> [&'a str; 7] {
-    [prefix, "{", check.key().as_str(), "}:", check.limit().kind(), ":", check.limit().name()]
+/// partition. A kind is one letter, and the offences of a budget's key have one letter more. The name comes last, so
+/// it may contain colons.
+fn parts<'a>(prefix: &'a str, check: &'a Check, more: &'a str) -> [&'a str; 8] {
+    let (key, limit) = (check.key().as_str(), check.limit());
+    [prefix, "{", key, "}:", limit.kind(), more, ":", limit.name()]
 }

@@ -206,7 +206,7 @@ impl Store for RedisStore {
             (Some(denials), Op::Charge) => {
                 denials.around(group, |group| lanes.ask(op, group, None))
             }
-            (Some(denials), Op::Refund | Op::Settle | Op::Reset) => {
+            (Some(denials), Op::Refund | Op::Settle | Op::Reset | Op::Block) => {
                 let change = denials.change(&group);
                 lanes.ask(op, group, Some(change))
             }

@@ -23,6 +23,7 @@ const INCLUDED: &[(&str, &str)] = files![
     "sliding_log_format",
     "batch",
     "slow_path",
+    "offences",
     "rotation",
     "sliding_log_budget",
 ];

@@ -7,7 +7,7 @@
 //!
 //! A refund of a bucket gives back the cost less what has drained since. So a flood of denied groups would take from
 //! the budgets of others, a little for each. In the second after a denied group, groups are peeked first, and charged
-//! only if all parts would allow them: one more round trip then.
+//! only if all parts would allow them: one more round trip then. Groups whose denials are counted are always charged.
 //!
 //! A task does that, because a caller that is dropped must not keep the units of a denied group. The denial waits for
 //! the refunds: their answers have the budgets as they are without the charges, and the next check of this caller
@@ -86,7 +86,9 @@ struct Spread {
 impl Spread {
     async fn decide(mut self) -> Result<Decision, Error> {
         let parts = parts(&self.lanes, &self.group);
-        if self.op == Op::Charge && self.cluster.has_denied_lately() {
+        // A peek does not count a denial.
+        let counts = self.group.iter().any(|check| check.limit().counts_denials());
+        if self.op == Op::Charge && !counts && self.cluster.has_denied_lately() {
             let answer = self.ask_all(&parts, Op::Peek).await;
             if !answer.as_ref().is_ok_and(Decision::allowed) {
                 return answer;
@@ -116,7 +118,7 @@ impl Spread {
             if let (Some(denials), Some(asked)) = (self.lanes.denials(), asked)
                 && let Some(asked) = denials.still_asked(asked, &denied(&self.group, &denial))
             {
-                denials.record(denials.known(&self.group), asked, &denial);
+                denials.record(&self.group, asked, &denial);
             }
         }
         Ok(denial)

@@ -1,8 +1,9 @@
 //! The format of requests and replies: the other side of `scripts/main.lua` and
 //! `scripts/batch.lua`.
 
-use crate::algorithm::{Anchor, Bucket, First, Followed, MAX_EXACT, Mode, Rule};
-use crate::nouns::{Check, Micros, Op, Outcome, Receipt};
+use crate::algorithm::offences::Blocking;
+use crate::algorithm::{Anchor, Bucket, Cost, First, Followed, MAX_EXACT, Mode, Rule};
+use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
@@ -10,6 +11,8 @@ const EXCEEDS_CAPACITY: i64 = 2;
 const UNREADABLE: i64 = 4;
 /// A sixth number follows.
 const GIVEN_BACK: i64 = 8;
+const BLOCKED: i64 = 16;
+const BEGINS_BLOCK: i64 = 32;
 
 /// The op of a run that charges each of several keys once.
 const EACH: u64 = 4;
@@ -20,12 +23,16 @@ pub(super) struct Charge {
     pub(super) key: u16,
     pub(super) limit: u16,
     pub(super) cost: u32,
+    /// The key of the offences, if the limit blocks keys.
+    pub(super) offences: Option<u16>,
     /// For a charge or a peek.
     pub(super) terms: Terms,
     /// For a refund or a settlement.
     pub(super) receipt: Option<Receipt>,
     /// For a settlement.
     pub(super) max_debt: u64,
+    /// For a block.
+    pub(super) block: Micros,
 }
 
 /// What a charge or a peek rarely has.
@@ -34,24 +41,42 @@ pub(super) struct Terms {
     /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
     is_shadow: bool,
     max_wait: Micros,
+    patience: Micros,
 }
 
 impl Charge {
-    pub(super) fn new(op: Op, key: u16, limit: u16, check: &Check, is_alone: bool) -> Self {
+    /// A charge of a check, which may be alone in its group. Its keys are those of its budget and of the offences.
+    pub(super) fn new(
+        op: Op,
+        (key, offences): (u16, Option<u16>),
+        limit: u16,
+        check: &Check,
+        is_alone: bool,
+    ) -> Self {
         let (mut terms, mut receipt, mut max_debt) = (Terms::default(), None, 0);
         match op {
             Op::Charge | Op::Peek => {
                 let is_shadow = !is_alone && check.is_shadow();
-                terms = Terms { is_shadow, max_wait: check.asked().max_wait };
+                let Cost { max_wait, patience, .. } = check.asked();
+                terms = Terms { is_shadow, max_wait, patience };
             }
             Op::Refund => receipt = check.receipt(),
             Op::Settle => {
                 receipt = check.receipt();
                 max_debt = check.limit().debt_bound().unwrap_or(u64::MAX);
             }
-            Op::Reset => {}
+            Op::Reset | Op::Block => {}
         }
-        Self { key, limit, cost: check.cost(), terms, receipt, max_debt }
+        let (cost, block) = (check.cost(), check.block_us());
+        Self { key, limit, cost, offences, terms, receipt, max_debt, block }
+    }
+
+    /// The same charge of the next budget.
+    pub(super) const fn next(self) -> Self {
+        match self.offences {
+            None => Self { key: self.key + 1, ..self },
+            Some(offences) => Self { key: self.key + 2, offences: Some(offences + 2), ..self },
+        }
     }
 
     pub(super) fn has_terms(&self) -> bool {
@@ -68,6 +93,13 @@ const WITH_TERMS: u64 = 8;
 /// `ARGV[1]` of a batch: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
+/// A limit, and how it blocks keys, if the checks ask that.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) rule: &'a Rule,
+    pub(super) blocking: Option<&'a Blocking>,
+}
+
 /// `ARGV[1]` of a single charge, with a cost above 0.
 pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
@@ -77,12 +109,24 @@ pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
 }
 
 impl Body {
-    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = &'a Rule>) -> Self {
+    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = Asked<'a>>) -> Self {
         let mut body = Self(Vec::with_capacity(64));
         body.push_name("batch");
         body.push(limits.len() as u64, 2);
-        limits.for_each(|limit| body.push_limit(limit));
+        for limit in limits {
+            limit.blocking.into_iter().for_each(|blocking| body.push_blocking(blocking));
+            body.push_limit(limit.rule);
+        }
         body
+    }
+
+    fn push_blocking(&mut self, blocking: &Blocking) {
+        let Blocking { denials, within, length, factor, longest } = *blocking;
+        self.push_name("offences");
+        for number in [denials.into(), within, length, longest] {
+            self.push(number, 7);
+        }
+        self.push(factor.into(), 1);
     }
 
     /// Adds a run: the same group, `times` times in a row.
@@ -95,6 +139,10 @@ impl Body {
             if has_terms {
                 self.push(charge.terms.is_shadow.into(), 1);
                 self.push(charge.terms.max_wait, 7);
+                self.push(charge.terms.patience, 7);
+            }
+            if op == Op::Block {
+                self.push(charge.block, 7);
             }
             if matches!(op, Op::Refund | Op::Settle) {
                 self.push_receipt(charge.receipt.unwrap_or(NO_RECEIPT));
@@ -129,6 +177,9 @@ impl Body {
         self.push(u64::from(charge.key) + 1, 2);
         self.push(u64::from(charge.limit) + 1, 2);
         self.push(charge.cost.into(), 4);
+        if let Some(offences) = charge.offences {
+            self.push(u64::from(offences) + 1, 2);
+        }
     }
 
     /// The algorithm by the name of its file in `scripts/`, and its numbers.
@@ -284,6 +335,11 @@ impl RawVerdict {
 
     /// The outcome, of a check that was charged or not.
     pub(super) fn outcome(&self, limit: &Rule, is_charged: bool) -> Outcome {
+        let blocked = match self.status {
+            status if status & BLOCKED == 0 => Blocked::No,
+            status if status & BEGINS_BLOCK == 0 => Blocked::Stands,
+            _ => Blocked::Begins,
+        };
         let drains_after = match self.drains_after {
             _ if !is_charged || !limit.drains() => 0,
             Some(drains_after) => drains_after,
@@ -291,6 +347,7 @@ impl RawVerdict {
         };
         Outcome {
             drains_after,
+            blocked,
             allowed: self.is_allowed(),
             exceeds_capacity: self.status & EXCEEDS_CAPACITY != 0,
             remaining: self.remaining,
@@ -312,5 +369,6 @@ const fn number_of(op: Op) -> u64 {
         Op::Refund => 2,
         Op::Reset => 3,
         Op::Settle => 5,
+        Op::Block => 6,
     }
 }

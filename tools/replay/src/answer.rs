@@ -18,6 +18,9 @@ pub(crate) struct Answer<'a> {
     /// Whether a limit in shadow mode would have denied the check.
     #[serde(skip_serializing_if = "is_false")]
     would_deny: bool,
+    /// Whether the key is blocked.
+    #[serde(skip_serializing_if = "is_false")]
+    blocked: bool,
     /// For the receipt, if it is not the time of the check plus `reset_after_us`.
     #[serde(skip_serializing_if = "Option::is_none")]
     drains_at_us: Option<u64>,
@@ -58,6 +61,7 @@ impl<'a> Answer<'a> {
             delay_us: verdict.delay().as_micros(),
             never: verdict.exceeds_capacity(),
             would_deny: verdict.would_deny(),
+            blocked: verdict.is_blocked(),
             drains_at_us: None,
             limits: Vec::new(),
         }

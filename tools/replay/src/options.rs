@@ -16,9 +16,11 @@ usage: replay --limit JSON [--limit JSON ...] [--store memory|redis://...] [--su
   --summary       print totals instead of each decision
 
 a check, one a line: {\"at_us\":0,\"op\":\"charge\",\"key\":\"k\",\"cost\":1}
-  op is charge (the default), peek, refund, settle or reset; key is empty and cost is 1 by default;
+  op is charge (the default), peek, refund, settle, reset or block; key is empty and cost is 1 by
+  default;
   \"limit\":{...} replaces the limit of its name from that line on;
   a charge may have \"max_wait_us\":1000000, for which it waits;
+  a block may have \"block_us\":1000000, its length: without it, it ends;
   a refund or settlement has \"receipt\":{\"at_us\":0,\"cost\":1}, the time and the cost of its charge,
   and of a bucket perhaps its \"drains_at_us\"
 ";

@@ -41,9 +41,10 @@ impl Replay {
         self.clock.set(Duration::from_micros(request.at_us));
         let (key, receipt) = (Key::new(&request.key), request.receipt());
         let max_wait = Duration::from_micros(request.max_wait_us);
+        let block = Duration::from_micros(request.block_us);
         let ask = |limit| {
             let check = Check::new(limit, &key).with_cost(request.cost);
-            check.with_max_wait(max_wait).with_receipt(receipt)
+            check.with_max_wait(max_wait).with_block(block).with_receipt(receipt)
         };
         let group: Vec<_> = self.limits.iter().map(ask).collect();
         Ok(self.limiter.apply(request.op(), group).await?)

@@ -26,6 +26,9 @@ pub(crate) struct Request {
     /// The longest wait, in microseconds.
     #[serde(default)]
     pub(crate) max_wait_us: u64,
+    /// The length of a block, in microseconds. 0 ends a block.
+    #[serde(default)]
+    pub(crate) block_us: u64,
 }
 
 const fn one() -> u32 {
@@ -41,6 +44,7 @@ enum Operation {
     Refund,
     Settle,
     Reset,
+    Block,
 }
 
 /// The charge that is refunded or settled.
@@ -72,6 +76,7 @@ impl Request {
             Operation::Refund => Op::Refund,
             Operation::Settle => Op::Settle,
             Operation::Reset => Op::Reset,
+            Operation::Block => Op::Block,
         }
     }
 
@@ -102,6 +107,7 @@ mod tests {
             ("refund", Op::Refund),
             ("settle", Op::Settle),
             ("reset", Op::Reset),
+            ("block", Op::Block),
         ] {
             let request = Request::parse(&format!(r#"{{"at_us":7,"op":"{name}"}}"#)).unwrap();
             assert_eq!(request.op(), op);

@@ -113,7 +113,7 @@ impl Batch {
         events: &RedisEvents,
     ) -> Option<()> {
         let charge = &self.charges[run.first];
-        let rule = self.limits[usize::from(charge.limit)].rule();
+        let rule = self.rule(charge);
         let allowed: u16 = reply.number().filter(|allowed| *allowed <= run.times)?;
         if allowed > 0 {
             let first = reply.first_of_several()?;

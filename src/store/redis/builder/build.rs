@@ -53,7 +53,11 @@ impl RedisStoreBuilder {
     /// Builds a store with valid settings.
     pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
         // What is denied until a time set by hand may pass before that time on the wall.
-        let deny_for = if self.clock.is_some() { Duration::ZERO } else { self.deny_for };
+        let deny_for = match self.clock {
+            Some(_) => [Duration::ZERO; 2],
+            None => [self.deny_for, self.deny_blocked_for],
+        };
+        let remembers = deny_for.iter().any(|age| !age.is_zero());
         let lanes_of = LanesOf::default();
         let tags = self.tags_of(&target.topology);
         let terms = Terms {
@@ -71,8 +75,7 @@ impl RedisStoreBuilder {
             deadline: self.deadline,
             max_waiting: self.max_waiting.div_ceil(lanes).max(MIN_WAITING.min(self.max_waiting)),
             clock: self.clock.clone(),
-            denials: (!deny_for.is_zero())
-                .then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
+            denials: remembers.then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
         };
         let prefix = self.prefix;
         let (lanes, choice): (Arc<[_]>, _) = match target.topology {

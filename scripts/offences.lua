@@ -1,0 +1,100 @@
+-- The denials of a key that are counted, and the block that follows too many of them.
+-- Twin: src/algorithm/offences.rs, which has the reasons.
+--
+-- value    33 bytes:
+--            B  kind   I4 denials  that were counted since the first
+--                      I7 since    time of the first, in us
+--                      I7 ends_at, I7 length  of the last block
+--                      I7 grown    length of the last block that denials began, if blocks grow
+-- policy   denials that begin a block (0: only an operator blocks), within, length of the first
+--          block, longest, factor
+local now = ...
+local ALLOWED, UNREADABLE, BLOCKED, BEGINS = 1, 4, 16, 32
+local KIND, RECORD, RECORD_SIZE = 8, '>BI4I7I7I7I7', 33
+-- Sums of two times are exact. A block lasts a leap year at most.
+local MAX_TIME, MAX_LENGTH = 2 ^ 52, 366 * 86400 * 1000000
+local floor, max, min = math.floor, math.max, math.min
+
+local policy, denials, since, ends_at, length, grown, changed
+
+local function clear()
+  denials, since, ends_at, length, grown, changed = 0, 0, 0, 0, 0, false
+end
+
+-- Loads a stored value (false: none). Returns 0 or UNREADABLE.
+local function load(value, of)
+  policy = of
+  clear()
+  if not value then return 0 end
+  local kind
+  if #value == RECORD_SIZE then
+    kind, denials, since, ends_at, length, grown = struct.unpack(RECORD, value)
+  end
+  if kind ~= KIND or max(since, ends_at) > MAX_TIME or max(length, grown) > MAX_LENGTH then
+    clear()
+    return UNREADABLE
+  end
+  if ends_at > now + length then
+    -- The clock was set back.
+    ends_at, changed = now + length, true
+  end
+  return 0
+end
+
+local function left()
+  return max(ends_at - now, 0)
+end
+
+-- Counts a denial. Returns whether a block begins with it.
+local function count()
+  if denials == 0 or now >= since + policy.within then denials, since = 0, now end
+  since, denials, changed = min(since, now), denials + 1, true
+  if denials < policy.denials then return false end
+  local last = 0
+  if now < ends_at + policy.longest then last = grown end
+  local longer = policy.longest
+  if last <= floor(longer / policy.factor) then longer = last * policy.factor end
+  length = max(longer, policy.length)
+  denials, ends_at = 0, now + length
+  grown = policy.factor > 1 and length or 0
+  return true
+end
+
+-- Decides a check of the key, as `budget.decide` does. A denial that ends within `patience` is not
+-- counted.
+local function decide(budget, cost, effect, max_wait, patience)
+  local was_left, on_budget = left(), effect
+  if was_left > 0 and effect == 'commit' then on_budget = 'adopt' end
+  local status, remaining, retry_after, reset_after, delay, drains_after =
+    budget.decide(cost, on_budget, max_wait)
+  local counts = was_left == 0 and retry_after > patience and policy.denials > 0
+  local begins = counts and count()
+  local is_left = left()
+  if is_left == 0 then
+    return status, remaining, retry_after, reset_after, delay, drains_after
+  end
+  if status == ALLOWED then
+    local _
+    _, _, _, reset_after = budget.decide(0, 'dry')
+  end
+  return begins and BLOCKED + BEGINS or BLOCKED, 0, max(is_left, retry_after),
+    max(is_left, reset_after), 0
+end
+
+-- Blocks the key. A length of 0 ends the block, and forgets the offences.
+local function block(new_length)
+  if new_length == 0 then grown = 0 end
+  denials, ends_at, length, changed = 0, now + new_length, new_length, true
+end
+
+-- The new value, as `write` in stored.lua takes it.
+local function save()
+  if not changed then return nil end
+  local remembered = ends_at
+  if grown > 0 then remembered = ends_at + policy.longest end
+  if denials > 0 then remembered = max(remembered, since + policy.within) end
+  if remembered <= now then return false end
+  return struct.pack(RECORD, KIND, denials, since, ends_at, length, grown), remembered
+end
+
+return {load = load, left = left, decide = decide, block = block, save = save}

@@ -1,0 +1,168 @@
+//! Denials that are counted for each key, and the block that follows too many of them.
+//!
+//! - **Counting.** Denials are counted in a window that starts with the first one, as in a fixed window. The one that
+//!   reaches the number of the policy begins a block: it is already answered as blocked.
+//! - **While a key is blocked,** all its checks are denied but those of cost 0. They are not counted, so a client that
+//!   goes on is not blocked for ever. They consume nothing: the budget refills or leaves its window as it would.
+//! - **Growth.** A block that begins no later than the longest block's length after the end of the last one is longer by
+//!   the factor. After that the first length counts again.
+//! - **A clock that steps back** prolongs a block by at most its own length.
+//! - A check of a limit in shadow mode is neither counted nor blocked: its caller was never told to slow down.
+//!
+//! The twin is `scripts/offences.lua`.
+
+use super::{Cost, Effect, Kind, Rule, State};
+use crate::nouns::{Blocked, Micros, Outcome};
+
+/// When a key is blocked, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Blocking {
+    /// The number of denials that begins a block. 0: only an operator blocks.
+    pub(crate) denials: u32,
+    pub(crate) within: Micros,
+    pub(crate) length: Micros,
+    pub(crate) factor: u32,
+    pub(crate) longest: Micros,
+}
+
+/// What is known of a key's offences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offences {
+    denials: u32,
+    /// The time of the first of them.
+    since: Micros,
+    /// The end of the last block, and its length.
+    ends_at: Micros,
+    length: Micros,
+    /// The length of the last block that denials began, if blocks grow. 0: none did lately.
+    grown: Micros,
+    /// The time from which these equal none.
+    pub(super) expires_at: Micros,
+}
+
+/// A budget whose key has offences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offender {
+    pub(super) budget: Option<State>,
+    pub(super) offences: Offences,
+}
+
+/// The budget in a slot, whether its key has offences or not.
+pub(crate) const fn budget(slot: &mut Option<State>) -> &mut Option<State> {
+    match slot {
+        Some(State(Kind::Offender(offender))) => &mut offender.budget,
+        budget => budget,
+    }
+}
+
+/// Decides a check of a key that may be blocked: see [`Rule::decide`].
+pub(crate) fn decide(
+    policy: &Blocking,
+    rule: &Rule,
+    slot: &mut Option<State>,
+    now: Micros,
+    cost: Cost,
+    effect: Effect,
+) -> Outcome {
+    if cost.units == 0 {
+        return rule.decide(slot, now, cost, effect);
+    }
+    let (mut offences, was_set_back) = Offences::load(slot, now);
+    let mut left = offences.left(now);
+    let on_budget = match effect {
+        Effect::Commit if left > 0 => Effect::Adopt,
+        effect => effect,
+    };
+    let outcome = rule.decide(slot, now, cost, on_budget);
+    // A caller that waits for its units is no offender.
+    let is_denied = outcome.retry_after.is_some_and(|wait| wait > cost.patience);
+    let counts = left == 0 && is_denied && policy.denials > 0;
+    let begins = counts && offences.count(policy, now);
+    if effect != Effect::Dry && (counts || was_set_back) {
+        offences.save(policy, slot, now);
+    }
+    left = left.max(offences.left(now));
+    if left == 0 {
+        return outcome;
+    }
+    let reset_after = match outcome.allowed {
+        true => rule.decide(slot, now, Cost::NONE, Effect::Dry).reset_after,
+        false => outcome.reset_after,
+    };
+    Outcome {
+        allowed: false,
+        exceeds_capacity: false,
+        remaining: 0,
+        retry_after: Some(left.max(outcome.retry_after.unwrap_or(0))),
+        reset_after: left.max(reset_after),
+        delay: 0,
+        drains_after: 0,
+        blocked: if begins { Blocked::Begins } else { Blocked::Stands },
+    }
+}
+
+/// Blocks a key for `length`, in place of a block that it may have. A length of 0 ends the block, and forgets the
+/// offences.
+pub(crate) fn block(policy: &Blocking, slot: &mut Option<State>, now: Micros, length: Micros) {
+    if length == 0 {
+        *slot = budget(slot).take();
+        return;
+    }
+    let (mut offences, _) = Offences::load(slot, now);
+    (offences.denials, offences.ends_at, offences.length) = (0, now + length, length);
+    offences.save(policy, slot, now);
+}
+
+impl Offences {
+    /// The offences in a slot, and whether the clock was set back behind a block.
+    fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
+        let mut offences = match slot {
+            Some(State(Kind::Offender(offender))) => offender.offences,
+            _ => Self::default(),
+        };
+        let was_set_back = offences.ends_at > now + offences.length;
+        if was_set_back {
+            offences.ends_at = now + offences.length;
+        }
+        (offences, was_set_back)
+    }
+
+    fn save(mut self, policy: &Blocking, slot: &mut Option<State>, now: Micros) {
+        let remembered = if self.grown > 0 { policy.longest } else { 0 };
+        let counted_until = if self.denials > 0 { self.since + policy.within } else { 0 };
+        self.expires_at = counted_until.max(self.ends_at + remembered);
+        let budget = budget(slot).take();
+        *slot = match self.expires_at > now {
+            true => Some(State(Kind::Offender(Box::new(Offender { budget, offences: self })))),
+            false => budget,
+        };
+    }
+
+    /// The time until the block ends.
+    const fn left(&self, now: Micros) -> Micros {
+        self.ends_at.saturating_sub(now)
+    }
+
+    /// Counts a denial. Returns whether a block begins with it.
+    fn count(&mut self, policy: &Blocking, now: Micros) -> bool {
+        if self.denials == 0 || now >= self.since + policy.within {
+            (self.denials, self.since) = (0, now);
+        }
+        self.since = self.since.min(now);
+        self.denials += 1;
+        if self.denials < policy.denials {
+            return false;
+        }
+        let is_repeated = self.grown > 0 && now < self.ends_at + policy.longest;
+        let grown = if is_repeated { self.grown } else { 0 };
+        // Without a product that may not be exact.
+        let longer = match grown > policy.longest / Micros::from(policy.factor) {
+            true => policy.longest,
+            false => grown * Micros::from(policy.factor),
+        };
+        self.length = longer.max(policy.length);
+        (self.denials, self.ends_at) = (0, now + self.length);
+        self.grown = if policy.factor > 1 { self.length } else { 0 };
+        true
+    }
+}

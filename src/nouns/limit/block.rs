@@ -1,0 +1,237 @@
+//! When the keys of a limit are blocked.
+
+#[cfg(feature = "serde")]
+mod fields;
+
+use std::fmt;
+use std::time::Duration;
+
+#[cfg(feature = "serde")]
+pub(crate) use self::fields::BlockFields;
+
+use super::Limit;
+use crate::algorithm::MAX_PERIOD;
+use crate::algorithm::offences::Blocking;
+use crate::nouns::quota::period;
+use crate::nouns::{ConfigError, Micros};
+
+const MAX_DENIALS: u32 = 1_000_000;
+const MAX_FACTOR: u32 = 100;
+const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
+
+/// When a limit blocks a key that keeps being denied, and for how long.
+///
+/// The denials of a key are counted in the store, in a window that starts with the first one. The one that reaches the
+/// number blocks the key, on all replicas. While a key is blocked, all its checks under the limit are denied, and they are
+/// not counted. See the guide about [offenders](crate::guide::offenders).
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::limit::BlockPolicy;
+/// use tollgate::{Limit, Quota};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// // After 20 denials in a minute: for 10 minutes, then 20, 40, and so on, up to a day.
+/// let policy = BlockPolicy::after(20, Duration::from_secs(60))
+///     .lasting(Duration::from_secs(10 * 60))
+///     .growing(2, Duration::from_secs(24 * 60 * 60));
+/// let login = Limit::fixed_window("login", Quota::per_minute(5))?.block_offenders(policy)?;
+/// assert_eq!(login.block_policy(), Some(policy));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct BlockPolicy {
+    /// 0: only operators block.
+    denials: u32,
+    within: Duration,
+    length: Duration,
+    factor: u32,
+    longest: Option<Duration>,
+}
+
+impl BlockPolicy {
+    /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the first of these
+    /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days.
+    pub const fn after(denials: u32, within: Duration) -> Self {
+        Self { denials, within, length: DEFAULT_LENGTH, factor: 1, longest: None }
+    }
+
+    /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block).
+    pub const fn by_operators() -> Self {
+        Self::after(0, Duration::ZERO)
+    }
+
+    /// Sets the length of the first block. Default: 10 minutes. Range: 1 us to 366 days.
+    pub const fn lasting(mut self, length: Duration) -> Self {
+        self.length = length;
+        self
+    }
+
+    /// Makes each further block longer than the last by a factor, up to `longest`. Ranges: 1 to 100, and the length of the
+    /// first block to 366 days. Default: all blocks are equally long.
+    ///
+    /// A key that is not blocked for `longest` after the end of its last block starts with the first length again.
+    pub const fn growing(mut self, factor: u32, longest: Duration) -> Self {
+        self.factor = factor;
+        self.longest = Some(longest);
+        self
+    }
+
+    /// The number of denials that blocks a key, and the length of the window in which they are counted. `None` if only
+    /// operators block.
+    #[must_use]
+    pub fn denials(&self) -> Option<(u32, Duration)> {
+        (self.denials > 0).then_some((self.denials, self.within))
+    }
+
+    /// The length of the first block.
+    #[must_use]
+    pub const fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// The factor by which blocks grow, and the length of the longest. `None` if they do not grow.
+    #[must_use]
+    pub fn growth(&self) -> Option<(u32, Duration)> {
+        self.longest.map(|longest| (self.factor, longest))
+    }
+
+    /// The numbers of a valid policy.
+    fn blocking(&self) -> Result<Blocking, ConfigError> {
+        let is_automatic = self.denials > 0;
+        if self.denials > MAX_DENIALS {
+            return Err(ConfigError::new(format!(
+                "a key is blocked after {} denials; use 1 to {MAX_DENIALS}",
+                self.denials
+            )));
+        }
+        if self.factor == 0 || self.factor > MAX_FACTOR {
+            return Err(ConfigError::new(format!(
+                "the factor by which blocks grow is {}; use 1 to {MAX_FACTOR}",
+                self.factor
+            )));
+        }
+        let within = if is_automatic { micros(self.within, "window of denials")? } else { 0 };
+        let length = micros(self.length, "first block")?;
+        let longest = micros(self.longest.unwrap_or(self.length), "longest block")?;
+        if longest < length {
+            return Err(ConfigError::new(format!(
+                "the longest block is {}, shorter than the first of {}; use at least that",
+                period::write(Duration::from_micros(longest)),
+                period::write(self.length),
+            )));
+        }
+        Ok(Blocking { denials: self.denials, within, length, factor: self.factor, longest })
+    }
+}
+
+fn micros(time: Duration, what: &str) -> Result<Micros, ConfigError> {
+    let micros = Micros::try_from(time.as_micros()).unwrap_or(Micros::MAX);
+    if micros == 0 || time > MAX_PERIOD || Duration::from_micros(micros) != time {
+        return Err(ConfigError::new(format!(
+            "the {what} is {time:?}; use whole microseconds, 1 us to 366 days"
+        )));
+    }
+    Ok(micros)
+}
+
+impl fmt::Display for BlockPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((denials, within)) = self.denials() else {
+            return f.write_str("blocked by operators");
+        };
+        let (within, length) = (period::write(within), period::write(self.length));
+        write!(f, "blocked for {length} after {denials} denials in {within}")?;
+        match self.growth() {
+            Some((factor, longest)) => {
+                write!(f, ", growing by {factor} up to {}", period::write(longest))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The policy of a limit, with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    policy: BlockPolicy,
+    blocking: Blocking,
+}
+
+impl Limit {
+    /// Blocks keys that keep being denied, and lets operators [block](crate::RateLimiter::block) keys. Default: no key is
+    /// blocked.
+    ///
+    /// Denials are counted on their way through the store. So until a key is blocked, its denials are not answered from a
+    /// [deny cache](crate::store::DenyCache). A key in [shadow mode](Self::enforce) is neither counted nor blocked.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a number of the policy is out of its range.
+    pub fn block_offenders(self, policy: BlockPolicy) -> Result<Self, ConfigError> {
+        let blocking = policy.blocking().map_err(|error| error.of_limit(self.name()))?;
+        Ok(self.with(|definition| definition.set_block(Some(Block { policy, blocking }))))
+    }
+
+    /// When the limit blocks keys. `None` if it does not.
+    #[must_use]
+    pub fn block_policy(&self) -> Option<BlockPolicy> {
+        self.shared.block.map(|block| block.policy)
+    }
+
+    #[inline]
+    pub(crate) fn blocking(&self) -> Option<&Blocking> {
+        self.shared.block.as_ref().map(|block| &block.blocking)
+    }
+
+    /// Whether denials may block a key.
+    pub(crate) fn counts_denials(&self) -> bool {
+        self.blocking().is_some_and(|blocking| blocking.denials > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nouns::Quota;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn error(policy: BlockPolicy) -> String {
+        let limit = Limit::gcra("login", Quota::per_minute(5)).unwrap();
+        limit.block_offenders(policy).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn policy_out_of_range_is_an_error_that_says_the_range() {
+        let policy = BlockPolicy::after(20, MINUTE);
+        for (policy, expected) in [
+            (BlockPolicy::after(1_000_001, MINUTE), "after 1000001 denials; use 1 to 1000000"),
+            (BlockPolicy::after(1, Duration::ZERO), "the window of denials is 0ns; use whole"),
+            (BlockPolicy::after(1, DAY * 367), "the window of denials is 31708800s; use whole"),
+            (policy.lasting(Duration::ZERO), "the first block is 0ns; use whole"),
+            (policy.lasting(Duration::from_nanos(1_500)), "the first block is 1.5µs; use whole"),
+            (policy.growing(0, DAY), "the factor by which blocks grow is 0; use 1 to 100"),
+            (policy.growing(101, DAY), "the factor by which blocks grow is 101; use 1 to 100"),
+            (policy.growing(2, DAY * 367), "the longest block is 31708800s; use whole"),
+            (policy.growing(2, MINUTE), "the longest block is 1m, shorter than the first of 10m"),
+        ] {
+            let error = error(policy);
+            assert!(error.contains("`login`") && error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn policy_is_written_in_words() {
+        let policy = BlockPolicy::after(20, MINUTE);
+        assert_eq!(policy.to_string(), "blocked for 10m after 20 denials in 1m");
+        assert_eq!(
+            policy.growing(2, DAY).to_string(),
+            "blocked for 10m after 20 denials in 1m, growing by 2 up to 1d"
+        );
+        assert_eq!(BlockPolicy::by_operators().to_string(), "blocked by operators");
+    }
+}

@@ -1,0 +1,94 @@
+//! The configuration format of a block policy.
+
+use serde::{Deserialize, Serialize};
+
+use super::BlockPolicy;
+use crate::nouns::limit::config::Written;
+use crate::nouns::quota::period;
+use crate::nouns::{ConfigError, Quota};
+
+/// When keys that keep being denied are blocked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, expecting = "a table with `after`, `for`, `factor` and `max`")]
+pub(crate) struct BlockFields {
+    /// Denials in a time, such as `20/min`, after which a key is blocked. Default: only operators block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>", extend("examples" = ["20/min"])))]
+    pub(crate) after: Option<Written>,
+    /// The length of the first block, such as `10m`, which is the default.
+    #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub(crate) length: Option<Written>,
+    /// The factor by which each further block is longer. It comes with `max`. Default: all blocks are equally long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
+    pub(crate) factor: Option<u32>,
+    /// The length of the longest block, such as `1d`. It comes with `factor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub(crate) max: Option<Written>,
+}
+
+#[cfg(feature = "config")]
+impl BlockFields {
+    /// Replaces the factor by one that is right, if it comes with `max`.
+    pub(crate) fn replace_factor(&mut self) {
+        self.factor = self.factor.take().zip(self.max.as_ref()).map(|_| 1);
+    }
+
+    /// Replaces the longest block by one that is right, if it comes with `factor`.
+    pub(crate) fn replace_max(&mut self) {
+        self.max = self.max.take().zip(self.factor).map(|_| Written("366d".to_owned()));
+    }
+}
+
+impl TryFrom<&BlockFields> for BlockPolicy {
+    type Error = ConfigError;
+
+    fn try_from(fields: &BlockFields) -> Result<Self, ConfigError> {
+        let policy = match &fields.after {
+            None => Self::by_operators(),
+            Some(after) => {
+                let after: Quota = after.0.parse()?;
+                // More is out of the range, as none is.
+                let denials = u32::try_from(after.limit()).unwrap_or(u32::MAX);
+                if denials == 0 {
+                    return Err(ConfigError::new(
+                        "a key is blocked after 0 denials; use at least 1, or remove `after`: then \
+                         only operators block",
+                    ));
+                }
+                Self::after(denials, after.period())
+            }
+        };
+        let policy = match &fields.length {
+            Some(length) => policy.lasting(period::parse(&length.0)?),
+            None => policy,
+        };
+        match (fields.factor, &fields.max) {
+            (None, None) => Ok(policy),
+            (Some(factor), Some(max)) => Ok(policy.growing(factor, period::parse(&max.0)?)),
+            (Some(_), None) => Err(ConfigError::new(
+                "`factor` needs `max`, the length of the longest block, such as \"1d\"",
+            )),
+            (None, Some(_)) => Err(ConfigError::new(
+                "`max` needs `factor`, by which each further block is longer, such as 2",
+            )),
+        }
+    }
+}
+
+impl From<BlockPolicy> for BlockFields {
+    fn from(policy: BlockPolicy) -> Self {
+        let growth = policy.growth();
+        Self {
+            after: policy
+                .denials()
+                .map(|(denials, within)| Written(format!("{denials}/{}", period::write(within)))),
+            length: Some(Written(period::write(policy.length()))),
+            factor: growth.map(|(factor, _)| factor),
+            max: growth.map(|(_, longest)| Written(period::write(longest))),
+        }
+    }
+}
