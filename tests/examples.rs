@@ -216,6 +216,34 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
 }
 
 #[tokio::test]
+async fn offenders_are_shut_out_by_their_denials_and_by_the_operator() {
+    let redis = RedisServer::start();
+    let replicas = [(); 2].map(|()| start("offenders", &[("REDIS_URL", &redis.url())]));
+    let ports = replicas.each_ref().map(|replica| replica.port);
+    let mut bodies = Vec::new();
+    for number in 0..16 {
+        bodies.push(send("POST", ports[number % 2], "/login", None).await.2);
+    }
+    assert!(bodies[..5].iter().all(|body| body == "wrong password\n"), "{bodies:?}");
+    assert!(bodies[5..14].iter().all(|body| body.contains("`login` exceeded")), "{bodies:?}");
+    assert!(bodies[14..].iter().all(|body| body.contains("blocked by")), "{bodies:?}");
+    for port in ports {
+        let (status, headers, _) = send("POST", port, "/login", None).await;
+        assert_eq!((status, number(&headers, "x-ratelimit-remaining")), (429, 0));
+    }
+    let key = "/admin/blocks/127.0.0.1";
+    let ask = async |method, path: &str| send(method, ports[1], path, None).await;
+    assert!(ask("GET", key).await.2.starts_with("blocked for "));
+    assert_eq!(ask("DELETE", key).await.2, "not blocked\n");
+    assert_eq!(ask("GET", key).await.2, "not blocked\n");
+    let long = ask("PUT", &format!("{key}?seconds=3600")).await;
+    assert_eq!((long.0, &*long.2), (200, "blocked for 3600 s more\n"));
+    assert_eq!(ask("PUT", &format!("{key}?seconds=0")).await.0, 400);
+    let (status, _, body) = ask("GET", "/admin/blocks/(a").await;
+    assert!(status == 400 && body.contains("copy it from an event"), "{body}");
+}
+
+#[tokio::test]
 async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
     let file = std::env::temp_dir().join(format!("tollgate-example-{}.toml", std::process::id()));
     let text = include_str!("../examples/limits.toml");

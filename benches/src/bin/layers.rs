@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{Found, Limits, Lookup, Settlement};
+use tollgate::limit::BlockPolicy;
 use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -90,6 +91,7 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
     let limit = |name: &str| Limit::token_bucket(name, quota);
     let user = || Header::new(USER);
     let layer = |name: &str| RateLimitLayer::of(limiter, limit(name)?).key(user()?);
+    let policy = BlockPolicy::after(20, Duration::from_secs(60));
     let contender = |name, service| Contender { name, service, turns: Vec::new() };
 
     let (chosen, looked_up) = (limit("chosen")?, limit("looked-up")?);
@@ -134,6 +136,13 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
         ),
         contender("wait_up_to, and none waits", plain(layer("waiting")?.wait_up_to(TURN)?)),
         contender("shadow mode", plain(layer("shadow")?.shadow())),
+        contender(
+            "block_offenders, and none is denied",
+            plain(
+                RateLimitLayer::of(limiter, limit("offenders")?.block_offenders(policy)?)
+                    .key(user()?)?,
+            ),
+        ),
         contender("a limit from a configuration", plain(from_config(limiter, 0)?)),
         contender("one of 50 limits from a configuration", plain(from_config(limiter, 49)?)),
     ])

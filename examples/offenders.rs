@@ -1,0 +1,125 @@
+//! A login that shuts out addresses which keep trying, and an operator who blocks and unblocks them.
+//!
+//! ```sh
+//! cargo run --example offenders
+//! REDIS_URL=redis://127.0.0.1/ cargo run --example offenders   # shared by all replicas
+//! ```
+//!
+//! `PORT` is the port to listen on, 3000 if it is not set. A real service lets only its operators ask for `/admin`.
+
+use std::env;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::routing::{get, post};
+use http::StatusCode;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tollgate::key::PeerIp;
+use tollgate::limit::BlockPolicy;
+use tollgate::{ConfigError, Decision, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+
+/// What operators need: the limiter, and the limit under which keys are blocked.
+#[derive(Clone)]
+struct Blocks {
+    limiter: RateLimiter,
+    login: Limit,
+}
+
+#[derive(Deserialize)]
+struct Length {
+    seconds: u64,
+}
+
+type Answer = Result<String, (StatusCode, String)>;
+
+async fn show(State(blocks): State<Blocks>, Path(key): Path<String>) -> Answer {
+    answer(blocks.limiter.peek(&blocks.login, &parse(&key)?, 1).await)
+}
+
+async fn block(
+    State(blocks): State<Blocks>,
+    Path(key): Path<String>,
+    Query(length): Query<Length>,
+) -> Answer {
+    let length = Duration::from_secs(length.seconds);
+    answer(blocks.limiter.block(&blocks.login, &parse(&key)?, length).await)
+}
+
+async fn unblock(State(blocks): State<Blocks>, Path(key): Path<String>) -> Answer {
+    answer(blocks.limiter.unblock(&blocks.login, &parse(&key)?).await)
+}
+
+/// A key as the event shows it.
+fn parse(key: &str) -> Result<Key, (StatusCode, String)> {
+    Key::from_encoded(key).map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))
+}
+
+fn answer(decision: Result<Decision, tollgate::Error>) -> Answer {
+    match decision {
+        Ok(decision) if decision.is_blocked() => {
+            let left = decision.retry_after().unwrap_or_default();
+            Ok(format!("blocked for {} s more\n", left.as_secs_f64().ceil()))
+        }
+        Ok(_) => Ok("not blocked\n".to_owned()),
+        Err(error) if error.is_misuse() => Err((StatusCode::BAD_REQUEST, format!("{error}\n"))),
+        Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))),
+    }
+}
+
+fn app(limiter: &RateLimiter) -> Result<Router, ConfigError> {
+    let policy = BlockPolicy::after(10, Duration::from_secs(60))
+        .lasting(Duration::from_secs(30))
+        .growing(2, Duration::from_secs(3600));
+    let login = Limit::fixed_window("login", Quota::per_minute(5))?.block_offenders(policy)?;
+    let layer = RateLimitLayer::of(limiter, login.clone()).key(PeerIp)?;
+    let admin = Router::new()
+        .route("/admin/blocks/{key}", get(show).put(block).delete(unblock))
+        .with_state(Blocks { limiter: limiter.clone(), login });
+    Ok(Router::new()
+        .route("/login", post(|| async { "wrong password\n" }))
+        .layer(layer)
+        .merge(admin))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("offenders: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        _ => RateLimiter::in_memory(),
+    };
+    let port: u16 = match env::var("PORT") {
+        Ok(port) if !port.is_empty() => {
+            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
+        }
+        _ => 3000,
+    };
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
+        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+    })?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("5 logins a minute, and 30 s without any after 10 denials, on {url}. Try it:");
+    println!();
+    println!("  for i in $(seq 16); do curl -s -X POST {url}/login; done");
+    println!("  curl {url}/admin/blocks/127.0.0.1");
+    println!("  curl -X DELETE {url}/admin/blocks/127.0.0.1");
+    println!("  curl -X PUT '{url}/admin/blocks/127.0.0.1?seconds=60'");
+    let app = app(&limiter)?.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).await?;
+    Ok(())
+}
