@@ -8,8 +8,8 @@
 --          I4 cost; if the limit blocks keys I2 key of the offences; of a block I7 its length; of
 --          a refund or a settlement I7 time, I4 cost and I7 drains_at of its charge, and of a
 --          settlement I7 the largest debt; of a charge or a peek with terms (8 is added to the op)
---          B whether its limit is in shadow mode, I7 the longest wait for reserved units, I7 the
---          longest wait.
+--          B 1 if its limit is in shadow mode, and 2 more if a denied peek counts as an offence, I7
+--          the longest wait for reserved units, I7 the longest wait.
 --          A run is one group of `size` charges that is asked `times` times in a row. With the op
 --          EACH it is one charge, with a cost above 0, of each of `times` keys from `key` on, which
 --          no other run touches. If the limit blocks keys, budgets and offences take turns.
@@ -72,14 +72,14 @@ end
 
 local reply = {now}
 
-local function answer(status, remaining, retry_after, reset_after, delay, drains_after)
+local function answer(status, remaining, retry_after, reset_after, delay, drains_after, blocked_for)
   local n = #reply
   if status == ALLOWED and delay == 0 and not drains_after then
     reply[n + 1], reply[n + 2] = remaining, reset_after
   else
     if drains_after then status = status + 8 end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] =
-      -1 - status, remaining, retry_after, reset_after, delay, drains_after
+      -1 - status, remaining, retry_after, reset_after, delay, drains_after or blocked_for
   end
 end
 

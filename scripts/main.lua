@@ -14,7 +14,8 @@
 --          Status: 0 denied, 1 allowed, 2 exceeds the capacity; 4 more if the stored value was
 --          unreadable; 8 more if a sixth number follows: the time until the level of a charged
 --          bucket would be empty if nothing had been given back (without it, that is reset_after);
---          16 more if the key is blocked, and 32 more if its block begins with this denial
+--          16 more if the key is blocked: a sixth number is the time until the block ends. 32 more
+--          if it begins with this denial
 --
 -- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns:
 -- src/store/redis/script.rs joins the files to one script. A call pays for what it includes, and

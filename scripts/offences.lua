@@ -1,18 +1,19 @@
 -- The denials of a key that are counted, and the block that follows too many of them.
 -- Twin: src/algorithm/offences.rs, which has the reasons.
 --
--- value    33 bytes:
+-- value    40 bytes:
 --            B  kind   I4 denials  that were counted since the first
 --                      I7 since    time of the first, in us
 --                      I7 ends_at, I7 length  of the last block
 --                      I7 grown    length of the last block that denials began, if blocks grow
+--                      I7 kept_until  time from which all of this equals no value
 -- policy   denials that begin a block (0: only an operator blocks), within, length of the first
 --          block, longest, factor
 local now = ...
 local ALLOWED, UNREADABLE, BLOCKED, BEGINS = 1, 4, 16, 32
-local KIND, RECORD, RECORD_SIZE = 8, '>BI4I7I7I7I7', 33
--- Sums of two times are exact. A block lasts a leap year at most.
-local MAX_TIME, MAX_LENGTH = 2 ^ 52, 366 * 86400 * 1000000
+local KIND, RECORD, RECORD_SIZE = 8, '>BI4I7I7I7I7I7', 40
+-- A time and a length are exact together. A block lasts a leap year at most.
+local MAX_TIME, MAX_LENGTH = 8 * 10 ^ 15, 366 * 86400 * 1000000
 local floor, max, min = math.floor, math.max, math.min
 
 local policy, denials, since, ends_at, length, grown, changed
@@ -26,13 +27,17 @@ local function load(value, of)
   policy = of
   clear()
   if not value then return 0 end
-  local kind
+  local kind, kept_until
   if #value == RECORD_SIZE then
-    kind, denials, since, ends_at, length, grown = struct.unpack(RECORD, value)
+    kind, denials, since, ends_at, length, grown, kept_until = struct.unpack(RECORD, value)
   end
   if kind ~= KIND or max(since, ends_at) > MAX_TIME or max(length, grown) > MAX_LENGTH then
     clear()
     return UNREADABLE
+  end
+  if kept_until <= now then
+    clear()
+    return 0
   end
   if ends_at > now + length then
     -- The clock was set back.
@@ -60,8 +65,8 @@ local function count()
   return true
 end
 
--- Decides a check of the key, as `budget.decide` does. A denial that ends within `patience` is not
--- counted.
+-- Decides a check of the key, as `budget.decide` does, with the time until the block ends as a
+-- seventh result. A denial that ends within `patience` is not counted.
 local function decide(budget, cost, effect, max_wait, patience)
   local was_left, on_budget = left(), effect
   if was_left > 0 and effect == 'commit' then on_budget = 'adopt' end
@@ -71,14 +76,14 @@ local function decide(budget, cost, effect, max_wait, patience)
   local begins = counts and count()
   local is_left = left()
   if is_left == 0 then
-    return status, remaining, retry_after, reset_after, delay, drains_after
+    return status, remaining, retry_after, reset_after, delay, drains_after, nil
   end
   if status == ALLOWED then
     local _
     _, _, _, reset_after = budget.decide(0, 'dry')
   end
   return begins and BLOCKED + BEGINS or BLOCKED, 0, max(is_left, retry_after),
-    max(is_left, reset_after), 0
+    max(is_left, reset_after), 0, nil, is_left
 end
 
 -- Blocks the key. A length of 0 ends the block, and forgets the offences.
@@ -90,11 +95,11 @@ end
 -- The new value, as `write` in stored.lua takes it.
 local function save()
   if not changed then return nil end
-  local remembered = ends_at
-  if grown > 0 then remembered = ends_at + policy.longest end
-  if denials > 0 then remembered = max(remembered, since + policy.within) end
-  if remembered <= now then return false end
-  return struct.pack(RECORD, KIND, denials, since, ends_at, length, grown), remembered
+  local kept_until = ends_at
+  if grown > 0 then kept_until = ends_at + policy.longest end
+  if denials > 0 then kept_until = max(kept_until, since + policy.within) end
+  if kept_until <= now then return false end
+  return struct.pack(RECORD, KIND, denials, since, ends_at, length, grown, kept_until), kept_until
 end
 
 return {load = load, left = left, decide = decide, block = block, save = save}

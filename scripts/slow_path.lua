@@ -16,7 +16,7 @@
 --   save (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
 local now, grace, write, value_of, values, limits, reply, answer = ...
 local keys, request = KEYS, ARGV[1]
-local DENIED, ALLOWED, BLOCK_BEGINS = 0, 1, 48
+local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS = 0, 1, 16, 48
 local CHARGE, PEEK, REFUND, RESET, SETTLE, BLOCK = 0, 1, 2, 3, 5, 6
 -- Added to a charge or a peek whose checks have terms.
 local WITH_TERMS = 8
@@ -75,7 +75,7 @@ local function charge_in_short(times, k, l, cost, offences_k)
   local _, left = budget.decide(0, 'dry')
   local allowed = math.min(math.floor(left / cost), times)
   -- Denials that are counted differ from each other.
-  if offences_k and allowed < times then return false end
+  if offences_k and limits[l].policy.denials > 0 and allowed < times then return false end
   local n = #reply
   reply[n + 1], reply[n + 2] = IN_SHORT, allowed
   if allowed > 0 then
@@ -91,9 +91,10 @@ end
 
 -- The charges of a group: key, limit, cost, the key of the offences, its terms (whether the limit
 -- is in shadow mode, and the longest waits, with reserved units and without), of a refund or a
--- settlement the refunded charge and the largest debt, and the length of a block.
+-- settlement the refunded charge and the largest debt, and the length of a block. A peek may count
+-- as an offence.
 local key_of, limit_of, cost_of, offences_of = {}, {}, {}, {}
-local is_shadow_of, max_wait_of, patience_of = {}, {}, {}
+local is_shadow_of, peek_counts_of, max_wait_of, patience_of = {}, {}, {}, {}
 local charged_at_of, charged_of, drains_at_of, max_debt_of, block_of = {}, {}, {}, {}, {}
 local is_allowed = {}
 -- What the fast path makes of the group's charges.
@@ -136,41 +137,48 @@ local function decide_charge(i, cost, effect)
     return unreadable, budget.decide(cost, effect, max_wait_of[i])
   end
   unreadable = math.max(unreadable, load_offences(i))
-  return unreadable, offences.decide(budget, cost, effect, max_wait_of[i], patience_of[i])
+  local patience = patience_of[i]
+  if effect == 'dry' and not peek_counts_of[i] then patience = math.huge end
+  return unreadable, offences.decide(budget, cost, effect, max_wait_of[i], patience)
 end
 
--- Keeps what a decision left of a budget and of the offences of its key.
-local function keep_charge(i, cost)
-  keep(key_of[i], budgets[limit_of[i]].save())
-  if offences_of[i] and cost > 0 then keep(offences_of[i], offences.save()) end
+-- Keeps what a decision left of a budget and of the offences of its key. Returns whether the next
+-- denial may differ from this one.
+local function keep_charge(i, cost, effect, status)
+  if effect ~= 'dry' then keep(key_of[i], budgets[limit_of[i]].save()) end
+  if not offences_of[i] or cost == 0 or (effect == 'dry' and not peek_counts_of[i]) then
+    return false
+  end
+  keep(offences_of[i], offences.save())
+  return limits[limit_of[i]].policy.denials > 0 and (status == DENIED or status == BLOCK_BEGINS)
 end
 
 -- Returns whether the next identical group may have another answer than this denial.
 local function decide_group(op, size)
   if op == CHARGE and size > 1 and charge_fast(size) then return true end
-  local all_allowed = true
+  local all_allowed, has_blocked_key = true, false
   -- A charge that is a group by itself is decided below, at once.
   for i = 1, size > 1 and size or 0 do
     local _, status = decide_charge(i, cost_of[i], 'dry')
     is_allowed[i] = status == ALLOWED
+    has_blocked_key = has_blocked_key or status == BLOCKED
     all_allowed = all_allowed and (is_allowed[i] or is_shadow_of[i])
   end
-  local all_charged, counts = op == CHARGE, false
+  local all_charged, may_differ = op == CHARGE, false
   for i = 1, size do
     local cost, effect = cost_of[i], 'dry'
     if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'adopt' end
     -- A charge that fits consumes nothing if another one of the group is denied.
     if not all_allowed and is_allowed[i] then cost = 0 end
-    local unreadable, status, remaining, retry_after, reset_after, delay, drains_after =
+    -- With a blocked key, no denial of the group counts.
+    if has_blocked_key then patience_of[i] = math.huge end
+    local unreadable, status, remaining, retry_after, reset_after, delay, drains_after, left =
       decide_charge(i, cost, effect)
-    answer(status + unreadable, remaining, retry_after, reset_after, delay, drains_after)
-    if effect ~= 'dry' then
-      keep_charge(i, cost)
-      counts = counts or (offences_of[i] and (status == DENIED or status == BLOCK_BEGINS))
-    end
+    answer(status + unreadable, remaining, retry_after, reset_after, delay, drains_after, left)
+    may_differ = keep_charge(i, cost, effect, status) or may_differ
     all_charged = all_charged and (status == ALLOWED or (size > 1 and is_shadow_of[i]))
   end
-  return all_charged or counts
+  return all_charged or may_differ
 end
 
 -- Refunds, settles or resets each budget of a group, or blocks its key.
@@ -196,8 +204,9 @@ local function change_each(op, size)
       keep(k, budget.save())
     end
     local cost = op == BLOCK and cost_of[i] or 0
-    local _, status, remaining, retry_after, reset_after, delay = decide_charge(i, cost, 'dry')
-    answer(status + unreadable, remaining, retry_after, reset_after, delay)
+    local _, status, remaining, retry_after, reset_after, delay, _, left =
+      decide_charge(i, cost, 'dry')
+    answer(status + unreadable, remaining, retry_after, reset_after, delay, nil, left)
   end
   return op == REFUND or op == SETTLE
 end
@@ -219,11 +228,11 @@ local function decide(op, size, times, k, l, cost, offences_k, next)
         offences_of[i], next = struct.unpack('>I2', request, next)
       end
     end
-    is_shadow_of[i], max_wait_of[i], patience_of[i] = false, 0, 0
+    is_shadow_of[i], peek_counts_of[i], max_wait_of[i], patience_of[i] = false, false, 0, 0
     if has_terms then
-      local is_shadow
-      is_shadow, max_wait_of[i], patience_of[i], next = struct.unpack(TERMS, request, next)
-      is_shadow_of[i] = is_shadow == 1
+      local flags
+      flags, max_wait_of[i], patience_of[i], next = struct.unpack(TERMS, request, next)
+      is_shadow_of[i], peek_counts_of[i] = flags % 2 == 1, flags >= 2
     elseif op == BLOCK then
       block_of[i], next = struct.unpack('>I7', request, next)
     elseif op == REFUND or op == SETTLE then

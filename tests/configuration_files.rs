@@ -202,7 +202,7 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\nblock = {{ after = \"0/min\" }}"),
             ":6: `limits[0].block.after`",
-            "after 0 denials; use at least 1",
+            "after 0 denials; use 1 to 1000000",
         ),
         (
             format!("{keyed}\n[limits.block]\nafter = \"20/min\"\nfor = \"soon\""),

@@ -60,6 +60,8 @@ pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
 pub(crate) enum Effect {
     /// No effect.
     Dry,
+    /// No effect on the budget. A denial counts as an offence: its caller is denied.
+    Count,
     /// Stores that the clock or the quota moved, so that `retry_after` stays correct. Also stores
     /// that a quota is in use, so that its counts are kept.
     Adopt,
@@ -92,7 +94,7 @@ impl Effect {
     /// Whether a check of this cost may change the state without a charge.
     fn adopts(self, cost: u64) -> bool {
         match self {
-            Self::Dry => false,
+            Self::Dry | Self::Count => false,
             Self::Adopt => true,
             Self::Commit => cost > 0,
         }
@@ -320,6 +322,14 @@ impl State {
                 let budget = offender.budget.as_ref().map_or(0, Self::expires_at);
                 budget.max(offender.offences.expires_at)
             }
+        }
+    }
+
+    /// Until when the key is blocked. 0: it never was.
+    pub(crate) const fn blocked_until(&self) -> Micros {
+        match &self.0 {
+            Kind::Offender(offender) => offender.offences.block_ends_at(),
+            _ => 0,
         }
     }
 

@@ -6,6 +6,7 @@
 //!   goes on is not blocked for ever. They consume nothing: the budget refills or leaves its window as it would.
 //! - **Growth.** A block that begins no later than the longest block's length after the end of the last one is longer by
 //!   the factor. After that the first length counts again.
+//! - **In a group** with a blocked key, no denial counts.
 //! - **A clock that steps back** prolongs a block by at most its own length.
 //! - A check of a limit in shadow mode is neither counted nor blocked: its caller was never told to slow down.
 //!
@@ -55,7 +56,7 @@ pub(crate) const fn budget(slot: &mut Option<State>) -> &mut Option<State> {
     }
 }
 
-/// Decides a check of a key that may be blocked: see [`Rule::decide`].
+/// Decides a check of a key that may be blocked: see [`Rule::decide`]. Without an effect, no block begins.
 pub(crate) fn decide(
     policy: &Blocking,
     rule: &Rule,
@@ -71,12 +72,13 @@ pub(crate) fn decide(
     let mut left = offences.left(now);
     let on_budget = match effect {
         Effect::Commit if left > 0 => Effect::Adopt,
+        Effect::Count => Effect::Dry,
         effect => effect,
     };
     let outcome = rule.decide(slot, now, cost, on_budget);
     // A caller that waits for its units is no offender.
     let is_denied = outcome.retry_after.is_some_and(|wait| wait > cost.patience);
-    let counts = left == 0 && is_denied && policy.denials > 0;
+    let counts = effect != Effect::Dry && left == 0 && is_denied && policy.denials > 0;
     let begins = counts && offences.count(policy, now);
     if effect != Effect::Dry && (counts || was_set_back) {
         offences.save(policy, slot, now);
@@ -97,7 +99,7 @@ pub(crate) fn decide(
         reset_after: left.max(reset_after),
         delay: 0,
         drains_after: 0,
-        blocked: if begins { Blocked::Begins } else { Blocked::Stands },
+        blocked: if begins { Blocked::Begins(left) } else { Blocked::Stands(left) },
     }
 }
 
@@ -117,7 +119,9 @@ impl Offences {
     /// The offences in a slot, and whether the clock was set back behind a block.
     fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
         let mut offences = match slot {
-            Some(State(Kind::Offender(offender))) => offender.offences,
+            Some(State(Kind::Offender(offender))) if offender.offences.expires_at > now => {
+                offender.offences
+            }
             _ => Self::default(),
         };
         let was_set_back = offences.ends_at > now + offences.length;
@@ -136,6 +140,11 @@ impl Offences {
             true => Some(State(Kind::Offender(Box::new(Offender { budget, offences: self })))),
             false => budget,
         };
+    }
+
+    /// The time when the block ends.
+    pub(super) const fn block_ends_at(&self) -> Micros {
+        self.ends_at
     }
 
     /// The time until the block ends.

@@ -140,7 +140,11 @@ pub(crate) struct LimitConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
     /// When keys that keep being denied are blocked. An empty table: only operators block. Default: no key is blocked.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "value::table")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "BlockFields::of_table"
+    )]
     pub(crate) block: Option<BlockFields>,
 }
 

@@ -33,13 +33,6 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     list.deserialize_any(List(PhantomData))
 }
 
-/// A table. A list is none.
-pub(super) fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    table: D,
-) -> Result<Option<T>, D::Error> {
-    Element::deserialize(table).map(|Element(table)| Some(table))
-}
-
 /// A table of tables.
 pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     tables: D,

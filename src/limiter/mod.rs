@@ -82,16 +82,6 @@ struct Shared {
     blocked: Throttle,
 }
 
-fn not_blocking(limit: &Limit) -> Error {
-    Error::misuse(
-        ConfigError::new(
-            "it does not block keys; use `Limit::block_offenders`, such as with \
-             `BlockPolicy::by_operators()`",
-        )
-        .of_limit(limit.name()),
-    )
-}
-
 impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
@@ -138,7 +128,8 @@ impl RateLimiter {
         self.apply(Op::Charge, Check::new(limit, key).with_cost(n)).await
     }
 
-    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing.
+    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
+    /// begins.
     pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
         self.apply(Op::Peek, Check::new(limit, key).with_cost(n)).await
     }
@@ -268,16 +259,19 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not answer. It [is misuse](Error::is_misuse) if the limit does not [block
-    /// keys](Limit::block_offenders), or if the time is zero.
+    /// Returns an error if the store does not answer. Then it may be blocked in this process, where a local limit decides.
+    /// It [is misuse](Error::is_misuse) if the limit does not [block keys](Limit::block_offenders), or if the time is
+    /// shorter than a microsecond.
     pub async fn block(
         &self,
         limit: &Limit,
         key: &Key,
         length: Duration,
     ) -> Result<Decision, Error> {
-        if length.is_zero() {
-            return Err(Error::misuse("the block is 0 s long; use more, or `unblock` the key"));
+        if length.as_micros() == 0 {
+            return Err(Error::misuse(
+                "the block is shorter than a microsecond; use more, or `unblock` the key",
+            ));
         }
         self.apply(Op::Block, Check::new(limit, key).with_block(length)).await
     }
@@ -318,41 +312,32 @@ impl RateLimiter {
             Ok(group) => group,
             Err(error) => return Answer::ready(Err(error.into())),
         };
+        if let Err(error) = op.check(&group) {
+            return Answer::ready(Err(error));
+        }
         match op {
-            Op::Charge if group.iter().any(|check| check.limit().counts_denials()) => {
-                self.charge_offenders(group)
+            Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
+                self.decide_offenders(op, group)
             }
             Op::Charge | Op::Peek => self.shared.store.apply(op, group),
-            Op::Refund | Op::Settle | Op::Reset => self.give_back(op, group),
-            Op::Block => match group.iter().find(|check| check.limit().blocking().is_none()) {
-                Some(check) => Answer::ready(Err(not_blocking(check.limit()))),
-                None => self.give_back(op, group),
-            },
+            Op::Refund | Op::Settle | Op::Reset | Op::Block => self.give_back(op, group),
         }
     }
 
-    /// Charges a group, and reports the block that begins with its denial.
-    fn charge_offenders(&self, group: Group) -> Answer {
-        let mut answer = self.shared.store.apply(Op::Charge, group.clone());
-        if let Some(answer) = answer.take_ready() {
-            self.report_block(&group, &answer);
-            return Answer::ready(answer);
-        }
-        let limiter = self.clone();
-        Answer::later(async move {
-            let answer = answer.await;
-            limiter.report_block(&group, &answer);
-            answer
-        })
-    }
-
-    fn report_block(&self, group: &[Check], answer: &Result<Decision, Error>) {
-        let Ok(decision) = answer else { return };
-        for (check, verdict) in group.iter().zip(decision.verdicts()) {
-            if verdict.begins_block() {
-                telemetry::blocked(&self.shared.blocked, check, verdict);
+    /// Decides a group, and reports a block that begins with its denial. A store that answers later reports it itself: its
+    /// caller may not wait for the answer.
+    fn decide_offenders(&self, op: Op, group: Group) -> Answer {
+        let mut answer = self.shared.store.apply(op, group.clone());
+        let Some(answer) = answer.take_ready() else { return answer };
+        if let Ok(decision) = &answer {
+            for (check, verdict) in group.iter().zip(decision.verdicts()) {
+                if verdict.begins_block() && check.may_begin_block(op) {
+                    let length = verdict.blocked_for().unwrap_or_default();
+                    telemetry::blocked(&self.shared.blocked, check, length);
+                }
             }
         }
+        Answer::ready(answer)
     }
 
     /// Applies a refund, a settlement or a reset. Wakes the waiters of its budgets when it is answered.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(feature = "http")]
 use super::Enforced;
-use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
+use super::{ConfigError, Error, Key, Limit, Micros, OnStoreFailure, Receipt};
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, MAX_PERIOD};
 
@@ -14,7 +14,8 @@ use crate::algorithm::{Cost, MAX_PERIOD};
 pub enum Op {
     /// Charges the cost of every check of the group, or of none.
     Charge,
-    /// Returns the decision that a charge would return. Changes nothing.
+    /// Returns the decision that a charge would return. Changes nothing. A denial that would begin a block is reported without
+    /// the block.
     Peek,
     /// Gives back the cost of every check, as far as the charge of its
     /// [receipt](Check::receipt) still counts. The decision is that of a peek of cost 0 afterwards.
@@ -34,6 +35,24 @@ pub enum Op {
 }
 
 impl Op {
+    /// Checks that a group can be asked this.
+    pub(crate) fn check(self, group: &[Check]) -> Result<(), Error> {
+        let unblockable = |check: &&Check| check.limit.blocking().is_none();
+        if self != Self::Block {
+            return Ok(());
+        }
+        match group.iter().find(unblockable) {
+            Some(check) => Err(Error::misuse(
+                ConfigError::new(
+                    "it does not block keys; use `Limit::block_offenders`, such as with \
+                     `BlockPolicy::by_operators()`",
+                )
+                .of_limit(check.limit.name()),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the operation changes each budget of a group by itself, and is never denied.
     pub(crate) const fn changes_each(self) -> bool {
         match self {
@@ -78,6 +97,8 @@ struct Rare {
     max_wait: Micros,
     /// If the check waits without a reservation.
     patience: Micros,
+    /// Whether a peek is that of a caller who is denied.
+    is_denied_caller: bool,
     block: Micros,
     receipt: Option<Receipt>,
     /// If the limit has none.
@@ -123,6 +144,32 @@ impl Check {
             self.rare.get_or_insert_default().patience = at_most_a_year(patience);
         }
         self
+    }
+
+    /// The same check of a caller that is denied, whatever the store says: a peek that is denied counts as an offence.
+    pub(crate) fn of_denied_caller(mut self) -> Self {
+        if self.limit.counts_denials() {
+            self.rare.get_or_insert_default().is_denied_caller = true;
+        }
+        self
+    }
+
+    #[inline]
+    pub(crate) fn is_denied_caller(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
+    }
+
+    /// Whether a block may begin with its denial: a peek says what a charge would do.
+    pub(crate) fn may_begin_block(&self, op: Op) -> bool {
+        op == Op::Charge || (op == Op::Peek && self.is_denied_caller())
+    }
+
+    /// The same check under a limit that neither counts denials nor blocks keys.
+    pub(crate) fn without_blocks(self) -> Self {
+        match self.limit.blocking() {
+            Some(_) => Self { limit: self.limit.without_blocks(), ..self },
+            None => self,
+        }
     }
 
     /// Sets the time for which [`Op::Block`] blocks the key. Default: zero, which ends a block. Longer than 366 days
@@ -221,7 +268,7 @@ impl Check {
     pub(crate) fn asked(&self) -> Cost {
         let (max_wait, patience) = match &self.rare {
             None => (0, 0),
-            Some(rare) => (rare.max_wait, rare.patience.max(rare.max_wait)),
+            Some(rare) => (rare.max_wait, rare.patience),
         };
         Cost { units: self.cost.into(), max_wait, patience }
     }
@@ -237,12 +284,9 @@ impl Check {
         self.rare.as_ref().map_or(0, |rare| rare.block)
     }
 
-    /// Removes the [`max_wait`](Self::max_wait). The caller waits all the same.
+    /// Removes the [`max_wait`](Self::max_wait).
     pub(super) fn reserve_nothing(&mut self) {
         if let Some(rare) = &mut self.rare {
-            if self.limit.counts_denials() {
-                rare.patience = rare.patience.max(rare.max_wait);
-            }
             rare.max_wait = 0;
             if **rare == Rare::default() {
                 self.rare = None;

@@ -272,6 +272,7 @@ impl Decision {
             let outcome = &mut verdict.outcome;
             outcome.retry_after = outcome.retry_after.map(|it| it.saturating_sub(elapsed).max(1));
             outcome.reset_after = outcome.reset_after.saturating_sub(elapsed);
+            outcome.blocked = outcome.blocked.after(elapsed);
         }
         self
     }

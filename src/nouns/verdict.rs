@@ -20,13 +20,32 @@ pub(crate) struct Outcome {
     pub(crate) blocked: Blocked,
 }
 
-/// Whether a key is blocked.
+/// Whether a key is blocked, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocked {
     No,
     /// Its block begins with this denial.
-    Begins,
-    Stands,
+    Begins(Micros),
+    Stands(Micros),
+}
+
+impl Blocked {
+    /// The time until the block ends. 0: there is none.
+    pub(crate) const fn left(self) -> Micros {
+        match self {
+            Self::No => 0,
+            Self::Begins(left) | Self::Stands(left) => left,
+        }
+    }
+
+    /// What stands of it, `elapsed` later.
+    #[cfg(feature = "redis")]
+    pub(super) const fn after(self, elapsed: Micros) -> Self {
+        match self.left().saturating_sub(elapsed) {
+            0 => Self::No,
+            left => Self::Stands(left),
+        }
+    }
 }
 
 impl Outcome {
@@ -64,7 +83,7 @@ impl Outcome {
 /// | [`reset_after`](Self::reset_after) | the time until the budget is full again |
 /// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) or for [reserved units](crate::Check::with_max_wait) |
 /// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
-/// | [`is_blocked`](Self::is_blocked) | whether the key is blocked: then `remaining` is 0, and `retry_after` includes the rest of the block |
+/// | [`is_blocked`](Self::is_blocked) | whether the key is blocked, for [`blocked_for`](Self::blocked_for): then `remaining` is 0, and `retry_after` is at least that |
 /// | [`would_deny`](Self::would_deny) | whether a limit in shadow mode would have denied the check |
 ///
 /// Durations are exact to the microsecond.
@@ -126,6 +145,13 @@ impl Verdict {
         self
     }
 
+    /// The same denial of a blocked key, of a check with another cost: of the budget, only the block is known.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn of_blocked_key(mut self) -> Self {
+        self.outcome.retry_after = Some(self.outcome.blocked.left());
+        self
+    }
+
     /// The same denial, which a wait ends.
     pub(crate) const fn denied_for(mut self, retry_after: Micros) -> Self {
         self.outcome.exceeds_capacity = false;
@@ -165,9 +191,16 @@ impl Verdict {
         !matches!(self.outcome.blocked, Blocked::No)
     }
 
+    /// The time until the block of the key ends. `None` if it is not blocked. [`retry_after`](Self::retry_after) is longer
+    /// if the budget has no units then.
+    #[must_use]
+    pub fn blocked_for(&self) -> Option<Duration> {
+        self.is_blocked().then(|| Duration::from_micros(self.outcome.blocked.left()))
+    }
+
     /// Whether the block of the key begins with this denial.
     pub(crate) const fn begins_block(&self) -> bool {
-        matches!(self.outcome.blocked, Blocked::Begins)
+        matches!(self.outcome.blocked, Blocked::Begins(_))
     }
 
     /// The limit that answers.

@@ -148,16 +148,17 @@ impl Denials {
         if self.last_expires.load(Ordering::Acquire) <= self.micros(now) {
             return ask(group);
         }
-        let Some((known, denial)) = self.remembered(&group, now) else { return ask(group) };
-        if self.is_fresh(&denial, &group, now) {
+        let Some((denial, is_fresh)) = self.remembered(&group, now) else { return ask(group) };
+        if is_fresh {
             return Answer::ready(Ok(denial.again_at(now)));
         }
+        let known = self.all_known(&group);
         let mut answer = ask(group);
         if let Some(answer) = answer.take_ready() {
-            return Answer::ready(self.stand_in(known, &denial, answer));
+            return Answer::ready(self.stand_in(&known, &denial, answer));
         }
         let denials = Arc::clone(self);
-        Answer::later(async move { denials.stand_in(known, &denial, answer.await) })
+        Answer::later(async move { denials.stand_in(&known, &denial, answer.await) })
     }
 
     /// The answer of a charge that is queued behind others. A denial of the same check that is
@@ -182,7 +183,7 @@ impl Denials {
     /// The store's answer, or the denial that stands in for it.
     fn stand_in(
         &self,
-        known: Known,
+        known: &[Known],
         denial: &Denial,
         answer: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
@@ -190,28 +191,65 @@ impl Denials {
             return denial.standing_at(Instant::now()).map_or(answer, Ok);
         }
         if answer.as_ref().is_ok_and(Decision::allowed) {
-            // The budget was replenished meanwhile.
-            self.cache.remove(&known.id);
+            // The budget was replenished meanwhile, or the block is over.
+            for known in known {
+                self.cache.remove(&known.id);
+            }
         }
         answer
     }
 
-    /// The denial of a group: that of the identical group, or else that of a blocked key.
-    fn remembered(&self, group: &[Check], now: Instant) -> Option<(Known, Denial)> {
-        let known = self.known(group);
-        let identical = self.standing(known, group, now).map(|denial| (known, denial));
-        let is_fresh = |(_, denial): &(_, Denial)| self.is_fresh(denial, group, now);
-        if identical.as_ref().is_some_and(is_fresh) {
+    /// The denial of a group, and whether it is the answer without asking the store: that of the identical group, or
+    /// else that of its blocked keys.
+    fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
+        let identical = self.standing(self.known(group), group, now);
+        let identical = identical.map(|denial| {
+            let is_fresh = self.is_fresh(&denial, group, now);
+            (denial, is_fresh)
+        });
+        if identical.as_ref().is_some_and(|(_, is_fresh)| *is_fresh) {
             return identical;
         }
-        let mut blockable = group
+        self.of_blocked_keys(group, now).or(identical)
+    }
+
+    /// The denial of a group with blocked keys. Of the other budgets nothing is known.
+    fn of_blocked_keys(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
+        let mut longest: Option<(Denial, bool)> = None;
+        let verdicts: Vec<_> = group
             .iter()
-            .filter(|it| it.cost() > 0 && it.blocking().is_some())
-            .filter_map(|check| {
-                let (check, known) = (std::slice::from_ref(check), self.known_key(check));
-                Some((known, self.standing(known, check, now)?.of_group(group, &check[0])))
-            });
-        blockable.next().or(identical)
+            .map(|check| {
+                let verdict = self.of_blocked_key(check, now).map(|(mut denial, is_fresh)| {
+                    denial.decision = denial.again_at(now);
+                    denial.decided = now;
+                    let verdict = denial.decision.deciding().clone();
+                    let order = |it: &(Denial, bool)| (it.1, it.0.stands_until);
+                    let denial = (denial, is_fresh);
+                    if longest.as_ref().is_none_or(|longest| order(longest) < order(&denial)) {
+                        longest = Some(denial);
+                    }
+                    verdict
+                });
+                verdict.unwrap_or_else(|| {
+                    Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow())
+                })
+            })
+            .collect();
+        let (mut denial, is_fresh) = longest?;
+        let decided_at = denial.decision.decided_at();
+        denial.decision = Decision::of_group(verdicts)?.made_at(decided_at);
+        Some((denial, is_fresh))
+    }
+
+    /// The denial of a blocked key under a limit, and whether it is the answer without asking the store.
+    fn of_blocked_key(&self, check: &Check, now: Instant) -> Option<(Denial, bool)> {
+        if check.cost() == 0 || check.blocking().is_none() {
+            return None;
+        }
+        let alone = std::slice::from_ref(check);
+        let denial = self.standing(self.known_key(check), alone, now)?;
+        let is_fresh = self.is_fresh(&denial, alone, now);
+        Some((denial, is_fresh))
     }
 
     /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
@@ -267,10 +305,17 @@ impl Denials {
             let (limit, key, cost) = (check.limit(), check.key(), check.asked());
             (limit.name(), limit.kind(), key, cost).hash(&mut high);
             (limit.name(), limit.kind(), key, cost).hash(&mut low);
-            (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
+            let numbers = (limit.quota(), limit.rule(), limit.enforced_percent());
+            (numbers, limit.blocking()).hash(&mut quota);
         }
         let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
         Known { id, quota: quota.finish() }
+    }
+
+    /// What identifies a group, and its keys that may be blocked.
+    fn all_known(&self, group: &[Check]) -> Vec<Known> {
+        let blockable = group.iter().filter(|check| check.blocking().is_some());
+        blockable.map(|check| self.known_key(check)).chain([self.known(group)]).collect()
     }
 
     /// What identifies a key under a limit that may block it.
@@ -285,36 +330,43 @@ impl Denials {
     pub(super) fn record(&self, group: &[Check], asked: Asked, denial: &Decision) {
         let mut is_counted = false;
         for (check, verdict) in group.iter().zip(denial.verdicts()) {
-            if verdict.allowed() {
-                continue;
-            }
-            if verdict.is_blocked() {
-                let denial = Decision::from(verdict.clone()).made_at(denial.decided_at());
-                self.insert(self.known_key(check), asked, &denial, self.blocked_max_age);
-            } else {
-                is_counted |= check.limit().counts_denials();
+            match verdict.blocked_for() {
+                _ if verdict.allowed() => {}
+                Some(left) => {
+                    let blocked = Decision::from(verdict.clone().of_blocked_key());
+                    let blocked = blocked.made_at(denial.decided_at());
+                    let answers_for = left.min(self.blocked_max_age);
+                    self.insert(self.known_key(check), asked, blocked, answers_for, left);
+                }
+                None => is_counted |= check.limit().counts_denials(),
             }
         }
-        let max_age = match denial.deciding().is_blocked() {
-            // The store is asked again, and then counts the denial. It stands in all the same.
-            _ if is_counted => Duration::ZERO,
-            true => self.blocked_max_age,
-            false => self.max_age,
-        };
-        let remembers = !self.max_age.is_zero() || denial.deciding().is_blocked();
-        if remembers {
-            self.insert(self.known(group), asked, denial, max_age);
-        }
-    }
-
-    fn insert(&self, known: Known, asked: Asked, denial: &Decision, max_age: Duration) {
         // A cost that exceeds the capacity now exceeds it later, too.
         let wait = denial.retry_after().unwrap_or(self.max_age);
+        let max_age = match denial.deciding().blocked_for() {
+            // The store is asked again, and then counts the denial. It stands in all the same.
+            _ if is_counted => Duration::ZERO,
+            Some(left) => left.min(self.blocked_max_age),
+            None if self.max_age.is_zero() => return,
+            None => self.max_age,
+        };
+        self.insert(self.known(group), asked, denial.clone(), wait.min(max_age), wait);
+    }
+
+    /// Remembers a denial: for some time as the answer, and for another time in place of a store that is unavailable.
+    fn insert(
+        &self,
+        known: Known,
+        asked: Asked,
+        denial: Decision,
+        answers_for: Duration,
+        stands_for: Duration,
+    ) {
         // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
-        let (decided, stands_until) = (Instant::now(), after(wait));
+        let (decided, stands_until) = (Instant::now(), after(stands_for));
         if decided < stands_until {
-            let (decision, until) = (denial.clone(), after(wait.min(max_age)));
+            let (decision, until) = (denial.repeated_after(Duration::ZERO), after(answers_for));
             let quota = known.quota;
             let denial = Denial { asked, quota, decision, decided, until, stands_until };
             self.cache.insert(known.id, denial);
@@ -325,7 +377,10 @@ impl Denials {
     /// Notes that a refund or a reset starts. Denials of checks from before its end do not count.
     pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> Change {
         let counters = group.iter().map(|check| self.counter(check)).collect();
-        let change = Change { denials: Arc::clone(self), counters, is_settled: false };
+        let blockable = |check: &Check| check.blocking().map(|_| self.known_key(check));
+        let keys = group.iter().map(blockable).collect();
+        let (denials, blocked) = (Arc::clone(self), Vec::new());
+        let change = Change { denials, counters, keys, blocked, is_settled: false };
         change.count(|counter| &counter.changed);
         change
     }
@@ -355,23 +410,6 @@ fn is_undecided(answer: &Result<Decision, Error>) -> bool {
 }
 
 impl Denial {
-    /// The same denial, of a group with the blocked key. Of the other budgets nothing is known.
-    fn of_group(self, group: &[Check], blocked: &Check) -> Self {
-        if group.len() == 1 {
-            return self;
-        }
-        let verdict = |check: &Check| match check.shares_budget_with(blocked) {
-            true => self.decision.deciding().clone(),
-            false => Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow()),
-        };
-        match Decision::of_group(group.iter().map(verdict).collect()) {
-            Some(decision) => {
-                Self { decision: decision.made_at(self.decision.decided_at()), ..self }
-            }
-            None => self,
-        }
-    }
-
     fn standing_at(&self, now: Instant) -> Option<Decision> {
         (now < self.stands_until).then(|| self.again_at(now))
     }
@@ -387,6 +425,10 @@ pub(super) struct Change {
     denials: Arc<Denials>,
     /// The indices of its budgets' counters.
     counters: Vec<usize>,
+    /// Its keys that may be blocked.
+    keys: Vec<Option<Known>>,
+    /// Of these, the denials of keys that it blocked.
+    blocked: Vec<(Known, Decision)>,
     /// Whether it is known that it happened, or never will.
     is_settled: bool,
 }
@@ -395,8 +437,16 @@ impl Change {
     /// Learns the answer, whether its caller still waits for it or not.
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
         self.is_settled = match answer {
-            Ok(_) => {
+            Ok(decision) => {
                 self.count(|counter| &counter.confirmed);
+                let verdicts = self.keys.iter().zip(decision.verdicts());
+                let blocked = verdicts.filter(|(_, verdict)| verdict.is_blocked());
+                self.blocked = blocked
+                    .filter_map(|(known, verdict)| {
+                        let denial = Decision::from(verdict.clone().of_blocked_key());
+                        Some(((*known)?, denial.made_at(decision.decided_at())))
+                    })
+                    .collect();
                 true
             }
             Err(error) => !error.may_have_charged(),
@@ -424,5 +474,12 @@ impl Drop for Change {
             }
         }
         self.count(|counter| &counter.changed);
+        // A denial from before the change would not count.
+        let asked = self.denials.asked(Instant::now());
+        for (known, denial) in self.blocked.drain(..) {
+            let left = denial.deciding().blocked_for().unwrap_or_default();
+            let answers_for = left.min(self.denials.blocked_max_age);
+            self.denials.insert(known, asked, denial, answers_for, left);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The decision of a group of checks: all are charged, or none.
 
 use crate::algorithm::{Cost, Effect, State, offences};
-use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
+use crate::nouns::{Blocked, Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 
 /// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
 ///
@@ -11,8 +11,8 @@ use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 ///
 /// # Errors
 ///
-/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ.
-/// Then it changes no state.
+/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ, or if a key is to be
+/// blocked under a limit that does not do that. Then it changes no state.
 ///
 /// ```
 /// use tollgate::store::{Group, Op, decide};
@@ -46,6 +46,7 @@ pub fn decide(
             states.len()
         )));
     }
+    op.check(group)?;
     if let ([check], [state]) = (&**group, &mut *states) {
         let (outcome, charged) = decide_one(op, check, state, now_us);
         let verdict = verdict(check, outcome, charged);
@@ -71,7 +72,7 @@ pub(super) fn decide_one(
             let outcome = decide_as(check, state, now, check.asked(), Effect::Commit);
             return (outcome, if outcome.allowed { cost } else { 0 });
         }
-        Op::Peek => return (decide_as(check, state, now, check.asked(), Effect::Dry), 0),
+        Op::Peek => return (decide_as(check, state, now, check.asked(), effect_of_peek(check)), 0),
         Op::Block => {
             let cost = Cost::of(cost.into());
             let Some(policy) = check.limit().blocking() else {
@@ -91,6 +92,10 @@ pub(super) fn decide_one(
         Op::Reset => *state = None,
     }
     (rule.decide(state, now, Cost::NONE, Effect::Dry), 0)
+}
+
+fn effect_of_peek(check: &Check) -> Effect {
+    if check.is_denied_caller() { Effect::Count } else { Effect::Dry }
 }
 
 /// The outcome of a check of its limit, whose key may be blocked.
@@ -135,28 +140,41 @@ fn decide_group(
     states: &mut [Option<State>],
     now: Micros,
 ) -> Vec<Verdict> {
-    let mut each = |op: Op| -> Vec<Verdict> {
-        let pairs = group.iter().zip(states.iter_mut());
-        let decide = |(check, state): (&Check, _)| {
-            let (outcome, charged) = decide_one(op, check, state, now);
-            verdict(check, outcome, charged)
-        };
-        pairs.map(decide).collect()
-    };
     if op.changes_each() {
-        return each(op);
+        return decide_each(op, group, states, now);
     }
-    let mut verdicts = each(Op::Peek);
+    let dry = |(check, state): (&Check, &mut Option<State>)| {
+        verdict(check, decide_as(check, state, now, check.asked(), Effect::Dry), 0)
+    };
+    let mut verdicts: Vec<_> = group.iter().zip(states.iter_mut()).map(dry).collect();
     if verdicts.iter().all(Verdict::allowed) {
-        return if op == Op::Charge { each(op) } else { verdicts };
+        return if op == Op::Charge { decide_each(op, group, states, now) } else { verdicts };
     }
+    let is_blocked = |verdict: &Verdict| matches!(verdict.outcome().blocked, Blocked::Stands(_));
+    let has_blocked_key = verdicts.iter().any(is_blocked);
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
-        let adopts = op == Op::Charge && check.cost() > 0;
-        let effect = if adopts { Effect::Adopt } else { Effect::Dry };
+        let effect = match op {
+            Op::Charge if check.cost() > 0 => Effect::Adopt,
+            Op::Peek => effect_of_peek(check),
+            _ => Effect::Dry,
+        };
         // A limit that allows its check is not charged if another limit denies.
-        let cost = if answer.outcome().allowed { Cost::NONE } else { check.asked() };
+        let mut cost = if answer.outcome().allowed { Cost::NONE } else { check.asked() };
+        if has_blocked_key {
+            cost.patience = Micros::MAX;
+        }
         let outcome = decide_as(check, state, now, cost, effect);
         *answer = verdict(check, outcome, 0);
     }
     verdicts
+}
+
+/// Applies an operation to each check by itself.
+fn decide_each(op: Op, group: &[Check], states: &mut [Option<State>], now: Micros) -> Vec<Verdict> {
+    let pairs = group.iter().zip(states.iter_mut());
+    let decide = |(check, state): (&Check, _)| {
+        let (outcome, charged) = decide_one(op, check, state, now);
+        verdict(check, outcome, charged)
+    };
+    pairs.map(decide).collect()
 }

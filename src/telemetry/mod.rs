@@ -6,6 +6,7 @@
 
 #[cfg(feature = "http")]
 use std::net::IpAddr;
+use std::time::Duration;
 
 #[cfg(feature = "redis")]
 mod breaker;
@@ -31,9 +32,9 @@ pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 pub(crate) use self::throttle::Throttle;
-use crate::nouns::{Check, Error, Verdict};
+use crate::nouns::{Check, Error};
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Limit};
+use crate::nouns::{Decision, Limit, Verdict};
 
 const TARGET: &str = "tollgate";
 
@@ -42,7 +43,7 @@ const TARGET: &str = "tollgate";
 #[inline]
 pub(crate) const fn count(_: &Decision) {}
 
-fn milliseconds(duration: std::time::Duration) -> u64 {
+fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -77,13 +78,13 @@ pub(crate) fn shadow_denied(at_most: &Throttle, verdict: &Verdict) {
 }
 
 /// A key was denied too often, and a block of it begins.
-pub(crate) fn blocked(at_most: &Throttle, check: &Check, verdict: &Verdict) {
+pub(crate) fn blocked(at_most: &Throttle, check: &Check, length: Duration) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
             limit = check.limit().name(),
             key = %check.key(),
-            blocked_for_ms = verdict.retry_after().map(milliseconds),
+            blocked_for_ms = milliseconds(length),
             unreported,
             "key blocked after too many denials"
         );

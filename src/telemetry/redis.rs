@@ -2,10 +2,12 @@
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{TARGET, Throttle};
+use crate::nouns::Check;
 
 /// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {
@@ -16,6 +18,7 @@ pub(crate) struct RedisEvents {
     unreadable: Throttle,
     recovered: Throttle,
     replaced: Throttle,
+    blocked: Throttle,
 }
 
 /// An outage: from the first check that the server does not decide to the next that it decides.
@@ -44,6 +47,7 @@ impl RedisEvents {
             unreadable: Throttle::default(),
             recovered: Throttle::default(),
             replaced: Throttle::default(),
+            blocked: Throttle::default(),
         }
     }
 
@@ -105,6 +109,11 @@ impl RedisEvents {
             let server = &*self.server;
             tracing::warn!(target: TARGET, server, unreported, "corrupt budgets in Redis not reported before");
         }
+    }
+
+    /// A block of a key begins.
+    pub(crate) fn blocked(&self, check: &Check, length: Duration) {
+        super::blocked(&self.blocked, check, length);
     }
 
     /// A stored value was corrupt, and counted as none.

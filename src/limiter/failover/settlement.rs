@@ -94,6 +94,8 @@ async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<Check>>
         let charges = owed.into_iter().filter_map(|(check, units)| {
             // What has drained since is not owed.
             let units = units.min(local.used(&check));
+            // It is no request of the client: it is not blocked, and no offence.
+            let check = check.without_blocks();
             let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
             let answer =
                 (units > 0).then(|| shared.store.apply(Op::Charge, check.clone().into()))?;

@@ -123,6 +123,13 @@ impl RateLimiter {
                 {
                     sleep(wait).await;
                 }
+                // The end of a block is not a matter of units.
+                Some(wait) if decision.is_blocked() => {
+                    if wait > bounds.left() {
+                        return Ok(Err(decision));
+                    }
+                    sleep(wait).await;
+                }
                 // The time until the units are available, without a wait.
                 Some(wait) if decision.source() != Source::FailClosed => {
                     return Ok(Err(decision.denied_until(wait.saturating_add(max_wait), None)));

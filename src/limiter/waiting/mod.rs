@@ -82,11 +82,23 @@ impl Bounds {
 
 /// The group of a caller that waits: its denial is no offence if the wait may end it.
 fn patient(group: &Group, wait: Duration) -> Group {
-    if !group.iter().any(|check| check.limit().counts_denials()) {
+    if !counts_denials(group) {
         return group.clone();
     }
     let checks = group.iter().map(|check| check.clone().with_patience(wait));
     Group::of_distinct(checks.collect())
+}
+
+/// The group of a caller that is denied, for whatever reason: so a peek counts its denial.
+fn of_denied_caller(group: &Group) -> Group {
+    if !counts_denials(group) {
+        return group.clone();
+    }
+    Group::of_distinct(group.iter().cloned().map(Check::of_denied_caller).collect())
+}
+
+fn counts_denials(group: &Group) -> bool {
+    group.iter().any(|check| check.limit().counts_denials())
 }
 
 impl RateLimiter {
@@ -232,8 +244,8 @@ impl RateLimiter {
             return answer;
         }
         match denied {
-            Some(denied) => Ok(self.behind_queue(&group, denied)),
-            None => self.deny_at_once(&group, bounds).await,
+            Some(denied) if !counts_denials(&group) => Ok(self.behind_queue(&group, denied)),
+            _ => self.deny_at_once(&group, bounds).await,
         }
     }
 
@@ -331,7 +343,7 @@ impl RateLimiter {
 
     /// The denial of a check that would be decided before other waiters.
     async fn deny_behind_others(&self, group: &Group) -> Result<Decision, Error> {
-        let decision = self.apply(Op::Peek, group.clone()).await?;
+        let decision = self.apply(Op::Peek, of_denied_caller(group)).await?;
         if decision.exceeds_capacity() {
             return Ok(decision);
         }

@@ -15,7 +15,7 @@ use crate::algorithm::offences::Blocking;
 use crate::nouns::quota::period;
 use crate::nouns::{ConfigError, Micros};
 
-const MAX_DENIALS: u32 = 1_000_000;
+const MAX_DENIALS: u64 = 1_000_000;
 const MAX_FACTOR: u32 = 100;
 const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 
@@ -43,8 +43,8 @@ const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct BlockPolicy {
-    /// 0: only operators block.
-    denials: u32,
+    /// `None`: only operators block.
+    denials: Option<u32>,
     within: Duration,
     length: Duration,
     factor: u32,
@@ -55,12 +55,17 @@ impl BlockPolicy {
     /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the first of these
     /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days.
     pub const fn after(denials: u32, within: Duration) -> Self {
-        Self { denials, within, length: DEFAULT_LENGTH, factor: 1, longest: None }
+        Self { within, ..Self::new(Some(denials)) }
     }
 
     /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block).
     pub const fn by_operators() -> Self {
-        Self::after(0, Duration::ZERO)
+        Self::new(None)
+    }
+
+    const fn new(denials: Option<u32>) -> Self {
+        let (within, length) = (Duration::ZERO, DEFAULT_LENGTH);
+        Self { denials, within, length, factor: 1, longest: None }
     }
 
     /// Sets the length of the first block. Default: 10 minutes. Range: 1 us to 366 days.
@@ -83,7 +88,7 @@ impl BlockPolicy {
     /// operators block.
     #[must_use]
     pub fn denials(&self) -> Option<(u32, Duration)> {
-        (self.denials > 0).then_some((self.denials, self.within))
+        self.denials.map(|denials| (denials, self.within))
     }
 
     /// The length of the first block.
@@ -100,20 +105,19 @@ impl BlockPolicy {
 
     /// The numbers of a valid policy.
     fn blocking(&self) -> Result<Blocking, ConfigError> {
-        let is_automatic = self.denials > 0;
-        if self.denials > MAX_DENIALS {
-            return Err(ConfigError::new(format!(
-                "a key is blocked after {} denials; use 1 to {MAX_DENIALS}",
-                self.denials
-            )));
-        }
+        let (denials, within) = match self.denials() {
+            Some((denials, within)) => {
+                check_denials(denials.into())?;
+                (denials, micros(within, "window of denials")?)
+            }
+            None => (0, 0),
+        };
         if self.factor == 0 || self.factor > MAX_FACTOR {
             return Err(ConfigError::new(format!(
                 "the factor by which blocks grow is {}; use 1 to {MAX_FACTOR}",
                 self.factor
             )));
         }
-        let within = if is_automatic { micros(self.within, "window of denials")? } else { 0 };
         let length = micros(self.length, "first block")?;
         let longest = micros(self.longest.unwrap_or(self.length), "longest block")?;
         if longest < length {
@@ -123,7 +127,17 @@ impl BlockPolicy {
                 period::write(self.length),
             )));
         }
-        Ok(Blocking { denials: self.denials, within, length, factor: self.factor, longest })
+        Ok(Blocking { denials, within, length, factor: self.factor, longest })
+    }
+}
+
+fn check_denials(denials: u64) -> Result<(), ConfigError> {
+    match denials {
+        1..=MAX_DENIALS => Ok(()),
+        _ => Err(ConfigError::new(format!(
+            "a key is blocked after {denials} denials; use 1 to {MAX_DENIALS}, or \
+             `BlockPolicy::by_operators` (in a file: no `after`)"
+        ))),
     }
 }
 
@@ -175,6 +189,11 @@ impl Limit {
         Ok(self.with(|definition| definition.set_block(Some(Block { policy, blocking }))))
     }
 
+    /// The same limit, without blocks.
+    pub(crate) fn without_blocks(&self) -> Self {
+        self.clone().with(|definition| definition.set_block(None))
+    }
+
     /// When the limit blocks keys. `None` if it does not.
     #[must_use]
     pub fn block_policy(&self) -> Option<BlockPolicy> {
@@ -209,6 +228,7 @@ mod tests {
     fn policy_out_of_range_is_an_error_that_says_the_range() {
         let policy = BlockPolicy::after(20, MINUTE);
         for (policy, expected) in [
+            (BlockPolicy::after(0, MINUTE), "after 0 denials; use 1 to 1000000"),
             (BlockPolicy::after(1_000_001, MINUTE), "after 1000001 denials; use 1 to 1000000"),
             (BlockPolicy::after(1, Duration::ZERO), "the window of denials is 0ns; use whole"),
             (BlockPolicy::after(1, DAY * 367), "the window of denials is 31708800s; use whole"),

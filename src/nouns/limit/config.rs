@@ -38,7 +38,11 @@ pub(crate) struct LimitFields {
     pub(crate) shadow: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "BlockFields::of_table"
+    )]
     pub(crate) block: Option<BlockFields>,
 }
 

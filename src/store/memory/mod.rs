@@ -126,6 +126,7 @@ impl MemoryStore {
 
     #[inline]
     pub(crate) fn decide(&self, op: Op, group: Group) -> Result<Decision, Error> {
+        op.check(&group)?;
         match group.into_one() {
             Ok(check) => self.apply_one(op, check),
             Err(group) => self.apply_group(op, &group),
@@ -162,7 +163,9 @@ impl MemoryStore {
         let mut decide = |op| decide(op, group, &mut states, now);
         let stores = match op {
             Op::Charge if self.capped => decide(Op::Peek).map(|peeked| peeked.allowed()),
-            Op::Settle | Op::Block => Ok(self.capped),
+            Op::Settle => Ok(self.capped),
+            // A block that ends needs no room.
+            Op::Block => Ok(self.capped && group.iter().any(|check| check.block_us() > 0)),
             Op::Charge | Op::Peek | Op::Refund | Op::Reset => Ok(false),
         };
         let decision = stores.and_then(|stores| {

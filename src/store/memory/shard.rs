@@ -58,7 +58,11 @@ impl Budget {
         let known = match op {
             Op::Peek => return,
             Op::Charge => self.exhausted_until,
-            Op::Refund | Op::Settle | Op::Reset | Op::Block => 0,
+            // The outcome does not say that the key is blocked.
+            Op::Refund | Op::Settle | Op::Reset => {
+                self.state.as_ref().map_or(0, State::blocked_until)
+            }
+            Op::Block => 0,
         };
         let wait = outcome.retry_after.or_else(|| {
             let mut next = || limit.rule().decide(&mut self.state, now, Cost::of(1), Effect::Dry);

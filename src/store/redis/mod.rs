@@ -201,6 +201,9 @@ impl Lanes {
 
 impl Store for RedisStore {
     fn apply(&self, op: Op, group: Group) -> Answer {
+        if let Err(error) = op.check(&group) {
+            return Answer::ready(Err(error));
+        }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {
             (Some(denials), Op::Charge) => {

@@ -1,6 +1,8 @@
 //! The format of requests and replies: the other side of `scripts/main.lua` and
 //! `scripts/batch.lua`.
 
+use std::time::Duration;
+
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, Followed, MAX_EXACT, Mode, Rule};
 use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
@@ -9,7 +11,7 @@ use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
 const ALLOWED: i64 = 1;
 const EXCEEDS_CAPACITY: i64 = 2;
 const UNREADABLE: i64 = 4;
-/// A sixth number follows.
+/// A sixth number follows, as does one of a blocked key.
 const GIVEN_BACK: i64 = 8;
 const BLOCKED: i64 = 16;
 const BEGINS_BLOCK: i64 = 32;
@@ -40,6 +42,8 @@ pub(super) struct Charge {
 pub(super) struct Terms {
     /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
     is_shadow: bool,
+    /// Whether a denied peek counts.
+    is_denied_caller: bool,
     max_wait: Micros,
     patience: Micros,
 }
@@ -57,8 +61,9 @@ impl Charge {
         match op {
             Op::Charge | Op::Peek => {
                 let is_shadow = !is_alone && check.is_shadow();
+                let is_denied_caller = op == Op::Peek && check.is_denied_caller();
                 let Cost { max_wait, patience, .. } = check.asked();
-                terms = Terms { is_shadow, max_wait, patience };
+                terms = Terms { is_shadow, is_denied_caller, max_wait, patience };
             }
             Op::Refund => receipt = check.receipt(),
             Op::Settle => {
@@ -137,7 +142,8 @@ impl Body {
         for charge in charges {
             self.push_charge(charge);
             if has_terms {
-                self.push(charge.terms.is_shadow.into(), 1);
+                let is_denied_caller = u64::from(charge.terms.is_denied_caller);
+                self.push(u64::from(charge.terms.is_shadow) + 2 * is_denied_caller, 1);
                 self.push(charge.terms.max_wait, 7);
                 self.push(charge.terms.patience, 7);
             }
@@ -243,6 +249,8 @@ pub(super) struct RawVerdict {
     delay: u64,
     /// If units were given back to the bucket.
     drains_after: Option<u64>,
+    /// If the key is blocked.
+    blocked_for: u64,
 }
 
 impl<'a> Reply<'a> {
@@ -282,6 +290,9 @@ impl<'a> Reply<'a> {
         if verdict.status & GIVEN_BACK != 0 {
             verdict.drains_after = Some(self.number()?);
         }
+        if verdict.status & BLOCKED != 0 {
+            verdict.blocked_for = self.number()?;
+        }
         Some(verdict)
     }
 }
@@ -301,7 +312,16 @@ impl FirstVerdict {
         let Followed { reset_after, delay, drains_after } = followed;
         let remaining = self.remaining.checked_sub(charged)?;
         let (status, retry_after, drains_after) = (ALLOWED, None, Some(drains_after));
-        Some(RawVerdict { status, remaining, retry_after, reset_after, delay, drains_after })
+        let blocked_for = 0;
+        Some(RawVerdict {
+            status,
+            remaining,
+            retry_after,
+            reset_after,
+            delay,
+            drains_after,
+            blocked_for,
+        })
     }
 }
 
@@ -321,12 +341,19 @@ impl RawVerdict {
             reset_after: reset_after.try_into().ok()?,
             delay: delay.try_into().ok()?,
             drains_after: None,
+            blocked_for: 0,
         })
     }
 
     /// Whether the stored value was unreadable.
     pub(super) const fn is_unreadable(&self) -> bool {
         self.status & UNREADABLE != 0
+    }
+
+    /// The length of a block that begins with this denial.
+    pub(super) fn begins_block(&self) -> Option<Duration> {
+        let begins = self.status & BEGINS_BLOCK != 0;
+        begins.then(|| Duration::from_micros(self.blocked_for))
     }
 
     pub(super) const fn is_allowed(&self) -> bool {
@@ -337,8 +364,8 @@ impl RawVerdict {
     pub(super) fn outcome(&self, limit: &Rule, is_charged: bool) -> Outcome {
         let blocked = match self.status {
             status if status & BLOCKED == 0 => Blocked::No,
-            status if status & BEGINS_BLOCK == 0 => Blocked::Stands,
-            _ => Blocked::Begins,
+            status if status & BEGINS_BLOCK == 0 => Blocked::Stands(self.blocked_for),
+            _ => Blocked::Begins(self.blocked_for),
         };
         let drains_after = match self.drains_after {
             _ if !is_charged || !limit.drains() => 0,

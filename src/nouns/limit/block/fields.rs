@@ -1,8 +1,12 @@
 //! The configuration format of a block policy.
 
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::BlockPolicy;
+use super::{BlockPolicy, check_denials};
 use crate::nouns::limit::config::Written;
 use crate::nouns::quota::period;
 use crate::nouns::{ConfigError, Quota};
@@ -30,6 +34,27 @@ pub(crate) struct BlockFields {
     pub(crate) max: Option<Written>,
 }
 
+impl BlockFields {
+    /// The fields of a table. serde would take a list for a table without the names of its fields.
+    pub(crate) fn of_table<'de, D: Deserializer<'de>>(table: D) -> Result<Option<Self>, D::Error> {
+        struct Table;
+
+        impl<'de> Visitor<'de> for Table {
+            type Value = BlockFields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table with `after`, `for`, `factor` and `max`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<BlockFields, A::Error> {
+                BlockFields::deserialize(MapAccessDeserializer::new(table))
+            }
+        }
+
+        table.deserialize_any(Table).map(Some)
+    }
+}
+
 #[cfg(feature = "config")]
 impl BlockFields {
     /// Replaces the factor by one that is right, if it comes with `max`.
@@ -51,15 +76,9 @@ impl TryFrom<&BlockFields> for BlockPolicy {
             None => Self::by_operators(),
             Some(after) => {
                 let after: Quota = after.0.parse()?;
-                // More is out of the range, as none is.
-                let denials = u32::try_from(after.limit()).unwrap_or(u32::MAX);
-                if denials == 0 {
-                    return Err(ConfigError::new(
-                        "a key is blocked after 0 denials; use at least 1, or remove `after`: then \
-                         only operators block",
-                    ));
-                }
-                Self::after(denials, after.period())
+                check_denials(after.limit())?;
+                // It is in the range, which is small.
+                Self::after(u32::try_from(after.limit()).unwrap_or(u32::MAX), after.period())
             }
         };
         let policy = match &fields.length {

@@ -86,7 +86,7 @@ impl Batch {
         reply.is_empty().then_some((verdicts, cursors))
     }
 
-    /// Reads the verdicts of one group of a run.
+    /// Reads the verdicts of one group of a run. A block is reported here, whether its caller still waits or not.
     fn read_answer(
         &self,
         run: &Run,
@@ -94,10 +94,16 @@ impl Batch {
         into: &mut Vec<RawVerdict>,
         events: &RedisEvents,
     ) -> Option<()> {
-        for charge in &self.charges[run.first..][..run.size] {
+        let checks = &self.checks[run.first..][..run.size];
+        for (charge, check) in self.charges[run.first..][..run.size].iter().zip(checks) {
             let raw = reply.verdict()?;
             if raw.is_unreadable() {
                 events.unreadable(self.keys.get(charge.key.into()));
+            }
+            if let Some(length) = raw.begins_block()
+                && check.may_begin_block(run.op)
+            {
+                events.blocked(check, length);
             }
             into.push(raw);
         }
