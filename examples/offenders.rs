@@ -14,13 +14,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::routing::{get, post};
 use http::StatusCode;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tollgate::key::PeerIp;
-use tollgate::limit::BlockPolicy;
+use tollgate::limit::{BlockPolicy, OnStoreFailure};
 use tollgate::{ConfigError, Decision, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 /// What operators need: the limiter, and the limit under which keys are blocked.
@@ -30,42 +30,40 @@ struct Blocks {
     login: Limit,
 }
 
+/// What an operator asks for: a key as the event shows it, and for how long it is blocked.
 #[derive(Deserialize)]
-struct Length {
-    seconds: u64,
+struct Asked {
+    key: String,
+    seconds: Option<u64>,
 }
 
 type Answer = Result<String, (StatusCode, String)>;
 
-async fn show(State(blocks): State<Blocks>, Path(key): Path<String>) -> Answer {
-    answer(blocks.limiter.peek(&blocks.login, &parse(&key)?, 1).await)
+async fn show(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
+    answer(blocks.limiter.peek(&blocks.login, &parse(&asked.key)?, 1).await)
 }
 
-async fn block(
-    State(blocks): State<Blocks>,
-    Path(key): Path<String>,
-    Query(length): Query<Length>,
-) -> Answer {
-    let length = Duration::from_secs(length.seconds);
-    answer(blocks.limiter.block(&blocks.login, &parse(&key)?, length).await)
+async fn block(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
+    let length = Duration::from_secs(asked.seconds.unwrap_or(600));
+    answer(blocks.limiter.block(&blocks.login, &parse(&asked.key)?, length).await)
 }
 
-async fn unblock(State(blocks): State<Blocks>, Path(key): Path<String>) -> Answer {
-    answer(blocks.limiter.unblock(&blocks.login, &parse(&key)?).await)
+async fn unblock(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
+    // A reset also fills the budget: the client can log in at once.
+    let key = parse(&asked.key)?;
+    answer(blocks.limiter.reset(&blocks.login, &key).await)
 }
 
-/// A key as the event shows it.
 fn parse(key: &str) -> Result<Key, (StatusCode, String)> {
     Key::from_encoded(key).map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))
 }
 
 fn answer(decision: Result<Decision, tollgate::Error>) -> Answer {
     match decision {
-        Ok(decision) if decision.is_blocked() => {
-            let left = decision.retry_after().unwrap_or_default();
-            Ok(format!("blocked for {} s more\n", left.as_secs_f64().ceil()))
-        }
-        Ok(_) => Ok("not blocked\n".to_owned()),
+        Ok(decision) => Ok(match decision.deciding().blocked_for() {
+            Some(left) => format!("blocked for {} s more\n", left.as_secs_f64().ceil()),
+            None => "not blocked\n".to_owned(),
+        }),
         Err(error) if error.is_misuse() => Err((StatusCode::BAD_REQUEST, format!("{error}\n"))),
         Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))),
     }
@@ -75,10 +73,13 @@ fn app(limiter: &RateLimiter) -> Result<Router, ConfigError> {
     let policy = BlockPolicy::after(10, Duration::from_secs(60))
         .lasting(Duration::from_secs(30))
         .growing(2, Duration::from_secs(3600));
-    let login = Limit::fixed_window("login", Quota::per_minute(5))?.block_offenders(policy)?;
+    // While Redis is away, nobody guesses passwords.
+    let login = Limit::fixed_window("login", Quota::new(5, Duration::from_secs(10)))?
+        .on_store_failure(OnStoreFailure::FailClosed)?
+        .block_offenders(policy)?;
     let layer = RateLimitLayer::of(limiter, login.clone()).key(PeerIp)?;
     let admin = Router::new()
-        .route("/admin/blocks/{key}", get(show).put(block).delete(unblock))
+        .route("/admin/block", get(show).put(block).delete(unblock))
         .with_state(Blocks { limiter: limiter.clone(), login });
     Ok(Router::new()
         .route("/login", post(|| async { "wrong password\n" }))
@@ -113,12 +114,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
         format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
     })?;
     let url = format!("http://{}", listener.local_addr()?);
-    println!("5 logins a minute, and 30 s without any after 10 denials, on {url}. Try it:");
+    println!("5 logins in 10 s, and 30 s without any after 10 denials, on {url}. Try it:");
     println!();
     println!("  for i in $(seq 16); do curl -s -X POST {url}/login; done");
-    println!("  curl {url}/admin/blocks/127.0.0.1");
-    println!("  curl -X DELETE {url}/admin/blocks/127.0.0.1");
-    println!("  curl -X PUT '{url}/admin/blocks/127.0.0.1?seconds=60'");
+    println!("  curl -G {url}/admin/block --data-urlencode key=127.0.0.1");
+    println!("  curl -G -X DELETE {url}/admin/block --data-urlencode key=127.0.0.1");
+    println!("  curl -G -X PUT {url}/admin/block --data-urlencode key=127.0.0.1 -d seconds=60");
     let app = app(&limiter)?.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await?;
     Ok(())

@@ -215,19 +215,46 @@ fn errors_name_the_file_the_line_and_the_field() {
             "`factor` needs `max`",
         ),
         (
-            format!("{keyed}\n[limits.block]\nfor = \"1h\"\nfactor = 2\nmax = \"1m\""),
-            ":7: `limits[0].block.for`",
+            format!(
+                "{keyed}\n[limits.block]\nafter = \"9/h\"\nfor = \"1h\"\nfactor = 2\nmax = \"1m\""
+            ),
+            ":8: `limits[0].block.for`",
             "the longest block is 1m, shorter than the first of 1h",
         ),
         (
-            format!("{keyed}\n[limits.block]\nfactor = 101\nmax = \"1d\""),
-            ":7: `limits[0].block.factor`",
+            format!("{keyed}\n[limits.block]\nafter = \"9/h\"\nfactor = 101\nmax = \"1d\""),
+            ":8: `limits[0].block.factor`",
             "use 1 to 100",
         ),
         (
-            format!("{keyed}\n[limits.block]\nfactor = 3\nmax = \"400d\""),
-            ":8: `limits[0].block.max`",
-            "the longest block is 34560000s",
+            format!("{keyed}\n[limits.block]\nafter = \"9/h\"\nfactor = -1\nmax = \"1d\""),
+            ":8: `limits[0].block.factor`",
+            "`factor` is -1; use 1 to 100",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nafter = \"20\""),
+            ":7: `limits[0].block.after`",
+            "denials in a time, such as \"20/5min\"",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nfor = \"1h\""),
+            ":7: `limits[0].block.for`",
+            "only blocked by operators",
+        ),
+        (
+            format!("{keyed}\nblock = true"),
+            ":6: `limits[0].block`",
+            "expected a table with `after`",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nafter = \"4294967296/min\""),
+            ":7: `limits[0].block.after`",
+            "after 4294967296 denials",
+        ),
+        (
+            format!("{keyed}\n[limits.block]\nafter = \"9/h\"\nfactor = 3\nmax = \"400d\""),
+            ":9: `limits[0].block.max`",
+            "the longest block is 400d",
         ),
         (
             format!("{keyed}\n[limits.block]\nmax = \"4d\""),

@@ -231,15 +231,16 @@ async fn offenders_are_shut_out_by_their_denials_and_by_the_operator() {
         let (status, headers, _) = send("POST", port, "/login", None).await;
         assert_eq!((status, number(&headers, "x-ratelimit-remaining")), (429, 0));
     }
-    let key = "/admin/blocks/127.0.0.1";
+    let key = "/admin/block?key=127.0.0.1";
     let ask = async |method, path: &str| send(method, ports[1], path, None).await;
     assert!(ask("GET", key).await.2.starts_with("blocked for "));
     assert_eq!(ask("DELETE", key).await.2, "not blocked\n");
+    assert_eq!(send("POST", ports[1], "/login", None).await.0, 200, "and has its attempts back");
     assert_eq!(ask("GET", key).await.2, "not blocked\n");
-    let long = ask("PUT", &format!("{key}?seconds=3600")).await;
+    let long = ask("PUT", &format!("{key}&seconds=3600")).await;
     assert_eq!((long.0, &*long.2), (200, "blocked for 3600 s more\n"));
-    assert_eq!(ask("PUT", &format!("{key}?seconds=0")).await.0, 400);
-    let (status, _, body) = ask("GET", "/admin/blocks/(a").await;
+    assert_eq!(ask("PUT", &format!("{key}&seconds=0")).await.0, 400);
+    let (status, _, body) = ask("GET", "/admin/block?key=(a").await;
     assert!(status == 400 && body.contains("copy it from an event"), "{body}");
 }
 

@@ -145,6 +145,7 @@ pub(crate) struct LimitConfig {
         skip_serializing_if = "Option::is_none",
         deserialize_with = "BlockFields::of_table"
     )]
+    #[cfg_attr(feature = "schema", schemars(with = "BlockFields"))]
     pub(crate) block: Option<BlockFields>,
 }
 

@@ -46,7 +46,8 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 pub struct PeerIp;
 
 impl PeerIp {
-    /// Returns the key of an address, for a reset or a refund of its budget.
+    /// Returns the key of an address, to reset its budget or to [block](crate::RateLimiter::block) it. An IPv6 address is counted
+    /// by its network, so its key is not the address.
     #[must_use]
     pub fn key_of(address: IpAddr) -> Key {
         Prefixes::DEFAULT.network_of(address).into()

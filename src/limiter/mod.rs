@@ -19,7 +19,7 @@ use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
-use crate::telemetry::{self, Throttle};
+use crate::telemetry::{self, Throttles};
 
 /// A rate limiter on a [`Store`]: the core of the crate, without HTTP.
 ///
@@ -79,14 +79,14 @@ struct Shared {
     registry: Registry,
     turns: Turns,
     /// Of events about blocks.
-    blocked: Throttle,
+    blocked: Throttles,
 }
 
 impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
         let (registry, turns, blocked) =
-            (Registry::default(), Turns::default(), Throttle::default());
+            (Registry::default(), Turns::default(), Throttles::default());
         let store = Failover::new(store);
         Self { shared: Arc::new(Shared { store, registry, turns, blocked }) }
     }
@@ -228,12 +228,17 @@ impl RateLimiter {
         self.apply(Op::Reset, Check::new(limit, key)).await
     }
 
-    /// Blocks a key under a limit for a time, on all replicas: an operator shuts a client out. It replaces a block that the
-    /// key may have. Returns the decision of a peek afterwards.
+    /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts a client out. It replaces a
+    /// block that the key may have. Returns the decision of a peek afterwards.
     ///
-    /// Checks of the key are denied until the block ends, but those of cost 0. Another replica that denied the key less
-    /// than a second ago may answer that denial first. On a service with several limits, block the key under one that
-    /// all of its requests are charged under.
+    /// Checks of the key are denied until the block ends, but those of cost 0, and those that hold reserved units already.
+    /// Another replica that denied the key less than a second ago may answer that denial first. On a service with several
+    /// limits, block the key under one that all of its requests are charged under.
+    ///
+    /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores of one prefix. So a tool of
+    /// its own can use a limit of that name, algorithm and any quota, [by operators](crate::limit::BlockPolicy::by_operators).
+    /// A limit of a configuration is `LimitSet::limit`. The key is that of the key extractor: see
+    /// [`Key::from_encoded`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -273,11 +278,18 @@ impl RateLimiter {
                 "the block is shorter than a microsecond; use more, or `unblock` the key",
             ));
         }
-        self.apply(Op::Block, Check::new(limit, key).with_block(length)).await
+        let decision = self.apply(Op::Block, Check::new(limit, key).with_block(length)).await?;
+        telemetry::blocked_by_operator(
+            limit,
+            key,
+            decision.deciding().blocked_for().unwrap_or(length),
+        );
+        Ok(decision)
     }
 
     /// Ends the block of a key under a limit, and forgets the denials and the blocks that were counted. What the key
-    /// consumed stays consumed. Returns the decision of a peek afterwards.
+    /// consumed stays consumed, so it may be denied until its budget has units again: [`reset`](Self::reset) gives an honest
+    /// client both. Returns the decision of a peek afterwards.
     ///
     /// On other replicas it takes effect after at most
     /// [`deny_blocked_for`](crate::store::DenyCache::deny_blocked_for).
@@ -286,7 +298,9 @@ impl RateLimiter {
     ///
     /// Returns an error like [`block`](Self::block).
     pub async fn unblock(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
-        self.apply(Op::Block, Check::new(limit, key)).await
+        let decision = self.apply(Op::Block, Check::new(limit, key)).await?;
+        telemetry::unblocked_by_operator(limit, key);
+        Ok(decision)
     }
 
     /// Decides several checks as one [group](Group), in one call to the store: all are charged, or

@@ -84,7 +84,7 @@ use crate::algorithm::{
 /// | `enforce`: [percent of keys](Self::enforce) | all | 100 |
 /// | `shadow`: `true` for `enforce = 0` | all | `false` |
 /// | `max_debt`: [units](Self::max_debt) | all | no bound |
-/// | `block`: [when keys are blocked](Self::block_offenders), such as `{"after": "20/min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all | no key is blocked |
+/// | `block`: [when keys are blocked](Self::block_offenders), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all | no key is blocked |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(

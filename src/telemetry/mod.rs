@@ -31,10 +31,10 @@ pub(crate) use self::config::{limits_not_read, unsubscribed};
 pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
-pub(crate) use self::throttle::Throttle;
-use crate::nouns::{Check, Error};
+pub(crate) use self::throttle::{Throttle, Throttles};
+use crate::nouns::{Check, Error, Key, Limit};
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Limit, Verdict};
+use crate::nouns::{Decision, Verdict};
 
 const TARGET: &str = "tollgate";
 
@@ -78,8 +78,8 @@ pub(crate) fn shadow_denied(at_most: &Throttle, verdict: &Verdict) {
 }
 
 /// A key was denied too often, and a block of it begins.
-pub(crate) fn blocked(at_most: &Throttle, check: &Check, length: Duration) {
-    if let Some(unreported) = at_most.report() {
+pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
+    if let Some(unreported) = at_most.of(check.key()).report() {
         tracing::warn!(
             target: TARGET,
             limit = check.limit().name(),
@@ -89,6 +89,17 @@ pub(crate) fn blocked(at_most: &Throttle, check: &Check, length: Duration) {
             "key blocked after too many denials"
         );
     }
+}
+
+/// An operator blocked a key.
+pub(crate) fn blocked_by_operator(limit: &Limit, key: &Key, length: Duration) {
+    let (limit, blocked_for_ms) = (limit.name(), milliseconds(length));
+    tracing::info!(target: TARGET, limit, %key, blocked_for_ms, "key blocked by an operator");
+}
+
+/// An operator ended the block of a key.
+pub(crate) fn unblocked_by_operator(limit: &Limit, key: &Key) {
+    tracing::info!(target: TARGET, limit = limit.name(), %key, "key unblocked by an operator");
 }
 
 /// The application rejects a request.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{TARGET, Throttle};
+use super::{TARGET, Throttle, Throttles};
 use crate::nouns::Check;
 
 /// The events of one store, each once a second at most.
@@ -18,7 +18,7 @@ pub(crate) struct RedisEvents {
     unreadable: Throttle,
     recovered: Throttle,
     replaced: Throttle,
-    blocked: Throttle,
+    blocked: Throttles,
 }
 
 /// An outage: from the first check that the server does not decide to the next that it decides.
@@ -47,7 +47,7 @@ impl RedisEvents {
             unreadable: Throttle::default(),
             recovered: Throttle::default(),
             replaced: Throttle::default(),
-            blocked: Throttle::default(),
+            blocked: Throttles::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! One event a second at most: what traffic can cause must not fill the log.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -49,6 +50,18 @@ impl Throttle {
         }
         self.some_unreported.store(false, Ordering::Relaxed);
         Some(std::mem::take(&mut state.unreported))
+    }
+}
+
+/// Lets sixteen events a second through, and of one subject one.
+#[derive(Debug, Default)]
+pub(crate) struct Throttles([Throttle; 16]);
+
+impl Throttles {
+    pub(crate) fn of(&self, subject: impl Hash) -> &Throttle {
+        let mut hasher = DefaultHasher::new();
+        subject.hash(&mut hasher);
+        &self.0[hasher.finish() as usize % self.0.len()]
     }
 }
 

@@ -190,8 +190,8 @@ impl ClientIp {
         self.address(parts).map(|address| self.network_of(address))
     }
 
-    /// The network by which an address is counted. It converts into a key, for a reset or a refund of
-    /// its budget.
+    /// The network by which an address is counted. It converts into a key, to reset its budget or to
+    /// [block](crate::RateLimiter::block) it.
     #[must_use]
     pub fn network_of(&self, address: IpAddr) -> ClientNetwork {
         self.prefixes.network_of(address)

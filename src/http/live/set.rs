@@ -7,6 +7,7 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::{AbortHandle, yield_now};
 
+use super::in_force::Applied;
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field};
 use crate::limiter::{RateLimiter, SetId, WeakLimiter};
@@ -172,6 +173,15 @@ impl LimitSet {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.in_force().version
+    }
+
+    /// The limit of this name, as it is in force, without its plans: to [block](crate::RateLimiter::block) a key under it, to reset
+    /// a budget, or to peek. `None` if there is none.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<Limit> {
+        let in_force = self.shared.in_force.load();
+        let limit = in_force.limits.iter().map(Applied::limit).find(|limit| limit.name() == name);
+        limit.cloned()
     }
 
     /// The configuration in force.

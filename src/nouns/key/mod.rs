@@ -36,7 +36,8 @@ const MAX_SHOWN: usize = 128;
 ///
 /// - A list of one part is that part: `from_parts(["a"])` is `new("a")`.
 /// - A list of no parts is [`global`](Self::global).
-/// - A number or an address is its text: `from(42)` is `new("42")`.
+/// - A number or an address is its text: `from(42)` is `new("42")`. The key extractors count clients by network: see
+///   `PeerIp::key_of`.
 /// - All other trees differ. `["a:b", "c"]` is not `["a", "b:c"]`. A join is not a list, and
 ///   `a.join(b).join(c)` is not `a.join(b.join(c))`.
 ///
@@ -119,7 +120,8 @@ impl Key {
         str::from_utf8(self.0.as_bytes()).unwrap_or_default()
     }
 
-    /// Creates a key of its [encoded form](Self::as_str), as events and Redis show it. An operator can copy it from there.
+    /// Creates a key of its [encoded form](Self::as_str), as events and Redis show it. An operator can copy it from there. In a
+    /// URL it has to be percent-encoded.
     ///
     /// ```
     /// use tollgate::Key;
@@ -139,7 +141,7 @@ impl Key {
             true => Ok(Self::of(&[text])),
             false => Err(ConfigError::new(format!(
                 "`{}` is not the encoded form of a key, such as `alice` or `(alice&192.0.2.1)`; \
-                 copy it from an event, or use `Key::new`",
+                 copy it from an event; of a client's address it is `PeerIp::key_of`",
                 text.chars().take(MAX_SHOWN).collect::<String>().escape_debug()
             ))),
         }

@@ -31,8 +31,8 @@ const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 /// use tollgate::{Limit, Quota};
 ///
 /// # fn main() -> Result<(), tollgate::ConfigError> {
-/// // After 20 denials in a minute: for 10 minutes, then 20, 40, and so on, up to a day.
-/// let policy = BlockPolicy::after(20, Duration::from_secs(60))
+/// // After 20 denials in 5 minutes: for 10 minutes, then 20, 40, and so on, up to a day.
+/// let policy = BlockPolicy::after(20, Duration::from_secs(5 * 60))
 ///     .lasting(Duration::from_secs(10 * 60))
 ///     .growing(2, Duration::from_secs(24 * 60 * 60));
 /// let login = Limit::fixed_window("login", Quota::per_minute(5))?.block_offenders(policy)?;
@@ -53,7 +53,8 @@ pub struct BlockPolicy {
 
 impl BlockPolicy {
     /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the first of these
-    /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days.
+    /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that is several times as long as the period of
+    /// the limit: within one, a client that retries once or twice a period is no offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
         Self { within, ..Self::new(Some(denials)) }
     }
@@ -110,6 +111,12 @@ impl BlockPolicy {
                 check_denials(denials.into())?;
                 (denials, micros(within, "window of denials")?)
             }
+            None if self.length != DEFAULT_LENGTH || self.longest.is_some() => {
+                return Err(ConfigError::new(
+                    "keys are only blocked by operators, who say for how long, so no length and no growth counts; \
+                     remove them, or say after how many denials keys are blocked",
+                ));
+            }
             None => (0, 0),
         };
         if self.factor == 0 || self.factor > MAX_FACTOR {
@@ -144,8 +151,13 @@ fn check_denials(denials: u64) -> Result<(), ConfigError> {
 fn micros(time: Duration, what: &str) -> Result<Micros, ConfigError> {
     let micros = Micros::try_from(time.as_micros()).unwrap_or(Micros::MAX);
     if micros == 0 || time > MAX_PERIOD || Duration::from_micros(micros) != time {
+        let written = match micros {
+            0 => "0 s".to_owned(),
+            _ if Duration::from_micros(micros) == time => period::write(time),
+            _ => format!("{time:?}"),
+        };
         return Err(ConfigError::new(format!(
-            "the {what} is {time:?}; use whole microseconds, 1 us to 366 days"
+            "the {what} is {written}; use whole microseconds, 1 us to 366 days"
         )));
     }
     Ok(micros)
@@ -230,13 +242,14 @@ mod tests {
         for (policy, expected) in [
             (BlockPolicy::after(0, MINUTE), "after 0 denials; use 1 to 1000000"),
             (BlockPolicy::after(1_000_001, MINUTE), "after 1000001 denials; use 1 to 1000000"),
-            (BlockPolicy::after(1, Duration::ZERO), "the window of denials is 0ns; use whole"),
-            (BlockPolicy::after(1, DAY * 367), "the window of denials is 31708800s; use whole"),
-            (policy.lasting(Duration::ZERO), "the first block is 0ns; use whole"),
+            (BlockPolicy::after(1, Duration::ZERO), "the window of denials is 0 s; use whole"),
+            (BlockPolicy::after(1, DAY * 367), "the window of denials is 367d; use whole"),
+            (policy.lasting(Duration::ZERO), "the first block is 0 s; use whole"),
             (policy.lasting(Duration::from_nanos(1_500)), "the first block is 1.5µs; use whole"),
             (policy.growing(0, DAY), "the factor by which blocks grow is 0; use 1 to 100"),
             (policy.growing(101, DAY), "the factor by which blocks grow is 101; use 1 to 100"),
-            (policy.growing(2, DAY * 367), "the longest block is 31708800s; use whole"),
+            (policy.growing(2, DAY * 367), "the longest block is 367d; use whole"),
+            (BlockPolicy::by_operators().lasting(DAY), "only blocked by operators"),
             (policy.growing(2, MINUTE), "the longest block is 1m, shorter than the first of 10m"),
         ] {
             let error = error(policy);

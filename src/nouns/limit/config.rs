@@ -89,7 +89,7 @@ impl LimitFields {
         ("on_store_failure", |fields| fields.on_store_failure = None),
         ("enforce", |fields| fields.enforce = None),
         ("max_debt", |fields| fields.max_debt = None),
-        ("block.after", |fields| fields.replace_block(|block| block.after = None)),
+        ("block.after", |fields| fields.replace_block(BlockFields::replace_after)),
         ("block.for", |fields| fields.replace_block(|block| block.length = None)),
         ("block.factor", |fields| fields.replace_block(BlockFields::replace_factor)),
         ("block.max", |fields| fields.replace_block(BlockFields::replace_max)),

@@ -16,9 +16,9 @@ use crate::nouns::{ConfigError, Quota};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "a table with `after`, `for`, `factor` and `max`")]
 pub(crate) struct BlockFields {
-    /// Denials in a time, such as `20/min`, after which a key is blocked. Default: only operators block.
+    /// Denials in a time, such as `20/5min`, after which a key is blocked. Default: only operators block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>", extend("examples" = ["20/min"])))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>", extend("examples" = ["20/5min"])))]
     pub(crate) after: Option<Written>,
     /// The length of the first block, such as `10m`, which is the default.
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,7 @@ pub(crate) struct BlockFields {
     /// The factor by which each further block is longer. It comes with `max`. Default: all blocks are equally long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
-    pub(crate) factor: Option<u32>,
+    pub(crate) factor: Option<i64>,
     /// The length of the longest block, such as `1d`. It comes with `factor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
@@ -57,6 +57,11 @@ impl BlockFields {
 
 #[cfg(feature = "config")]
 impl BlockFields {
+    /// Replaces the number of denials by one that is right.
+    pub(crate) fn replace_after(&mut self) {
+        self.after = self.after.take().map(|_| Written("1/s".to_owned()));
+    }
+
     /// Replaces the factor by one that is right, if it comes with `max`.
     pub(crate) fn replace_factor(&mut self) {
         self.factor = self.factor.take().zip(self.max.as_ref()).map(|_| 1);
@@ -75,7 +80,11 @@ impl TryFrom<&BlockFields> for BlockPolicy {
         let policy = match &fields.after {
             None => Self::by_operators(),
             Some(after) => {
-                let after: Quota = after.0.parse()?;
+                let after: Quota = after.0.parse().map_err(|error| {
+                    ConfigError::new(format!(
+                        "`after` is denials in a time, such as \"20/5min\", written like a quota: {error}"
+                    ))
+                })?;
                 check_denials(after.limit())?;
                 // It is in the range, which is small.
                 Self::after(u32::try_from(after.limit()).unwrap_or(u32::MAX), after.period())
@@ -87,7 +96,14 @@ impl TryFrom<&BlockFields> for BlockPolicy {
         };
         match (fields.factor, &fields.max) {
             (None, None) => Ok(policy),
-            (Some(factor), Some(max)) => Ok(policy.growing(factor, period::parse(&max.0)?)),
+            (Some(factor), Some(max)) => {
+                // What is no such number is out of the range, as 0 is.
+                let in_range = u32::try_from(factor).ok().filter(|factor| *factor > 0);
+                let factor = in_range.ok_or_else(|| {
+                    ConfigError::new(format!("`factor` is {factor}; use 1 to 100"))
+                })?;
+                Ok(policy.growing(factor, period::parse(&max.0)?))
+            }
             (Some(_), None) => Err(ConfigError::new(
                 "`factor` needs `max`, the length of the longest block, such as \"1d\"",
             )),
@@ -105,8 +121,8 @@ impl From<BlockPolicy> for BlockFields {
             after: policy
                 .denials()
                 .map(|(denials, within)| Written(format!("{denials}/{}", period::write(within)))),
-            length: Some(Written(period::write(policy.length()))),
-            factor: growth.map(|(factor, _)| factor),
+            length: policy.denials().map(|_| Written(period::write(policy.length()))),
+            factor: growth.map(|(factor, _)| factor.into()),
             max: growth.map(|(_, longest)| Written(period::write(longest))),
         }
     }
