@@ -10,16 +10,19 @@
 -- policy   denials that begin a block (0: only an operator blocks), within, length of the first
 --          block, longest, factor
 local now = ...
-local ALLOWED, UNREADABLE, BLOCKED, BEGINS = 1, 4, 16, 32
+local ALLOWED, EXCEEDS_CAPACITY, UNREADABLE, BLOCKED, BEGINS = 1, 2, 4, 16, 32
 local KIND, RECORD, RECORD_SIZE = 8, '>BI4I7I7I7I7I7', 40
 -- A time and a length are exact together. A block lasts a leap year at most.
 local MAX_TIME, MAX_LENGTH = 8 * 10 ^ 15, 366 * 86400 * 1000000
 local floor, max, min = math.floor, math.max, math.min
 
-local policy, denials, since, ends_at, length, grown, changed
+local policy, denials, since, ends_at, length, grown, kept_until, changed
+-- The earliest time until which it is kept.
+local at_least
 
 local function clear()
-  denials, since, ends_at, length, grown, changed = 0, 0, 0, 0, 0, false
+  denials, since, ends_at, length, grown, kept_until, changed = 0, 0, 0, 0, 0, 0, false
+  at_least = 0
 end
 
 -- Loads a stored value (false: none). Returns 0 or UNREADABLE.
@@ -27,12 +30,14 @@ local function load(value, of)
   policy = of
   clear()
   if not value then return 0 end
-  local kind, kept_until
+  local kind
   if #value == RECORD_SIZE then
     kind, denials, since, ends_at, length, grown, kept_until = struct.unpack(RECORD, value)
   end
   if kind ~= KIND or max(since, ends_at) > MAX_TIME or max(length, grown) > MAX_LENGTH then
     clear()
+    -- The next write replaces it.
+    changed = true
     return UNREADABLE
   end
   if kept_until <= now then
@@ -75,7 +80,7 @@ local function decide(budget, cost, effect, max_wait, patience)
   local counts = was_left == 0 and retry_after > patience and policy.denials > 0
   local begins = counts and count()
   local is_left = left()
-  if is_left == 0 then
+  if is_left == 0 or status == EXCEEDS_CAPACITY then
     return status, remaining, retry_after, reset_after, delay, drains_after, nil
   end
   if status == ALLOWED then
@@ -88,18 +93,20 @@ end
 
 -- Blocks the key. A length of 0 ends the block, and forgets the offences.
 local function block(new_length)
-  if new_length == 0 then grown = 0 end
+  if new_length == 0 then clear() end
+  -- The operator's tool may have another policy, which remembers for a shorter time.
+  at_least = kept_until
   denials, ends_at, length, changed = 0, now + new_length, new_length, true
 end
 
 -- The new value, as `write` in stored.lua takes it.
 local function save()
   if not changed then return nil end
-  local kept_until = ends_at
-  if grown > 0 then kept_until = ends_at + policy.longest end
+  kept_until = max(at_least, ends_at)
+  if grown > 0 then kept_until = max(kept_until, ends_at + policy.longest) end
   if denials > 0 then kept_until = max(kept_until, since + policy.within) end
   if kept_until <= now then return false end
   return struct.pack(RECORD, KIND, denials, since, ends_at, length, grown, kept_until), kept_until
 end
 
-return {load = load, left = left, decide = decide, block = block, save = save}
+return {load = load, decide = decide, block = block, save = save}

@@ -67,9 +67,10 @@ fn limits() -> Vec<Limit> {
     let blocking = limits.clone().into_iter().zip(denials).map(|(limit, denials)| {
         let policy = match denials {
             0 => BlockPolicy::by_operators(),
-            denials => BlockPolicy::after(denials, Duration::from_secs(1)),
+            denials => BlockPolicy::after(denials, Duration::from_secs(1))
+                .lasting(Duration::from_millis(700))
+                .growing(2, Duration::from_secs(2)),
         };
-        let policy = policy.lasting(Duration::from_millis(700)).growing(2, Duration::from_secs(2));
         limit.block_offenders(policy).unwrap()
     });
     blocking.chain(limits.clone()).collect()

@@ -372,6 +372,211 @@ async fn block_ends_exactly_at_any_time_of_a_clock() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_turn_comes_just_before_its_deadline_is_no_offender() {
+    let limit = Limit::fixed_window("api", Quota::per_second(3)).unwrap();
+    let limit = limit.block_offenders(after(1)).unwrap();
+    let limiter = RateLimiter::in_memory();
+    limiter.check_n(&limit, &mallory(), 3).await.unwrap();
+    let waits = [10_000, 1_049].map(|millis| {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        tokio::spawn(async move {
+            let wait = Duration::from_millis(millis);
+            limiter.acquire(&limit, &mallory(), 1, wait).await.unwrap()
+        })
+    });
+    for wait in waits {
+        assert!(wait.await.unwrap().allowed());
+    }
+    assert!(!limiter.peek(&limit, &mallory(), 1).await.unwrap().is_blocked());
+}
+
+#[tokio::test]
+async fn waiter_is_denied_by_a_server_that_cannot_write() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let limit = window(1, after(5));
+    limiter.check(&limit, &mallory()).await.unwrap();
+    let memory = |bytes: &str| {
+        let () = redis::cmd("CONFIG")
+            .arg(&["SET", "maxmemory", bytes])
+            .query(&mut server.connection())
+            .unwrap();
+    };
+    memory("1");
+    for _ in 0..3 {
+        let group = [Check::new(&limit, mallory())];
+        let waiting = limiter.acquire_all(group, Duration::from_millis(20)).await.unwrap();
+        assert!(!waiting.allowed() && !waiting.is_blocked());
+    }
+    memory("0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_was_unblocked_elsewhere_stays_free_in_a_later_outage() {
+    let store = Counting::default();
+    let replica = || RateLimiter::new(DenyCache::new(store.clone()));
+    let (here, there) = (replica(), replica());
+    let limit = window(100, BlockPolicy::by_operators());
+    let limit = limit.on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    here.block(&limit, &mallory(), 24 * HOUR).await.unwrap();
+    for cost in [1, 2] {
+        assert!(there.check_n(&limit, &mallory(), cost).await.unwrap().is_blocked());
+    }
+    here.unblock(&limit, &mallory()).await.unwrap();
+    advance(10 * SECOND).await;
+    assert!(there.check_n(&limit, &mallory(), 2).await.unwrap().allowed());
+    store.switch_off(true);
+    advance(HOUR).await;
+    for cost in [1, 2] {
+        assert!(there.check_n(&limit, &mallory(), cost).await.unwrap().allowed(), "cost {cost}");
+    }
+}
+
+#[tokio::test]
+async fn corrupt_offences_heal_though_no_check_is_denied() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let limit = window(100, BlockPolicy::by_operators());
+    let stored = "tollgate:{mallory}:wx:api";
+    let () = redis::cmd("SET").arg(&[stored, "garbage"]).query(&mut server.connection()).unwrap();
+    assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
+    let exists: u32 = redis::cmd("EXISTS").arg(stored).query(&mut server.connection()).unwrap();
+    assert_eq!(exists, 0);
+}
+
+#[tokio::test]
+async fn cost_above_the_capacity_is_reported_as_such_during_a_block() {
+    let server = RedisServer::start();
+    let limit = window(5, BlockPolicy::by_operators());
+    for limiter in [RateLimiter::in_memory(), server.limiter().await] {
+        limiter.block(&limit, &mallory(), HOUR).await.unwrap();
+        assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+        let larger = limiter.check_n(&limit, &mallory(), 6).await.unwrap();
+        assert!(larger.exceeds_capacity() && !larger.is_blocked(), "{larger:?}");
+        assert_eq!(larger.retry_after(), None);
+        assert!(limiter.check_n(&limit, &mallory(), 0).await.unwrap().allowed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_that_begins_under_a_local_limit_is_reported() {
+    let (log, _guard) = Log::start();
+    let store = Counting::default();
+    let limiter = RateLimiter::new(store.clone());
+    let local = OnStoreFailure::Local { replicas: 1 };
+    // Whatever is set first.
+    let plain = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
+    let limit = plain.on_store_failure(local).unwrap().block_offenders(after(2)).unwrap();
+    store.switch_off(true);
+    for _ in 0..5 {
+        limiter.check(&limit, &mallory()).await.unwrap();
+    }
+    let lines = log.lines();
+    assert_eq!(lines.iter().filter(|line| line.contains("key blocked")).count(), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn redis_store_asks_again_after_the_time_that_is_set() {
+    let server = RedisServer::start();
+    let asking = server.store().deny_blocked_for(Duration::ZERO).deny_for(HOUR);
+    let limiter = RateLimiter::new(asking.connect().await.unwrap());
+    let limit = window(1, after(1));
+    while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
+    server.reset_calls();
+    for _ in 0..5 {
+        assert_eq!(limiter.check(&limit, &mallory()).await.unwrap().source(), Source::Store);
+    }
+    assert_eq!(server.calls("evalsha"), 5);
+    let remembering = server.store().deny_for(Duration::ZERO);
+    let limiter = RateLimiter::new(remembering.connect().await.unwrap());
+    limiter.check(&limit, &mallory()).await.unwrap();
+    assert_eq!(limiter.check(&limit, &mallory()).await.unwrap().source(), Source::DenyCache);
+}
+
+#[tokio::test]
+async fn denials_are_counted_on_after_a_clock_was_set_back() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let start = Duration::from_secs(1_790_000_000);
+    let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+    let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
+    let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
+    let limit = limit.block_offenders(BlockPolicy::after(3, MINUTE)).unwrap();
+    for limiter in [memory, redis] {
+        clock.set(start);
+        for _ in 0..2 {
+            limiter.check(&limit, &mallory()).await.unwrap();
+        }
+        clock.set(start - HOUR);
+        assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked(), "the second");
+        // A minute after that, the window is over: it began anew with the earlier time.
+        clock.set(start - HOUR + MINUTE + SECOND);
+        while limiter.peek(&limit, &mallory(), 1).await.unwrap().allowed() {
+            limiter.check(&limit, &mallory()).await.unwrap();
+        }
+        assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked(), "the first again");
+    }
+}
+
+#[tokio::test]
+async fn growth_ends_at_a_longest_block_that_is_no_multiple() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+    let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
+    let policy = BlockPolicy::after(1, MINUTE).lasting(10 * SECOND).growing(3, 31 * SECOND);
+    let limit = Limit::gcra("api", Quota::per_day(1)).unwrap().block_offenders(policy).unwrap();
+    for limiter in [memory, redis] {
+        let mut now = Duration::from_secs(1_790_000_000);
+        for expected in [10, 30, 31, 31] {
+            clock.set(now);
+            let blocked = loop {
+                let decision = limiter.check(&limit, &mallory()).await.unwrap();
+                if let Some(left) = decision.deciding().blocked_for() {
+                    break left;
+                }
+            };
+            assert_eq!(blocked, expected * SECOND);
+            now += blocked;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unblock_forgets_denials_that_did_not_yet_block() {
+    let limiter = RateLimiter::in_memory();
+    let limit = window(1, after(3));
+    for _ in 0..3 {
+        limiter.check(&limit, &mallory()).await.unwrap();
+    }
+    limiter.unblock(&limit, &mallory()).await.unwrap();
+    for _ in 0..2 {
+        assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+    }
+    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked(), "the third since then");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sweep_of_the_embedded_store_keeps_blocks_and_frees_what_is_over() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let limiter = RateLimiter::new(std::sync::Arc::clone(&store));
+    let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
+    let limit = limit.block_offenders(after(1)).unwrap();
+    while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
+    // The budget is full again, and the block stands.
+    advance(30 * SECOND).await;
+    for user in 0..10_000_u64 {
+        limiter.check(&limit, &Key::from(user)).await.unwrap();
+    }
+    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+    advance(2 * HOUR).await;
+    for user in 0..30_000_u64 {
+        limiter.check(&limit, &Key::from(user % 2)).await.unwrap();
+    }
+    assert!(store.len() < 10, "{} budgets", store.len());
+}
+
 #[cfg(feature = "axum")]
 #[tokio::test(start_paused = true)]
 async fn layer_whose_requests_wait_blocks_a_client_that_hammers() {

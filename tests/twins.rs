@@ -108,11 +108,10 @@ fn blocks() -> impl Strategy<Value = Option<BlockPolicy>> {
     });
     let policy =
         (0u32..6, times, 1u32..5).prop_map(|(denials, [within, length, longest], factor)| {
-            let policy = match denials {
-                0 => BlockPolicy::by_operators(),
-                denials => BlockPolicy::after(denials, within),
-            };
-            let policy = policy.lasting(length);
+            if denials == 0 {
+                return BlockPolicy::by_operators();
+            }
+            let policy = BlockPolicy::after(denials, within).lasting(length);
             if factor > 1 { policy.growing(factor, longest) } else { policy }
         });
     prop_oneof![1 => Just(None), 1 => policy.prop_map(Some)]

@@ -4,11 +4,11 @@
 //!   reaches the number of the policy begins a block: it is already answered as blocked.
 //! - **While a key is blocked,** all its checks are denied but those of cost 0. They are not counted, so a client that
 //!   goes on is not blocked for ever. They consume nothing: the budget refills or leaves its window as it would.
-//! - **Growth.** A block that begins no later than the longest block's length after the end of the last one is longer by
-//!   the factor. After that the first length counts again.
+//! - **Growth.** A block that begins within `longest` of the end of the last one is longer by the factor. A later one has the
+//!   first length again.
 //! - **In a group** with a blocked key, no denial counts.
 //! - **A clock that steps back** prolongs a block by at most its own length.
-//! - A check of a limit in shadow mode is neither counted nor blocked: its caller was never told to slow down.
+//! - A check of a limit in shadow mode is neither counted nor blocked: its caller got no denial.
 //!
 //! The twin is `scripts/offences.lua`.
 
@@ -39,6 +39,8 @@ pub(super) struct Offences {
     grown: Micros,
     /// The time from which these equal none.
     pub(super) expires_at: Micros,
+    /// The earliest such time when they are saved.
+    kept_at_least: Micros,
 }
 
 /// A budget whose key has offences.
@@ -84,7 +86,7 @@ pub(crate) fn decide(
         offences.save(policy, slot, now);
     }
     left = left.max(offences.left(now));
-    if left == 0 {
+    if left == 0 || outcome.exceeds_capacity {
         return outcome;
     }
     let reset_after = match outcome.allowed {
@@ -111,7 +113,9 @@ pub(crate) fn block(policy: &Blocking, slot: &mut Option<State>, now: Micros, le
         return;
     }
     let (mut offences, _) = Offences::load(slot, now);
-    (offences.denials, offences.ends_at, offences.length) = (0, now + length, length);
+    (offences.denials, offences.ends_at, offences.length) = (0, now.saturating_add(length), length);
+    // The operator's tool may have another policy, which remembers for a shorter time.
+    offences.kept_at_least = offences.expires_at;
     offences.save(policy, slot, now);
 }
 
@@ -120,21 +124,24 @@ impl Offences {
     fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
         let mut offences = match slot {
             Some(State(Kind::Offender(offender))) if offender.offences.expires_at > now => {
-                offender.offences
+                Self { kept_at_least: 0, ..offender.offences }
             }
             _ => Self::default(),
         };
-        let was_set_back = offences.ends_at > now + offences.length;
+        let latest = now.saturating_add(offences.length);
+        let was_set_back = offences.ends_at > latest;
         if was_set_back {
-            offences.ends_at = now + offences.length;
+            offences.ends_at = latest;
         }
         (offences, was_set_back)
     }
 
     fn save(mut self, policy: &Blocking, slot: &mut Option<State>, now: Micros) {
         let remembered = if self.grown > 0 { policy.longest } else { 0 };
-        let counted_until = if self.denials > 0 { self.since + policy.within } else { 0 };
-        self.expires_at = counted_until.max(self.ends_at + remembered);
+        let counted_until =
+            if self.denials > 0 { self.since.saturating_add(policy.within) } else { 0 };
+        let until = counted_until.max(self.ends_at.saturating_add(remembered));
+        self.expires_at = until.max(self.kept_at_least);
         let budget = budget(slot).take();
         *slot = match self.expires_at > now {
             true => Some(State(Kind::Offender(Box::new(Offender { budget, offences: self })))),
@@ -154,7 +161,7 @@ impl Offences {
 
     /// Counts a denial. Returns whether a block begins with it.
     fn count(&mut self, policy: &Blocking, now: Micros) -> bool {
-        if self.denials == 0 || now >= self.since + policy.within {
+        if self.denials == 0 || now >= self.since.saturating_add(policy.within) {
             (self.denials, self.since) = (0, now);
         }
         self.since = self.since.min(now);
@@ -162,15 +169,15 @@ impl Offences {
         if self.denials < policy.denials {
             return false;
         }
-        let is_repeated = self.grown > 0 && now < self.ends_at + policy.longest;
+        let is_repeated = self.grown > 0 && now < self.ends_at.saturating_add(policy.longest);
         let grown = if is_repeated { self.grown } else { 0 };
-        // Without a product that may not be exact.
+        // Compares before it multiplies: the product may not be exact.
         let longer = match grown > policy.longest / Micros::from(policy.factor) {
             true => policy.longest,
             false => grown * Micros::from(policy.factor),
         };
         self.length = longer.max(policy.length);
-        (self.denials, self.ends_at) = (0, now + self.length);
+        (self.denials, self.ends_at) = (0, now.saturating_add(self.length));
         self.grown = if policy.factor > 1 { self.length } else { 0 };
         true
     }

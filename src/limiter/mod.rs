@@ -1,5 +1,6 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
+mod blocks;
 mod failover;
 mod registry;
 mod waiting;
@@ -8,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
-use std::time::Duration;
 
 use self::failover::Failover;
 use self::registry::Registry;
@@ -19,7 +19,7 @@ use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
-use crate::telemetry::{self, Throttles};
+use crate::telemetry::Throttles;
 
 /// A rate limiter on a [`Store`]: the core of the crate, without HTTP.
 ///
@@ -228,81 +228,6 @@ impl RateLimiter {
         self.apply(Op::Reset, Check::new(limit, key)).await
     }
 
-    /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts a client out. It replaces a
-    /// block that the key may have. Returns the decision of a peek afterwards.
-    ///
-    /// Checks of the key are denied until the block ends, but those of cost 0, and those that hold reserved units already.
-    /// Another replica that denied the key less than a second ago may answer that denial first. On a service with several
-    /// limits, block the key under one that all of its requests are charged under.
-    ///
-    /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores of one prefix. So a tool of
-    /// its own can use a limit of that name, algorithm and any quota, [by operators](crate::limit::BlockPolicy::by_operators).
-    /// A limit of a configuration is `LimitSet::limit`. The key is that of the key extractor: see
-    /// [`Key::from_encoded`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::limit::BlockPolicy;
-    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let limiter = RateLimiter::in_memory();
-    /// let api = Limit::token_bucket("api", Quota::per_second(10))?
-    ///     .block_offenders(BlockPolicy::by_operators())?;
-    /// let mallory = Key::new("mallory");
-    ///
-    /// let blocked = limiter.block(&api, &mallory, Duration::from_secs(3600)).await?;
-    /// assert!(blocked.is_blocked());
-    /// assert_eq!(blocked.retry_after(), Some(Duration::from_secs(3600)));
-    /// assert!(!limiter.check(&api, &mallory).await?.allowed());
-    ///
-    /// limiter.unblock(&api, &mallory).await?;
-    /// assert!(limiter.check(&api, &mallory).await?.allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store does not answer. Then it may be blocked in this process, where a local limit decides.
-    /// It [is misuse](Error::is_misuse) if the limit does not [block keys](Limit::block_offenders), or if the time is
-    /// shorter than a microsecond.
-    pub async fn block(
-        &self,
-        limit: &Limit,
-        key: &Key,
-        length: Duration,
-    ) -> Result<Decision, Error> {
-        if length.as_micros() == 0 {
-            return Err(Error::misuse(
-                "the block is shorter than a microsecond; use more, or `unblock` the key",
-            ));
-        }
-        let decision = self.apply(Op::Block, Check::new(limit, key).with_block(length)).await?;
-        telemetry::blocked_by_operator(
-            limit,
-            key,
-            decision.deciding().blocked_for().unwrap_or(length),
-        );
-        Ok(decision)
-    }
-
-    /// Ends the block of a key under a limit, and forgets the denials and the blocks that were counted. What the key
-    /// consumed stays consumed, so it may be denied until its budget has units again: [`reset`](Self::reset) gives an honest
-    /// client both. Returns the decision of a peek afterwards.
-    ///
-    /// On other replicas it takes effect after at most
-    /// [`deny_blocked_for`](crate::store::DenyCache::deny_blocked_for).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error like [`block`](Self::block).
-    pub async fn unblock(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
-        let decision = self.apply(Op::Block, Check::new(limit, key)).await?;
-        telemetry::unblocked_by_operator(limit, key);
-        Ok(decision)
-    }
-
     /// Decides several checks as one [group](Group), in one call to the store: all are charged, or
     /// none.
     ///
@@ -336,22 +261,6 @@ impl RateLimiter {
             Op::Charge | Op::Peek => self.shared.store.apply(op, group),
             Op::Refund | Op::Settle | Op::Reset | Op::Block => self.give_back(op, group),
         }
-    }
-
-    /// Decides a group, and reports a block that begins with its denial. A store that answers later reports it itself: its
-    /// caller may not wait for the answer.
-    fn decide_offenders(&self, op: Op, group: Group) -> Answer {
-        let mut answer = self.shared.store.apply(op, group.clone());
-        let Some(answer) = answer.take_ready() else { return answer };
-        if let Ok(decision) = &answer {
-            for (check, verdict) in group.iter().zip(decision.verdicts()) {
-                if verdict.begins_block() && check.may_begin_block(op) {
-                    let length = verdict.blocked_for().unwrap_or_default();
-                    telemetry::blocked(&self.shared.blocked, check, length);
-                }
-            }
-        }
-        Answer::ready(answer)
     }
 
     /// Applies a refund, a settlement or a reset. Wakes the waiters of its budgets when it is answered.

@@ -249,6 +249,12 @@ impl Check {
         Duration::from_micros(self.max_wait_us())
     }
 
+    /// The time for which [`Op::Block`] blocks the key. Zero ends a block.
+    #[must_use]
+    pub fn block(&self) -> Duration {
+        Duration::from_micros(self.block_us())
+    }
+
     /// Whether this check is in shadow mode: its limit decides and reports, and never denies. See
     /// [`Limit::enforce`].
     #[must_use]

@@ -29,6 +29,8 @@
 //! A check is not hashed while no denial is remembered, unless it is queued behind a full batch. A
 //! check that just misses a denial is asked, which is never wrong.
 
+mod blocked;
+
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +42,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::nouns::{Check, Decision, Error, Group, Source, Verdict};
+use crate::nouns::{Check, Decision, Error, Group, Source};
 
 /// The number of counters. A change of one budget also voids the denials of budgets that share its
 /// counter: one in 4096.
@@ -199,59 +201,6 @@ impl Denials {
         answer
     }
 
-    /// The denial of a group, and whether it is the answer without asking the store: that of the identical group, or
-    /// else that of its blocked keys.
-    fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
-        let identical = self.standing(self.known(group), group, now);
-        let identical = identical.map(|denial| {
-            let is_fresh = self.is_fresh(&denial, group, now);
-            (denial, is_fresh)
-        });
-        if identical.as_ref().is_some_and(|(_, is_fresh)| *is_fresh) {
-            return identical;
-        }
-        self.of_blocked_keys(group, now).or(identical)
-    }
-
-    /// The denial of a group with blocked keys. Of the other budgets nothing is known.
-    fn of_blocked_keys(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
-        let mut longest: Option<(Denial, bool)> = None;
-        let verdicts: Vec<_> = group
-            .iter()
-            .map(|check| {
-                let verdict = self.of_blocked_key(check, now).map(|(mut denial, is_fresh)| {
-                    denial.decision = denial.again_at(now);
-                    denial.decided = now;
-                    let verdict = denial.decision.deciding().clone();
-                    let order = |it: &(Denial, bool)| (it.1, it.0.stands_until);
-                    let denial = (denial, is_fresh);
-                    if longest.as_ref().is_none_or(|longest| order(longest) < order(&denial)) {
-                        longest = Some(denial);
-                    }
-                    verdict
-                });
-                verdict.unwrap_or_else(|| {
-                    Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow())
-                })
-            })
-            .collect();
-        let (mut denial, is_fresh) = longest?;
-        let decided_at = denial.decision.decided_at();
-        denial.decision = Decision::of_group(verdicts)?.made_at(decided_at);
-        Some((denial, is_fresh))
-    }
-
-    /// The denial of a blocked key under a limit, and whether it is the answer without asking the store.
-    fn of_blocked_key(&self, check: &Check, now: Instant) -> Option<(Denial, bool)> {
-        if check.cost() == 0 || check.blocking().is_none() {
-            return None;
-        }
-        let alone = std::slice::from_ref(check);
-        let denial = self.standing(self.known_key(check), alone, now)?;
-        let is_fresh = self.is_fresh(&denial, alone, now);
-        Some((denial, is_fresh))
-    }
-
     /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
     /// not void it.
     fn standing(&self, known: Known, group: &[Check], now: Instant) -> Option<Denial> {
@@ -303,27 +252,14 @@ impl Denials {
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
             let (limit, key, cost) = (check.limit(), check.key(), check.asked());
-            (limit.name(), limit.kind(), key, cost).hash(&mut high);
-            (limit.name(), limit.kind(), key, cost).hash(&mut low);
-            let numbers = (limit.quota(), limit.rule(), limit.enforced_percent());
-            (numbers, limit.blocking()).hash(&mut quota);
+            // Another policy of blocks changes no budget.
+            let identity = (limit.name(), limit.kind(), key, cost, limit.blocking());
+            identity.hash(&mut high);
+            identity.hash(&mut low);
+            (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
         }
         let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
         Known { id, quota: quota.finish() }
-    }
-
-    /// What identifies a group, and its keys that may be blocked.
-    fn all_known(&self, group: &[Check]) -> Vec<Known> {
-        let blockable = group.iter().filter(|check| check.blocking().is_some());
-        blockable.map(|check| self.known_key(check)).chain([self.known(group)]).collect()
-    }
-
-    /// What identifies a key under a limit that may block it.
-    fn known_key(&self, check: &Check) -> Known {
-        let (limit, key) = (check.limit(), check.key());
-        let budget = ("blocked", limit.name(), limit.kind(), key);
-        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
-        Known { id: high << 64 | low, quota: 0 }
     }
 
     /// Remembers the denial of a group, and of its blocked keys.
@@ -343,14 +279,15 @@ impl Denials {
         }
         // A cost that exceeds the capacity now exceeds it later, too.
         let wait = denial.retry_after().unwrap_or(self.max_age);
-        let max_age = match denial.deciding().blocked_for() {
-            // The store is asked again, and then counts the denial. It stands in all the same.
-            _ if is_counted => Duration::ZERO,
-            Some(left) => left.min(self.blocked_max_age),
+        let (answers_for, stands_for) = match denial.deciding().blocked_for() {
+            // The block itself stands in, so that its end is noticed whatever is asked.
+            Some(left) => (left.min(self.blocked_max_age), left.min(self.blocked_max_age)),
             None if self.max_age.is_zero() => return,
-            None => self.max_age,
+            // The store is asked again, and counts the denial.
+            None if is_counted => (Duration::ZERO, wait),
+            None => (wait.min(self.max_age), wait),
         };
-        self.insert(self.known(group), asked, denial.clone(), wait.min(max_age), wait);
+        self.insert(self.known(group), asked, denial.clone(), answers_for, stands_for);
     }
 
     /// Remembers a denial: for some time as the answer, and for another time in place of a store that is unavailable.

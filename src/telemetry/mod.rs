@@ -32,9 +32,9 @@ pub(crate) use self::metrics::count;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 pub(crate) use self::throttle::{Throttle, Throttles};
-use crate::nouns::{Check, Error, Key, Limit};
 #[cfg(feature = "http")]
-use crate::nouns::{Decision, Verdict};
+use crate::nouns::Verdict;
+use crate::nouns::{Check, Decision, Error, Key, Limit, Op};
 
 const TARGET: &str = "tollgate";
 
@@ -88,6 +88,20 @@ pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
             unreported,
             "key blocked after too many denials"
         );
+    }
+}
+
+/// The blocks that begin with a denial.
+pub(crate) fn blocks_of<'a>(
+    at_most: &Throttles,
+    op: Op,
+    checks: impl Iterator<Item = &'a Check>,
+    decision: &Decision,
+) {
+    for (check, verdict) in checks.zip(decision.verdicts()) {
+        if verdict.begins_block() && check.may_begin_block(op) {
+            blocked(at_most, check, verdict.blocked_for().unwrap_or_default());
+        }
     }
 }
 

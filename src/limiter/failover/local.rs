@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use super::ledger::Ledger;
 use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Source, Verdict};
 use crate::store::MemoryStore;
+use crate::telemetry::{self, Throttles};
 
 /// The most budgets that are kept. About 40 MB, if all are in use.
 const MAX_BUDGETS: usize = 100_000;
@@ -13,6 +14,8 @@ const MAX_BUDGETS: usize = 100_000;
 pub(super) struct Local {
     store: MemoryStore,
     pub(super) ledger: Ledger,
+    /// Of events about blocks.
+    blocked: Throttles,
     /// Whether a task charges what is owed.
     pub(super) is_settling: Arc<AtomicBool>,
 }
@@ -20,7 +23,8 @@ pub(super) struct Local {
 impl Local {
     pub(super) fn new() -> Self {
         let store = MemoryStore::new().max_keys(MAX_BUDGETS);
-        Self { store, ledger: Ledger::new(MAX_BUDGETS), is_settling: Arc::default() }
+        let (ledger, blocked) = (Ledger::new(MAX_BUDGETS), Throttles::default());
+        Self { store, ledger, blocked, is_settling: Arc::default() }
     }
 
     /// Decides a group in which at least one limit has a share. The others fail open. `wait` is the time until the store
@@ -35,6 +39,8 @@ impl Local {
         let shares: Vec<_> = group.iter().map(share).collect();
         let of_shares = Group::of_distinct(shares.iter().flatten().cloned().collect());
         let decision = self.store.decide(op, of_shares).map_err(full)?;
+        let checks = shares.iter().flatten();
+        telemetry::blocks_of(&self.blocked, op, checks, &decision);
         let mut of_shares = decision.verdicts().iter();
         let verdicts = group.iter().zip(&shares).map(|(check, share)| match share {
             Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),

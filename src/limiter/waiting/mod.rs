@@ -251,7 +251,8 @@ impl RateLimiter {
 
     /// The denial of a check that has no place in the queue.
     async fn deny_at_once(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
-        let peeked = timeout_at(bounds.answer_by, self.deny_behind_others(group)).await;
+        let denied = self.deny_behind_others(of_denied_caller(group));
+        let peeked = timeout_at(bounds.answer_by, denied).await;
         let denied = peeked.map_err(|_| Error::timeout_unsent())??;
         Ok(self.behind_queue(group, denied))
     }
@@ -332,9 +333,13 @@ impl RateLimiter {
     /// before, so that the store has time to answer.
     async fn deny_at_the_deadline(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
         sleep_until(bounds.peek_at).await;
-        let peeked = timeout_at(bounds.deadline, self.deny_behind_others(group)).await;
+        let peeked = timeout_at(bounds.deadline, self.deny_behind_others(group.clone())).await;
         let answered = Instant::now();
         sleep_until(bounds.deadline).await;
+        if counts_denials(group) {
+            // Not before: until its deadline, its turn may come.
+            tokio::spawn(self.apply(Op::Peek, of_denied_caller(group)));
+        }
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
         let Some(retry_after) = decision.retry_after() else { return Ok(decision) };
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
@@ -342,8 +347,8 @@ impl RateLimiter {
     }
 
     /// The denial of a check that would be decided before other waiters.
-    async fn deny_behind_others(&self, group: &Group) -> Result<Decision, Error> {
-        let decision = self.apply(Op::Peek, of_denied_caller(group)).await?;
+    async fn deny_behind_others(&self, group: Group) -> Result<Decision, Error> {
+        let decision = self.apply(Op::Peek, group).await?;
         if decision.exceeds_capacity() {
             return Ok(decision);
         }

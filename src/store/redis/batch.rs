@@ -147,7 +147,8 @@ impl Batch {
 
     fn limit_number(&mut self, limit: &Limit, blocks: bool) -> u16 {
         let known = self.limits.iter().enumerate().rev().take(LIMITS_COMPARED);
-        let mut same = known.filter(|(_, (known, its))| *its == blocks && known == limit);
+        let mut same =
+            known.filter(|(_, (known, known_blocks))| *known_blocks == blocks && known == limit);
         let number = same.next().map_or(self.limits.len(), |(number, _)| number);
         if number == self.limits.len() {
             self.limits.push((limit.clone(), blocks));
@@ -189,7 +190,10 @@ impl Batch {
         for run in &mut self.runs {
             match run.op {
                 Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
-                Op::Peek => {}
+                Op::Peek => {
+                    let charges = &mut self.charges[run.first..][..run.size];
+                    charges.iter_mut().for_each(wire::Charge::count_nothing);
+                }
                 Op::Refund | Op::Settle | Op::Reset | Op::Block => run.times = 0,
             }
         }

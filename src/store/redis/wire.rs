@@ -84,6 +84,11 @@ impl Charge {
         }
     }
 
+    /// For a server that cannot write: a peek that counts would.
+    pub(super) const fn count_nothing(&mut self) {
+        self.terms.is_denied_caller = false;
+    }
+
     pub(super) fn has_terms(&self) -> bool {
         self.terms != Terms::default()
     }

@@ -1,0 +1,78 @@
+//! Denials of blocked keys: by limit and key, whatever else a group asks.
+
+use std::hash::BuildHasher;
+
+use tokio::time::Instant;
+
+use super::{Denial, Denials, Known};
+use crate::nouns::{Check, Decision, Verdict};
+
+impl Denials {
+    /// The denial of a group, and whether it is the answer without asking the store: that of the identical group, or
+    /// else that of its blocked keys.
+    pub(super) fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
+        let identical = self.standing(self.known(group), group, now);
+        let identical = identical.map(|denial| {
+            let is_fresh = self.is_fresh(&denial, group, now);
+            (denial, is_fresh)
+        });
+        if identical.as_ref().is_some_and(|(_, is_fresh)| *is_fresh) {
+            return identical;
+        }
+        self.of_blocked_keys(group, now).or(identical)
+    }
+
+    /// The denial of a group with blocked keys. Of the other budgets nothing is known.
+    fn of_blocked_keys(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
+        let mut longest: Option<(Denial, bool)> = None;
+        let verdicts: Vec<_> = group
+            .iter()
+            .map(|check| {
+                let verdict = self.of_blocked_key(check, now).map(|(mut denial, is_fresh)| {
+                    denial.decision = denial.again_at(now);
+                    denial.decided = now;
+                    let verdict = denial.decision.deciding().clone();
+                    let order = |it: &(Denial, bool)| (it.1, it.0.stands_until);
+                    let denial = (denial, is_fresh);
+                    if longest.as_ref().is_none_or(|longest| order(longest) < order(&denial)) {
+                        longest = Some(denial);
+                    }
+                    verdict
+                });
+                verdict.unwrap_or_else(|| {
+                    Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow())
+                })
+            })
+            .collect();
+        let (mut denial, is_fresh) = longest?;
+        let decided_at = denial.decision.decided_at();
+        denial.decision = Decision::of_group(verdicts)?.made_at(decided_at);
+        Some((denial, is_fresh))
+    }
+
+    /// The denial of a blocked key under a limit, and whether it is the answer without asking the store.
+    fn of_blocked_key(&self, check: &Check, now: Instant) -> Option<(Denial, bool)> {
+        let is_possible = (1..=check.limit().quota().capacity()).contains(&check.cost().into());
+        if !is_possible || check.blocking().is_none() {
+            return None;
+        }
+        let alone = std::slice::from_ref(check);
+        let denial = self.standing(self.known_key(check), alone, now)?;
+        let is_fresh = self.is_fresh(&denial, alone, now);
+        Some((denial, is_fresh))
+    }
+
+    /// What identifies a group, and its keys that may be blocked.
+    pub(super) fn all_known(&self, group: &[Check]) -> Vec<Known> {
+        let blockable = group.iter().filter(|check| check.blocking().is_some());
+        blockable.map(|check| self.known_key(check)).chain([self.known(group)]).collect()
+    }
+
+    /// What identifies a key under a limit that may block it.
+    pub(super) fn known_key(&self, check: &Check) -> Known {
+        let (limit, key) = (check.limit(), check.key());
+        let budget = ("blocked", limit.name(), limit.kind(), key);
+        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
+        Known { id: high << 64 | low, quota: 0 }
+    }
+}
