@@ -30,7 +30,7 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// - A key that is [blocked](Limit::block_offenders) is denied whatever else its checks ask, for at most
 ///   [`deny_blocked_for`](Self::deny_blocked_for). Its other denials ask the store, which counts them.
 /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
-/// - A refund or a reset through this store (and its clones) counts at once, and so does the identical
+/// - A refund, a reset, a block or its end through this store (and its clones) counts at once, and so does the identical
 ///   check under another quota. Any other change counts after at most [`max_age`](Self::max_age): one
 ///   by another replica, another check under another quota, a loss of the store's data.
 /// - While the store behind is unavailable, a denial stands until its `retry_after` is over.
@@ -74,7 +74,8 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
-    /// second. For that time another replica's refund or reset is not seen. Zero always asks the store.
+    /// second. For that time another replica's refund or reset is not seen. Zero always asks the store, but for blocked keys:
+    /// see [`deny_blocked_for`](Self::deny_blocked_for).
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
@@ -82,7 +83,8 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Sets the longest time for which a [blocked](Limit::block_offenders) key is denied without asking the store. Default:
-    /// 10 seconds. For that time, it is not seen that another replica ends the block. Zero always asks the store.
+    /// 10 seconds. For that time, it is not seen that another replica ends the block. Zero always asks the store. At most 366
+    /// days.
     #[must_use]
     pub fn deny_blocked_for(mut self, at_most: Duration) -> Self {
         self.deny_blocked_for = at_most;

@@ -190,7 +190,7 @@ impl Limit {
     /// Blocks keys that keep being denied, and lets operators [block](crate::RateLimiter::block) keys. Default: no key is
     /// blocked.
     ///
-    /// Denials are counted on their way through the store. So until a key is blocked, its denials are not answered from a
+    /// The store counts denials. So until a key is blocked, its denials are not answered from a
     /// [deny cache](crate::store::DenyCache). A key in [shadow mode](Self::enforce) is neither counted nor blocked.
     ///
     /// # Errors

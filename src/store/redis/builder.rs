@@ -239,7 +239,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets how long a [blocked](crate::Limit::block_offenders) key is denied without asking Redis. Default: 10 seconds.
-    /// Zero always asks Redis.
+    /// Zero always asks Redis. At most 366 days.
     ///
     /// While it is denied here, a client that hammers costs Redis nothing. The end of a block by this store counts at
     /// once. By another replica, it counts after this time.
