@@ -2,7 +2,8 @@
 -- The other side of the wire: src/store/redis/wire.rs.
 --
 -- KEYS     every budget that the call touches
--- ARGV[1]  the request: `batch` and a zero byte, then what batch.lua says. Or a single charge, with
+-- ARGV[1]  the request: `batch` and a zero byte, then what batch.lua says. Or `permits` and a zero
+--          byte, then what permits.lua says. Or a single charge, with
 --          a cost above 0: its algorithm and a zero byte, I7 four numbers of its limit, I4 cost
 -- ARGV[2]  the time to decide by, in us since the epoch, for tests and dry runs. Default: the
 --          server's time
@@ -34,6 +35,7 @@ end
 
 local algorithm, at = struct.unpack('s', ARGV[1])
 if algorithm == 'batch' then return include('batch', now, grace, at) end
+if algorithm == 'permits' then return include('permits', now, grace, at) end
 
 local key = KEYS[1]
 local p1, p2, p3, p4, cost = struct.unpack('>I7I7I7I7I4', ARGV[1], at)

@@ -17,8 +17,8 @@ mod telemetry;
 
 #[cfg(feature = "http")]
 pub use http::RateLimitLayer;
-pub use limiter::RateLimiter;
-pub use nouns::{Check, ConfigError, Decision, Error, Key, Limit, Quota};
+pub use limiter::{ConcurrencyLimiter, Permit, RateLimiter};
+pub use nouns::{Check, ConcurrencyLimit, ConfigError, Decision, Error, Key, Limit, Quota};
 #[doc(inline)]
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
@@ -94,9 +94,9 @@ pub mod key {
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        BodyFormat, Found, IetfDraft, Limits, Lookup, Meter, OnMissingKey, OnOverload, RateLimit,
-        RateLimitLayer, RateLimitLayerBuilder, Reason, Reject, Rejection, ReportOn, ResetFormat,
-        ResponseBody, ResponseFuture, Settlement, UnkeyedLayer,
+        BodyFormat, Found, IetfDraft, InFlight, Limits, Lookup, Meter, OnMissingKey, OnOverload,
+        RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Reject, Rejection, ReportOn,
+        ResetFormat, ResponseBody, ResponseFuture, Settlement, UnkeyedLayer,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;
@@ -118,6 +118,9 @@ pub mod guide {
 
     #[doc = include_str!("guide/costs.md")]
     pub mod costs {}
+
+    #[doc = include_str!("guide/in_flight.md")]
+    pub mod in_flight {}
 
     #[cfg(feature = "yaml")]
     #[doc = include_str!("guide/live_configuration.md")]

@@ -16,7 +16,10 @@ use tollgate::limit::BlockPolicy;
 #[cfg(feature = "test-util")]
 use tollgate::store::conformance;
 use tollgate::store::{Op, RedisStoreBuilder};
-use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
+use tollgate::{
+    Check, ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, MemoryStore, Quota, RateLimiter,
+    RedisStore,
+};
 
 use self::support::RedisServer;
 use self::support::cluster::Cluster;
@@ -285,6 +288,40 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
     let answer = limiter.apply(Op::Settle, group(7)).await.unwrap();
     assert_eq!(answer.verdicts().len(), 3, "without receipts, all is charged");
     assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 4 + 25 + 10 + 7);
+}
+
+#[tokio::test]
+async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
+    let cluster = Cluster::start();
+    let on = async || ConcurrencyLimiter::new(store(&cluster).connect().await.unwrap());
+    let (here, there) = (on().await, on().await);
+    let limit = ConcurrencyLimit::new("exports", 1).unwrap();
+    let mut held = Vec::new();
+    for user in 0..64_u64 {
+        held.push(here.try_acquire(&limit, &Key::from(user)).await.unwrap().expect("it is free"));
+        assert!(there.try_acquire(&limit, &Key::from(user)).await.unwrap().is_none(), "{user}");
+    }
+    let key: Vec<String> = (0..3)
+        .flat_map(|node| {
+            let keys: Vec<String> = redis::cmd("KEYS")
+                .arg("*:c:exports")
+                .query(&mut cluster.nodes[node].connection())
+                .unwrap();
+            keys
+        })
+        .collect();
+    assert_eq!(key.len(), 64);
+    let slot = cluster.slot(&key[0]);
+    let from = cluster.master_of(slot);
+    cluster.move_slot(slot, from, (from + 1) % 3);
+    for user in 0..64_u64 {
+        assert!(there.try_acquire(&limit, &Key::from(user)).await.unwrap().is_none(), "{user}");
+    }
+    drop(held);
+    for user in 0..64_u64 {
+        let permit = there.acquire(&limit, &Key::from(user), PATIENCE).await.unwrap();
+        assert!(permit.is_some(), "{user}");
+    }
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ mod fixed_window;
 mod gcra;
 mod leaky_bucket;
 pub(crate) mod offences;
+pub(crate) mod permits;
 pub(crate) mod range;
 mod rotation;
 mod sliding_log;

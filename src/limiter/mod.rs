@@ -1,6 +1,7 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
 mod blocks;
+mod concurrency;
 mod failover;
 mod registry;
 mod waiting;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
 
+pub use self::concurrency::{ConcurrencyLimiter, Permit};
 use self::failover::Failover;
 use self::registry::Registry;
 #[cfg(feature = "config")]

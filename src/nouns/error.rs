@@ -239,6 +239,16 @@ impl From<Infallible> for Error {
     }
 }
 
+impl Error {
+    /// The same error, for another caller of the same call.
+    pub(crate) fn repeated(&self) -> Self {
+        match self.is_misuse() {
+            true => Self::misuse(self.to_string()),
+            false => Self::store(self.to_string()),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {

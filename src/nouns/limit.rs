@@ -19,7 +19,8 @@ pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
 pub(crate) use self::config::{LimitFields, Replace, Written};
 pub(crate) use self::enforced::Enforced;
-use self::range::{check_name, check_quota};
+pub(super) use self::range::check_name;
+use self::range::check_quota;
 use super::quota::period;
 use super::{ConfigError, OnStoreFailure, Quota};
 use crate::algorithm::{

@@ -2,6 +2,7 @@
 
 mod check;
 pub(crate) mod clock;
+mod concurrency;
 mod decision;
 mod error;
 mod failure;
@@ -15,6 +16,7 @@ mod verdict;
 pub use self::check::{Check, Op};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
+pub use self::concurrency::{ConcurrencyLimit, HolderId};
 pub use self::decision::{Decision, Source};
 pub use self::error::{ConfigError, Error};
 pub use self::failure::OnStoreFailure;

@@ -23,6 +23,7 @@ mod denials;
 mod deny_cache;
 mod group;
 mod memory;
+pub(crate) mod permits;
 #[cfg(feature = "redis")]
 mod prefetch;
 #[cfg(feature = "redis")]
@@ -37,6 +38,7 @@ pub use self::breaker::{BreakerSettings, BreakerState, CircuitBreaker};
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
 pub use self::memory::MemoryStore;
+pub use self::permits::{Claim, Claimed, PermitStore};
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]
@@ -44,7 +46,7 @@ pub use self::redis::Tls;
 #[cfg(feature = "redis")]
 pub use self::redis::{Credentials, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
-pub use crate::nouns::{Check, Group, Op};
+pub use crate::nouns::{Check, Group, HolderId, Op};
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use metrics::counter;
 
-use crate::nouns::{Decision, Source, Verdict};
+use crate::nouns::{ConcurrencyLimit, Decision, Source, Verdict};
 
 /// Decisions by limit, outcome and source. Its labels are bounded: no key is one.
 const DECISIONS: &str = "tollgate_decisions_total";
@@ -17,6 +17,16 @@ pub(crate) fn count(decision: &Decision) {
         ];
         counter!(DECISIONS, &labels).increment(1);
     }
+}
+
+/// Counts the decision of a concurrency limit.
+pub(crate) fn count_in_flight(limit: &ConcurrencyLimit, outcome: &'static str) {
+    let labels = [
+        ("limit", limit.name().to_owned()),
+        ("outcome", outcome.to_owned()),
+        ("source", "permits".to_owned()),
+    ];
+    counter!(DECISIONS, &labels).increment(1);
 }
 
 const fn outcome(decision: &Decision, verdict: &Verdict) -> &'static str {

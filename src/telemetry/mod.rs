@@ -28,13 +28,13 @@ pub(crate) use self::config::{
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};
 #[cfg(feature = "metrics")]
-pub(crate) use self::metrics::count;
+pub(crate) use self::metrics::{count, count_in_flight};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 pub(crate) use self::throttle::{Throttle, Throttles};
-#[cfg(feature = "http")]
-use crate::nouns::Verdict;
 use crate::nouns::{Check, Decision, Error, Key, Limit, Op};
+#[cfg(feature = "http")]
+use crate::nouns::{ConcurrencyLimit, Verdict};
 
 const TARGET: &str = "tollgate";
 
@@ -42,6 +42,10 @@ const TARGET: &str = "tollgate";
 #[cfg(all(feature = "http", not(feature = "metrics")))]
 #[inline]
 pub(crate) const fn count(_: &Decision) {}
+
+/// Counts the decision of a concurrency limit, if the feature `metrics` is on.
+#[cfg(all(feature = "http", not(feature = "metrics")))]
+pub(crate) const fn count_in_flight(_: &ConcurrencyLimit, _: &'static str) {}
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -58,6 +62,25 @@ pub(crate) fn denied(decision: &Decision) {
         retry_after_ms = decision.retry_after().map(milliseconds),
         source = ?decision.source(),
         "request denied"
+    );
+}
+
+/// A request was denied, because too many are in flight.
+#[cfg(feature = "http")]
+pub(crate) fn denied_in_flight(limit: &ConcurrencyLimit) {
+    let (name, at_once) = (limit.name(), limit.limit());
+    tracing::debug!(target: TARGET, limit = name, at_once, "request denied");
+}
+
+/// A concurrency limit in shadow mode would have denied a request.
+#[cfg(feature = "http")]
+pub(crate) fn shadow_denied_in_flight(limit: &ConcurrencyLimit) {
+    let (name, at_once) = (limit.name(), limit.limit());
+    tracing::debug!(
+        target: TARGET,
+        limit = name,
+        at_once,
+        "limit in shadow mode would have denied the request"
     );
 }
 
@@ -143,6 +166,15 @@ pub(crate) fn unavailable(at_most: &Throttle, group: &[Check], error: &Error, ou
     if let Some(unreported) = at_most.report() {
         let names: Vec<_> = group.iter().map(|check| check.limit().name()).collect();
         let limits = names.join(", ");
+        tracing::error!(
+            target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
+        );
+    }
+}
+
+/// The store of permits is unavailable, and the policy of a limit decides, as `outcome` says.
+pub(crate) fn permits_unavailable(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    if let Some(unreported) = at_most.report() {
         tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
         );

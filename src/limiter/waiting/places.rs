@@ -41,6 +41,10 @@ impl WaitSettings {
         Ok(())
     }
 
+    pub(crate) const fn max_wait(&self) -> Duration {
+        self.max_wait
+    }
+
     /// Whether requests wait.
     #[inline]
     pub(crate) const fn is_on(&self) -> bool {
@@ -48,7 +52,7 @@ impl WaitSettings {
     }
 
     /// A place for one more waiter. `None` if all are taken.
-    pub(super) fn enter(&self) -> Option<WaiterGuard> {
+    pub(crate) fn enter(&self) -> Option<WaiterGuard> {
         let guard = WaiterGuard(Arc::clone(&self.waiting));
         let before = self.waiting.fetch_add(1, Ordering::AcqRel);
         (before < self.max_waiters).then_some(guard)
@@ -56,7 +60,7 @@ impl WaitSettings {
 }
 
 /// The place of one waiter.
-pub(super) struct WaiterGuard(Arc<AtomicUsize>);
+pub(crate) struct WaiterGuard(Arc<AtomicUsize>);
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {

@@ -35,7 +35,7 @@ impl Enforced {
 
     /// Whether the limit of this name is enforced for a key.
     #[inline]
-    pub(super) fn includes(self, name: &str, key: &Key) -> bool {
+    pub(crate) fn includes(self, name: &str, key: &Key) -> bool {
         match self.0 {
             100 => true,
             0 => false,

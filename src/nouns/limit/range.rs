@@ -5,7 +5,7 @@ use crate::nouns::{ConfigError, Quota};
 
 const MAX_NAME: usize = 64;
 
-pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
+pub(in crate::nouns) fn check_name(name: &str) -> Result<(), ConfigError> {
     let printable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(printable) {
         return Err(ConfigError::new(format!(

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod model;
+mod permits;
 mod shard;
 mod table;
 
@@ -12,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::DefaultHashBuilder;
 
+use self::permits::Permits;
 use self::shard::{Full, Shard};
 use super::group::decide;
 use super::{Answer, Store};
@@ -55,6 +57,7 @@ pub struct MemoryStore {
     capped: bool,
     /// The next shard to be swept by an operation on another shard.
     idle: AtomicUsize,
+    permits: Permits,
 }
 
 #[derive(Debug)]
@@ -91,6 +94,7 @@ impl MemoryStore {
             clock,
             capped: cap.is_some(),
             idle: AtomicUsize::new(0),
+            permits: Permits::default(),
         }
     }
 

@@ -25,7 +25,7 @@ fn single(key: &str, limit: &Rule, cost: u32, time: Option<Micros>) -> Cmd {
     by_hash([key].into_iter(), key.len(), &wire::single(limit, cost), time)
 }
 
-fn by_hash<'a>(
+pub(super) fn by_hash<'a>(
     keys: impl ExactSizeIterator<Item = &'a str>,
     key_bytes: usize,
     request: &[u8],

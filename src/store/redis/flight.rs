@@ -16,6 +16,7 @@ use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
 use super::node::Node;
+use super::permits::ClaimFailure;
 use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
@@ -78,6 +79,44 @@ fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
     let ping = redis::cmd("PING");
     let ping = async { ping.query_async(&mut connection).await };
     pin!(unconstrained(ping)).poll(cx)
+}
+
+/// Sends a call that may be repeated, and awaits its reply until a deadline.
+pub(super) async fn send_claims(
+    lane: &Lane,
+    command: &redis::Cmd,
+    deadline: Instant,
+) -> Result<Vec<i64>, ClaimFailure> {
+    let mut watch = Watch::begin(lane.route.node().as_deref());
+    let (node, handle) = match timeout_at(deadline, lane.route.connect()).await {
+        Ok(Ok(connected)) => connected,
+        Ok(Err(reason)) => {
+            watch.end(true);
+            return Err(ClaimFailure::unreachable(reason));
+        }
+        Err(_) => {
+            watch.end(true);
+            return Err(ClaimFailure::unreachable("no connection within the deadline".to_owned()));
+        }
+    };
+    let connections = &node.connections;
+    let call = call::run(command.clone(), handle.connection.clone(), false);
+    let Ok(answer) = timeout_at(deadline, call).await else {
+        watch.end(true);
+        connections.discard(&handle, &Error::timeout());
+        lane.route.has_moved();
+        return Err(ClaimFailure::timeout(connections.events().server()));
+    };
+    watch.end(matches!(&answer, Err(error) if Failure::of(error) == Failure::Unknown));
+    answer.inspect(|_| connections.heard(&handle, true)).map_err(|error| {
+        if lane.route.is_of_cluster() && call::is_of_cluster(&error) {
+            lane.route.has_moved();
+        } else if call::ends_connection(&error) {
+            connections.discard(&handle, &call::brief(&error));
+            lane.route.has_moved();
+        }
+        ClaimFailure::of(&error, connections.events().server())
+    })
 }
 
 /// Starts a call while no other starts one, so that batches are sent in the order of the queue.

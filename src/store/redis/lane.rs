@@ -19,6 +19,7 @@ use super::batch::{Batch, Caller, MAX_CHARGES};
 use super::route::Route;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{Change, Denials};
+use crate::store::permits::Claim;
 use crate::store::promise::{Promise, Promised};
 
 /// The most calls in flight.
@@ -93,6 +94,11 @@ impl Lane {
     pub(super) fn new(route: Route, prefix: String, settings: Settings) -> Arc<Self> {
         let (queue, leaving) = Default::default();
         Arc::new(Self { route, prefix, settings, queue, leaving })
+    }
+
+    /// The key of the permits of a claim.
+    pub(super) fn key_of_permits(&self, claim: &Claim) -> String {
+        format!("{}{{{}}}:c:{}", self.prefix, claim.key, claim.name)
     }
 
     #[cfg(feature = "config")]

@@ -14,6 +14,7 @@ mod greeting;
 mod keys;
 mod lane;
 mod node;
+mod permits;
 mod probe;
 mod route;
 mod script;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, Followed, MAX_EXACT, Mode, Rule};
 use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
+use crate::store::permits::Claim;
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
@@ -115,6 +116,22 @@ pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
     body.push_limit(limit);
     body.push(cost.into(), 4);
+    body.0
+}
+
+/// `ARGV[1]` of claims of permits: see `scripts/permits.lua`.
+pub(super) fn permits<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<u8> {
+    let mut body = Body(Vec::with_capacity(64));
+    body.push_name("permits");
+    for claim in claims.map(Claim::numbers) {
+        body.0.extend_from_slice(&claim.holder.0);
+        body.push(claim.granted, 7);
+        body.push(claim.released, 7);
+        for number in [claim.waiting, claim.at_once, claim.limit] {
+            body.push(number.into(), 4);
+        }
+        body.push(claim.lease, 7);
+    }
     body.0
 }
 

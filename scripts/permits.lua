@@ -1,0 +1,153 @@
+-- Permits of concurrency limits: who holds them, and who waits for them.
+-- Twin: src/algorithm/permits.rs, which has the reasons.
+--
+-- request  for each key a claim: c8 holder, I7 granted, I7 released, I4 waiting, I4 at_once, I4
+--          limit, I7 lease in us
+-- value    B  kind   I2 number of holders, for each: c8 holder, I7 granted, I7 released, I7
+--          expires_at, I7 lease; then places of the queue, in a row of one holder: c8 holder, I4
+--          count
+--
+-- returns  the time, then for each key how many permits were granted to the holder so far; below 0,
+--          and 1 less, if the stored value was unreadable
+local now, grace, at = ...
+local read, write = include('stored')
+local request = ARGV[1]
+local CLAIM = '>c8I7I7I4I4I4I7'
+local KIND, HEAD, HEAD_SIZE = 9, '>BI2', 3
+local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7', 36, '>c8I4', 12
+-- What no holder has: see src/nouns/concurrency.rs and src/limiter/concurrency/mod.rs.
+local MAX_HELD, MAX_LEASE = 1000000, 600 * 1000000
+local max, min = math.max, math.min
+
+local function holder_of(id, granted, released, expires_at, lease)
+  return {
+    id = id, granted = granted, released = released, expires_at = expires_at, lease = lease,
+  }
+end
+
+-- The holders and the queue of a value; nil if it is unreadable.
+local function unpack_holders(value)
+  if #value < HEAD_SIZE then return nil end
+  local kind, count, next = struct.unpack(HEAD, value)
+  local rest = #value - HEAD_SIZE - count * HOLDER_SIZE
+  if kind ~= KIND or rest < 0 or rest % PLACE_SIZE ~= 0 then return nil end
+  local holders, queue = {}, {}
+  for i = 1, count do
+    local id, granted, released, expires_at, lease
+    id, granted, released, expires_at, lease, next = struct.unpack(HOLDER, value, next)
+    if granted - released > MAX_HELD or granted < released or lease > MAX_LEASE then return nil end
+    holders[i] = holder_of(id, granted, released, expires_at, lease)
+  end
+  for i = 1, rest / PLACE_SIZE do
+    local id, places
+    id, places, next = struct.unpack(PLACE, value, next)
+    queue[i] = {id = id, count = places}
+  end
+  return holders, queue
+end
+
+local function pack_holders(holders, queue)
+  local parts = {struct.pack(HEAD, KIND, #holders)}
+  for i = 1, #holders do
+    local it = holders[i]
+    parts[#parts + 1] =
+      struct.pack(HOLDER, it.id, it.granted, it.released, it.expires_at, it.lease)
+  end
+  for i = 1, #queue do
+    parts[#parts + 1] = struct.pack(PLACE, queue[i].id, queue[i].count)
+  end
+  return table.concat(parts)
+end
+
+-- Removes what does not pass `is_kept`, in place.
+local function retain(list, is_kept)
+  local kept = 0
+  for i = 1, #list do
+    local it = list[i]
+    list[i] = nil
+    if is_kept(it) then
+      kept = kept + 1
+      list[kept] = it
+    end
+  end
+end
+
+local reply = {now}
+for k = 1, #KEYS do
+  local id, granted, released, waiting, at_once, limit, lease
+  id, granted, released, waiting, at_once, limit, lease, at = struct.unpack(CLAIM, request, at)
+
+  local value, holders, queue = read(KEYS[k]), {}, {}
+  local is_unreadable = false
+  if value then
+    holders, queue = unpack_holders(value)
+    if not holders then holders, queue, is_unreadable = {}, {}, true end
+  end
+
+  local by_id = {}
+  retain(holders, function(it)
+    it.expires_at = min(it.expires_at, now + it.lease)
+    if it.expires_at <= now then return false end
+    by_id[it.id] = it
+    return true
+  end)
+  retain(queue, function(it) return by_id[it.id] end)
+
+  local own = by_id[id]
+  if not own then
+    own = holder_of(id, 0, 0, 0, lease)
+    holders[#holders + 1], by_id[id] = own, own
+  end
+  own.granted = max(own.granted, granted)
+  own.released = min(max(own.released, released), own.granted)
+  own.expires_at, own.lease = now + lease, lease
+
+  -- The places that it still needs.
+  local wanted, queued = max(granted + waiting - own.granted, 0), 0
+  for i = 1, #queue do
+    if queue[i].id == id then queued = queued + queue[i].count end
+  end
+  if wanted > queued then
+    local back = queue[#queue]
+    if back and back.id == id then
+      back.count = back.count + wanted - queued
+    else
+      queue[#queue + 1] = {id = id, count = wanted - queued}
+    end
+  end
+  local fewer = max(queued - wanted, 0)
+  for i = #queue, 1, -1 do
+    if queue[i].id == id then
+      local removed = min(fewer, queue[i].count)
+      queue[i].count, fewer = queue[i].count - removed, fewer - removed
+    end
+  end
+
+  local in_use, last = 0, 0
+  for i = 1, #holders do in_use = in_use + holders[i].granted - holders[i].released end
+  local free = max(limit - in_use, 0)
+  for i = 1, #queue do
+    local it = queue[i]
+    local served = min(free, it.count)
+    free, it.count = free - served, it.count - served
+    by_id[it.id].granted = by_id[it.id].granted + served
+  end
+  local is_queued = false
+  retain(queue, function(it)
+    if it.count > 0 and it.id == id then is_queued = true end
+    return it.count > 0
+  end)
+  if #queue == 0 then own.granted = own.granted + min(free, at_once) end
+
+  reply[k + 1] = is_unreadable and -1 - own.granted or own.granted
+  retain(holders, function(it)
+    return it ~= own or own.granted > own.released or is_queued
+  end)
+  for i = 1, #holders do last = max(last, holders[i].expires_at) end
+  if last > 0 then
+    write(KEYS[k], pack_holders(holders, queue), last, nil, false, now, grace)
+  elseif value then
+    write(KEYS[k], false)
+  end
+end
+return reply

@@ -1,0 +1,143 @@
+//! Who holds permits of one key, and who waits for them: what a store keeps of a [`ConcurrencyLimit`](crate::ConcurrencyLimit).
+//!
+//! A *holder* is one process for one key. It does not ask for single permits. It tells the store its counters, and
+//! the store answers with the number of permits that it has granted to the holder so far:
+//!
+//! - `granted`: permits that the holder knows to have been granted to it, since it began.
+//! - `released`: permits of these that it has given back. Both only grow.
+//! - `waiting`: how many more it wants, and queues for.
+//! - `at_once`: how many more it wants without a wait.
+//!
+//! So a call can be lost, repeated or late without a permit being lost or granted twice: the next call says what is
+//! true. If the store loses its state, the calls of the holders restore it.
+//!
+//! - **Leases.** What a holder has counts until its lease is over. Each call renews it. A process that crashes loses its
+//!   permits and its places in the queue then.
+//! - **First come, first served.** Places in the queue are in the order in which the store heard of them. A holder that
+//!   wants fewer gives up its last places. While somebody waits, `at_once` is not served.
+//! - **A clock that steps back** prolongs a lease by at most its own length.
+//!
+//! The twin is `scripts/permits.lua`.
+
+use std::collections::VecDeque;
+
+use crate::nouns::{HolderId, Micros};
+
+/// What a holder tells a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) holder: HolderId,
+    pub(crate) granted: u64,
+    pub(crate) released: u64,
+    pub(crate) waiting: u32,
+    pub(crate) at_once: u32,
+    /// The most permits of the key.
+    pub(crate) limit: u32,
+    pub(crate) lease: Micros,
+}
+
+/// All holders of a key, and the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holders {
+    holders: Vec<Holder>,
+    /// Places in a row of one holder, and how many.
+    queue: VecDeque<(HolderId, u32)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Holder {
+    id: HolderId,
+    granted: u64,
+    released: u64,
+    expires_at: Micros,
+    lease: Micros,
+}
+
+impl Holders {
+    /// Applies a claim. Returns how many permits were granted to its holder so far.
+    pub(crate) fn claim(&mut self, claim: &Claim, now: Micros) -> u64 {
+        self.expire(now);
+        let place = self.place_of(claim, now);
+        self.queue_for(claim, self.holders[place].granted);
+        let mut free = u64::from(claim.limit).saturating_sub(self.in_use());
+        while free > 0
+            && let Some((id, count)) = self.queue.front_mut()
+        {
+            let granted = free.min(u64::from(*count));
+            let id = *id;
+            *count -= granted as u32;
+            if *count == 0 {
+                self.queue.pop_front();
+            }
+            free -= granted;
+            if let Some(holder) = self.holders.iter_mut().find(|holder| holder.id == id) {
+                holder.granted += granted;
+            }
+        }
+        if self.queue.is_empty() {
+            self.holders[place].granted += free.min(claim.at_once.into());
+        }
+        let holder = &self.holders[place];
+        let (granted, is_idle) = (holder.granted, holder.granted == holder.released);
+        if is_idle && !self.queue.iter().any(|(id, _)| *id == claim.holder) {
+            self.holders.remove(place);
+        }
+        granted
+    }
+
+    /// The permits that are held.
+    pub(crate) fn in_use(&self) -> u64 {
+        let held = self.holders.iter().map(|holder| holder.granted.saturating_sub(holder.released));
+        held.fold(0, u64::saturating_add)
+    }
+
+    /// The time from which this equals no state.
+    pub(crate) fn expires_at(&self) -> Micros {
+        self.holders.iter().map(|holder| holder.expires_at).max().unwrap_or(0)
+    }
+
+    fn expire(&mut self, now: Micros) {
+        for holder in &mut self.holders {
+            holder.expires_at = holder.expires_at.min(now.saturating_add(holder.lease));
+        }
+        self.holders.retain(|holder| holder.expires_at > now);
+        let Self { holders, queue } = self;
+        queue.retain(|(id, _)| holders.iter().any(|holder| holder.id == *id));
+    }
+
+    /// The place of the claim's holder, with its counters.
+    fn place_of(&mut self, claim: &Claim, now: Micros) -> usize {
+        let known = self.holders.iter().position(|holder| holder.id == claim.holder);
+        let place = known.unwrap_or_else(|| {
+            let Claim { holder: id, lease, .. } = *claim;
+            self.holders.push(Holder { id, granted: 0, released: 0, expires_at: 0, lease });
+            self.holders.len() - 1
+        });
+        let holder = &mut self.holders[place];
+        holder.granted = holder.granted.max(claim.granted);
+        holder.released = holder.released.max(claim.released).min(holder.granted);
+        (holder.expires_at, holder.lease) = (now.saturating_add(claim.lease), claim.lease);
+        place
+    }
+
+    /// Brings the places of the claim's holder to the number that it still needs.
+    fn queue_for(&mut self, claim: &Claim, granted: u64) {
+        let wanted = (claim.granted + u64::from(claim.waiting)).saturating_sub(granted);
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let is_own = |(id, _): &&(HolderId, u32)| *id == claim.holder;
+        let queued: u32 = self.queue.iter().filter(is_own).map(|(_, count)| count).sum();
+        if wanted > queued {
+            let more = wanted - queued;
+            match self.queue.back_mut() {
+                Some((id, count)) if *id == claim.holder => *count += more,
+                _ => self.queue.push_back((claim.holder, more)),
+            }
+        }
+        let mut fewer = queued.saturating_sub(wanted);
+        for (_, count) in self.queue.iter_mut().rev().filter(|(id, _)| *id == claim.holder) {
+            let removed = fewer.min(*count);
+            (*count, fewer) = (*count - removed, fewer - removed);
+        }
+        self.queue.retain(|(_, count)| *count > 0);
+    }
+}

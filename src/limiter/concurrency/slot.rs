@@ -1,0 +1,196 @@
+//! What one process has and wants of one key: a pure state, without I/O.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot::Sender;
+use tokio::time::Instant;
+
+use super::Permit;
+use crate::nouns::{Error, HolderId};
+use crate::store::permits::Claim;
+
+/// What a caller gets: a permit, none, or an error.
+pub(super) type Outcome = Result<Option<Permit>, Error>;
+
+pub(super) type Caller = Sender<Outcome>;
+
+/// An outcome that is due. It is sent when no slot is locked: a caller that is gone drops its permit.
+pub(super) enum Due {
+    Permit(Caller),
+    None(Caller),
+    Error(Caller),
+}
+
+pub(super) struct Slot {
+    pub(super) holder: HolderId,
+    pub(super) limit: u32,
+    /// As in [`Claim`].
+    granted: u64,
+    released: u64,
+    waiting: VecDeque<Caller>,
+    at_once: VecDeque<Caller>,
+    /// How many of `at_once` the claim in flight asks for.
+    asked_at_once: usize,
+    is_in_flight: bool,
+    /// Whether it is in the queue of slots to be claimed.
+    is_queued: bool,
+    /// Whether the store does not know of the last change yet.
+    is_changed: bool,
+    /// The last claim: when it was answered or failed.
+    answered: Instant,
+    failed: bool,
+}
+
+/// When a slot has to be claimed again, though nothing changed.
+#[derive(Clone, Copy)]
+pub(super) struct Paces {
+    /// Waiting callers learn of a grant that another process caused.
+    pub(super) poll: std::time::Duration,
+    pub(super) renew: std::time::Duration,
+    pub(super) retry: std::time::Duration,
+}
+
+impl Slot {
+    pub(super) fn new(holder: HolderId, limit: u32) -> Self {
+        Self {
+            holder,
+            limit,
+            granted: 0,
+            released: 0,
+            waiting: VecDeque::new(),
+            at_once: VecDeque::new(),
+            asked_at_once: 0,
+            is_in_flight: false,
+            is_queued: false,
+            is_changed: false,
+            answered: Instant::now(),
+            failed: false,
+        }
+    }
+
+    pub(super) fn wait(&mut self, caller: Caller) {
+        self.waiting.push_back(caller);
+        self.is_changed = true;
+    }
+
+    pub(super) fn ask_at_once(&mut self, caller: Caller) {
+        self.at_once.push_back(caller);
+        self.is_changed = true;
+    }
+
+    pub(super) const fn release(&mut self) {
+        self.released += 1;
+        self.is_changed = true;
+    }
+
+    /// Takes a permit without the store, if fewer than `limit` are held here. The store learns of it.
+    pub(super) fn take_locally(&mut self, limit: u32) -> bool {
+        let is_free = self.held() < u64::from(limit);
+        if is_free {
+            self.granted += 1;
+            self.is_changed = true;
+        }
+        is_free
+    }
+
+    pub(super) const fn held(&self) -> u64 {
+        self.granted - self.released
+    }
+
+    /// Whether nothing is held or wanted.
+    pub(super) fn is_idle(&self) -> bool {
+        self.held() == 0 && !self.has_callers() && !self.is_in_flight && !self.is_queued
+    }
+
+    /// Whether nothing is held or wanted, and the store knows that.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_idle() && !self.is_changed
+    }
+
+    /// Enters the queue of slots to be claimed, unless it is there, or a claim is in flight. After a failure, only a
+    /// caller makes it enter before it is due.
+    pub(super) fn enter_queue(&mut self) -> bool {
+        let may_enter = !self.is_in_flight && !self.is_queued;
+        let enters = self.is_changed && may_enter && (!self.failed || self.has_callers());
+        self.is_queued |= enters;
+        enters
+    }
+
+    /// Whether it has to be claimed again now, though nothing changed.
+    pub(super) fn is_due(&self, now: Instant, paces: &Paces) -> bool {
+        if self.is_in_flight || self.is_queued {
+            return false;
+        }
+        let pace = match (self.failed, self.waiting.is_empty()) {
+            (true, _) => paces.retry,
+            (false, false) => paces.poll,
+            (false, true) => paces.renew,
+        };
+        now.saturating_duration_since(self.answered) >= pace
+    }
+
+    pub(super) fn has_waiters(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(super) fn has_callers(&self) -> bool {
+        !self.waiting.is_empty() || !self.at_once.is_empty()
+    }
+
+    /// Makes it enter the queue, though nothing changed.
+    pub(super) const fn touch(&mut self) {
+        (self.is_changed, self.failed) = (true, false);
+    }
+
+    /// Fills in the numbers of a claim. A caller that is gone wants nothing.
+    pub(super) fn claim(&mut self, claim: &mut Claim) {
+        self.waiting.retain(|caller| !caller.is_closed());
+        self.at_once.retain(|caller| !caller.is_closed());
+        self.asked_at_once = self.at_once.len();
+        (self.is_in_flight, self.is_queued, self.is_changed) = (true, false, false);
+        (claim.granted, claim.released) = (self.granted, self.released);
+        claim.waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        claim.at_once = u32::try_from(self.asked_at_once).unwrap_or(u32::MAX);
+    }
+
+    /// Learns how many permits were granted so far, and hands the new ones out.
+    pub(super) fn answered(&mut self, granted: u64) -> Vec<Due> {
+        let new = granted.saturating_sub(self.granted);
+        // A number that is wrong must not take long.
+        let wanted = (self.waiting.len() + self.asked_at_once) as u64;
+        let (new, too_many) = (new.min(wanted), new.saturating_sub(wanted));
+        self.granted = self.granted.saturating_add(new).saturating_add(too_many);
+        self.released = self.released.saturating_add(too_many);
+        self.is_changed |= too_many > 0;
+        (self.is_in_flight, self.failed, self.answered) = (false, false, Instant::now());
+        let mut due = Vec::new();
+        let mut asked: VecDeque<_> = self.at_once.drain(..self.asked_at_once).collect();
+        for _ in 0..new {
+            let waiting = std::iter::from_fn(|| self.waiting.pop_front());
+            let at_once = std::iter::from_fn(|| asked.pop_front());
+            match waiting.chain(at_once).find(|caller| !caller.is_closed()) {
+                Some(caller) => due.push(Due::Permit(caller)),
+                // Its caller is gone.
+                None => self.release(),
+            }
+        }
+        due.extend(asked.into_iter().map(Due::None));
+        self.is_changed |= !self.at_once.is_empty();
+        due
+    }
+
+    /// Learns that a claim was lost, with the runtime that awaited it. It is sent again.
+    pub(super) const fn lost(&mut self) {
+        (self.is_in_flight, self.is_changed) = (false, true);
+    }
+
+    /// Learns that a claim failed. Its callers do not wait for another.
+    pub(super) fn failed(&mut self) -> Vec<Due> {
+        (self.is_in_flight, self.failed, self.answered) = (false, true, Instant::now());
+        let at_once = self.at_once.drain(..self.asked_at_once);
+        let due = at_once.chain(self.waiting.drain(..)).map(Due::Error).collect();
+        // The store may have granted permits, or not know of those that were given back.
+        self.is_changed = true;
+        due
+    }
+}

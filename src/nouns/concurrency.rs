@@ -1,0 +1,153 @@
+//! Limits of requests in flight.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::limit::check_name;
+use super::{ConfigError, OnStoreFailure};
+
+/// The most permits of a key.
+const MAX_PERMITS: u32 = 1_000_000;
+
+/// At most so many requests of a key at once.
+///
+/// A rate says how many requests may start in a time. This says how many may be in flight: a slow endpoint with ten
+/// connections to its database needs the second. See [`ConcurrencyLimiter`](crate::ConcurrencyLimiter).
+///
+/// The name is part of the key in the store, as that of a [`Limit`](crate::Limit). The two do not share names.
+///
+/// ```
+/// use tollgate::ConcurrencyLimit;
+/// use tollgate::limit::OnStoreFailure;
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let exports = ConcurrencyLimit::new("exports", 3)?
+///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+/// assert_eq!(exports.to_string(), "3 at once");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConcurrencyLimit {
+    name: Arc<str>,
+    limit: u32,
+    on_store_failure: Option<OnStoreFailure>,
+}
+
+impl ConcurrencyLimit {
+    /// Creates a limit of `limit` requests in flight for each key. Range: 1 to 1,000,000.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name or the number is out of range.
+    pub fn new(name: &str, limit: u32) -> Result<Self, ConfigError> {
+        check_name(name).map_err(|error| error.of_limit(name))?;
+        if limit == 0 || limit > MAX_PERMITS {
+            return Err(ConfigError::new(format!(
+                "{limit} requests at once are out of range; use 1 to {MAX_PERMITS}"
+            ))
+            .of_limit(name));
+        }
+        Ok(Self { name: name.into(), limit, on_store_failure: None })
+    }
+
+    /// Sets the outcome when the store is unavailable. Default: that of the layer, and without a layer
+    /// [`FailOpen`](OnStoreFailure::FailOpen). A local limit
+    /// allows each replica `limit / replicas` requests at once, rounded down, and at least 1.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of replicas is out of its range.
+    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
+        policy.replicas().map_err(|error| error.of_limit(&self.name))?;
+        self.on_store_failure = Some(policy);
+        Ok(self)
+    }
+
+    /// Sets the failure policy of a limit that has none.
+    #[cfg(feature = "http")]
+    pub(crate) fn or_on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+        self.on_store_failure.get_or_insert(policy);
+        self
+    }
+
+    /// The limit's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    /// The most requests of a key at once.
+    #[must_use]
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The outcome when the store is unavailable. `None` if it is that of the layer.
+    #[must_use]
+    pub const fn failure_policy(&self) -> Option<OnStoreFailure> {
+        self.on_store_failure
+    }
+
+    /// The most requests of a key at once in this process while the store is unavailable. `None` if it fails closed.
+    pub(crate) fn local_limit(&self) -> Option<u32> {
+        match self.on_store_failure.unwrap_or(OnStoreFailure::FailOpen) {
+            OnStoreFailure::FailOpen => Some(u32::MAX),
+            OnStoreFailure::Local { replicas } => Some((self.limit / replicas).max(1)),
+            OnStoreFailure::FailClosed => None,
+        }
+    }
+}
+
+impl fmt::Debug for ConcurrencyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConcurrencyLimit({}: {self})", self.name)
+    }
+}
+
+impl fmt::Display for ConcurrencyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at once", self.limit)
+    }
+}
+
+/// What identifies a process for one key: eight random bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HolderId(pub(crate) [u8; 8]);
+
+impl From<[u8; 8]> for HolderId {
+    fn from(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_out_of_range_is_an_error_that_says_the_range() {
+        for limit in [0, 1_000_001] {
+            let error = ConcurrencyLimit::new("exports", limit).unwrap_err().to_string();
+            assert!(error.contains("`exports`") && error.contains("use 1 to 1000000"), "{error}");
+        }
+        assert!(ConcurrencyLimit::new(" exports", 1).is_err());
+        let exports = ConcurrencyLimit::new("exports", 1).unwrap();
+        let error = exports.on_store_failure(OnStoreFailure::Local { replicas: 0 }).unwrap_err();
+        assert!(error.to_string().contains("use 1 to 10000"), "{error}");
+    }
+
+    #[test]
+    fn share_of_a_replica_is_rounded_down_and_at_least_one() {
+        let shared = |limit, replicas| {
+            let policy = OnStoreFailure::Local { replicas };
+            let limit = ConcurrencyLimit::new("exports", limit).unwrap();
+            limit.on_store_failure(policy).unwrap().local_limit()
+        };
+        assert_eq!([shared(10, 3), shared(2, 3)], [Some(3), Some(1)]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Stores of permits: who may be in flight.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::algorithm::permits;
+use crate::nouns::{Error, HolderId, Key, Micros};
+
+/// More permits than any process is granted.
+const MAX_COUNT: u64 = 1 << 52;
+
+/// Longer than a process runs.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+/// What a holder of permits tells a store: one process, for one key under one limit. See [`PermitStore`].
+///
+/// `granted` and `released` count from the start of the holder, and only grow. So a claim can be lost or repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The limit's name.
+    pub name: Arc<str>,
+    /// The key.
+    pub key: Key,
+    /// The holder.
+    pub holder: HolderId,
+    /// The permits that the holder knows to have been granted to it.
+    pub granted: u64,
+    /// The permits of these that it has given back.
+    pub released: u64,
+    /// How many more it wants, and queues for.
+    pub waiting: u32,
+    /// How many more it wants without a wait.
+    pub at_once: u32,
+    /// The most permits of the key, of all holders.
+    pub limit: u32,
+    /// How long all of this counts without a further claim. At most ten years.
+    pub lease: Duration,
+}
+
+impl Claim {
+    /// Creates a claim of a holder that has nothing and wants nothing.
+    #[must_use]
+    pub fn new(name: Arc<str>, key: Key, holder: HolderId, limit: u32, lease: Duration) -> Self {
+        let (granted, released, waiting, at_once) = (0, 0, 0, 0);
+        Self { name, key, holder, granted, released, waiting, at_once, limit, lease }
+    }
+
+    /// The numbers.
+    pub(crate) fn numbers(&self) -> permits::Claim {
+        let Self { holder, waiting, at_once, limit, .. } = *self;
+        // Within exact arithmetic.
+        let [granted, released] = [self.granted, self.released].map(|it| it.min(MAX_COUNT));
+        let lease = Micros::try_from(self.lease.min(MAX_LEASE).as_micros()).unwrap_or(0);
+        permits::Claim { holder, granted, released, waiting, at_once, limit, lease }
+    }
+}
+
+/// For each claim, the permits that were granted to its holder since it began. A part of a store may be unavailable.
+pub type Claimed = Pin<Box<dyn Future<Output = Vec<Result<u64, Error>>> + Send>>;
+
+/// A place that keeps the permits of concurrency limits.
+///
+/// [`MemoryStore`](crate::MemoryStore) and `RedisStore` are such places. A store answers one question, for several keys at
+/// once: each holder says what it has and wants, and the store how much it was granted. What a holder does not renew
+/// within its lease counts as given back.
+pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
+    /// Applies claims of different keys, and returns as many results.
+    fn claim(&self, claims: Vec<Claim>) -> Claimed;
+
+    /// Whether the store is part of this process, and never unavailable. Default: `false`.
+    fn is_embedded(&self) -> bool {
+        false
+    }
+}
+
+impl<S: PermitStore + ?Sized> PermitStore for Arc<S> {
+    fn claim(&self, claims: Vec<Claim>) -> Claimed {
+        (**self).claim(claims)
+    }
+
+    fn is_embedded(&self) -> bool {
+        (**self).is_embedded()
+    }
+}
