@@ -216,6 +216,36 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
 }
 
 #[tokio::test]
+async fn in_flight_bounds_streams_of_a_tenant_on_all_replicas() {
+    let redis = RedisServer::start();
+    let replicas = [(); 2].map(|()| start("in_flight", &[("REDIS_URL", &redis.url())]));
+    let ports = replicas.each_ref().map(|replica| replica.port);
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let export = |port: u16, tenant: &str, seconds: u32| {
+        let url = format!("http://127.0.0.1:{port}/export/{seconds}");
+        let request = Request::get(url).header("x-tenant", tenant).body(Empty::new()).unwrap();
+        client.request(request)
+    };
+    let mut streams =
+        [export(ports[0], "acme", 60).await.unwrap(), export(ports[1], "acme", 60).await.unwrap()];
+    for stream in &mut streams {
+        assert_eq!(stream.status(), 200);
+        let part = stream.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(part, "data: a part of the export\n\n");
+    }
+    for port in ports {
+        assert_eq!(export(port, "acme", 1).await.unwrap().status(), 429);
+        assert_eq!(export(port, "globex", 1).await.unwrap().status(), 200);
+    }
+    // The client disconnects.
+    drop(streams);
+    let started = Instant::now();
+    while export(ports[0], "acme", 1).await.unwrap().status() == 429 {
+        assert!(started.elapsed() < Duration::from_secs(20), "the permits are not given back");
+    }
+}
+
+#[tokio::test]
 async fn offenders_are_shut_out_by_their_denials_and_by_the_operator() {
     let redis = RedisServer::start();
     let replicas = [(); 2].map(|()| start("offenders", &[("REDIS_URL", &redis.url())]));

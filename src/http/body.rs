@@ -1,12 +1,14 @@
 //! The response body of the rate limit service.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
+
+use super::InFlight;
 
 pin_project! {
     /// The response body of [`RateLimit`](crate::layer::RateLimit): the inner service's, or that of
@@ -22,14 +24,15 @@ pin_project! {
     #[project = KindProjection]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B },
+        Inner { #[pin] body: B, permits: Option<InFlight> },
         Rejection { #[pin] body: Full<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+    /// The inner service's body, which holds the permits of its request until it ends.
+    pub(super) const fn inner(body: B, permits: Option<InFlight>) -> Self {
+        Self { kind: Kind::Inner { body, permits } }
     }
 
     pub(super) fn rejection(body: Bytes) -> Self {
@@ -40,7 +43,7 @@ impl<B> ResponseBody<B> {
 /// The inner service's default body, for layers outside that answer with a default body.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self::inner(B::default())
+        Self::inner(B::default(), None)
     }
 }
 
@@ -53,7 +56,13 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Inner { body } => body.poll_frame(cx),
+            KindProjection::Inner { body, permits } => {
+                let frame = ready!(body.poll_frame(cx));
+                if !matches!(frame, Some(Ok(_))) {
+                    *permits = None;
+                }
+                Poll::Ready(frame)
+            }
             KindProjection::Rejection { body } => {
                 body.poll_frame(cx).map_err(|never| match never {})
             }
@@ -62,14 +71,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Inner { body, .. } => body.is_end_stream(),
             Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
+            Kind::Inner { body, .. } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
         }
     }

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use http::request::Parts;
 use tower_layer::Layer;
 
+use super::in_flight::KeyedConcurrency;
 use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use super::live::{LimitSet, Live};
 use super::policy::{KeyedLimit, Policy, Rule};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
-use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Key, Limit, MAX_GROUP};
+use crate::limiter::{ConcurrencyLimiter, RateLimiter};
+use crate::nouns::{ConcurrencyLimit, ConfigError, Key, Limit, MAX_GROUP};
 
 /// A layer that has no key yet. Finish it with [`key`](Self::key); settings such as the cost come
 /// after that.
@@ -79,11 +80,12 @@ impl<S: HasKey> Layer<S> for UnkeyedLayer {
 pub struct RateLimitLayerBuilder {
     limiter: RateLimiter,
     rules: Vec<Rule>,
+    in_flight: Vec<KeyedConcurrency>,
 }
 
 impl RateLimitLayerBuilder {
     pub(super) const fn new(limiter: RateLimiter) -> Self {
-        Self { limiter, rules: Vec::new() }
+        Self { limiter, rules: Vec::new(), in_flight: Vec::new() }
     }
 
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the cost set by
@@ -208,6 +210,43 @@ impl RateLimitLayerBuilder {
         self.add(Rule::Live(Live::new(limits.clone())))
     }
 
+    /// Adds a limit of requests in flight, under a key of its own: at most so many of a key at once, on all replicas that
+    /// share the limiter's store.
+    ///
+    /// A request acquires its permits first, one after another, and then is charged under the rates of the layer. So a
+    /// request without a permit is charged under none, and one that a rate denies gives its permits back. Otherwise it
+    /// holds them until its response body ends: a stream of events counts for as long as it is sent. See
+    /// [`insert_permits`](RateLimitLayer::insert_permits) for upgraded connections.
+    ///
+    /// A request without a permit is answered 429. With [`wait_up_to`](RateLimitLayer::wait_up_to) it waits for each of its
+    /// permits, and after that for its units.
+    ///
+    /// ```
+    /// use tollgate::key::Header;
+    /// use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (limiter, permits) = (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory());
+    /// let tenant = Header::new("x-tenant")?;
+    /// let layer = RateLimitLayer::builder(&limiter)
+    ///     .limit(Limit::token_bucket("exports-a-minute", Quota::per_minute(10))?, tenant.clone())
+    ///     .concurrency_limit(&permits, ConcurrencyLimit::new("exports", 3)?, tenant)
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn concurrency_limit(
+        mut self,
+        limiter: impl Into<ConcurrencyLimiter>,
+        limit: ConcurrencyLimit,
+        key: impl KeyExtractor,
+    ) -> Self {
+        let (limiter, key) = (limiter.into(), Arc::new(key));
+        self.in_flight.push(KeyedConcurrency { limiter, limit, key });
+        self
+    }
+
     fn add(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
@@ -220,7 +259,7 @@ impl RateLimitLayerBuilder {
     /// Returns an error if there are no limits or more than 255, if two limits have one name, or if
     /// this limiter has another quota of that name.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        if self.rules.is_empty() {
+        if self.rules.is_empty() && self.in_flight.is_empty() {
             return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));
         }
         let limits: Vec<_> = self.rules.iter().filter_map(Rule::limit).collect();
@@ -253,7 +292,18 @@ impl RateLimitLayerBuilder {
                 live.attach(&self.limiter, MAX_GROUP.saturating_sub(limits.len()))?;
             }
         }
-        Ok(RateLimitLayer::new(Settings::new(self.limiter, Policy::new(self.rules)?)))
+        for (i, keyed) in self.in_flight.iter().enumerate() {
+            let name = keyed.limit.name();
+            if self.in_flight[..i].iter().any(|other| other.limit.name() == name) {
+                return Err(ConfigError::new(
+                    "the layer has two concurrency limits of this name, which would share their permits; give each a \
+                     name of its own",
+                )
+                .of_limit(name));
+            }
+        }
+        let settings = Settings::new(self.limiter, Policy::new(self.rules)?);
+        Ok(RateLimitLayer::new(settings.with_in_flight(self.in_flight)))
     }
 }
 

@@ -9,9 +9,9 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::ResponseBody;
 use super::conclusion::Report;
 use super::waiting::{Next, Waiting};
+use super::{InFlight, ResponseBody};
 
 pin_project! {
     /// The response of [`RateLimit`](crate::layer::RateLimit).
@@ -40,6 +40,7 @@ pin_project! {
             response: F,
             // Taken when the response is there.
             report: Option<Report>,
+            permits: Option<InFlight>,
         },
         // Taken when the future is polled. In a box for the same reason.
         Answered { response: Option<Box<Response<ResponseBody<ResBody>>>> },
@@ -57,7 +58,7 @@ where
 
     /// A request that the inner service has.
     pub(super) const fn calling(response: S::Future, report: Option<Report>) -> Self {
-        Self { state: State::Calling { response, report } }
+        Self { state: State::Calling { response, report, permits: None } }
     }
 
     /// A request that is rejected.
@@ -77,16 +78,16 @@ where
         loop {
             let output = match state.as_mut().project() {
                 StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx)) {
-                    Ok(Next::Calling { response, report }) => {
-                        state.set(State::Calling { response, report });
+                    Ok(Next::Calling { response, report, permits }) => {
+                        state.set(State::Calling { response, report, permits });
                         continue;
                     }
                     Ok(Next::Rejected(response)) => Ok(response),
                     Err(error) => Err(error),
                 },
-                StateProjection::Calling { response, report } => {
+                StateProjection::Calling { response, report, permits } => {
                     let response = ready!(response.poll(cx));
-                    let report = report.take();
+                    let (report, permits) = (report.take(), permits.take());
                     // Drop the inner future now, so that its resources are free even if this one is
                     // kept. Polled again, this one stays pending.
                     state.set(State::Answered { response: None });
@@ -95,7 +96,7 @@ where
                             Some(report) => report.close(response),
                             None => response,
                         };
-                        response.map(ResponseBody::inner)
+                        response.map(|body| ResponseBody::inner(body, permits))
                     }));
                 }
                 StateProjection::Answered { response } => match response.take() {

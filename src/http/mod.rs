@@ -10,6 +10,7 @@ mod future;
 #[cfg(feature = "grpc")]
 mod grpc_keys;
 mod headers;
+mod in_flight;
 mod key_extractor;
 mod layer;
 mod limits;
@@ -35,6 +36,7 @@ pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
 pub use grpc_keys::{GrpcMetadata, GrpcMethod};
 pub use headers::{IetfDraft, ReportOn, ResetFormat};
+pub use in_flight::InFlight;
 pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;
 pub use limits::{Found, Limits, Lookup, Reject};

@@ -123,8 +123,10 @@ pub(super) struct Policy {
 
 /// The checks of one request, or why there are none.
 pub(super) enum Question {
-    /// Nothing: the request is not limited.
+    /// Nothing: no limit applies to the request.
     Unlimited,
+    /// Nothing: no limit at all counts the request.
+    Exempt,
     /// Whether this group of checks is allowed.
     Group(Group),
     /// That depends on look-ups.
@@ -235,7 +237,7 @@ impl Policy {
             return Question::Rejected(Unasked::Forbidden);
         }
         if self.exempts(parts) {
-            return Question::Unlimited;
+            return Question::Exempt;
         }
         if let [Rule::Fixed(only)] = &*self.rules {
             return match only.key.extract(parts) {
@@ -325,7 +327,11 @@ impl Policy {
 
     /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A limit in shadow mode
     /// rejects no request. `None`: a chosen limit.
-    fn skip_or_reject(&self, limit: Option<&Limit>, missing: MissingKey) -> Result<(), Unasked> {
+    pub(super) fn skip_or_reject(
+        &self,
+        limit: Option<&Limit>,
+        missing: MissingKey,
+    ) -> Result<(), Unasked> {
         let is_enforced = match limit {
             Some(limit) => limit.enforced_percent() == 100,
             None => self.inherited.enforced.is_none_or(Enforced::is_always),

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, Response};
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::ResponseBody;
 use super::conclusion::{Asked, Conclusion, Report};
+use super::in_flight::{Entered, Entering};
 use super::limits::LookUp;
+use super::policy::Question;
 use super::settings::Settings;
+use super::{InFlight, ResponseBody};
 use crate::store::Answer;
 
 pub(super) struct Waiting<S, ReqBody> {
@@ -22,10 +25,13 @@ pub(super) struct Waiting<S, ReqBody> {
     /// Taken when the wait is over.
     request: Option<Request<ReqBody>>,
     report: Option<Report>,
+    permits: Option<InFlight>,
     stage: Stage,
 }
 
 enum Stage {
+    /// For permits. The question is taken when they are there.
+    Entering { entering: Entering, question: Option<Question>, settings: Arc<Settings> },
     /// For look-ups of the application.
     LookingUp { lookup: LookUp, settings: Arc<Settings> },
     /// For a decision.
@@ -44,11 +50,23 @@ type NextOf<S, ReqBody, ResBody> = Result<
 
 /// The next step after the wait.
 pub(super) enum Next<F, ResBody> {
-    Calling { response: F, report: Option<Report> },
+    Calling { response: F, report: Option<Report>, permits: Option<InFlight> },
     Rejected(Response<ResponseBody<ResBody>>),
 }
 
 impl<S, ReqBody> Waiting<S, ReqBody> {
+    /// A request that waits for permits.
+    pub(super) const fn for_permits(
+        service: S,
+        request: Request<ReqBody>,
+        entering: Entering,
+        question: Question,
+        settings: Arc<Settings>,
+    ) -> Self {
+        let stage = Stage::Entering { entering, question: Some(question), settings };
+        Self { service, request: Some(request), report: None, permits: None, stage }
+    }
+
     /// A request that waits for look-ups.
     pub(super) const fn for_lookup(
         service: S,
@@ -57,7 +75,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         settings: Arc<Settings>,
     ) -> Self {
         let stage = Stage::LookingUp { lookup, settings };
-        Self { service, request: Some(request), report: None, stage }
+        Self { service, request: Some(request), report: None, permits: None, stage }
     }
 
     /// A request that waits for its decision.
@@ -69,7 +87,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         settings: Arc<Settings>,
     ) -> Self {
         let stage = Stage::Checking { answer, asked, settings };
-        Self { service, request: Some(request), report: None, stage }
+        Self { service, request: Some(request), report: None, permits: None, stage }
     }
 
     /// An allowed request that waits for its delay.
@@ -80,7 +98,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         report: Option<Report>,
     ) -> Self {
         let stage = Stage::after(delay);
-        Self { service, request: Some(request), report, stage }
+        Self { service, request: Some(request), report, permits: None, stage }
     }
 }
 
@@ -94,6 +112,30 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
+                Stage::Entering { entering, question, settings } => {
+                    let entered = ready!(entering.as_mut().poll(cx));
+                    let taken = (self.request.take(), question.take());
+                    let (Some(request), Some(question)) = taken else { return Poll::Pending };
+                    let (mut parts, body) = request.into_parts();
+                    let stage = match entered {
+                        Entered::Permits(permits) => {
+                            settings.hold(&permits, &mut parts);
+                            self.permits = Some(permits);
+                            Stage::of(question, settings, &mut parts)
+                        }
+                        Entered::Denied(limit) => {
+                            Err(settings.too_many_in_flight(&limit, &parts).into())
+                        }
+                        Entered::Failed(error) => {
+                            Err(settings.without_permits(&error, &parts).into())
+                        }
+                    };
+                    match stage {
+                        Ok(stage) => self.stage = stage,
+                        Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
+                    }
+                    self.request = Some(Request::from_parts(parts, body));
+                }
                 Stage::LookingUp { lookup, settings } => {
                     let Some(request) = self.request.take() else { return Poll::Pending };
                     let (mut parts, body) = request.into_parts();
@@ -146,8 +188,9 @@ where
                     }
                     ready!(self.service.poll_ready(cx))?;
                     let Some(request) = self.request.take() else { return Poll::Pending };
-                    let (response, report) = (self.service.call(request), self.report.take());
-                    return Poll::Ready(Ok(Next::Calling { response, report }));
+                    let (report, permits) = (self.report.take(), self.permits.take());
+                    let response = self.service.call(request);
+                    return Poll::Ready(Ok(Next::Calling { response, report, permits }));
                 }
             }
         }
@@ -155,6 +198,27 @@ where
 }
 
 impl Stage {
+    /// What a request with its permits waits for, or the response if it is rejected.
+    fn of<ResBody>(
+        question: Question,
+        settings: &Arc<Settings>,
+        parts: &mut Parts,
+    ) -> Result<Self, Box<Response<ResponseBody<ResBody>>>> {
+        let shared = Arc::clone(settings);
+        Ok(match question {
+            Question::Unlimited | Question::Exempt => {
+                settings.forward_uncharged(parts);
+                Self::Preparing
+            }
+            Question::Group(group) => {
+                let asked = settings.kept(&group);
+                Self::Checking { answer: settings.ask(group), asked, settings: shared }
+            }
+            Question::LookUp(lookup) => Self::LookingUp { lookup, settings: shared },
+            Question::Rejected(unasked) => return Err(settings.answer(unasked, parts).into()),
+        })
+    }
+
     fn after(delay: Duration) -> Self {
         if delay.is_zero() { Self::Preparing } else { Self::Delaying(Box::pin(sleep(delay))) }
     }

@@ -14,7 +14,10 @@ use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{Found, Limits, Lookup, Settlement};
 use tollgate::limit::BlockPolicy;
-use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{
+    Check, ConcurrencyLimit, ConcurrencyLimiter, ConfigError, Key, Limit, Quota, RateLimitLayer,
+    RateLimiter, RedisStore,
+};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
@@ -50,11 +53,12 @@ struct Sample {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = support::RedisServer::start();
-    for (store, limiter) in [
-        ("in memory", RateLimiter::in_memory()),
-        ("on Redis", RateLimiter::redis(&server.url()).await?),
+    let redis = RedisStore::connect(&server.url()).await?;
+    for (store, limiter, permits) in [
+        ("in memory", RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
+        ("on Redis", RateLimiter::new(redis.clone()), ConcurrencyLimiter::new(redis)),
     ] {
-        let mut contenders = contenders(&limiter)?;
+        let mut contenders = contenders(&limiter, &permits)?;
         for turn in 1..=TURNS {
             for contender in &mut contenders {
                 eprintln!("{store}, turn {turn} of {TURNS}: {}", contender.name);
@@ -86,7 +90,11 @@ fn median(turns: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     values[values.len() / 2]
 }
 
-fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
+fn contenders(
+    limiter: &RateLimiter,
+    permits: &ConcurrencyLimiter,
+) -> Result<Vec<Contender>, ConfigError> {
+    let at_once = |name: &str| ConcurrencyLimit::new(name, 1_000);
     let quota = Quota::per_second(1_000_000).burst(1_000_000_000);
     let limit = |name: &str| Limit::token_bucket(name, quota);
     let user = || Header::new(USER);
@@ -141,6 +149,19 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
             plain(
                 RateLimitLayer::of(limiter, limit("offenders")?.block_offenders(policy)?)
                     .key(user()?)?,
+            ),
+        ),
+        contender(
+            "a limit of requests in flight, and no rate",
+            plain(RateLimitLayer::concurrency(permits, at_once("alone")?, user()?)?),
+        ),
+        contender(
+            "a fixed limit and one of requests in flight",
+            plain(
+                RateLimitLayer::builder(limiter)
+                    .limit(limit("with-permits")?, user()?)
+                    .concurrency_limit(permits, at_once("with-a-rate")?, user()?)
+                    .build()?,
             ),
         ),
         contender("a limit from a configuration", plain(from_config(limiter, 0)?)),

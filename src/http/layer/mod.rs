@@ -1,6 +1,7 @@
 //! The layer and its settings.
 
 mod headers;
+mod in_flight;
 mod settling;
 mod shadow;
 mod waiting;
@@ -289,7 +290,9 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the number of replicas is out of its range, or if the share of one cannot be decided.
     pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings).policy.set_on_store_failure(outcome)?;
+        let settings = Arc::make_mut(&mut self.settings);
+        settings.policy.set_on_store_failure(outcome)?;
+        settings.in_flight.set_on_store_failure(outcome);
         Ok(self)
     }
 

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use super::RateLimitLayer;
 #[expect(unused_imports, reason = "for the documentation")]
 use super::RateLimitLayerBuilder;
-use crate::nouns::ConfigError;
 #[expect(unused_imports, reason = "for the documentation")]
 use crate::nouns::Limit;
+use crate::nouns::{ConfigError, Enforced};
 
 impl RateLimitLayer {
     /// Puts the layer's limits into shadow mode: the same as [`enforce(0)`](Self::enforce).
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        Arc::make_mut(&mut self.settings).policy.shadow();
+        let settings = Arc::make_mut(&mut self.settings);
+        settings.policy.shadow();
+        settings.in_flight.enforced = Enforced::NEVER;
         self
     }
 
@@ -42,7 +44,9 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the share is above 100 percent.
     pub fn enforce(mut self, percent: u8) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings).policy.enforce(percent)?;
+        let settings = Arc::make_mut(&mut self.settings);
+        settings.policy.enforce(percent)?;
+        settings.in_flight.enforced = Enforced::new(percent)?;
         Ok(self)
     }
 }

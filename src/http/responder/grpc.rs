@@ -76,7 +76,10 @@ pub(super) fn response(
 
 fn code(reason: Reason, status: StatusCode) -> Code {
     match reason {
-        Reason::RateLimited | Reason::Blocked | Reason::ExceedsCapacity => Code::ResourceExhausted,
+        Reason::RateLimited
+        | Reason::Blocked
+        | Reason::TooManyInFlight
+        | Reason::ExceedsCapacity => Code::ResourceExhausted,
         Reason::Forbidden => Code::PermissionDenied,
         Reason::MissingKey => match status {
             StatusCode::UNAUTHORIZED => Code::Unauthenticated,
@@ -98,7 +101,11 @@ fn code(reason: Reason, status: StatusCode) -> Code {
 /// When a client with a retry policy tries again, in milliseconds. A negative number means never.
 fn pushback(rejection: &Rejection<'_>) -> Option<i32> {
     match rejection.reason() {
-        Reason::RateLimited | Reason::Blocked | Reason::StoreUnavailable | Reason::Overloaded => {
+        Reason::RateLimited
+        | Reason::Blocked
+        | Reason::TooManyInFlight
+        | Reason::StoreUnavailable
+        | Reason::Overloaded => {
             // 24 days fit into the number. A client must not return earlier.
             Some(i32::try_from(rejection.retry_after()?.as_millis()).unwrap_or(-1))
         }

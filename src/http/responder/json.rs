@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Reason, Rejection};
-use crate::nouns::{Decision, Limit};
+use crate::nouns::{ConcurrencyLimit, Decision};
 
 #[derive(Serialize)]
 struct Object<'a> {
@@ -23,6 +23,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
         error: match rejection.reason() {
             Reason::RateLimited => "rate_limited",
             Reason::Blocked => "blocked",
+            Reason::TooManyInFlight => "too_many_in_flight",
             Reason::ExceedsCapacity => "exceeds_capacity",
             Reason::Forbidden => "forbidden",
             Reason::Rejected => "rejected",
@@ -32,7 +33,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
             Reason::Misconfigured => "internal",
         },
         message: rejection.message(),
-        limit: rejection.limit().map(Limit::name),
+        limit: rejection.limit_name(),
         retry_after: rejection.retry_after().map(|retry_after| retry_after.as_secs()),
     })
 }
@@ -52,7 +53,9 @@ struct Problem<'a> {
 pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
     const TYPES: &str = "https://iana.org/assignments/http-problem-types";
     let (r#type, title) = match rejection.reason() {
-        Reason::RateLimited => (format!("{TYPES}#quota-exceeded"), "Quota Exceeded"),
+        Reason::RateLimited | Reason::TooManyInFlight => {
+            (format!("{TYPES}#quota-exceeded"), "Quota Exceeded")
+        }
         Reason::Blocked => (format!("{TYPES}#abnormal-usage-detected"), "Abnormal Usage Detected"),
         Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => {
             (format!("{TYPES}#temporary-reduced-capacity"), "Temporary Reduced Capacity")
@@ -66,7 +69,10 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
         title,
         status: status.as_u16(),
         detail: rejection.message(),
-        violated_policies: denied.map(|verdict| verdict.limit().name()).collect(),
+        violated_policies: denied
+            .map(|verdict| verdict.limit().name())
+            .chain(rejection.concurrency_limit().map(ConcurrencyLimit::name))
+            .collect(),
     })
 }
 

@@ -23,7 +23,7 @@ use super::headers::{seconds, set};
 use super::limits::Reject;
 use super::number::number;
 use super::{MissingKey, ResponseBody};
-use crate::nouns::{Decision, Limit};
+use crate::nouns::{ConcurrencyLimit, Decision, Limit};
 
 /// The headers of a gRPC status, which gRPC-Web clients read.
 #[cfg(feature = "grpc")]
@@ -37,6 +37,7 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 /// |---|---|
 /// | [`RateLimited`](Self::RateLimited) | 429 |
 /// | [`Blocked`](Self::Blocked) | 429 |
+/// | [`TooManyInFlight`](Self::TooManyInFlight) | 429 |
 /// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
 /// | [`Forbidden`](Self::Forbidden) | 403 |
 /// | [`Rejected`](Self::Rejected) | 403, or [as chosen](crate::layer::Limits::reject_with) |
@@ -52,6 +53,8 @@ pub enum Reason {
     RateLimited,
     /// A limit denied the request, because its key is [blocked](Limit::block_offenders).
     Blocked,
+    /// As many requests as a [concurrency limit](ConcurrencyLimit) allows are in flight.
+    TooManyInFlight,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,
     /// A [`forbid`](crate::RateLimitLayer::forbid) predicate matches the request.
@@ -80,13 +83,15 @@ pub struct Rejection<'a> {
     retry_after: Option<Duration>,
     missing_key: Option<(Option<&'a Limit>, &'a MissingKey)>,
     reject: Option<&'a Reject>,
+    concurrency_limit: Option<&'a ConcurrencyLimit>,
     request: &'a Parts,
 }
 
 impl<'a> Rejection<'a> {
     const fn of(reason: Reason, request: &'a Parts) -> Self {
         let (decision, retry_after, missing_key, reject) = (None, None, None, None);
-        Self { reason, decision, retry_after, missing_key, reject, request }
+        let concurrency_limit = None;
+        Self { reason, decision, retry_after, missing_key, reject, concurrency_limit, request }
     }
 
     /// Why the request is rejected.
@@ -103,6 +108,18 @@ impl<'a> Rejection<'a> {
             (Some(decision), _) => Some(decision.limit()),
             (None, missing) => missing.and_then(|(limit, _)| limit),
         }
+    }
+
+    /// The concurrency limit that has no permit left.
+    #[must_use]
+    pub const fn concurrency_limit(&self) -> Option<&'a ConcurrencyLimit> {
+        self.concurrency_limit
+    }
+
+    /// The name of the limit that rejects the request, of a rate or of requests in flight.
+    #[must_use]
+    pub fn limit_name(&self) -> Option<&'a str> {
+        self.limit().map(Limit::name).or_else(|| Some(self.concurrency_limit?.name()))
     }
 
     /// The decision, if the store decided.
@@ -155,6 +172,14 @@ impl<'a> Rejection<'a> {
             }
             (_, None, Some((None, missing))) => format!("no key for the rate limit: {missing}"),
             (Reason::Forbidden, None, None) => "forbidden".to_owned(),
+            (Reason::TooManyInFlight, None, None) => {
+                let (name, most) =
+                    self.concurrency_limit.map_or(("", 0), |limit| (limit.name(), limit.limit()));
+                let wait = self.retry_after.map_or(1, |retry_after| retry_after.as_secs());
+                format!(
+                    "the limit `{name}` of {most} requests at once is reached: try again in {wait} s"
+                )
+            }
             (Reason::Rejected, None, None) => {
                 self.reject.map_or_else(String::new, |reject| reject.reason.to_string())
             }
@@ -227,6 +252,23 @@ impl Responder {
         let missing_key = Some((limit, missing));
         let rejection = Rejection { missing_key, ..Rejection::of(Reason::MissingKey, request) };
         self.respond(&rejection, status, |_| {})
+    }
+
+    /// The response to a request without a permit.
+    pub(super) fn too_many_in_flight<B>(
+        &self,
+        limit: &ConcurrencyLimit,
+        retry_after: Duration,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let retry_after = Some(retry_after);
+        let rejection = Rejection {
+            concurrency_limit: Some(limit),
+            retry_after,
+            ..Rejection::of(Reason::TooManyInFlight, request)
+        };
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        self.respond(&rejection, status, |headers| write_retry_after(retry_after, headers))
     }
 
     /// The response to a request that the application rejects.

@@ -1,0 +1,79 @@
+//! Slow exports: at most two of a tenant at once, on all replicas, whether they stream for a second or for an hour.
+//!
+//! ```sh
+//! cargo run --example in_flight
+//! REDIS_URL=redis://127.0.0.1/ cargo run --example in_flight   # shared by all replicas
+//! ```
+//!
+//! `PORT` is the port to listen on, 3000 if it is not set.
+
+use std::convert::Infallible;
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::response::sse::{Event, Sse};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::time::interval;
+use tokio_stream::wrappers::IntervalStream;
+use tokio_stream::{Stream, StreamExt};
+use tollgate::key::Header;
+use tollgate::{
+    ConcurrencyLimit, ConcurrencyLimiter, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore,
+};
+
+/// An export that sends a part each second.
+async fn export(Path(seconds): Path<usize>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let parts = IntervalStream::new(interval(Duration::from_secs(1))).take(seconds);
+    Sse::new(parts.map(|_| Ok(Event::default().data("a part of the export"))))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("in_flight: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    let (limiter, permits) = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => {
+            let store = RedisStore::connect(&url).await?;
+            (RateLimiter::new(store.clone()), ConcurrencyLimiter::new(store))
+        }
+        _ => (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
+    };
+    let port: u16 = match env::var("PORT") {
+        Ok(port) if !port.is_empty() => {
+            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
+        }
+        _ => 3000,
+    };
+    let tenant = Header::new("x-tenant")?;
+    let layer = RateLimitLayer::builder(&limiter)
+        .limit(Limit::token_bucket("exports-a-minute", Quota::per_minute(30))?, tenant.clone())
+        .concurrency_limit(&permits, ConcurrencyLimit::new("exports", 2)?, tenant)
+        .build()?;
+    let app = Router::new().route("/export/{seconds}", get(export)).layer(layer);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
+        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+    })?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("2 exports of a tenant at once, and 30 a minute, on {url}. Try it:");
+    println!();
+    println!("  for i in 1 2; do curl -sN -H 'x-tenant: acme' {url}/export/5 & done; sleep 1");
+    println!("  curl -i -H 'x-tenant: acme' {url}/export/1     # 429: two are in flight");
+    println!("  curl -i -H 'x-tenant: globex' {url}/export/1   # another tenant");
+    println!("  sleep 5; curl -i -H 'x-tenant: acme' {url}/export/1");
+    axum::serve(listener, app).await?;
+    Ok(())
+}
