@@ -13,6 +13,7 @@ use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -20,9 +21,10 @@ use axum::{Json, Router};
 use http::request::Parts;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 use tollgate::config::{FileSource, Format, LimitSet, Names, RedisSource};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{ConfigError, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::{ConcurrencyLimiter, ConfigError, RateLimitLayer, RateLimiter, RedisStore};
 use tracing_subscriber::filter::LevelFilter;
 
 const FILE: &str = "examples/limits.toml";
@@ -63,6 +65,12 @@ async fn from_redis(store: &RedisStore) -> Result<LimitSet, Box<dyn Error>> {
     Ok(limits)
 }
 
+/// A slow endpoint.
+async fn export() -> &'static str {
+    sleep(Duration::from_secs(5)).await;
+    "exported\n"
+}
+
 /// What is in force, for operators.
 async fn status(State(limits): State<LimitSet>) -> Json<Value> {
     Json(json!({
@@ -98,14 +106,20 @@ async fn run() -> Result<(), Box<dyn Error>> {
         ("redis", None) => return Err("LIMITS=redis needs REDIS_URL".into()),
         (path, _) => from_file(path)?,
     };
-    let limiter = store.map_or_else(RateLimiter::in_memory, RateLimiter::new);
+    let (limiter, permits) = match store {
+        Some(store) => (RateLimiter::new(store.clone()), ConcurrencyLimiter::new(store)),
+        None => (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
+    };
+    let layer =
+        RateLimitLayer::builder(limiter).limit_set(&limits).concurrency_limiter(permits).build()?;
 
     let app = Router::new()
         .route("/search", get(|| async { "found\n" }))
         .route("/items/{id}", get(|| async { "an item\n" }))
         .route("/orders", post(|| async { "ordered\n" }))
         .route("/health", get(|| async { "well\n" }))
-        .layer(RateLimitLayer::from_config(limiter, &limits)?)
+        .route("/export", get(export))
+        .layer(layer)
         // For operators alone.
         .route("/limits", get(status).with_state(limits.clone()));
 
@@ -128,6 +142,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  for i in $(seq 7); do curl -si {url}/search | head -1; done");
     println!("  curl -si -H 'x-plan: pro' {url}/search | head -1     # and what was used counts");
     println!("  curl -si -H 'x-plan: closed' {url}/search            # 403");
+    println!("  for i in 1 2 3; do curl -si {url}/export | head -1 & done; wait   # two at once");
     if path == "redis" {
         println!("  redis-cli -x SET tollgate-config:limits < examples/limits.toml");
         println!("  redis-cli PUBLISH tollgate-config:limits changed");

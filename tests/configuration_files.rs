@@ -51,6 +51,26 @@ key = "global"
 cost = 2
 enforce = 10
 on_store_failure = "fail_closed"
+
+[[concurrency_limits]]
+name = "exports"
+limit = 3
+key = ["user", "route"]
+match = { path = "/export" }
+except = { method = "HEAD" }
+on_store_failure = { local = { replicas = 3 } }
+
+[[concurrency_limits]]
+name = "all"
+limit = 100
+key = "global"
+enforce = 50
+
+[[concurrency_limits]]
+name = "tried"
+limit = 10
+key = "peer_ip"
+shadow = true
 "#;
 
 const YAML: &str = r#"
@@ -96,6 +116,15 @@ limits:
     cost: 2
     enforce: 10
     on_store_failure: fail_closed
+concurrency_limits:
+  - name: exports
+    limit: 3
+    key: [user, route]
+    match: { path: /export }
+    except: { method: HEAD }
+    on_store_failure: { local: { replicas: 3 } }
+  - { name: all, limit: 100, key: global, enforce: 50 }
+  - { name: tried, limit: 10, key: peer_ip, shadow: true }
 "#;
 
 fn names() -> Names {
@@ -129,6 +158,7 @@ fn toml_yaml_and_json_say_the_same() {
     assert_eq!(Config::parse("limits.json", &json, Format::Json).unwrap(), toml);
     assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), toml);
     assert_eq!(toml.names().collect::<Vec<_>>(), ["clients", "search", "accounts", "uploads"]);
+    assert_eq!(toml.concurrency_names().collect::<Vec<_>>(), ["exports", "all", "tried"]);
 }
 
 #[test]
@@ -139,13 +169,16 @@ fn table_shows_the_limits_of_each_route() {
            [[limits]]\nname = \"files\"\nalgorithm = \"fixed_window\"\nquota = \"5/min\"\n\
            match = { path = \"/files/{name}\", method = [\"GET\", \"POST\"] }\n\
            key = { first_of = [\"user\", \"peer_ip\"] }\n\
-           plan = \"account\"\nplans = { pro = { unlimited = true } }\n";
+           plan = \"account\"\nplans = { pro = { unlimited = true } }\n\
+           [[concurrency_limits]]\nname = \"writers\"\nlimit = 3\nkey = \"global\"\nenforce = 20\n\
+           match = { path = \"/files/{name}\", method = \"POST\" }\n";
     let table = "\
 METHOD  PATH           LIMIT    KEY              QUOTA
 GET     /files/{name}  api      user             9 per 1s (token bucket)
                        files    user or peer_ip  5 per 1m (fixed window), and 1 plan
 POST    /files/{name}  api      user             9 per 1s (token bucket)
                        files    user or peer_ip  5 per 1m (fixed window), and 1 plan
+                       writers  global           3 at once, enforced for 20 % of the keys
 PUT     /files/{name}  api      user             9 per 1s (token bucket)
                        uploads  user + route     5 per 1s (leaky bucket), in shadow mode
 *       /files/{name}  api      user             9 per 1s (token bucket)
@@ -377,6 +410,84 @@ fn errors_name_the_file_the_line_and_the_field() {
 }
 
 #[test]
+fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
+    let whole = "name = \"exports\"\nlimit = 3\nkey = \"user\"";
+    for (fields, place, why) in [
+        (
+            "name = \"exports\"\nkey = \"user\"",
+            ":2: `concurrency_limits[0]`",
+            "missing field `limit`",
+        ),
+        ("name = \"exports\"\nlimit = 3", ":2: `concurrency_limits[0]`", "missing field `key`"),
+        ("limit = 3\nkey = \"user\"", ":2: `concurrency_limits[0]`", "missing field `name`"),
+        ("name = \"\"\nlimit = 3\nkey = \"user\"", ":3: `concurrency_limits[0].name`", "1 to 64"),
+        (
+            "name = \"exports\"\nlimit = 0\nkey = \"user\"",
+            ":4: `concurrency_limits[0].limit`",
+            "0 requests at once are out of range; use 1 to 1000000",
+        ),
+        (
+            "name = \"exports\"\nlimit = 1000001\nkey = \"user\"",
+            ":4: `concurrency_limits[0].limit`",
+            "use 1 to 1000000",
+        ),
+        (
+            "name = \"exports\"\nlimit = -1\nkey = \"user\"",
+            ":4: `concurrency_limits[0].limit`",
+            "expected u32",
+        ),
+        (
+            "name = \"exports\"\nlimit = \"3/s\"\nkey = \"user\"",
+            ":4: `concurrency_limits[0].limit`",
+            "invalid type: string",
+        ),
+        (
+            "name = \"exports\"\nlimit = 3\nkey = \"usr\"",
+            ":5: `concurrency_limits[0].key`",
+            "no key extractor named `usr`",
+        ),
+        (
+            &format!("{whole}\nquota = \"3/s\""),
+            ":6: `concurrency_limits[0].quota`",
+            "unknown field",
+        ),
+        (&format!("{whole}\nenforce = 101"), ":6: `concurrency_limits[0].enforce`", "use 0"),
+        (
+            &format!("{whole}\nshadow = true\nenforce = 5"),
+            ":7: `concurrency_limits[0].enforce`",
+            "remove one of the two",
+        ),
+        (
+            &format!("{whole}\non_store_failure = {{ local = {{ replicas = 0 }} }}"),
+            ":6: `concurrency_limits[0].on_store_failure`",
+            "use 1 to 10000",
+        ),
+        (
+            &format!("{whole}\nmatch = {{ path = \"export\" }}"),
+            ":6: `concurrency_limits[0].match.path`",
+            "does not start with `/`",
+        ),
+        (&format!("{whole}\nexcept = {{}}"), ":6: `concurrency_limits[0].except`", "no `path`"),
+        (
+            &format!("{whole}\n[[concurrency_limits]]\n{whole}"),
+            ":7: `concurrency_limits[1].name`",
+            "`exports` is the name of concurrency_limits[0], too, and limits of one name share permits",
+        ),
+    ] {
+        let text = format!("limits = []\n[[concurrency_limits]]\n{fields}\n");
+        let error = error(&text, Format::Toml);
+        assert!(error.starts_with(&format!("limits.toml{place}: ")), "{place}: {error}\n{text}");
+        assert!(error.contains(why), "{why}: {error}");
+    }
+    for list in ["3", "{}", "[3]", "[[\"exports\", 3, \"user\"]]"] {
+        let error = error(&format!("limits = []\nconcurrency_limits = {list}"), Format::Toml);
+        assert!(error.starts_with("limits.toml:2: `concurrency_limits"), "{error}");
+    }
+    let empty = error("limits: []\nconcurrency_limits:\n", Format::Yaml);
+    assert!(empty.starts_with("limits.yaml:2: `concurrency_limits`: "), "{empty}");
+}
+
+#[test]
 fn errors_in_yaml_name_the_file_the_line_and_the_field() {
     let start = "limits:\n- name: api\n  algorithm: gcra\n  quota: 10/s\n";
     for (rest, place, why) in [
@@ -498,6 +609,18 @@ fn too_many_limits_are_an_error() {
     assert!(parse(&of(255), Format::Toml).is_ok());
     let error = error(&of(256), Format::Toml);
     assert_eq!(error, "limits.toml:1276: `limits[255]`: there are 256 limits; use at most 255");
+    let concurrent = |number: usize| {
+        let limit = |number| {
+            format!("[[concurrency_limits]]\nname = \"{number}\"\nlimit = 1\nkey = \"user\"\n")
+        };
+        "limits = []\n".to_owned() + &(0..number).map(limit).collect::<String>()
+    };
+    assert!(parse(&concurrent(255), Format::Toml).is_ok());
+    let error = self::error(&concurrent(256), Format::Toml);
+    assert!(
+        error.contains("`concurrency_limits[255]`: there are 256 limits; use at most 255"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -520,6 +643,12 @@ fn sizes_are_bounded() {
     assert!(parse(&patterns(1_000), Format::Toml).is_ok());
     let many = error(&patterns(1_001), Format::Toml);
     assert!(many.contains("have 1001 entries in `match` and `except`; use at most 1000"), "{many}");
+    let concurrent = "[[concurrency_limits]]\nname = \"a\"\nlimit = 1\nkey = \"user\"\nmatch = { path = \"/a\" }\n";
+    let many = error(&(patterns(1_000) + concurrent), Format::Toml);
+    assert!(
+        many.contains("`concurrency_limits[0].match`: the limits up to here have 1001"),
+        "{many}"
+    );
     let comment = "#".repeat(1 << 20);
     assert_eq!(
         error(&comment, Format::Toml),
@@ -564,6 +693,12 @@ fn schema_has_every_field_that_is_read_and_no_other() {
         assert!(unknown.contains(&format!("`{field}`")), "{field}");
     }
     assert_eq!(unknown.matches('`').count() / 2, fields("LimitConfig").len() + 2, "{unknown}");
+    let concurrent = "limits = []\nconcurrency_limits = [{ x = 1 }]";
+    let unknown = error(concurrent, Format::Toml);
+    for field in fields("ConcurrencyLimitConfig") {
+        assert!(unknown.contains(&format!("`{field}`")), "{field}");
+    }
+    assert_eq!(unknown.matches('`').count() / 2, fields("ConcurrencyLimitConfig").len() + 2);
     assert_eq!(fields("PlanConfig"), ["burst", "deny", "quota", "unlimited"]);
     assert_eq!(schema["$defs"]["LimitConfig"]["additionalProperties"], Value::Bool(false));
 }

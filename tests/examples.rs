@@ -286,6 +286,11 @@ async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
     for port in [of_file.port, of_redis.port] {
         assert_eq!(until_denied(port, "/search", None).await.0, 5);
         assert_eq!(send("GET", port, "/health", None).await.0, 200);
+        let export = async || send("GET", port, "/export", None).await.0;
+        let (first, second, third) = tokio::join!(export(), export(), export());
+        let mut exports = [first, second, third];
+        exports.sort_unstable();
+        assert_eq!(exports, [200, 200, 429], "two at once");
     }
     let larger = text.replace("5/10s", "8/10s");
     let new = file.with_extension("new");

@@ -2,8 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{Config, CostConfig, Field, LimitConfig, PlanConfig};
-use crate::nouns::{ConfigError, Limit, LimitFields, MAX_GROUP, Replace};
+use super::config::Named;
+use super::{
+    ConcurrencyLimitConfig, Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig,
+};
+use crate::nouns::{
+    ConcurrencyLimit, ConfigError, Limit, LimitFields, MAX_GROUP, Replace, enforced,
+};
 
 /// The most plans of all limits. Each is kept for each thread.
 const MAX_PLANS: usize = 1_000;
@@ -23,51 +28,104 @@ pub(crate) enum PlanRule<'a> {
 
 impl Config {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let checked = check_sizes(&self.limits).and_then(|()| check_limits(&self.limits));
+        let checked = self.check_sizes().and_then(|()| self.check_limits());
         checked.map_err(|(field, error)| self.error_at(&field, &error))
     }
-}
 
-fn check_sizes(limits: &[LimitConfig]) -> Result<(), Misplaced> {
-    if limits.len() > MAX_GROUP {
-        let many = format!("there are {} limits; use at most {MAX_GROUP}", limits.len());
-        return Err((Field::of_limit(MAX_GROUP), ConfigError::new(many)));
+    fn check_sizes(&self) -> Result<(), Misplaced> {
+        check_number(self.limits.len(), Field::of_limit)?;
+        check_number(self.concurrency_limits.len(), Field::of_concurrency_limit)?;
+        let (mut plans, mut patterns) = (0_usize, 0_usize);
+        for (number, limit) in self.limits.iter().enumerate() {
+            let at = Field::of_limit(number);
+            plans = plans.saturating_add(limit.plans.len());
+            check_sum("plans", plans, MAX_PLANS, at.clone().name("plans"))?;
+            add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
+        }
+        for (number, limit) in self.concurrency_limits.iter().enumerate() {
+            let at = Field::of_concurrency_limit(number);
+            add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
+        }
+        Ok(())
     }
-    let (mut plans, mut patterns) = (0_usize, 0_usize);
-    for (number, limit) in limits.iter().enumerate() {
-        plans = plans.saturating_add(limit.plans.len());
-        let of_limit = [&limit.matches, &limit.except].map(|patterns| patterns.as_slice().len());
-        patterns = of_limit.iter().fold(patterns, |all, some| all.saturating_add(*some));
-        for (what, field, all, most) in [
-            ("plans", "plans", plans, MAX_PLANS),
-            ("entries in `match` and `except`", "match", patterns, MAX_PATTERNS),
-        ] {
-            if all > most {
-                let many = format!("the limits up to here have {all} {what}; use at most {most}");
-                return Err((Field::of_limit(number).name(field), ConfigError::new(many)));
+
+    fn check_limits(&self) -> Result<(), Misplaced> {
+        check_names(&self.limits, "budgets", Field::of_limit)?;
+        check_names(&self.concurrency_limits, "permits", Field::of_concurrency_limit)?;
+        for (number, limit) in self.limits.iter().enumerate() {
+            let at = Field::of_limit(number);
+            limit.limit(&at)?;
+            for (name, plan) in &limit.plans {
+                plan.rule(limit, &at.clone().name("plans").name(name))?;
             }
         }
+        for (number, limit) in self.concurrency_limits.iter().enumerate() {
+            limit.limit(&Field::of_concurrency_limit(number))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_number(number: usize, field: fn(usize) -> Field) -> Result<(), Misplaced> {
+    if number > MAX_GROUP {
+        let many = format!("there are {number} limits; use at most {MAX_GROUP}");
+        return Err((field(MAX_GROUP), ConfigError::new(many)));
     }
     Ok(())
 }
 
-fn check_limits(limits: &[LimitConfig]) -> Result<(), Misplaced> {
+fn add_patterns(
+    sum: &mut usize,
+    of_limit: [&OneOrMany<Match>; 2],
+    at: Field,
+) -> Result<(), Misplaced> {
+    for patterns in of_limit {
+        *sum = sum.saturating_add(patterns.as_slice().len());
+    }
+    check_sum("entries in `match` and `except`", *sum, MAX_PATTERNS, at.name("match"))
+}
+
+fn check_sum(what: &str, sum: usize, most: usize, at: Field) -> Result<(), Misplaced> {
+    if sum > most {
+        let many = format!("the limits up to here have {sum} {what}; use at most {most}");
+        return Err((at, ConfigError::new(many)));
+    }
+    Ok(())
+}
+
+fn check_names<T: Named>(
+    limits: &[T],
+    shared: &str,
+    field: fn(usize) -> Field,
+) -> Result<(), Misplaced> {
     let mut known = HashMap::new();
     for (number, limit) in limits.iter().enumerate() {
-        let at = Field::of_limit(number);
-        if let Some(first) = known.insert(&limit.name, number) {
+        if let Some(first) = known.insert(limit.name(), number) {
             let twice = format!(
-                "`{}` is the name of limits[{first}], too, and limits of one name share budgets; use another name",
-                limit.name.escape_debug()
+                "`{}` is the name of {}, too, and limits of one name share {shared}; use another name",
+                limit.name().escape_debug(),
+                field(first),
             );
-            return Err((at.name("name"), ConfigError::new(twice)));
-        }
-        limit.limit(&at)?;
-        for (name, plan) in &limit.plans {
-            plan.rule(limit, &at.clone().name("plans").name(name))?;
+            return Err((field(number).name("name"), ConfigError::new(twice)));
         }
     }
     Ok(())
+}
+
+impl ConcurrencyLimitConfig {
+    pub(crate) fn limit(&self, at: &Field) -> Result<ConcurrencyLimit, Misplaced> {
+        let is_named = ConcurrencyLimit::new(&self.name, 1).is_ok();
+        let at = |field: &'static str| move |error| (at.clone().name(field), error);
+        let field = if is_named { "limit" } else { "name" };
+        let limit = ConcurrencyLimit::new(&self.name, self.limit).map_err(at(field))?;
+        let limit = match self.on_store_failure {
+            Some(policy) => limit.on_store_failure(policy).map_err(at("on_store_failure"))?,
+            None => limit,
+        };
+        enforced(self.shadow, self.enforce)
+            .and_then(|percent| limit.enforce(percent))
+            .map_err(at("enforce"))
+    }
 }
 
 impl LimitConfig {

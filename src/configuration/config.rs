@@ -44,6 +44,9 @@ pub struct Config {
     /// The limits. All limits that match a request decide it together: it is charged under all of them, or under none.
     #[serde(deserialize_with = "value::list")]
     pub(crate) limits: Vec<LimitConfig>,
+    /// Limits of requests in flight. A request holds a permit of each that matches it, until its response ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "value::list")]
+    pub(crate) concurrency_limits: Vec<ConcurrencyLimitConfig>,
     #[serde(skip)]
     pub(super) origin: Origin,
 }
@@ -54,20 +57,48 @@ impl Config {
         self.limits.iter().map(|limit| limit.name.as_str())
     }
 
-    fn limit(&self, name: &str) -> Option<&LimitConfig> {
-        self.limits.iter().find(|limit| limit.name == name)
+    /// The names of the concurrency limits.
+    pub fn concurrency_names(&self) -> impl Iterator<Item = &str> {
+        self.concurrency_limits.iter().map(|limit| limit.name.as_str())
     }
 
     /// The names of the limits that another version adds, removes and changes.
     pub(crate) fn changes_to<'a>(&'a self, after: &'a Self) -> [Vec<&'a str>; 3] {
-        let added = after.names().filter(|name| self.limit(name).is_none()).collect();
-        let removed = self.names().filter(|name| after.limit(name).is_none()).collect();
-        let is_changed = |name: &&str| {
-            self.limit(name)
-                .is_some_and(|before| after.limit(name).is_some_and(|after| before != after))
-        };
-        [added, removed, self.names().filter(is_changed).collect()]
+        let [mut added, mut removed, mut changed] = changes(&self.limits, &after.limits);
+        let of_concurrency = changes(&self.concurrency_limits, &after.concurrency_limits);
+        for (all, more) in [&mut added, &mut removed, &mut changed].into_iter().zip(of_concurrency)
+        {
+            all.extend(more);
+        }
+        [added, removed, changed]
     }
+}
+
+/// What has a name.
+pub(super) trait Named: PartialEq {
+    fn name(&self) -> &str;
+}
+
+impl Named for LimitConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for ConcurrencyLimitConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn changes<'a, T: Named>(before: &'a [T], after: &'a [T]) -> [Vec<&'a str>; 3] {
+    let find = |all: &'a [T], name: &str| all.iter().find(|one| one.name() == name);
+    let missing = |from: &'a [T], of: &'a [T]| -> Vec<&'a str> {
+        of.iter().map(T::name).filter(|name| find(from, name).is_none()).collect()
+    };
+    let is_changed = |one: &&T| find(after, one.name()).is_some_and(|after_it| *after_it != **one);
+    let changed = before.iter().filter(is_changed).map(T::name).collect();
+    [missing(before, after), missing(after, before), changed]
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -169,6 +200,44 @@ impl LimitConfig {
             block: self.block.clone(),
         }
     }
+}
+
+/// A limit of requests in flight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a concurrency limit: a table with `name`, `limit` and `key`"
+)]
+pub(crate) struct ConcurrencyLimitConfig {
+    /// The name, in events and keys of the store: 1 to 64 printable ASCII characters.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))]
+    pub(crate) name: String,
+    /// The most requests of a key at once, on all replicas: 1 to 1,000,000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
+    pub(crate) limit: u32,
+    /// What requests are counted by: a name that the application gave to an extractor, or several, which are joined.
+    pub(crate) key: KeyConfig,
+    /// The requests that the limit applies to. Of several, one has to match. Default: all.
+    #[serde(rename = "match", default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub(crate) matches: OneOrMany<Match>,
+    /// Requests that the limit does not apply to, although they match.
+    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub(crate) except: OneOrMany<Match>,
+    /// The outcome of requests when the store is unavailable. Default: that of the layer.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::on_store_failure"
+    )]
+    pub(crate) on_store_failure: Option<OnStoreFailure>,
+    /// Whether the limit counts and reports, and never denies.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) shadow: bool,
+    /// The share of keys for which the limit is enforced, in percent. Default: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
+    pub(crate) enforce: Option<u8>,
 }
 
 /// What the requests of a plan are limited to: one of these.

@@ -17,7 +17,12 @@ enum Step {
 impl Field {
     /// The limit of this number, from 0.
     pub(crate) fn of_limit(number: usize) -> Self {
-        Self(vec![Step::Name("limits".to_owned()), Step::Index(number)])
+        Self::default().name("limits").index(number)
+    }
+
+    /// The concurrency limit of this number, from 0.
+    pub(crate) fn of_concurrency_limit(number: usize) -> Self {
+        Self::default().name("concurrency_limits").index(number)
     }
 
     pub(crate) fn name(mut self, name: &str) -> Self {

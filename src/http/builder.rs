@@ -1,5 +1,6 @@
 //! Builders of a layer: no layer without a key.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -7,11 +8,10 @@ use std::sync::Arc;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use super::in_flight::KeyedConcurrency;
 use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use super::live::{LimitSet, Live};
-use super::policy::{KeyedLimit, Policy, Rule};
+use super::policy::{KeyedConcurrency, KeyedLimit, Policy, Rule};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
 use crate::limiter::{ConcurrencyLimiter, RateLimiter};
@@ -80,12 +80,21 @@ impl<S: HasKey> Layer<S> for UnkeyedLayer {
 pub struct RateLimitLayerBuilder {
     limiter: RateLimiter,
     rules: Vec<Rule>,
-    in_flight: Vec<KeyedConcurrency>,
+    concurrency: Vec<KeyedConcurrency>,
+    /// Of the concurrency limits of a configuration.
+    #[cfg(feature = "config")]
+    concurrency_limiter: Option<ConcurrencyLimiter>,
 }
 
 impl RateLimitLayerBuilder {
     pub(super) const fn new(limiter: RateLimiter) -> Self {
-        Self { limiter, rules: Vec::new(), in_flight: Vec::new() }
+        Self {
+            limiter,
+            rules: Vec::new(),
+            concurrency: Vec::new(),
+            #[cfg(feature = "config")]
+            concurrency_limiter: None,
+        }
     }
 
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the cost set by
@@ -210,6 +219,34 @@ impl RateLimitLayerBuilder {
         self.add(Rule::Live(Live::new(limits.clone())))
     }
 
+    /// Sets the limiter that grants the permits of the set's `concurrency_limits`. Default: none, and a configuration
+    /// with such limits is an error.
+    ///
+    /// ```
+    /// use tollgate::config::{Config, Format, LimitSet, Names};
+    /// use tollgate::{ConcurrencyLimiter, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let text = r#"
+    ///     limits = []
+    ///     concurrency_limits = [{ name = "exports", limit = 3, key = "peer_ip", match = { path = "/export" } }]
+    /// "#;
+    /// let limits = LimitSet::new(Config::parse("limits.toml", text, Format::Toml)?, Names::new())?;
+    /// let (limiter, permits) = (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory());
+    /// let layer = RateLimitLayer::builder(&limiter)
+    ///     .limit_set(&limits)
+    ///     .concurrency_limiter(&permits)
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "config")]
+    pub fn concurrency_limiter(mut self, limiter: impl Into<ConcurrencyLimiter>) -> Self {
+        self.concurrency_limiter = Some(limiter.into());
+        self
+    }
+
     /// Adds a limit of requests in flight, under a key of its own: at most so many of a key at once, on all replicas that
     /// share the limiter's store.
     ///
@@ -243,7 +280,7 @@ impl RateLimitLayerBuilder {
         key: impl KeyExtractor,
     ) -> Self {
         let (limiter, key) = (limiter.into(), Arc::new(key));
-        self.in_flight.push(KeyedConcurrency { limiter, limit, key });
+        self.concurrency.push(KeyedConcurrency { limiter, limit, key });
         self
     }
 
@@ -259,52 +296,73 @@ impl RateLimitLayerBuilder {
     /// Returns an error if there are no limits or more than 255, if two limits have one name, or if
     /// this limiter has another quota of that name.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        if self.rules.is_empty() && self.in_flight.is_empty() {
+        if self.rules.is_empty() && self.concurrency.is_empty() {
             return Err(ConfigError::new("the layer has no limit: add one with `.limit(...)`"));
         }
         let limits: Vec<_> = self.rules.iter().filter_map(Rule::limit).collect();
-        if limits.len() > MAX_GROUP {
-            return Err(ConfigError::new(format!(
-                "the layer has {} limits; use at most {MAX_GROUP}",
-                limits.len()
-            )));
-        }
-        for (i, limit) in limits.iter().enumerate() {
-            if limits[..i].iter().any(|other| other.name() == limit.name()) {
-                return Err(ConfigError::new(
-                    "the layer has two limits of this name, which would share their budgets; give \
-                     each a name of its own",
-                )
-                .of_limit(limit.name()));
-            }
-        }
+        check_names(limits.iter().map(|limit| limit.name()), ["limits", "budgets"])?;
+        let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.name());
+        check_names(concurrency, ["concurrency limits", "permits"])?;
         self.limiter.register_all(&limits)?;
         #[cfg(feature = "config")]
-        {
-            let mut sets = self.rules.iter().filter_map(Rule::live);
-            let (only, another) = (sets.next(), sets.next());
-            if another.is_some() {
-                return Err(ConfigError::new(
-                    "the layer has two `LimitSet`s; use one, with the limits of both",
-                ));
-            }
-            if let Some(live) = only {
-                live.attach(&self.limiter, MAX_GROUP.saturating_sub(limits.len()))?;
-            }
-        }
-        for (i, keyed) in self.in_flight.iter().enumerate() {
-            let name = keyed.limit.name();
-            if self.in_flight[..i].iter().any(|other| other.limit.name() == name) {
-                return Err(ConfigError::new(
-                    "the layer has two concurrency limits of this name, which would share their permits; give each a \
-                     name of its own",
-                )
-                .of_limit(name));
-            }
-        }
-        let settings = Settings::new(self.limiter, Policy::new(self.rules)?);
-        Ok(RateLimitLayer::new(settings.with_in_flight(self.in_flight)))
+        let built = self.attach_set()?;
+        #[cfg(not(feature = "config"))]
+        let built = self;
+        let policy = Policy::new(built.rules, built.concurrency)?;
+        Ok(RateLimitLayer::new(Settings::new(built.limiter, policy)))
     }
+
+    #[cfg(feature = "config")]
+    fn attach_set(mut self) -> Result<Self, ConfigError> {
+        let limits = self.rules.iter().filter(|rule| rule.limit().is_some()).count();
+        let mut sets = self.rules.iter_mut().filter_map(Rule::live_mut);
+        let (only, another) = (sets.next(), sets.next());
+        if another.is_some() {
+            return Err(ConfigError::new(
+                "the layer has two `LimitSet`s; use one, with the limits of both",
+            ));
+        }
+        let limiter = self.concurrency_limiter.take();
+        let Some(live) = only else {
+            return match limiter {
+                Some(_) => Err(ConfigError::new(
+                    "the layer has a `concurrency_limiter` for the limits of a configuration, and none: add one \
+                     with `.limit_set(...)`",
+                )),
+                None => Ok(self),
+            };
+        };
+        if let Some(limiter) = limiter {
+            live.set_concurrency_limiter(limiter);
+        }
+        let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.clone()).collect();
+        live.attach(&self.limiter, limits, concurrency)?;
+        Ok(self)
+    }
+}
+
+/// A layer has at most 255 limits of a kind, of different names.
+fn check_names<'a>(
+    names: impl ExactSizeIterator<Item = &'a str>,
+    [what, shared]: [&str; 2],
+) -> Result<(), ConfigError> {
+    if names.len() > MAX_GROUP {
+        let number = names.len();
+        return Err(ConfigError::new(format!(
+            "the layer has {number} {what}; use at most {MAX_GROUP}"
+        )));
+    }
+    let mut known = HashSet::new();
+    for name in names {
+        if !known.insert(name) {
+            return Err(ConfigError::new(format!(
+                "the layer has two {what} of this name, which would share their {shared}; give each a \
+                 name of its own"
+            ))
+            .of_limit(name));
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Debug for RateLimitLayerBuilder {

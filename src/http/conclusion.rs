@@ -10,7 +10,7 @@ use super::policy::Unasked;
 use super::settings::Settings;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
-use super::{InFlight, OnOverload, Reason, ResponseBody};
+use super::{OnOverload, Reason, ResponseBody};
 use crate::nouns::{Decision, Error, Group, Op, Source};
 use crate::store::Answer;
 use crate::telemetry;
@@ -199,14 +199,11 @@ impl Settings {
         Report { fields, closing }
     }
 
-    /// Prepares a request that is not charged. Its handler expects a settlement and permits all the same.
+    /// Prepares a request that is not charged. Its handler expects a settlement all the same.
     #[inline]
     pub(super) fn forward_uncharged(&self, request: &mut Parts) {
         if self.settlement.inserts && request.extensions.get::<Settlement>().is_none() {
             request.extensions.insert(Settlement::new(&self.events));
-        }
-        if self.in_flight.inserts && request.extensions.get::<InFlight>().is_none() {
-            request.extensions.insert(InFlight::of(Vec::new()));
         }
     }
 

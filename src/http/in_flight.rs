@@ -9,11 +9,11 @@ use std::time::Duration;
 use http::Response;
 use http::request::Parts;
 
-use super::policy::{Question, Unasked};
+use super::policy::Wanted;
 use super::settings::Settings;
-use super::{KeyExtractor, Reason, ResponseBody};
-use crate::limiter::{ConcurrencyLimiter, Permit, WaitSettings};
-use crate::nouns::{ConcurrencyLimit, Enforced, Error, Key, OnStoreFailure};
+use super::{Reason, ResponseBody};
+use crate::limiter::{Permit, WaitSettings};
+use crate::nouns::{ConcurrencyLimit, Error};
 use crate::telemetry;
 
 /// What a client is told to wait: nobody knows when a request ends.
@@ -46,23 +46,6 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// A concurrency limit, and the key that it counts.
-#[derive(Clone)]
-pub(super) struct KeyedConcurrency {
-    pub(super) limiter: ConcurrencyLimiter,
-    pub(super) limit: ConcurrencyLimit,
-    pub(super) key: Arc<dyn KeyExtractor>,
-}
-
-/// The concurrency limits of a layer.
-#[derive(Clone, Default)]
-pub(super) struct InFlightSettings {
-    pub(super) limits: Vec<KeyedConcurrency>,
-    /// Whether the request's extensions get the permits.
-    pub(super) inserts: bool,
-    pub(super) enforced: Enforced,
-}
-
 /// What becomes of a request that asked for permits.
 pub(super) enum Entered {
     Permits(InFlight),
@@ -73,39 +56,25 @@ pub(super) enum Entered {
 
 pub(super) type Entering = Pin<Box<dyn Future<Output = Entered> + Send>>;
 
-impl InFlightSettings {
-    pub(super) fn set_on_store_failure(&mut self, policy: OnStoreFailure) {
-        for keyed in &mut self.limits {
-            keyed.limit = keyed.limit.clone().or_on_store_failure(policy);
-        }
-    }
-}
-
 impl Settings {
-    /// Whether a request has to hold permits.
-    #[inline]
-    pub(super) const fn needs_permits(&self, question: &Question) -> bool {
-        !self.in_flight.limits.is_empty()
-            && !matches!(question, Question::Exempt | Question::Rejected(_))
-    }
-
     /// Asks for all permits of a request, one after another. If one is denied, the others are given back.
-    pub(super) fn enter(&self, request: &Parts) -> Result<Entering, Unasked> {
-        let mut wanted = Vec::with_capacity(self.in_flight.limits.len());
-        for KeyedConcurrency { limiter, limit, key } in &self.in_flight.limits {
-            match key.extract(request) {
-                Ok(key) => wanted.push((limiter.clone(), limit.clone(), key)),
-                Err(missing) => self.policy.skip_or_reject(None, missing)?,
-            }
-        }
-        Ok(Box::pin(acquire_all(wanted, self.in_flight.enforced, self.wait.clone())))
+    pub(super) fn enter(&self, wanted: Vec<Wanted>) -> Entering {
+        Box::pin(acquire_all(wanted, self.wait.clone()))
     }
 
     /// Puts the permits into the request's extensions, if the layer is configured so.
     pub(super) fn hold(&self, permits: &InFlight, request: &mut Parts) {
-        if self.in_flight.inserts {
+        if self.inserts_permits {
             let outside = request.extensions.remove().map(Arc::new);
             request.extensions.insert(InFlight { outside, ..permits.clone() });
+        }
+    }
+
+    /// Prepares a request that needs no permit. Its handler expects permits all the same.
+    #[inline]
+    pub(super) fn hold_none(&self, request: &mut Parts) {
+        if self.inserts_permits && request.extensions.get::<InFlight>().is_none() {
+            request.extensions.insert(InFlight::of(Vec::new()));
         }
     }
 
@@ -146,14 +115,10 @@ const fn outcome(acquired: &Result<Option<Permit>, Error>, is_enforced: bool) ->
     }
 }
 
-async fn acquire_all(
-    wanted: Vec<(ConcurrencyLimiter, ConcurrencyLimit, Key)>,
-    enforced: Enforced,
-    wait: WaitSettings,
-) -> Entered {
+async fn acquire_all(wanted: Vec<Wanted>, wait: WaitSettings) -> Entered {
     let mut permits = Vec::with_capacity(wanted.len());
-    for (limiter, limit, key) in wanted {
-        let is_enforced = enforced.includes(limit.name(), &key);
+    for Wanted { limiter, limit, key } in wanted {
+        let is_enforced = limit.enforces(&key);
         let max_wait = if is_enforced { wait.max_wait() } else { Duration::ZERO };
         let acquired = match limiter.try_acquire(&limit, &key).await {
             Ok(None) if !max_wait.is_zero() => match wait.enter() {

@@ -1,16 +1,21 @@
-//! What is asked for a request: from its head to checks.
+//! What is asked for a request: from its head to permits and checks.
+
+mod rule;
 
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-use super::copies::Copies;
-use super::limits::{Choose, Chosen, Inherited, LookUp, LookedUp, Reject, chosen_group};
+pub(super) use self::rule::{KeyedConcurrency, KeyedLimit, Rule, Wanted};
+use super::MissingKey;
+use super::limits::{Chosen, Inherited, LookUp, LookedUp, Reject, chosen_group};
 #[cfg(feature = "config")]
-use super::live::{Asks, Live};
-use super::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, ConfigError, Enforced, Error, Group, Key, Limit, OnStoreFailure};
+use super::live::{Asks, InForce, Live, Route};
+use crate::limiter::ConcurrencyLimiter;
+use crate::nouns::{
+    Check, ConcurrencyLimit, ConfigError, Enforced, Error, Group, Key, Limit, OnStoreFailure,
+};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request that has no key.
@@ -31,84 +36,13 @@ pub enum OnMissingKey {
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
-/// What adds checks to those of a request.
-#[derive(Clone)]
-pub(super) enum Rule {
-    /// A limit that is the same for all requests.
-    Fixed(KeyedLimit),
-    /// Limits that are chosen for each request.
-    Chosen(Choose),
-    /// Limits from a configuration.
-    #[cfg(feature = "config")]
-    Live(Live),
-}
-
-impl Rule {
-    pub(super) const fn limit(&self) -> Option<&Limit> {
-        match self {
-            Self::Fixed(keyed) => Some(&keyed.limit),
-            Self::Chosen(_) => None,
-            #[cfg(feature = "config")]
-            Self::Live(_) => None,
-        }
-    }
-
-    #[cfg(feature = "config")]
-    pub(super) const fn live(&self) -> Option<&Live> {
-        match self {
-            Self::Live(live) => Some(live),
-            Self::Fixed(_) | Self::Chosen(_) => None,
-        }
-    }
-
-    /// The name in events.
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Self::Fixed(keyed) => keyed.limit.name(),
-            Self::Chosen(_) => "(chosen for each request)",
-            #[cfg(feature = "config")]
-            Self::Live(_) => "(from a configuration)",
-        }
-    }
-}
-
-/// A limit, the key that it counts, and what a request costs under it.
-#[derive(Clone)]
-pub(super) struct KeyedLimit {
-    pub(super) limit: Limit,
-    /// Whether the limit came without a failure policy, so that it has that of the layer.
-    fails_as_layer: bool,
-    /// What checks hold instead of `limit`, so that threads share no reference count.
-    copies: Copies,
-    pub(super) key: Arc<dyn KeyExtractor>,
-    /// In place of the policy's cost.
-    pub(super) cost: Option<Cost>,
-}
-
-impl KeyedLimit {
-    pub(super) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
-        let (fails_as_layer, copies) = (limit.failure_policy().is_none(), Copies::of(&limit));
-        Self { limit, fails_as_layer, copies, key: Arc::new(key), cost }
-    }
-
-    fn replace(&mut self, limit: Limit) {
-        self.copies = Copies::of(&limit);
-        self.limit = limit;
-    }
-
-    fn fail_as_layer(&mut self, policy: OnStoreFailure) -> Result<(), ConfigError> {
-        if self.fails_as_layer {
-            self.replace(self.limit.clone().on_store_failure(policy)?);
-        }
-        Ok(())
-    }
-}
-
 /// The rules by which a layer asks.
 #[derive(Clone)]
 pub(super) struct Policy {
-    /// At least one. Fixed limits have different names.
+    /// Fixed limits have different names.
     rules: Vec<Rule>,
+    /// The concurrency limits that are the same for all requests.
+    concurrency: Vec<KeyedConcurrency>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<Cost>,
     /// A request that matches one of them is rejected.
@@ -135,6 +69,15 @@ pub(super) enum Question {
     Rejected(Unasked),
 }
 
+/// What the rules ask of a request.
+#[derive(Default)]
+struct Asking {
+    wanted: Vec<Wanted>,
+    checks: Vec<Check>,
+    /// Look-ups that add checks.
+    choosing: Vec<LookedUp>,
+}
+
 /// Why a request is rejected without a decision.
 pub(super) enum Unasked {
     /// It is forbidden.
@@ -148,9 +91,13 @@ pub(super) enum Unasked {
 }
 
 impl Policy {
-    pub(super) fn new(rules: Vec<Rule>) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        rules: Vec<Rule>,
+        concurrency: Vec<KeyedConcurrency>,
+    ) -> Result<Self, ConfigError> {
         let mut policy = Self {
             rules,
+            concurrency,
             cost: None,
             forbid: Vec::new(),
             skip: Vec::new(),
@@ -168,9 +115,10 @@ impl Policy {
         self.rules.iter().filter_map(Rule::limit)
     }
 
-    /// The names of the rules, for events.
+    /// The names of the limits, for events.
     pub(super) fn names(&self) -> String {
-        let names: Vec<_> = self.rules.iter().map(Rule::name).collect();
+        let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.name());
+        let names: Vec<_> = self.rules.iter().map(Rule::name).chain(concurrency).collect();
         names.join(", ")
     }
 
@@ -231,89 +179,126 @@ impl Policy {
         })
     }
 
+    /// What is asked for a request, and the permits that it needs first.
     #[inline]
-    pub(super) fn question(&self, parts: &Parts) -> Question {
-        if self.forbid.iter().any(|forbid| forbid(parts)) {
-            return Question::Rejected(Unasked::Forbidden);
-        }
-        if self.exempts(parts) {
-            return Question::Exempt;
-        }
-        if let [Rule::Fixed(only)] = &*self.rules {
-            return match only.key.extract(parts) {
-                Ok(key) => Question::Group(self.check(only, key, parts).into()),
-                Err(missing) => match self.skip_or_reject(Some(&only.limit), missing) {
-                    Ok(()) => Question::Unlimited,
-                    Err(unasked) => Question::Rejected(unasked),
-                },
-            };
-        }
-        self.question_of_several(parts)
+    pub(super) fn question(&self, parts: &Parts) -> (Question, Vec<Wanted>) {
+        let rejected = |unasked| (Question::Rejected(unasked), Vec::new());
+        self.try_question(parts).unwrap_or_else(rejected)
     }
 
-    fn question_of_several(&self, parts: &Parts) -> Question {
-        let (mut checks, mut choosing) = (Vec::with_capacity(self.rules.len()), Vec::new());
-        for rule in &self.rules {
-            if let Err(unasked) = self.ask(rule, parts, &mut checks, &mut choosing) {
-                return Question::Rejected(unasked);
-            }
+    #[inline]
+    fn try_question(&self, parts: &Parts) -> Result<(Question, Vec<Wanted>), Unasked> {
+        let mut asking = Asking::default();
+        if self.forbid.iter().any(|forbid| forbid(parts)) {
+            return Err(Unasked::Forbidden);
         }
-        if !choosing.is_empty() {
-            let inherited = self.inherited;
-            return Question::LookUp(LookUp { checks, choosing, inherited });
+        if self.exempts(parts) {
+            return Ok((Question::Exempt, asking.wanted));
         }
-        if self.chooses() {
-            return match chosen_group(checks) {
-                Ok(None) => Question::Unlimited,
-                Ok(Some(group)) => Question::Group(group),
-                Err(unasked) => Question::Rejected(unasked),
+        for KeyedConcurrency { limiter, limit, key } in &self.concurrency {
+            let limit = self.inherited.concurrency(limit);
+            self.want(limiter, limit, key.extract(parts), &mut asking)?;
+        }
+        if let [Rule::Fixed(only)] = &*self.rules {
+            let question = match only.key.extract(parts) {
+                Ok(key) => Question::Group(self.check(only, key, parts).into()),
+                Err(missing) => {
+                    self.skip_or_reject(Some(&only.limit), missing)?;
+                    Question::Unlimited
+                }
             };
+            return Ok((question, asking.wanted));
         }
-        match checks.is_empty() {
-            true => Question::Unlimited,
+        self.question_of_several(parts, asking)
+    }
+
+    fn question_of_several(
+        &self,
+        parts: &Parts,
+        mut asking: Asking,
+    ) -> Result<(Question, Vec<Wanted>), Unasked> {
+        asking.checks.reserve_exact(self.rules.len());
+        for rule in &self.rules {
+            self.ask(rule, parts, &mut asking)?;
+        }
+        let Asking { wanted, checks, choosing } = asking;
+        let question = if !choosing.is_empty() {
+            Question::LookUp(LookUp { checks, choosing, inherited: self.inherited })
+        } else if self.chooses() {
+            chosen_group(checks)?.map_or(Question::Unlimited, Question::Group)
+        } else if checks.is_empty() {
+            Question::Unlimited
+        } else {
             // The builder rejects more than 255 limits, and two of one name.
-            false => Question::Group(Group::of_distinct(checks)),
-        }
+            Question::Group(Group::of_distinct(checks))
+        };
+        Ok((question, wanted))
     }
 
     /// Adds what a rule asks of a request.
-    fn ask(
-        &self,
-        rule: &Rule,
-        parts: &Parts,
-        checks: &mut Vec<Check>,
-        choosing: &mut Vec<LookedUp>,
-    ) -> Result<(), Unasked> {
+    fn ask(&self, rule: &Rule, parts: &Parts, asking: &mut Asking) -> Result<(), Unasked> {
         match rule {
             Rule::Fixed(keyed) => match keyed.key.extract(parts) {
-                Ok(key) => checks.push(self.check(keyed, key, parts)),
+                Ok(key) => asking.checks.push(self.check(keyed, key, parts)),
                 Err(missing) => self.skip_or_reject(Some(&keyed.limit), missing)?,
             },
             Rule::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
-                    self.inherited.add(limits, checks).map_err(Unasked::Rejected)?;
+                    self.inherited.add(limits, &mut asking.checks).map_err(Unasked::Rejected)?;
                 }
-                Ok(Chosen::Later(later)) => choosing.push(LookedUp::Pending(later)),
+                Ok(Chosen::Later(later)) => asking.choosing.push(LookedUp::Pending(later)),
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
             Rule::Live(live) => live.in_force(
                 |limit| self.inherited.of_layer(limit),
-                |in_force| {
-                    in_force.applied_to(parts).try_for_each(|applied| {
-                        match applied.ask(parts, self.cost.as_ref()) {
-                            Ok(Asks::Check(check)) => {
-                                telemetry::keyed(&self.events, check.limit());
-                                checks.push(check);
-                            }
-                            Ok(Asks::Nothing) => {}
-                            Ok(Asks::Reject(reject)) => return Err(Unasked::Rejected(reject)),
-                            Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
-                        }
-                        Ok(())
-                    })
-                },
+                |in_force| self.ask_live(live, in_force, parts, asking),
             )?,
+        }
+        Ok(())
+    }
+
+    /// Adds what the limits of a configuration ask of a request.
+    #[cfg(feature = "config")]
+    fn ask_live(
+        &self,
+        live: &Live,
+        in_force: &InForce,
+        parts: &Parts,
+        asking: &mut Asking,
+    ) -> Result<(), Unasked> {
+        let route = Route::of(parts);
+        if let Some(limiter) = live.concurrency_limiter() {
+            for applied in in_force.concurrency_at(&route) {
+                let limit = self.inherited.concurrency(&applied.limit);
+                self.want(limiter, limit, applied.scope.key.extract(parts), asking)?;
+            }
+        }
+        for applied in in_force.limits_at(&route) {
+            match applied.ask(parts, self.cost.as_ref()) {
+                Ok(Asks::Check(check)) => {
+                    telemetry::keyed(&self.events, check.limit());
+                    asking.checks.push(check);
+                }
+                Ok(Asks::Nothing) => {}
+                Ok(Asks::Reject(reject)) => return Err(Unasked::Rejected(reject)),
+                Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a permit to those that a request needs.
+    fn want(
+        &self,
+        limiter: &ConcurrencyLimiter,
+        limit: ConcurrencyLimit,
+        key: Result<Key, MissingKey>,
+        asking: &mut Asking,
+    ) -> Result<(), Unasked> {
+        match key {
+            Ok(key) => asking.wanted.push(Wanted { limiter: limiter.clone(), limit, key }),
+            Err(missing) => self.without_key(None, limit.enforced_percent() == 100, missing)?,
         }
         Ok(())
     }
@@ -327,15 +312,20 @@ impl Policy {
 
     /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A limit in shadow mode
     /// rejects no request. `None`: a chosen limit.
-    pub(super) fn skip_or_reject(
-        &self,
-        limit: Option<&Limit>,
-        missing: MissingKey,
-    ) -> Result<(), Unasked> {
+    fn skip_or_reject(&self, limit: Option<&Limit>, missing: MissingKey) -> Result<(), Unasked> {
         let is_enforced = match limit {
             Some(limit) => limit.enforced_percent() == 100,
             None => self.inherited.enforced.is_none_or(Enforced::is_always),
         };
+        self.without_key(limit, is_enforced, missing)
+    }
+
+    fn without_key(
+        &self,
+        limit: Option<&Limit>,
+        is_enforced: bool,
+        missing: MissingKey,
+    ) -> Result<(), Unasked> {
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),
             OnMissingKey::SkipLimit if missing.is_skippable() => None,

@@ -42,10 +42,15 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let question = self.settings.policy.question(&parts);
-        if self.settings.needs_permits(&question) {
-            return self.enter(question, Request::from_parts(parts, body));
+        let (question, wanted) = self.settings.policy.question(&parts);
+        if !wanted.is_empty() {
+            // Permits come first. So a request without one is charged under no limit.
+            let (entering, settings) = (self.settings.enter(wanted), Arc::clone(&self.settings));
+            let (inner, request) = (self.release_inner(), Request::from_parts(parts, body));
+            let waiting = Waiting::for_permits(inner, request, entering, question, settings);
+            return ResponseFuture::waiting(waiting);
         }
+        self.settings.hold_none(&mut parts);
         let asked;
         let answer = match question {
             Question::Unlimited | Question::Exempt => {
@@ -92,28 +97,6 @@ where
 }
 
 impl<S: Clone> RateLimit<S> {
-    /// A request that asks for permits first. So a request without one is charged under no limit.
-    fn enter<ReqBody, ResBody>(
-        &mut self,
-        question: Question,
-        request: Request<ReqBody>,
-    ) -> ResponseFuture<S, ReqBody, ResBody>
-    where
-        S: Service<Request<ReqBody>>,
-    {
-        let (parts, body) = request.into_parts();
-        let inner = self.release_inner();
-        match self.settings.enter(&parts) {
-            Ok(entering) => {
-                let request = Request::from_parts(parts, body);
-                let settings = Arc::clone(&self.settings);
-                let waiting = Waiting::for_permits(inner, request, entering, question, settings);
-                ResponseFuture::waiting(waiting)
-            }
-            Err(unasked) => ResponseFuture::answered(self.settings.answer(unasked, &parts)),
-        }
-    }
-
     /// Drops the ready inner service, so that other requests can use its reservation while this one
     /// waits or after it is rejected. Returns a clone that is not ready.
     fn release_inner(&mut self) -> S {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::headers::HeaderSettings;
-use super::in_flight::{InFlightSettings, KeyedConcurrency};
 use super::policy::Policy;
 use super::responder::Responder;
 use super::settlement::SettlementSettings;
@@ -42,7 +41,7 @@ pub(super) struct Settings {
     pub(super) inserts_decision: bool,
     pub(super) wait: WaitSettings,
     pub(super) settlement: SettlementSettings,
-    pub(super) in_flight: InFlightSettings,
+    pub(super) inserts_permits: bool,
     /// For requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
     pub(super) shadow_events: Arc<Throttle>,
@@ -60,18 +59,9 @@ impl Settings {
             inserts_decision: false,
             wait: WaitSettings::default(),
             settlement: SettlementSettings::default(),
-            in_flight: InFlightSettings::default(),
+            inserts_permits: false,
             events: Arc::default(),
             shadow_events: Arc::default(),
         }
-    }
-
-    /// The settings of a layer with concurrency limits, too.
-    pub(super) fn with_in_flight(mut self, limits: Vec<KeyedConcurrency>) -> Self {
-        let names = [&*self.names].into_iter().filter(|names| !names.is_empty());
-        let names = names.chain(limits.iter().map(|keyed| keyed.limit.name()));
-        self.names = names.collect::<Vec<_>>().join(", ");
-        self.in_flight.limits = limits;
-        self
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::limit::check_name;
-use super::{ConfigError, OnStoreFailure};
+use super::{ConfigError, Enforced, Key, OnStoreFailure};
 
 /// The most permits of a key.
 const MAX_PERMITS: u32 = 1_000_000;
@@ -32,6 +32,7 @@ pub struct ConcurrencyLimit {
     name: Arc<str>,
     limit: u32,
     on_store_failure: Option<OnStoreFailure>,
+    enforced: Enforced,
 }
 
 impl ConcurrencyLimit {
@@ -48,7 +49,8 @@ impl ConcurrencyLimit {
             ))
             .of_limit(name));
         }
-        Ok(Self { name: name.into(), limit, on_store_failure: None })
+        let enforced = Enforced::default();
+        Ok(Self { name: name.into(), limit, on_store_failure: None, enforced })
     }
 
     /// Sets the outcome when the store is unavailable. Default: that of the layer, and without a layer
@@ -64,10 +66,44 @@ impl ConcurrencyLimit {
         Ok(self)
     }
 
-    /// Sets the failure policy of a limit that has none.
+    /// Puts the limit into shadow mode: the same as [`enforce(0)`](Self::enforce).
+    #[must_use]
+    pub const fn shadow(mut self) -> Self {
+        self.enforced = Enforced::NEVER;
+        self
+    }
+
+    /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, it is in *shadow mode*: a
+    /// layer acquires permits and reports, and forwards a request that gets none. The share is stable, as that of
+    /// [`Limit::enforce`](crate::Limit::enforce).
+    ///
+    /// It is for layers: a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) grants no permit that is not there.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the share is above 100 percent.
+    pub fn enforce(mut self, percent: u8) -> Result<Self, ConfigError> {
+        self.enforced = Enforced::new(percent).map_err(|error| error.of_limit(&self.name))?;
+        Ok(self)
+    }
+
+    /// The share of keys for which the limit is enforced, in percent.
+    #[must_use]
+    pub const fn enforced_percent(&self) -> u8 {
+        self.enforced.percent()
+    }
+
+    /// Whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::enforce).
+    #[must_use]
+    pub fn enforces(&self, key: &Key) -> bool {
+        self.enforced.includes(&self.name, key)
+    }
+
+    /// With the settings of a layer: a policy for a limit that has none, and a share in place of its own.
     #[cfg(feature = "http")]
-    pub(crate) fn or_on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+    pub(crate) fn of_layer(mut self, policy: OnStoreFailure, enforced: Option<Enforced>) -> Self {
         self.on_store_failure.get_or_insert(policy);
+        self.enforced = enforced.unwrap_or(self.enforced);
         self
     }
 
@@ -111,7 +147,7 @@ impl fmt::Debug for ConcurrencyLimit {
 
 impl fmt::Display for ConcurrencyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at once", self.limit)
+        write!(f, "{} at once{}", self.limit, self.enforced)
     }
 }
 

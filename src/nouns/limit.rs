@@ -17,7 +17,7 @@ use self::block::Block;
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
-pub(crate) use self::config::{LimitFields, Replace, Written};
+pub(crate) use self::config::{LimitFields, Replace, Written, enforced};
 pub(crate) use self::enforced::Enforced;
 pub(super) use self::range::check_name;
 use self::range::check_quota;
@@ -351,11 +351,7 @@ impl fmt::Display for Limit {
             write!(f, ", burst {burst}")?;
         }
         self.write_algorithm(f)?;
-        match self.enforced_percent() {
-            100 => {}
-            0 => f.write_str(", in shadow mode")?,
-            percent => write!(f, ", enforced for {percent} % of the keys")?,
-        }
+        self.shared.enforced.fmt(f)?;
         match self.block_policy() {
             Some(policy) => write!(f, ", {policy}"),
             None => Ok(()),

@@ -24,11 +24,10 @@ pub use self::group::Group;
 #[cfg(feature = "http")]
 pub(crate) use self::group::MAX_GROUP;
 pub use self::key::Key;
-#[cfg(feature = "http")]
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
-pub(crate) use self::limit::{BlockFields, LimitFields, Replace, Written};
+pub(crate) use self::limit::{BlockFields, LimitFields, Replace, Written, enforced};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;

@@ -42,6 +42,6 @@ impl RateLimitLayer {
     /// continues in the background.
     #[must_use]
     pub fn insert_permits(self) -> Self {
-        self.with(|settings| settings.in_flight.inserts = true)
+        self.with(|settings| settings.inserts_permits = true)
     }
 }

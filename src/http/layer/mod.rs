@@ -292,7 +292,6 @@ impl RateLimitLayer {
     pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
         let settings = Arc::make_mut(&mut self.settings);
         settings.policy.set_on_store_failure(outcome)?;
-        settings.in_flight.set_on_store_failure(outcome);
         Ok(self)
     }
 

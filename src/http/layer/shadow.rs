@@ -5,17 +5,15 @@ use std::sync::Arc;
 use super::RateLimitLayer;
 #[expect(unused_imports, reason = "for the documentation")]
 use super::RateLimitLayerBuilder;
+use crate::nouns::ConfigError;
 #[expect(unused_imports, reason = "for the documentation")]
 use crate::nouns::Limit;
-use crate::nouns::{ConfigError, Enforced};
 
 impl RateLimitLayer {
     /// Puts the layer's limits into shadow mode: the same as [`enforce(0)`](Self::enforce).
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        let settings = Arc::make_mut(&mut self.settings);
-        settings.policy.shadow();
-        settings.in_flight.enforced = Enforced::NEVER;
+        Arc::make_mut(&mut self.settings).policy.shadow();
         self
     }
 
@@ -44,9 +42,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the share is above 100 percent.
     pub fn enforce(mut self, percent: u8) -> Result<Self, ConfigError> {
-        let settings = Arc::make_mut(&mut self.settings);
-        settings.policy.enforce(percent)?;
-        settings.in_flight.enforced = Enforced::new(percent)?;
+        Arc::make_mut(&mut self.settings).policy.enforce(percent)?;
         Ok(self)
     }
 }

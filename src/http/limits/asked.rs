@@ -8,7 +8,7 @@ use super::{Choosing, Limits, Reject};
 use crate::http::policy::Unasked;
 #[cfg(feature = "config")]
 use crate::nouns::Limit;
-use crate::nouns::{Check, Enforced, Group, OnStoreFailure};
+use crate::nouns::{Check, ConcurrencyLimit, Enforced, Group, OnStoreFailure};
 
 /// What limits inherit from the layer, if they are chosen for each request, or come from a configuration.
 #[derive(Clone, Copy)]
@@ -63,6 +63,11 @@ impl Inherited {
         let closed = |_| limit.clone().on_store_failure(OnStoreFailure::FailClosed);
         let of_layer = limit.clone().on_store_failure(self.on_store_failure);
         of_layer.or_else(closed).unwrap_or(limit)
+    }
+
+    /// A concurrency limit, with the settings of the layer.
+    pub(in crate::http) fn concurrency(self, limit: &ConcurrencyLimit) -> ConcurrencyLimit {
+        limit.clone().of_layer(self.on_store_failure, self.enforced)
     }
 
     fn apply(self, check: Check) -> Check {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::Names;
-use super::in_force::{Applied, CostOf, InForce, OfPlan, Planned, Plans};
+use super::in_force::{
+    Applied, AppliedConcurrency, CostOf, InForce, OfPlan, Planned, Plans, Scope,
+};
 use super::pattern::Pattern;
 use crate::configuration::{
-    Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
-    PlanRule,
+    ConcurrencyLimitConfig, Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced,
+    OneOrMany, PlanConfig, PlanRule,
 };
 use crate::http::limits::Reject;
 use crate::http::{KeyExtractor, Or};
@@ -26,18 +28,23 @@ impl InForce {
     ) -> Result<Self, ConfigError> {
         config.check()?;
         let limits = config.limits.iter().enumerate();
-        let applied = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
-        let limits = applied
+        let limits = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
+        let concurrency = config.concurrency_limits.iter().enumerate();
+        let concurrency = concurrency.map(|(number, limit)| {
+            applied_concurrency(limit, names, &Field::of_concurrency_limit(number))
+        });
+        let compiled = limits
             .collect::<Result<_, _>>()
-            .map_err(|(field, error)| config.error_at(&field, &error))?;
-        Ok(Self { version, config: Arc::new(config), limits })
+            .and_then(|limits| Ok((limits, concurrency.collect::<Result<_, _>>()?)));
+        let (limits, concurrency) =
+            compiled.map_err(|(field, error)| config.error_at(&field, &error))?;
+        Ok(Self { version, config: Arc::new(config), limits, concurrency })
     }
 }
 
 fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, Misplaced> {
     let field = |name: &str| at.clone().name(name);
     let limit = config.limit(at)?;
-    let (key, key_name) = key(&config.key, names).map_err(|error| (field("key"), error))?;
     let cost = match &config.cost {
         None => CostOf::Layer,
         Some(CostConfig::Units(units)) => CostOf::Units(*units),
@@ -46,14 +53,34 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         }
     };
     Ok(Applied {
-        matches: patterns(&config.matches, &field("match"))?,
-        except: patterns(&config.except, &field("except"))?,
-        key,
-        key_name,
+        scope: scope(&config.key, [&config.matches, &config.except], names, at)?,
         cost,
         limit: Planned::new(limit),
         plans: plans(config, names, at)?,
     })
+}
+
+fn applied_concurrency(
+    config: &ConcurrencyLimitConfig,
+    names: &Names,
+    at: &Field,
+) -> Result<AppliedConcurrency, Misplaced> {
+    Ok(AppliedConcurrency {
+        scope: scope(&config.key, [&config.matches, &config.except], names, at)?,
+        limit: config.limit(at)?,
+    })
+}
+
+fn scope(
+    key: &KeyConfig,
+    [matches, except]: [&OneOrMany<Match>; 2],
+    names: &Names,
+    at: &Field,
+) -> Result<Scope, Misplaced> {
+    let field = |name: &str| at.clone().name(name);
+    let (key, key_name) = self::key(key, names).map_err(|error| (field("key"), error))?;
+    let matches = patterns(matches, &field("match"))?;
+    Ok(Scope { matches, except: patterns(except, &field("except"))?, key, key_name })
 }
 
 fn key(config: &KeyConfig, names: &Names) -> Result<(Arc<dyn KeyExtractor>, String), ConfigError> {

@@ -12,7 +12,7 @@ use crate::http::copies::Copies;
 use crate::http::limits::Reject;
 use crate::http::policy::Cost;
 use crate::http::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, Limit};
+use crate::nouns::{Check, ConcurrencyLimit, Limit};
 
 /// One version of a configuration.
 pub(in crate::http) struct InForce {
@@ -20,16 +20,37 @@ pub(in crate::http) struct InForce {
     pub(super) version: u64,
     pub(super) config: Arc<Config>,
     pub(super) limits: Vec<Applied>,
+    pub(super) concurrency: Vec<AppliedConcurrency>,
+}
+
+/// The requests that a limit applies to, and what they are counted by.
+#[derive(Clone)]
+pub(in crate::http) struct Scope {
+    pub(super) matches: Vec<Pattern>,
+    pub(super) except: Vec<Pattern>,
+    pub(in crate::http) key: Arc<dyn KeyExtractor>,
+    /// How the configuration names the key.
+    pub(super) key_name: String,
+}
+
+impl Scope {
+    pub(super) fn includes(&self, route: &Route<'_>) -> bool {
+        (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
+            && !self.except.iter().any(|pattern| pattern.must_match(route))
+    }
+}
+
+/// A concurrency limit, and the requests that it applies to.
+#[derive(Clone)]
+pub(in crate::http) struct AppliedConcurrency {
+    pub(in crate::http) scope: Scope,
+    pub(in crate::http) limit: ConcurrencyLimit,
 }
 
 /// A limit, and the requests that it applies to.
 #[derive(Clone)]
 pub(in crate::http) struct Applied {
-    pub(super) matches: Vec<Pattern>,
-    pub(super) except: Vec<Pattern>,
-    pub(super) key: Arc<dyn KeyExtractor>,
-    /// How the configuration names the key.
-    pub(super) key_name: String,
+    pub(super) scope: Scope,
     pub(super) cost: CostOf,
     /// Of requests without a plan of their own.
     pub(super) limit: Planned,
@@ -78,13 +99,17 @@ pub(in crate::http) enum Asks {
 }
 
 impl InForce {
-    /// The limits that apply to a request, in the order of the configuration.
-    pub(in crate::http) fn applied_to<'a>(
-        &'a self,
-        parts: &'a Parts,
-    ) -> impl Iterator<Item = &'a Applied> {
-        let route = Route::of(parts);
-        self.limits.iter().filter(move |limit| limit.applies_to(&route))
+    /// The limits that apply to the requests of a route, in the order of the configuration.
+    pub(in crate::http) fn limits_at(&self, route: &Route<'_>) -> impl Iterator<Item = &Applied> {
+        self.limits.iter().filter(|limit| limit.scope.includes(route))
+    }
+
+    /// The concurrency limits that apply to the requests of a route, in the order of the configuration.
+    pub(in crate::http) fn concurrency_at(
+        &self,
+        route: &Route<'_>,
+    ) -> impl Iterator<Item = &AppliedConcurrency> {
+        self.concurrency.iter().filter(|limit| limit.scope.includes(route))
     }
 
     /// All limits, those of plans among them.
@@ -95,18 +120,14 @@ impl InForce {
     /// The same, with other settings of each limit.
     pub(super) fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
         let limits = self.limits.iter().map(|limit| limit.with_limits(change)).collect();
-        Self { limits, version: self.version, config: Arc::clone(&self.config) }
+        let (config, concurrency) = (Arc::clone(&self.config), self.concurrency.clone());
+        Self { version: self.version, config, limits, concurrency }
     }
 }
 
 impl Applied {
     pub(in crate::http) const fn limit(&self) -> &Limit {
         &self.limit.limit
-    }
-
-    pub(super) fn applies_to(&self, route: &Route<'_>) -> bool {
-        (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
-            && !self.except.iter().any(|pattern| pattern.must_match(route))
     }
 
     /// What the limit asks of a request. `cost` is that of the layer.
@@ -124,12 +145,12 @@ impl Applied {
             Some(OfPlan::Limit(planned)) => planned,
             Some(OfPlan::Unlimited) => return Ok(Asks::Nothing),
             Some(OfPlan::Reject(reject)) => {
-                let is_enforced = self.limit().enforces(&self.key.extract(parts)?);
+                let is_enforced = self.limit().enforces(&self.scope.key.extract(parts)?);
                 // In shadow mode, nothing is rejected.
                 return Ok(if is_enforced { Asks::Reject(reject.clone()) } else { Asks::Nothing });
             }
         };
-        let key = self.key.extract(parts)?;
+        let key = self.scope.key.extract(parts)?;
         let cost = match &self.cost {
             CostOf::Layer => cost.map_or(1, |cost| cost(parts)),
             CostOf::Units(units) => *units,

@@ -9,8 +9,8 @@ mod spellings;
 mod table;
 mod view;
 
-pub(super) use self::in_force::Asks;
-use self::in_force::InForce;
+pub(super) use self::in_force::{Asks, InForce};
 pub use self::names::Names;
+pub(super) use self::pattern::Route;
 pub use self::set::LimitSet;
 pub(super) use self::view::Live;

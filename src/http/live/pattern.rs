@@ -29,7 +29,7 @@ struct Path {
 }
 
 /// What patterns are compared with.
-pub(super) struct Route<'a> {
+pub(in crate::http) struct Route<'a> {
     pub(super) method: Cow<'a, Method>,
     /// The template of the route that the router matched. Different spellings of a path have one.
     pub(super) template: Option<&'a str>,
@@ -167,7 +167,7 @@ fn method(name: &str) -> Result<Method, ConfigError> {
 }
 
 impl<'a> Route<'a> {
-    pub(super) fn of(parts: &'a Parts) -> Self {
+    pub(in crate::http) fn of(parts: &'a Parts) -> Self {
         let (template, sent) = (template(parts), sent(parts));
         let mut spellings = spellings(sent);
         // A layer outside may have rewritten the path.

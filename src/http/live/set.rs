@@ -9,9 +9,9 @@ use tokio::task::{AbortHandle, yield_now};
 
 use super::in_force::Applied;
 use super::{InForce, Names};
-use crate::configuration::{Config, ConfigSource, Field};
+use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, SetId, WeakLimiter};
-use crate::nouns::{ConfigError, Limit};
+use crate::nouns::{ConcurrencyLimit, ConfigError, Limit};
 use crate::telemetry;
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in flight.
@@ -73,8 +73,17 @@ struct Attached {
     limiter: WeakLimiter,
     /// Gone with the layer.
     layer: Weak<()>,
-    /// The number of limits that it can have from here.
-    most: usize,
+    room: Room,
+}
+
+/// What a layer can have of a set.
+pub(super) struct Room {
+    /// The number of limits.
+    pub(super) limits: usize,
+    /// Whether it can have concurrency limits.
+    pub(super) grants_permits: bool,
+    /// The concurrency limits that it has already.
+    pub(super) own_concurrency: Vec<ConcurrencyLimit>,
 }
 
 impl LimitSet {
@@ -184,6 +193,14 @@ impl LimitSet {
         limit.cloned()
     }
 
+    /// The concurrency limit of this name, as it is in force. `None` if there is none.
+    #[must_use]
+    pub fn concurrency_limit(&self, name: &str) -> Option<ConcurrencyLimit> {
+        let in_force = self.shared.in_force.load();
+        let mut limits = in_force.concurrency.iter().map(|applied| &applied.limit);
+        limits.find(|limit| limit.name() == name).cloned()
+    }
+
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Config {
@@ -201,17 +218,17 @@ impl LimitSet {
         self.shared.in_force.load()
     }
 
-    /// Adds a layer, whose limiter the limits are registered with. It can have so many limits.
+    /// Adds a layer, whose limiter the limits are registered with.
     pub(super) fn attach(
         &self,
         limiter: &RateLimiter,
         layer: &Arc<()>,
-        most: usize,
+        room: Room,
     ) -> Result<(), ConfigError> {
         let mut layers = lock(&self.shared.layers);
         let (limiter, layer, in_force) =
             (limiter.downgrade(), Arc::downgrade(layer), self.shared.in_force.load_full());
-        let attached = Attached { limiter, layer, most };
+        let attached = Attached { limiter, layer, room };
         attached.register(&self.shared.id, &in_force)?;
         layers.retain(Attached::exists);
         layers.push(attached);
@@ -253,15 +270,35 @@ impl Attached {
     fn register(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), ConfigError> {
         let Some(limiter) = self.limiter.upgrade() else { return Ok(()) };
         let config = &in_force.config;
-        if in_force.limits.len() > self.most {
-            let error = format!("the layer has room for {} limits; remove the others", self.most);
-            return Err(config.error_at(&Field::of_limit(self.most), &ConfigError::new(error)));
-        }
+        self.room.check(in_force).map_err(|(field, error)| config.error_at(&field, &error))?;
         let limits: Vec<&Limit> = in_force.all_limits().collect();
         limiter.register_set(set, &limits).map_err(|(name, error)| {
             let number = config.names().position(|known| known == name).unwrap_or_default();
             config.error_at(&Field::of_limit(number).name("name"), &error)
         })
+    }
+}
+
+impl Room {
+    fn check(&self, in_force: &InForce) -> Result<(), Misplaced> {
+        if in_force.limits.len() > self.limits {
+            let error = format!("the layer has room for {} limits; remove the others", self.limits);
+            return Err((Field::of_limit(self.limits), ConfigError::new(error)));
+        }
+        for (number, applied) in in_force.concurrency.iter().enumerate() {
+            let at = Field::of_concurrency_limit(number);
+            if !self.grants_permits {
+                let error = "the layer cannot grant permits; give it a `ConcurrencyLimiter` with \
+                             `RateLimitLayerBuilder::concurrency_limiter`";
+                return Err((at, ConfigError::new(error)));
+            }
+            if self.own_concurrency.iter().any(|own| own.name() == applied.limit.name()) {
+                let error = "the name is that of a concurrency limit in the application's code: \
+                             limits of one name share permits; use another name";
+                return Err((at.name("name"), ConfigError::new(error)));
+            }
+        }
+        Ok(())
     }
 }
 

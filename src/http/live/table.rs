@@ -7,32 +7,39 @@ use std::fmt;
 use http::Method;
 
 use super::InForce;
-use super::in_force::Applied;
+use super::in_force::{Applied, Scope};
 use super::pattern::{Pattern, Route};
 
 /// All methods or paths that the configuration does not name.
 const OTHERS: &str = "*";
 
+/// A limit of any kind.
+struct Listed<'a> {
+    name: &'a str,
+    scope: &'a Scope,
+    quota: String,
+}
+
 /// A method, a path, and the limits that apply there.
-type Row<'a> = (&'a str, &'a str, Vec<&'a Applied>);
+type Row<'a> = (&'a str, &'a str, Vec<Listed<'a>>);
 
 impl InForce {
     /// A row for each path, and one for each method to which other limits apply there.
     fn rows(&self) -> Vec<Row<'_>> {
-        let patterns =
-            || self.limits.iter().flat_map(|limit| limit.matches.iter().chain(&limit.except));
+        let scopes: Vec<_> = self.listed().map(|limit| limit.scope).collect();
+        let patterns = || scopes.iter().flat_map(|scope| scope.matches.iter().chain(&scope.except));
         let methods: BTreeSet<_> =
             patterns().flat_map(Pattern::methods).map(Method::as_str).collect();
         let paths: BTreeSet<_> = patterns().filter_map(Pattern::path).collect();
         let mut rows = Vec::new();
         for path in paths.into_iter().chain([OTHERS]) {
             let of_others = self.applied_at(OTHERS, path);
-            let names = |limits: &[&Applied]| -> Vec<_> {
-                limits.iter().map(|limit| limit.limit().name().to_owned()).collect()
-            };
+            let names =
+                |limits: &[Listed<'_>]| limits.iter().map(|limit| limit.name.to_owned()).collect();
+            let names_of_others: Vec<String> = names(&of_others);
             for &method in &methods {
                 let applied = self.applied_at(method, path);
-                if names(&applied) != names(&of_others) {
+                if names(&applied) != names_of_others {
                     rows.push((method, path, applied));
                 }
             }
@@ -41,11 +48,24 @@ impl InForce {
         rows
     }
 
-    fn applied_at(&self, method: &str, path: &str) -> Vec<&Applied> {
+    fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+        let limits = self.limits.iter().map(|applied| Listed {
+            name: applied.limit().name(),
+            scope: &applied.scope,
+            quota: applied.quota(),
+        });
+        limits.chain(self.concurrency.iter().map(|applied| Listed {
+            name: applied.limit.name(),
+            scope: &applied.scope,
+            quota: applied.limit.to_string(),
+        }))
+    }
+
+    fn applied_at(&self, method: &str, path: &str) -> Vec<Listed<'_>> {
         // `*` is a method that no limit has.
         let method = Cow::Owned(Method::from_bytes(method.as_bytes()).unwrap_or_default());
         let route = Route { method, template: Some(path), sent: path, spellings: Vec::new() };
-        self.limits.iter().filter(|limit| limit.applies_to(&route)).collect()
+        self.listed().filter(|limit| limit.scope.includes(&route)).collect()
     }
 }
 
@@ -72,8 +92,8 @@ impl fmt::Display for InForce {
             for limit in applied {
                 // The route stands in its first line.
                 let [method, path] = std::mem::take(&mut route);
-                let name = limit.limit().name().to_owned();
-                lines.push([method, path, name, limit.key_name.clone(), limit.quota()]);
+                let (name, key) = (limit.name.to_owned(), limit.scope.key_name.clone());
+                lines.push([method, path, name, key, limit.quota]);
             }
         }
         let width = |column: usize| {

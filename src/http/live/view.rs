@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
+use super::set::Room;
 use super::{InForce, LimitSet};
-use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit, OnStoreFailure};
+use crate::limiter::{ConcurrencyLimiter, RateLimiter};
+use crate::nouns::{ConcurrencyLimit, ConfigError, Limit, MAX_GROUP, OnStoreFailure};
 
 /// A set of limits in a layer. What the layer sets for all of its limits is applied once for each version, and not for each
 /// request.
@@ -16,20 +17,35 @@ pub(in crate::http) struct Live {
     view: Arc<ArcSwapOption<InForce>>,
     /// Shared by the clones of a layer, whatever their settings.
     layer: Arc<()>,
+    /// Grants the permits of its concurrency limits. Without it, the set can have none.
+    concurrency_limiter: Option<ConcurrencyLimiter>,
 }
 
 impl Live {
     pub(in crate::http) fn new(set: LimitSet) -> Self {
-        Self { set, view: Arc::default(), layer: Arc::default() }
+        let (view, layer) = (Arc::default(), Arc::default());
+        Self { set, view, layer, concurrency_limiter: None }
     }
 
-    /// Registers the limits with the limiter of the layer. It can have so many from here.
+    pub(in crate::http) fn set_concurrency_limiter(&mut self, limiter: ConcurrencyLimiter) {
+        self.concurrency_limiter = Some(limiter);
+    }
+
+    pub(in crate::http) const fn concurrency_limiter(&self) -> Option<&ConcurrencyLimiter> {
+        self.concurrency_limiter.as_ref()
+    }
+
+    /// Registers the limits with the limiter of the layer, which has these limits of its own.
     pub(in crate::http) fn attach(
         &self,
         limiter: &RateLimiter,
-        most: usize,
+        own_limits: usize,
+        own_concurrency: Vec<ConcurrencyLimit>,
     ) -> Result<(), ConfigError> {
-        self.set.attach(limiter, &self.layer, most)
+        let grants_permits = self.concurrency_limiter.is_some();
+        let of =
+            Room { limits: MAX_GROUP.saturating_sub(own_limits), grants_permits, own_concurrency };
+        self.set.attach(limiter, &self.layer, of)
     }
 
     /// Whether each limit in force that has no failure policy can have this one.

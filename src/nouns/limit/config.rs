@@ -126,6 +126,17 @@ impl LimitFields {
     }
 }
 
+/// The share of keys for which a limit is enforced, by its two fields.
+pub(crate) fn enforced(shadow: bool, percent: Option<u8>) -> Result<u8, ConfigError> {
+    match (shadow, percent) {
+        (false, percent) => Ok(percent.unwrap_or(100)),
+        (true, None) => Ok(0),
+        (true, Some(_)) => {
+            Err(ConfigError::new("`shadow` stands for `enforce = 0`; remove one of the two"))
+        }
+    }
+}
+
 impl TryFrom<LimitFields> for Limit {
     type Error = ConfigError;
 
@@ -162,15 +173,8 @@ impl TryFrom<LimitFields> for Limit {
             Some(policy) => limit.on_store_failure(policy)?,
             None => limit,
         };
-        let limit = match (config.shadow, config.enforce) {
-            (false, None) => limit,
-            (false, Some(percent)) => limit.enforce(percent)?,
-            (true, None) => limit.shadow(),
-            (true, Some(_)) => {
-                let error = "`shadow` stands for `enforce = 0`; remove one of the two";
-                return Err(ConfigError::new(error).of_limit(name));
-            }
-        };
+        let percent = enforced(config.shadow, config.enforce).map_err(|it| it.of_limit(name))?;
+        let limit = limit.enforce(percent)?;
         let limit = match config.max_debt {
             Some(units) => limit.max_debt(units),
             None => limit,

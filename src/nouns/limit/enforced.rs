@@ -1,5 +1,7 @@
 //! The share of keys for which a limit is enforced.
 
+use std::fmt;
+
 use crate::nouns::{ConfigError, Key};
 
 /// A share in percent, at most 100.
@@ -29,7 +31,7 @@ impl Enforced {
         self == Self::default()
     }
 
-    pub(super) const fn percent(self) -> u8 {
+    pub(in crate::nouns) const fn percent(self) -> u8 {
         self.0
     }
 
@@ -40,6 +42,17 @@ impl Enforced {
             100 => true,
             0 => false,
             percent => place(name, key) < u64::from(percent),
+        }
+    }
+}
+
+/// The end of a limit in words. Nothing, if it is enforced for all keys.
+impl fmt::Display for Enforced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            100 => Ok(()),
+            0 => f.write_str(", in shadow mode"),
+            percent => write!(f, ", enforced for {percent} % of the keys"),
         }
     }
 }

@@ -1,0 +1,108 @@
+//! What adds to the question about a request: fixed limits, limits that are chosen, limits from a configuration.
+
+use std::sync::Arc;
+
+use super::Cost;
+use crate::http::KeyExtractor;
+use crate::http::copies::Copies;
+use crate::http::limits::Choose;
+#[cfg(feature = "config")]
+use crate::http::live::Live;
+use crate::limiter::ConcurrencyLimiter;
+use crate::nouns::{ConcurrencyLimit, ConfigError, Key, Limit, OnStoreFailure};
+
+/// What adds checks to those of a request.
+#[derive(Clone)]
+pub(in crate::http) enum Rule {
+    /// A limit that is the same for all requests.
+    Fixed(KeyedLimit),
+    /// Limits that are chosen for each request.
+    Chosen(Choose),
+    /// Limits from a configuration.
+    #[cfg(feature = "config")]
+    Live(Live),
+}
+
+impl Rule {
+    pub(in crate::http) const fn limit(&self) -> Option<&Limit> {
+        match self {
+            Self::Fixed(keyed) => Some(&keyed.limit),
+            Self::Chosen(_) => None,
+            #[cfg(feature = "config")]
+            Self::Live(_) => None,
+        }
+    }
+
+    #[cfg(feature = "config")]
+    pub(in crate::http) const fn live(&self) -> Option<&Live> {
+        match self {
+            Self::Live(live) => Some(live),
+            Self::Fixed(_) | Self::Chosen(_) => None,
+        }
+    }
+
+    #[cfg(feature = "config")]
+    pub(in crate::http) const fn live_mut(&mut self) -> Option<&mut Live> {
+        match self {
+            Self::Live(live) => Some(live),
+            Self::Fixed(_) | Self::Chosen(_) => None,
+        }
+    }
+
+    /// The name in events.
+    pub(in crate::http) fn name(&self) -> &str {
+        match self {
+            Self::Fixed(keyed) => keyed.limit.name(),
+            Self::Chosen(_) => "(chosen for each request)",
+            #[cfg(feature = "config")]
+            Self::Live(_) => "(from a configuration)",
+        }
+    }
+}
+
+/// A limit, the key that it counts, and what a request costs under it.
+#[derive(Clone)]
+pub(in crate::http) struct KeyedLimit {
+    pub(in crate::http) limit: Limit,
+    /// Whether the limit came without a failure policy, so that it has that of the layer.
+    fails_as_layer: bool,
+    /// What checks hold instead of `limit`, so that threads share no reference count.
+    pub(super) copies: Copies,
+    pub(in crate::http) key: Arc<dyn KeyExtractor>,
+    /// In place of the policy's cost.
+    pub(in crate::http) cost: Option<Cost>,
+}
+
+impl KeyedLimit {
+    pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
+        let (fails_as_layer, copies) = (limit.failure_policy().is_none(), Copies::of(&limit));
+        Self { limit, fails_as_layer, copies, key: Arc::new(key), cost }
+    }
+
+    pub(super) fn replace(&mut self, limit: Limit) {
+        self.copies = Copies::of(&limit);
+        self.limit = limit;
+    }
+
+    pub(super) fn fail_as_layer(&mut self, policy: OnStoreFailure) -> Result<(), ConfigError> {
+        if self.fails_as_layer {
+            self.replace(self.limit.clone().on_store_failure(policy)?);
+        }
+        Ok(())
+    }
+}
+
+/// A concurrency limit, its limiter, and the key that it counts.
+#[derive(Clone)]
+pub(in crate::http) struct KeyedConcurrency {
+    pub(in crate::http) limiter: ConcurrencyLimiter,
+    pub(in crate::http) limit: ConcurrencyLimit,
+    pub(in crate::http) key: Arc<dyn KeyExtractor>,
+}
+
+/// A permit that a request needs.
+pub(in crate::http) struct Wanted {
+    pub(in crate::http) limiter: ConcurrencyLimiter,
+    pub(in crate::http) limit: ConcurrencyLimit,
+    pub(in crate::http) key: Key,
+}
