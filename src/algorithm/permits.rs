@@ -91,6 +91,11 @@ impl Holders {
         held.fold(0, u64::saturating_add)
     }
 
+    /// Whether this equals no state.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.holders.is_empty()
+    }
+
     /// The time from which this equals no state.
     pub(crate) fn expires_at(&self) -> Micros {
         self.holders.iter().map(|holder| holder.expires_at).max().unwrap_or(0)

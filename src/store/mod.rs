@@ -38,7 +38,7 @@ pub use self::breaker::{BreakerSettings, BreakerState, CircuitBreaker};
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
 pub use self::memory::MemoryStore;
-pub use self::permits::{Claim, Claimed, PermitStore};
+pub use self::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]

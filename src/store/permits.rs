@@ -71,10 +71,18 @@ pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
     /// Applies claims of different keys, and returns as many results.
     fn claim(&self, claims: Vec<Claim>) -> Claimed;
 
-    /// Whether the store is part of this process, and never unavailable. Default: `false`.
-    fn is_embedded(&self) -> bool {
-        false
+    /// The store, if it answers at once. Default: `None`.
+    fn embedded(&self) -> Option<&dyn EmbeddedPermits> {
+        None
     }
+}
+
+/// A [`PermitStore`] that is part of this process: it answers at once, and is never unavailable.
+pub trait EmbeddedPermits: Send + Sync {
+    /// Applies a claim, and returns the permits that were granted to its holder since it began.
+    ///
+    /// A [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) is locked meanwhile: this must not call it, and must not block.
+    fn claim_now(&self, claim: &Claim) -> u64;
 }
 
 impl<S: PermitStore + ?Sized> PermitStore for Arc<S> {
@@ -82,7 +90,7 @@ impl<S: PermitStore + ?Sized> PermitStore for Arc<S> {
         (**self).claim(claims)
     }
 
-    fn is_embedded(&self) -> bool {
-        (**self).is_embedded()
+    fn embedded(&self) -> Option<&dyn EmbeddedPermits> {
+        (**self).embedded()
     }
 }

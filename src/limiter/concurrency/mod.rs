@@ -2,16 +2,21 @@
 
 mod agent;
 mod slot;
+mod task;
 
 use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::DefaultHashBuilder;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, SlotKey};
+use self::slot::Outcome;
 use crate::nouns::{ConcurrencyLimit, ConfigError, Error, Key, later};
 use crate::store::MemoryStore;
 use crate::store::permits::PermitStore;
@@ -21,6 +26,9 @@ const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)]
 
 /// How long a caller waits for the store's answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// More than cores, so that threads rarely contend for one.
+const AGENTS_OF_EMBEDDED: usize = 16;
 
 /// How often a caller that waits makes sure that the task runs.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
@@ -72,13 +80,20 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// acquires and releases many permits.
 #[derive(Clone)]
 pub struct ConcurrencyLimiter {
-    agent: Arc<Agent>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn PermitStore>,
+    /// One, or for an embedded store several, so that threads rarely contend for one. A key has the same one always.
+    agents: Box<[Arc<Agent>]>,
+    hasher: DefaultHashBuilder,
 }
 
 impl ConcurrencyLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl PermitStore) -> Self {
-        Self { agent: Arc::new(Agent::new(Arc::new(store), DEFAULT_LEASE)) }
+        Self::with_lease(Arc::new(store), DEFAULT_LEASE)
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests.
@@ -102,7 +117,20 @@ impl ConcurrencyLimiter {
                 "the lease of permits is {lease:?}; use {shortest:?} to {longest:?}"
             )));
         }
-        Ok(Self { agent: Arc::new(Agent::new(self.agent.store(), lease)) })
+        Ok(Self::with_lease(Arc::clone(&self.shared.store), lease))
+    }
+
+    fn with_lease(store: Arc<dyn PermitStore>, lease: Duration) -> Self {
+        let agents = if store.embedded().is_some() { AGENTS_OF_EMBEDDED } else { 1 };
+        let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease));
+        let agents = (0..agents).map(agent).collect();
+        Self { shared: Arc::new(Shared { store, agents, hasher: DefaultHashBuilder::default() }) }
+    }
+
+    fn agent(&self, slot: &SlotKey) -> &Arc<Agent> {
+        let Shared { agents, hasher, .. } = &*self.shared;
+        let hash = if agents.len() > 1 { hasher.hash_one(slot) } else { 0 };
+        &agents[hash as usize % agents.len()]
     }
 
     /// Acquires a permit, if one is free and no caller waits for one. `None`: there is none.
@@ -163,50 +191,54 @@ impl ConcurrencyLimiter {
         Runtime::try_current().map_err(Error::misuse)?;
         let slot = SlotKey::new(limit, key);
         let (caller, outcome) = oneshot::channel();
-        self.agent.ask(&slot, limit.limit(), caller, !max_wait.is_zero());
-        let outcome = match self.within(max_wait, outcome).await {
+        let agent = self.agent(&slot);
+        agent.ask(&slot, limit.limit(), caller, !max_wait.is_zero());
+        let outcome = match within(agent, max_wait, outcome).await {
             Some(outcome) => outcome,
             None if max_wait.is_zero() => Err(Error::timeout()),
             None => Ok(None),
         };
         match outcome {
-            Err(error) if error.is_unavailable() => self.agent.decide_locally(&slot, limit, error),
+            Err(error) if error.is_unavailable() => agent.decide_locally(&slot, limit, error),
             outcome => outcome,
-        }
-    }
-
-    /// The outcome, if it comes in time. A caller that does not wait for a permit waits for the answer.
-    async fn within(
-        &self,
-        max_wait: Duration,
-        mut outcome: oneshot::Receiver<slot::Outcome>,
-    ) -> Option<slot::Outcome> {
-        let wait = if max_wait.is_zero() { ANSWERS_WITHIN } else { max_wait };
-        let deadline = later(Instant::now(), wait);
-        loop {
-            let look = later(Instant::now(), LOOK_AFTER).min(deadline);
-            match timeout_at(look, &mut outcome).await {
-                Ok(outcome) => {
-                    let lost = || Err(Error::store("the runtime was shut down"));
-                    return Some(outcome.unwrap_or_else(|_| lost()));
-                }
-                Err(_) if look >= deadline => return None,
-                // The runtime of the task may stand still.
-                Err(_) => self.agent.ensure_task(),
-            }
         }
     }
 
     /// The number of keys of which this process holds a permit, waits for one, or has to tell the store something.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.agent.keys()
+        self.shared.agents.iter().map(|agent| agent.keys()).sum()
     }
 
     /// The permits that this process holds of a key.
     #[must_use]
     pub fn held(&self, limit: &ConcurrencyLimit, key: &Key) -> u64 {
-        self.agent.held(&SlotKey::new(limit, key))
+        let slot = SlotKey::new(limit, key);
+        self.agent(&slot).held(&slot)
+    }
+}
+
+/// The outcome, if it comes in time. A caller that does not wait for a permit waits for the answer.
+async fn within(
+    agent: &Arc<Agent>,
+    max_wait: Duration,
+    mut outcome: oneshot::Receiver<Outcome>,
+) -> Option<Outcome> {
+    let lost = |_| Err(Error::store("the runtime was shut down"));
+    match outcome.try_recv() {
+        Err(TryRecvError::Empty) => {}
+        decided => return Some(decided.unwrap_or_else(lost)),
+    }
+    let wait = if max_wait.is_zero() { ANSWERS_WITHIN } else { max_wait };
+    let deadline = later(Instant::now(), wait);
+    loop {
+        let look = later(Instant::now(), LOOK_AFTER).min(deadline);
+        match timeout_at(look, &mut outcome).await {
+            Ok(outcome) => return Some(outcome.unwrap_or_else(|_| lost(TryRecvError::Closed))),
+            Err(_) if look >= deadline => return None,
+            // The runtime of the task may stand still.
+            Err(_) => agent.ensure_task(),
+        }
     }
 }
 

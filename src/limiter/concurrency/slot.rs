@@ -97,6 +97,11 @@ impl Slot {
         self.granted - self.released
     }
 
+    /// Whether the store does not know of the last change yet.
+    pub(super) const fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
     /// Whether nothing is held or wanted.
     pub(super) fn is_idle(&self) -> bool {
         self.held() == 0 && !self.has_callers() && !self.is_in_flight && !self.is_queued

@@ -94,7 +94,7 @@ impl MemoryStore {
             clock,
             capped: cap.is_some(),
             idle: AtomicUsize::new(0),
-            permits: Permits::default(),
+            permits: Permits::new(),
         }
     }
 

@@ -1,52 +1,101 @@
 //! Permits in memory.
 
-use std::collections::HashMap;
+use std::fmt;
 use std::future::ready;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::MemoryStore;
+use hashbrown::DefaultHashBuilder;
+
+use super::table::{Place, Table};
+use super::{MemoryStore, SHARDS, shard};
 use crate::algorithm::permits::Holders;
 use crate::nouns::{Key, Micros};
-use crate::store::permits::{Claim, Claimed, PermitStore};
+use crate::store::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
 
-/// Operations between two that drop what has expired.
-const SWEEP_EVERY: u32 = 1_024;
+/// Operations of a shard between two sweeps.
+const SWEEP_EVERY: usize = 16;
 
-#[derive(Debug, Default)]
-pub(super) struct Permits(Mutex<Kept>);
+/// Places of a table that a sweep looks at.
+const SWEPT: usize = 32;
 
-#[derive(Debug, Default)]
-struct Kept {
-    holders: HashMap<(Arc<str>, Key), Holders>,
-    since_sweep: u32,
+pub(super) struct Permits(Box<[Mutex<Shard>]>);
+
+struct Shard {
+    table: Table<OfKey>,
+    since_sweep: usize,
+    cursor: Place,
+}
+
+/// Who holds permits of a key under a limit.
+struct OfKey {
+    name: Arc<str>,
+    key: Key,
+    holders: Holders,
 }
 
 impl Permits {
-    fn claim(&self, claim: &Claim, now: Micros) -> u64 {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.since_sweep += 1;
-        if kept.since_sweep >= SWEEP_EVERY {
-            kept.since_sweep = 0;
-            kept.holders.retain(|_, holders| holders.expires_at() > now);
+    pub(super) fn new() -> Self {
+        let shard = |_| Shard { table: Table::new(), since_sweep: 0, cursor: Place::default() };
+        Self((0..SHARDS).map(shard).map(Mutex::new).collect())
+    }
+
+    fn claim(&self, hasher: &DefaultHashBuilder, claim: &Claim, now: Micros) -> u64 {
+        let hash = shard::hash(hasher, &claim.name, &claim.key);
+        let shard = &self.0[(hash >> 32) as usize & (SHARDS - 1)];
+        shard.lock().unwrap_or_else(PoisonError::into_inner).claim(hash, claim, now)
+    }
+}
+
+impl Shard {
+    fn claim(&mut self, hash: u64, claim: &Claim, now: Micros) -> u64 {
+        self.sweep(now);
+        let is_it = |it: &OfKey| it.key == claim.key && it.name == claim.name;
+        let numbers = claim.numbers();
+        if let Some(found) = self.table.find_mut(hash, is_it) {
+            let granted = found.holders.claim(&numbers, now);
+            if found.holders.is_empty() {
+                self.table.remove(hash, is_it);
+            }
+            return granted;
         }
-        let budget = (Arc::clone(&claim.name), claim.key.clone());
-        let mut holders = kept.holders.remove(&budget).unwrap_or_default();
-        let granted = holders.claim(&claim.numbers(), now);
-        if holders != Holders::default() {
-            kept.holders.insert(budget, holders);
+        let mut holders = Holders::default();
+        let granted = holders.claim(&numbers, now);
+        if !holders.is_empty() {
+            let (name, key) = (Arc::clone(&claim.name), claim.key.clone());
+            self.table.insert(hash, OfKey { name, key, holders });
         }
         granted
+    }
+
+    /// Drops what has expired, from a few places.
+    fn sweep(&mut self, now: Micros) {
+        self.since_sweep += 1;
+        if self.since_sweep == SWEEP_EVERY {
+            self.since_sweep = 0;
+            self.table.sweep(&mut self.cursor, SWEPT, |it| it.holders.expires_at() <= now);
+        }
+    }
+}
+
+impl EmbeddedPermits for MemoryStore {
+    fn claim_now(&self, claim: &Claim) -> u64 {
+        self.permits.claim(&self.hasher, claim, self.now())
     }
 }
 
 impl PermitStore for MemoryStore {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let now = self.now();
-        let granted = claims.iter().map(|claim| Ok(self.permits.claim(claim, now))).collect();
+        let granted = claims.iter().map(|claim| Ok(self.claim_now(claim))).collect();
         Box::pin(ready(granted))
     }
 
-    fn is_embedded(&self) -> bool {
-        true
+    fn embedded(&self) -> Option<&dyn EmbeddedPermits> {
+        Some(self)
+    }
+}
+
+impl fmt::Debug for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permits").finish_non_exhaustive()
     }
 }
