@@ -15,6 +15,8 @@ local request = ARGV[1]
 local CLAIM = '>c8I7I7I4I4I4I7'
 local KIND, HEAD, HEAD_SIZE = 9, '>BI2', 3
 local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7', 36, '>c8I4', 12
+-- A value with one holder, and no queue.
+local ALONE = '>BI2c8I7I7I7I7'
 -- What no holder has: see src/nouns/concurrency.rs and src/limiter/concurrency/mod.rs.
 local MAX_HELD, MAX_LEASE = 1000000, 600 * 1000000
 local max, min = math.max, math.min
@@ -23,6 +25,11 @@ local function holder_of(id, granted, released, expires_at, lease)
   return {
     id = id, granted = granted, released = released, expires_at = expires_at, lease = lease,
   }
+end
+
+-- Whether no holder has such numbers.
+local function is_impossible(granted, released, lease)
+  return granted - released > MAX_HELD or granted < released or lease > MAX_LEASE
 end
 
 -- The holders and the queue of a value; nil if it is unreadable.
@@ -35,7 +42,7 @@ local function unpack_holders(value)
   for i = 1, count do
     local id, granted, released, expires_at, lease
     id, granted, released, expires_at, lease, next = struct.unpack(HOLDER, value, next)
-    if granted - released > MAX_HELD or granted < released or lease > MAX_LEASE then return nil end
+    if is_impossible(granted, released, lease) then return nil end
     holders[i] = holder_of(id, granted, released, expires_at, lease)
   end
   for i = 1, rest / PLACE_SIZE do
@@ -72,13 +79,9 @@ local function retain(list, is_kept)
   end
 end
 
-local reply = {now}
-for k = 1, #KEYS do
-  local id, granted, released, waiting, at_once, limit, lease
-  id, granted, released, waiting, at_once, limit, lease, at = struct.unpack(CLAIM, request, at)
-
-  local value, holders, queue = read(KEYS[k]), {}, {}
-  local is_unreadable = false
+-- The slow path: applies a claim over all holders and the queue. Returns what the reply says.
+local function claim(key, value, id, granted, released, waiting, at_once, limit, lease)
+  local holders, queue, is_unreadable = {}, {}, false
   if value then
     holders, queue = unpack_holders(value)
     if not holders then holders, queue, is_unreadable = {}, {}, true end
@@ -139,15 +142,52 @@ for k = 1, #KEYS do
   end)
   if #queue == 0 then own.granted = own.granted + min(free, at_once) end
 
-  reply[k + 1] = is_unreadable and -1 - own.granted or own.granted
   retain(holders, function(it)
     return it ~= own or own.granted > own.released or is_queued
   end)
   for i = 1, #holders do last = max(last, holders[i].expires_at) end
   if last > 0 then
-    write(KEYS[k], pack_holders(holders, queue), last, nil, false, now, grace)
+    write(key, pack_holders(holders, queue), last, nil, false, now, grace)
   elseif value then
-    write(KEYS[k], false)
+    write(key, false)
+  end
+  return is_unreadable and -1 - own.granted or own.granted
+end
+
+-- A claim of a holder that wants no place in the queue, where nobody else holds or waits: the value
+-- is none, or that of this holder alone. Returns what was granted and released so far; nil
+-- if it is another claim. It is the slow path above, without its tables.
+local function claim_alone(value, id, granted, released, waiting, at_once, limit)
+  if waiting > 0 then return nil end
+  if value then
+    if #value ~= HEAD_SIZE + HOLDER_SIZE then return nil end
+    local kind, count, holder, had, gave, expires_at, lease = struct.unpack(ALONE, value)
+    if kind ~= KIND or count ~= 1 or holder ~= id then return nil end
+    if is_impossible(had, gave, lease) then return nil end
+    if min(expires_at, now + lease) > now then
+      granted, released = max(had, granted), max(gave, released)
+    end
+  end
+  released = min(released, granted)
+  return granted + min(max(limit - granted + released, 0), at_once), released
+end
+
+local reply = {now}
+for k = 1, #KEYS do
+  local id, granted, released, waiting, at_once, limit, lease
+  id, granted, released, waiting, at_once, limit, lease, at = struct.unpack(CLAIM, request, at)
+  local value = read(KEYS[k])
+  local alone, gave = claim_alone(value, id, granted, released, waiting, at_once, limit)
+  if alone then
+    reply[k + 1] = alone
+    if alone > gave then
+      local packed = struct.pack(ALONE, KIND, 1, id, alone, gave, now + lease, lease)
+      write(KEYS[k], packed, now + lease, nil, false, now, grace)
+    elseif value then
+      write(KEYS[k], false)
+    end
+  else
+    reply[k + 1] = claim(KEYS[k], value, id, granted, released, waiting, at_once, limit, lease)
   end
 end
 return reply

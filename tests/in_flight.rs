@@ -502,6 +502,7 @@ fn until_queued(server: &RedisServer, holders: usize) {
 #[derive(Clone, Debug)]
 struct Step {
     holder: usize,
+    restarts: bool,
     move_us: i64,
     grow: [u64; 2],
     waiting: u32,
@@ -513,15 +514,20 @@ struct Step {
 fn step() -> impl Strategy<Value = Step> {
     let moves = prop_oneof![3 => Just(0i64), 4 => 0i64..500_000, 1 => 0i64..5_000_000, 1 => -3_000_000i64..0];
     let grow = (prop_oneof![6 => Just(0u64), 1 => 0u64..3], 0u64..4);
-    (0usize..4, moves, grow, 0u32..4, 0u32..3, 1u32..6, 500_000u64..2_000_000).prop_map(
-        |(holder, move_us, (granted, released), waiting, at_once, limit, lease_us)| Step {
-            holder,
-            move_us,
-            grow: [granted, released],
-            waiting,
-            at_once,
-            limit,
-            lease_us,
+    let restarts = prop_oneof![30 => Just(false), 1 => Just(true)];
+    let asks = (prop_oneof![Just(0u32), 0u32..4], 0u32..3);
+    (0usize..4, restarts, moves, grow, asks, 1u32..6, 500_000u64..2_000_000).prop_map(
+        |(holder, restarts, move_us, (granted, released), (waiting, at_once), limit, lease_us)| {
+            Step {
+                holder,
+                restarts,
+                move_us,
+                grow: [granted, released],
+                waiting,
+                at_once,
+                limit,
+                lease_us,
+            }
         },
     )
 }
@@ -530,7 +536,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn lua_and_rust_grant_the_same(steps in prop::collection::vec(step(), 1..120)) {
+    fn lua_and_rust_grant_the_same(holders in 1usize..5, steps in prop::collection::vec(step(), 1..120)) {
         thread_local! {
             static SERVER: RedisServer = RedisServer::start();
         }
@@ -544,9 +550,13 @@ proptest! {
         // What each holder knows.
         let mut known = [[0u64; 2]; 4];
         let mut now = 1_790_000_000_000_000_i64;
-        for Step { holder, move_us, grow, waiting, at_once, limit, lease_us } in steps {
+        for Step { holder, restarts, move_us, grow, waiting, at_once, limit, lease_us } in steps {
+            let holder = holder % holders;
             now += move_us;
             clock.set(Duration::from_micros(now as u64));
+            if restarts {
+                known[holder] = [0, 0];
+            }
             let [granted, released] = &mut known[holder];
             *granted += grow[0];
             *released = (*released + grow[1]).min(*granted);

@@ -1,5 +1,5 @@
 //! What a setting of the layer costs: requests a second, latency and CPU, against the same layer without it. All of
-//! them take turns in one run.
+//! them take turns in one run. With an argument, only those whose names contain it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -26,6 +26,9 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 mod cpu;
 #[path = "../../../tests/support/redis_server.rs"]
 mod support;
+
+/// What the others are compared with.
+const FIRST: &str = "fixed limit";
 
 const USER: &str = "x-user";
 const KEYS: usize = 10_000;
@@ -59,6 +62,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("on Redis", RateLimiter::new(redis.clone()), ConcurrencyLimiter::new(redis)),
     ] {
         let mut contenders = contenders(&limiter, &permits)?;
+        if let Some(part) = std::env::args().nth(1) {
+            contenders.retain(|it| it.name == FIRST || it.name.contains(&part));
+        }
         for turn in 1..=TURNS {
             for contender in &mut contenders {
                 eprintln!("{store}, turn {turn} of {TURNS}: {}", contender.name);
@@ -114,7 +120,7 @@ fn contenders(
         None => Limits::Unlimited,
     };
     Ok(vec![
-        contender("fixed limit", plain(layer("fixed")?)),
+        contender(FIRST, plain(layer("fixed")?)),
         contender(
             "a closure chooses the limit",
             plain(RateLimitLayer::limits(limiter, move |it: &Parts| of_user(it, &chosen))?),
