@@ -8,9 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Decision, Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::limit::OnStoreFailure;
+use tollgate::{
+    ConcurrencyLimit, ConcurrencyLimiter, Decision, Key, Limit, Permit, Quota, RateLimiter,
+    RedisStore,
+};
 
 use self::support::sentinels::Sentinels;
 
@@ -120,6 +124,81 @@ async fn demoted_master_is_left_at_once() {
     let (decision, _) = decided(&limiter, "after").await;
     assert_eq!(decision.remaining(), 49);
     load.stop().await;
+}
+
+/// The requests in flight, and the most at once.
+#[derive(Default)]
+struct InFlight {
+    now: AtomicU64,
+    most: AtomicU64,
+    granted: AtomicU64,
+}
+
+impl InFlight {
+    async fn hold(&self, permit: Permit) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.granted.fetch_add(1, Ordering::SeqCst);
+        sleep(Duration::from_millis(2)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        drop(permit);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_grants_permits_for_twice_the_limit_at_most_and_loses_none() {
+    const LIMIT: u64 = 5;
+    let mut sentinels = Sentinels::start(|_| Vec::new());
+    let exports = ConcurrencyLimit::new("exports", LIMIT as u32).unwrap();
+    let exports = exports.on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let (in_flight, key) = (Arc::new(InFlight::default()), Key::new("acme"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut limiters = Vec::new();
+    for _ in 0..3 {
+        let store = RedisStore::builder().url(sentinels.url()).connect().await.unwrap();
+        limiters.push(ConcurrencyLimiter::new(store).lease(Duration::from_secs(1)).unwrap());
+    }
+    let mut tasks = JoinSet::new();
+    for number in 0..24 {
+        let (limiter, exports, key) = (limiters[number % 3].clone(), exports.clone(), key.clone());
+        let (in_flight, stop) = (Arc::clone(&in_flight), Arc::clone(&stop));
+        tasks.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                match limiter.acquire(&exports, &key, Duration::from_millis(50)).await {
+                    Ok(Some(permit)) => in_flight.hold(permit).await,
+                    Ok(None) => {}
+                    Err(error) => assert!(error.is_unavailable(), "{error}"),
+                }
+                yield_now().await;
+            }
+        });
+    }
+    let grow = async |more: u64| {
+        let target = in_flight.granted.load(Ordering::SeqCst) + more;
+        let granted = timeout(PATIENCE, async {
+            while in_flight.granted.load(Ordering::SeqCst) < target {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        granted.await.expect("permits are granted");
+    };
+    grow(500).await;
+    assert_eq!(in_flight.most.load(Ordering::SeqCst), LIMIT, "all are in use, and no more");
+    sentinels.servers[0].kill();
+    // Those that the dead master granted, and then those of the new one.
+    grow(500).await;
+    let most = in_flight.most.load(Ordering::SeqCst);
+    assert!((LIMIT..=2 * LIMIT).contains(&most), "{most} in flight, of {LIMIT}");
+    stop.store(true, Ordering::SeqCst);
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let mut held = Vec::new();
+    for number in 0..LIMIT as usize {
+        let limiter = &limiters[number % 3];
+        held.push(limiter.acquire(&exports, &key, PATIENCE).await.unwrap().expect("it is free"));
+    }
+    assert!(limiters[0].try_acquire(&exports, &key).await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
