@@ -59,6 +59,7 @@ key = ["user", "route"]
 match = { path = "/export" }
 except = { method = "HEAD" }
 on_store_failure = { local = { replicas = 3 } }
+retry_after = "30s"
 
 [[concurrency_limits]]
 name = "all"
@@ -123,6 +124,7 @@ concurrency_limits:
     match: { path: /export }
     except: { method: HEAD }
     on_store_failure: { local: { replicas: 3 } }
+    retry_after: 30s
   - { name: all, limit: 100, key: global, enforce: 50 }
   - { name: tried, limit: 10, key: peer_ip, shadow: true }
 "#;
@@ -225,7 +227,16 @@ fn errors_name_the_file_the_line_and_the_field() {
             "`first_of` is empty",
         ),
         (format!("{keyed}\nburts = 3"), ":6: `limits[0].burts`", "unknown field `burts`"),
-        (format!("{keyed}\nburst = -3"), ":6: `limits[0].burst`", "invalid value"),
+        (
+            format!("{keyed}\nburst = -3"),
+            ":6: `limits[0].burst`",
+            "integer `-3`, expected a whole number",
+        ),
+        (
+            format!("{keyed}\nenforce = \"10%\""),
+            ":6: `limits[0].enforce`",
+            "string \"10%\", expected a percentage from 0 to 100",
+        ),
         (format!("{keyed}\nburst = 0"), ":6: `limits[0].burst`", "the burst is 0"),
         (
             format!("{keyed}\nsub_windows = 3"),
@@ -380,7 +391,7 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\non_store_failure = \"local\""),
             ":6: `limits[0].on_store_failure.local`",
-            "expected struct variant; write \"fail_open\", \"fail_closed\" or { local = { replicas = 3 } }",
+            "the policy is incomplete; write \"fail_open\", \"fail_closed\" or { local = { replicas = 3 } }",
         ),
         // A field that has slipped into the table above it.
         (
@@ -434,12 +445,22 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
         (
             "name = \"exports\"\nlimit = -1\nkey = \"user\"",
             ":4: `concurrency_limits[0].limit`",
-            "expected u32",
+            "integer `-1`, expected a whole number from 0 to 4294967295",
         ),
         (
             "name = \"exports\"\nlimit = \"3/s\"\nkey = \"user\"",
             ":4: `concurrency_limits[0].limit`",
             "invalid type: string",
+        ),
+        (
+            &format!("{whole}\nretry_after = \"30\""),
+            ":6: `concurrency_limits[0].retry_after`",
+            "the period `30`",
+        ),
+        (
+            &format!("{whole}\nretry_after = \"2h\""),
+            ":6: `concurrency_limits[0].retry_after`",
+            "`retry_after` is 7200s; use 1s to 3600s",
         ),
         (
             "name = \"exports\"\nlimit = 3\nkey = \"usr\"",
@@ -652,7 +673,7 @@ fn sizes_are_bounded() {
     let comment = "#".repeat(1 << 20);
     assert_eq!(
         error(&comment, Format::Toml),
-        "limits.toml: missing field `limits`".replace(": m", ":1: m")
+        "limits.toml:1: missing field `limits`; write `limits = []` if there are none"
     );
     let larger = error(&format!("{comment}#"), Format::Toml);
     assert_eq!(larger, "limits.toml: the text is larger than 1 MiB; write fewer limits");

@@ -331,7 +331,7 @@ fn counter_has_the_outcomes_of_permits() {
         })
         .collect();
     counted.sort();
-    assert_eq!(counted, ["exports allowed permits", "exports denied permits"]);
+    assert_eq!(counted, ["exports allowed store", "exports denied store"]);
 }
 
 #[test]

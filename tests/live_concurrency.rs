@@ -147,11 +147,11 @@ async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() 
 #[tokio::test]
 async fn failure_policy_is_that_of_the_limit_or_else_the_last_of_the_layer() {
     let mut server = RedisServer::start();
-    let permits = ConcurrencyLimiter::new(server.store().connect().await.unwrap());
+    let store = server.store().connect().await.unwrap();
     let open = set(&exports(1, "on_store_failure = \"fail_open\""));
     let unset = set(&exports(1, ""));
     let with = |set: &LimitSet, policies: &[OnStoreFailure]| {
-        let layer = layer(set, &permits);
+        let layer = layer(set, &ConcurrencyLimiter::new(store.clone()));
         app(policies.iter().fold(layer, |layer, policy| layer.on_store_failure(*policy).unwrap()))
     };
     server.kill();
@@ -177,8 +177,9 @@ async fn handler_that_expects_permits_gets_them_wherever_no_limit_applies() {
 fn layer_without_a_concurrency_limiter_has_no_concurrency_limits() {
     let limits = set(&exports(1, ""));
     let error = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap_err();
-    let expected = "limits.toml:2: `concurrency_limits[0]`: the layer cannot grant permits; give it a \
-                    `ConcurrencyLimiter` with `RateLimitLayerBuilder::concurrency_limiter`";
+    let expected = "limits.toml:2: `concurrency_limits[0]`: this application grants no permits; remove \
+                    `concurrency_limits`, or give the layer a `ConcurrencyLimiter` with \
+                    `RateLimitLayerBuilder::concurrency_limiter`";
     assert_eq!(error.to_string(), expected);
 
     let limits = set("limits = []");
@@ -224,9 +225,13 @@ fn changes_of_concurrency_limits_are_reported() {
     let replaced: Vec<_> = lines.iter().filter(|line| line.contains("limits replaced")).collect();
     let [first, second] = &*replaced else { panic!("{lines:?}") };
     assert!(
-        first.contains("added=\"imports\"") && first.contains("changed=\"exports\""),
+        first.contains("added=\"imports (1 at once)\"")
+            && first.contains("changed=\"exports (1 at once, now 2 at once)\""),
         "{first}"
     );
-    assert!(second.contains("removed=\"exports\"") && second.contains("changed=\"imports\""));
+    assert!(
+        second.contains("removed=\"exports (2 at once)\"")
+            && second.contains("changed=\"imports (1 at once, now 2 at once)\"")
+    );
     assert!(lines.iter().any(|line| line.contains("imports")), "{lines:?}");
 }

@@ -6,6 +6,7 @@ use super::config::Named;
 use super::{
     ConcurrencyLimitConfig, Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig,
 };
+use crate::nouns::quota::period;
 use crate::nouns::{
     ConcurrencyLimit, ConfigError, Limit, LimitFields, MAX_GROUP, Replace, enforced,
 };
@@ -120,6 +121,12 @@ impl ConcurrencyLimitConfig {
         let limit = ConcurrencyLimit::new(&self.name, self.limit).map_err(at(field))?;
         let limit = match self.on_store_failure {
             Some(policy) => limit.on_store_failure(policy).map_err(at("on_store_failure"))?,
+            None => limit,
+        };
+        let limit = match &self.retry_after {
+            Some(wait) => period::parse(&wait.0)
+                .and_then(|wait| limit.retry_after(wait))
+                .map_err(at("retry_after"))?,
             None => limit,
         };
         enforced(self.shadow, self.enforce)

@@ -61,21 +61,10 @@ impl Config {
     pub fn concurrency_names(&self) -> impl Iterator<Item = &str> {
         self.concurrency_limits.iter().map(|limit| limit.name.as_str())
     }
-
-    /// The names of the limits that another version adds, removes and changes.
-    pub(crate) fn changes_to<'a>(&'a self, after: &'a Self) -> [Vec<&'a str>; 3] {
-        let [mut added, mut removed, mut changed] = changes(&self.limits, &after.limits);
-        let of_concurrency = changes(&self.concurrency_limits, &after.concurrency_limits);
-        for (all, more) in [&mut added, &mut removed, &mut changed].into_iter().zip(of_concurrency)
-        {
-            all.extend(more);
-        }
-        [added, removed, changed]
-    }
 }
 
 /// What has a name.
-pub(super) trait Named: PartialEq {
+pub(crate) trait Named: PartialEq {
     fn name(&self) -> &str;
 }
 
@@ -89,16 +78,6 @@ impl Named for ConcurrencyLimitConfig {
     fn name(&self) -> &str {
         &self.name
     }
-}
-
-fn changes<'a, T: Named>(before: &'a [T], after: &'a [T]) -> [Vec<&'a str>; 3] {
-    let find = |all: &'a [T], name: &str| all.iter().find(|one| one.name() == name);
-    let missing = |from: &'a [T], of: &'a [T]| -> Vec<&'a str> {
-        of.iter().map(T::name).filter(|name| find(from, name).is_none()).collect()
-    };
-    let is_changed = |one: &&T| find(after, one.name()).is_some_and(|after_it| *after_it != **one);
-    let changed = before.iter().filter(is_changed).map(T::name).collect();
-    [missing(before, after), missing(after, before), changed]
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -119,10 +98,18 @@ pub(crate) struct LimitConfig {
     #[cfg_attr(feature = "schema", schemars(with = "super::schema::Quota"))]
     pub(crate) quota: Written,
     /// The most units at once, of a bucket. Default: the units of the quota.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
     pub(crate) burst: Option<u64>,
     /// The sub-windows of a sliding window. Default: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
     pub(crate) sub_windows: Option<u32>,
     /// Whether a leaky bucket delays requests (`queue`, the default) or not (`meter`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,11 +151,19 @@ pub(crate) struct LimitConfig {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) shadow: bool,
     /// The share of keys for which the limit is enforced, in percent. Default: 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub(crate) enforce: Option<u8>,
     /// The largest debt of a budget, in units. Default: no bound.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
     pub(crate) max_debt: Option<u64>,
     /// When keys that keep being denied are blocked. An empty table: only operators block. Default: no key is blocked.
     #[serde(
@@ -215,6 +210,7 @@ pub(crate) struct ConcurrencyLimitConfig {
     pub(crate) name: String,
     /// The most requests of a key at once, on all replicas: 1 to 1,000,000.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
+    #[serde(deserialize_with = "value::number")]
     pub(crate) limit: u32,
     /// What requests are counted by: a name that the application gave to an extractor, or several, which are joined.
     pub(crate) key: KeyConfig,
@@ -224,6 +220,10 @@ pub(crate) struct ConcurrencyLimitConfig {
     /// Requests that the limit does not apply to, although they match.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) except: OneOrMany<Match>,
+    /// What `Retry-After` says to a request without a permit: 1 second to 1 hour, such as `30s`. Default: 1 second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub(crate) retry_after: Option<Written>,
     /// The outcome of requests when the store is unavailable. Default: that of the layer.
     #[serde(
         default,
@@ -235,7 +235,11 @@ pub(crate) struct ConcurrencyLimitConfig {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) shadow: bool,
     /// The share of keys for which the limit is enforced, in percent. Default: 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub(crate) enforce: Option<u8>,
 }
@@ -251,7 +255,11 @@ pub(crate) struct PlanConfig {
     #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::Quota>"))]
     pub(crate) quota: Option<Written>,
     /// The most units at once, of a bucket. Default: the units of this quota.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
     pub(crate) burst: Option<u64>,
     /// Whether the requests of this plan are not limited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

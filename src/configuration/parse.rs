@@ -187,6 +187,10 @@ impl Text {
 
     fn error(&self, line: Option<usize>, field: &str, why: &dyn fmt::Display) -> ConfigError {
         let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        let mut why = why.to_string();
+        if why == "missing field `limits`" {
+            why += "; write `limits = []` if there are none";
+        }
         // Of a name that is there twice, the path ends with `?`.
         let field = match field.trim_end_matches(".?") {
             "" | "." | "?" => String::new(),

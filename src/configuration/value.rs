@@ -28,9 +28,52 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
         fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
             elements(list)
         }
+
+        fn visit_unit<E: Error>(self) -> Result<Vec<T>, E> {
+            Err(E::custom("it is empty; write a list, or `[]` for none"))
+        }
     }
 
     list.deserialize_any(List(PhantomData))
+}
+
+/// A whole number. The names of Rust's types are not for operators.
+pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>>(number: D) -> Result<T, D::Error> {
+    struct Whole<T>(PhantomData<T>);
+
+    impl<T: TryFrom<u64>> Visitor<'_> for Whole<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let holds = |most: u64| T::try_from(most).is_ok();
+            f.write_str(match () {
+                () if !holds(u64::from(u8::MAX) + 1) => "a percentage from 0 to 100",
+                () if !holds(u64::from(u32::MAX) + 1) => "a whole number from 0 to 4294967295",
+                () => "a whole number",
+            })
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+            let wrong = |_| E::invalid_value(Unexpected::Unsigned(number), &self);
+            T::try_from(number).map_err(wrong)
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+            match u64::try_from(number) {
+                Ok(number) => self.visit_u64(number),
+                Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+            }
+        }
+    }
+
+    number.deserialize_any(Whole(PhantomData))
+}
+
+/// The same, of a field that may be missing.
+pub(super) fn maybe_number<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
+    number: D,
+) -> Result<Option<T>, D::Error> {
+    self::number(number).map(Some)
 }
 
 /// A table of tables.
@@ -78,9 +121,13 @@ pub(super) fn on_store_failure<'de, D: Deserializer<'de>>(
     policy: D,
 ) -> Result<Option<OnStoreFailure>, D::Error> {
     Option::deserialize(policy).map_err(|error| {
+        let mut why = error.to_string();
+        if why.contains("variant, expected") {
+            "the policy is incomplete".clone_into(&mut why);
+        }
         D::Error::custom(format!(
             "{}; write \"fail_open\", \"fail_closed\" or {{ local = {{ replicas = 3 }} }}",
-            error.to_string().trim_end()
+            why.trim_end()
         ))
     })
 }

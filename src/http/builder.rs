@@ -304,6 +304,9 @@ impl RateLimitLayerBuilder {
         let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.name());
         check_names(concurrency, ["concurrency limits", "permits"])?;
         self.limiter.register_all(&limits)?;
+        for KeyedConcurrency { limiter, limit, .. } in &self.concurrency {
+            limiter.register(limit)?;
+        }
         #[cfg(feature = "config")]
         let built = self.attach_set()?;
         #[cfg(not(feature = "config"))]
@@ -335,8 +338,7 @@ impl RateLimitLayerBuilder {
         if let Some(limiter) = limiter {
             live.set_concurrency_limiter(limiter);
         }
-        let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.clone()).collect();
-        live.attach(&self.limiter, limits, concurrency)?;
+        live.attach(&self.limiter, MAX_GROUP.saturating_sub(limits))?;
         Ok(self)
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Extensions, Response};
+use tokio::time::Instant;
 
 use super::headers::{Fields, Partition};
 use super::policy::Unasked;
@@ -55,6 +56,14 @@ impl Settings {
         match self.wait.is_on() {
             false => self.limiter.apply(Op::Charge, group),
             true => self.limiter.charge_within(group, &self.wait),
+        }
+    }
+
+    /// The same, of a request that has waited since then for something else.
+    pub(super) fn ask_since(&self, sent: Instant, group: Group) -> Answer {
+        match self.wait.is_on() {
+            false => self.ask(group),
+            true => self.limiter.charge_within(group, &self.wait.since(sent)),
         }
     }
 

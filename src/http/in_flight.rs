@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use http::Response;
 use http::request::Parts;
+use tokio::time::Instant;
 
 use super::policy::Wanted;
 use super::settings::Settings;
 use super::{Reason, ResponseBody};
-use crate::limiter::{Permit, WaitSettings};
-use crate::nouns::{ConcurrencyLimit, Error};
+use crate::limiter::{Acquired, Permit, WaitSettings};
+use crate::nouns::{ConcurrencyLimit, Error, Source};
 use crate::telemetry;
-
-/// What a client is told to wait: nobody knows when a request ends.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The permits that a request holds. They are given back when the response body ends, and all clones are dropped.
 ///
@@ -46,6 +44,19 @@ impl fmt::Debug for InFlight {
     }
 }
 
+/// For handlers that outlast their response. Without [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is
+/// answered 500.
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
+    type Rejection = (http::StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let missing = "this handler needs the permits of its request: add `insert_permits()` to the rate limit layer";
+        let permits = parts.extensions.get().cloned();
+        permits.ok_or((http::StatusCode::INTERNAL_SERVER_ERROR, missing))
+    }
+}
+
 /// What becomes of a request that asked for permits.
 pub(super) enum Entered {
     Permits(InFlight),
@@ -58,8 +69,8 @@ pub(super) type Entering = Pin<Box<dyn Future<Output = Entered> + Send>>;
 
 impl Settings {
     /// Asks for all permits of a request, one after another. If one is denied, the others are given back.
-    pub(super) fn enter(&self, wanted: Vec<Wanted>) -> Entering {
-        Box::pin(acquire_all(wanted, self.wait.clone()))
+    pub(super) fn enter(self: &Arc<Self>, wanted: Vec<Wanted>) -> Entering {
+        Box::pin(acquire_all(wanted, Arc::clone(self)))
     }
 
     /// Puts the permits into the request's extensions, if the layer is configured so.
@@ -85,7 +96,7 @@ impl Settings {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         telemetry::denied_in_flight(limit);
-        let retry_after = self.retry_after(RETRY_AFTER, request);
+        let retry_after = self.retry_after(limit.advised_retry_after(), request);
         self.responder.too_many_in_flight(limit, retry_after, request)
     }
 
@@ -105,35 +116,54 @@ impl Settings {
     }
 }
 
-/// The outcome in metrics.
-const fn outcome(acquired: &Result<Option<Permit>, Error>, is_enforced: bool) -> &'static str {
-    match acquired {
-        Ok(Some(_)) => "allowed",
-        Ok(None) if is_enforced => "denied",
-        Ok(None) => "shadow_denied",
-        Err(_) => "error",
-    }
-}
-
-async fn acquire_all(wanted: Vec<Wanted>, wait: WaitSettings) -> Entered {
+async fn acquire_all(wanted: Vec<Wanted>, settings: Arc<Settings>) -> Entered {
+    let started = Instant::now();
     let mut permits = Vec::with_capacity(wanted.len());
-    for Wanted { limiter, limit, key } in wanted {
-        let is_enforced = limit.enforces(&key);
-        let max_wait = if is_enforced { wait.max_wait() } else { Duration::ZERO };
-        let acquired = match limiter.try_acquire(&limit, &key).await {
-            Ok(None) if !max_wait.is_zero() => match wait.enter() {
-                Some(_place) => limiter.wait(&limit, &key, max_wait).await,
-                None => Ok(None),
-            },
-            acquired => acquired,
-        };
-        telemetry::count_in_flight(&limit, outcome(&acquired, is_enforced));
+    for wanted in wanted {
+        let is_enforced = wanted.limit.enforces(&wanted.key);
+        let max_wait = if is_enforced { settings.wait.left_of(started) } else { Duration::ZERO };
+        let acquired = acquire(&wanted, &settings.wait, max_wait).await;
+        let limit = wanted.limit;
+        let denied = if is_enforced { "denied" } else { "shadow_denied" };
         match acquired {
-            Ok(Some(permit)) => permits.push(permit),
-            Ok(None) if is_enforced => return Entered::Denied(limit),
-            Err(error) if is_enforced => return Entered::Failed(error),
-            Ok(None) | Err(_) => telemetry::shadow_denied_in_flight(&limit),
+            Ok(Acquired { permit: Some(permit), source, .. }) => {
+                telemetry::count_in_flight(&limit, "allowed", source);
+                permits.push(permit);
+            }
+            Ok(Acquired { permit: None, source, limit: in_force }) => {
+                telemetry::count_in_flight(&limit, denied, source);
+                let limit = limit.with_limit(in_force);
+                if is_enforced {
+                    return Entered::Denied(limit);
+                }
+                telemetry::shadow_denied_in_flight(&settings.shadow_events, &limit);
+            }
+            Err(error) => {
+                if error.is_unavailable() {
+                    telemetry::count_in_flight(&limit, denied, Source::FailClosed);
+                }
+                if is_enforced {
+                    return Entered::Failed(error);
+                }
+                telemetry::shadow_denied_in_flight(&settings.shadow_events, &limit);
+            }
         }
     }
     Entered::Permits(InFlight::of(permits))
+}
+
+async fn acquire(
+    wanted: &Wanted,
+    wait: &WaitSettings,
+    max_wait: Duration,
+) -> Result<Acquired, Error> {
+    let Wanted { limiter, limit, key } = wanted;
+    let acquired = limiter.ask(limit, key).await?;
+    if acquired.permit.is_some() || max_wait.is_zero() {
+        return Ok(acquired);
+    }
+    match wait.enter() {
+        Some(_place) => limiter.wait(limit, key, max_wait, wait.max_waiters_per_key).await,
+        None => Ok(acquired),
+    }
 }

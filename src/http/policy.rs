@@ -69,6 +69,21 @@ pub(super) enum Question {
     Rejected(Unasked),
 }
 
+/// The limit whose key is missing.
+pub(super) enum KeyedBy {
+    Rate(Limit),
+    Concurrency(ConcurrencyLimit),
+}
+
+impl KeyedBy {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Rate(limit) => limit.name(),
+            Self::Concurrency(limit) => limit.name(),
+        }
+    }
+}
+
 /// What the rules ask of a request.
 #[derive(Default)]
 struct Asking {
@@ -84,8 +99,8 @@ pub(super) enum Unasked {
     Forbidden,
     /// The application rejects it.
     Rejected(Reject),
-    /// It has no key. The limit is that of the key, if it is fixed.
-    MissingKey { limit: Option<Limit>, missing: MissingKey, status: StatusCode },
+    /// It has no key. The limit is that of the key, unless the limit is chosen.
+    MissingKey { limit: Option<KeyedBy>, missing: MissingKey, status: StatusCode },
     /// The chosen checks are not a group.
     Misconfigured(Error),
 }
@@ -298,7 +313,10 @@ impl Policy {
     ) -> Result<(), Unasked> {
         match key {
             Ok(key) => asking.wanted.push(Wanted { limiter: limiter.clone(), limit, key }),
-            Err(missing) => self.without_key(None, limit.enforced_percent() == 100, missing)?,
+            Err(missing) => {
+                let is_enforced = limit.enforced_percent() == 100;
+                self.without_key(Some(KeyedBy::Concurrency(limit)), is_enforced, missing)?;
+            }
         }
         Ok(())
     }
@@ -317,12 +335,12 @@ impl Policy {
             Some(limit) => limit.enforced_percent() == 100,
             None => self.inherited.enforced.is_none_or(Enforced::is_always),
         };
-        self.without_key(limit, is_enforced, missing)
+        self.without_key(limit.cloned().map(KeyedBy::Rate), is_enforced, missing)
     }
 
     fn without_key(
         &self,
-        limit: Option<&Limit>,
+        limit: Option<KeyedBy>,
         is_enforced: bool,
         missing: MissingKey,
     ) -> Result<(), Unasked> {
@@ -332,8 +350,8 @@ impl Policy {
             OnMissingKey::SkipLimit => Some(StatusCode::BAD_REQUEST),
         };
         let status = status.filter(|_| is_enforced);
-        telemetry::missing_key(&self.events, limit, missing.logged(), status.is_some());
-        let limit = limit.cloned();
+        let name = limit.as_ref().map(KeyedBy::name);
+        telemetry::missing_key(&self.events, name, missing.logged(), status.is_some());
         match status {
             Some(status) => Err(Unasked::MissingKey { limit, missing, status }),
             None => Ok(()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Request, Response};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use super::conclusion::{Asked, Conclusion, Report};
@@ -26,6 +26,8 @@ pub(super) struct Waiting<S, ReqBody> {
     request: Option<Request<ReqBody>>,
     report: Option<Report>,
     permits: Option<InFlight>,
+    /// When the request was sent.
+    sent: Instant,
     stage: Stage,
 }
 
@@ -56,7 +58,7 @@ pub(super) enum Next<F, ResBody> {
 
 impl<S, ReqBody> Waiting<S, ReqBody> {
     /// A request that waits for permits.
-    pub(super) const fn for_permits(
+    pub(super) fn for_permits(
         service: S,
         request: Request<ReqBody>,
         entering: Entering,
@@ -64,22 +66,22 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         settings: Arc<Settings>,
     ) -> Self {
         let stage = Stage::Entering { entering, question: Some(question), settings };
-        Self { service, request: Some(request), report: None, permits: None, stage }
+        Self::new(service, request, stage)
     }
 
     /// A request that waits for look-ups.
-    pub(super) const fn for_lookup(
+    pub(super) fn for_lookup(
         service: S,
         request: Request<ReqBody>,
         lookup: LookUp,
         settings: Arc<Settings>,
     ) -> Self {
         let stage = Stage::LookingUp { lookup, settings };
-        Self { service, request: Some(request), report: None, permits: None, stage }
+        Self::new(service, request, stage)
     }
 
     /// A request that waits for its decision.
-    pub(super) const fn for_decision(
+    pub(super) fn for_decision(
         service: S,
         request: Request<ReqBody>,
         answer: Answer,
@@ -87,7 +89,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         settings: Arc<Settings>,
     ) -> Self {
         let stage = Stage::Checking { answer, asked, settings };
-        Self { service, request: Some(request), report: None, permits: None, stage }
+        Self::new(service, request, stage)
     }
 
     /// An allowed request that waits for its delay.
@@ -98,7 +100,12 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         report: Option<Report>,
     ) -> Self {
         let stage = Stage::after(delay);
-        Self { service, request: Some(request), report, permits: None, stage }
+        Self { report, ..Self::new(service, request, stage) }
+    }
+
+    fn new(service: S, request: Request<ReqBody>, stage: Stage) -> Self {
+        let (request, sent) = (Some(request), Instant::now());
+        Self { service, request, report: None, permits: None, sent, stage }
     }
 }
 
@@ -121,7 +128,7 @@ where
                         Entered::Permits(permits) => {
                             settings.hold(&permits, &mut parts);
                             self.permits = Some(permits);
-                            Stage::of(question, settings, &mut parts)
+                            Stage::of(question, self.sent, settings, &mut parts)
                         }
                         Entered::Denied(limit) => {
                             Err(settings.too_many_in_flight(&limit, &parts).into())
@@ -147,7 +154,7 @@ where
                         }
                         Poll::Ready(Ok(Some(group))) => {
                             let asked = settings.kept(&group);
-                            let answer = settings.ask(group);
+                            let answer = settings.ask_since(self.sent, group);
                             Some(Stage::Checking { answer, asked, settings: Arc::clone(settings) })
                         }
                         Poll::Ready(Err(unasked)) => {
@@ -201,6 +208,7 @@ impl Stage {
     /// What a request with its permits waits for, or the response if it is rejected.
     fn of<ResBody>(
         question: Question,
+        sent: Instant,
         settings: &Arc<Settings>,
         parts: &mut Parts,
     ) -> Result<Self, Box<Response<ResponseBody<ResBody>>>> {
@@ -212,7 +220,8 @@ impl Stage {
             }
             Question::Group(group) => {
                 let asked = settings.kept(&group);
-                Self::Checking { answer: settings.ask(group), asked, settings: shared }
+                let answer = settings.ask_since(sent, group);
+                Self::Checking { answer, asked, settings: shared }
             }
             Question::LookUp(lookup) => Self::LookingUp { lookup, settings: shared },
             Question::Rejected(unasked) => return Err(settings.answer(unasked, parts).into()),

@@ -11,6 +11,10 @@ use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
 
+#[cfg(feature = "http")]
+pub(crate) use self::concurrency::Acquired;
+#[cfg(feature = "config")]
+pub(crate) use self::concurrency::WeakConcurrencyLimiter;
 pub use self::concurrency::{ConcurrencyLimiter, Permit};
 use self::failover::Failover;
 use self::registry::Registry;
@@ -78,7 +82,7 @@ pub struct RateLimiter {
 
 struct Shared {
     store: Failover,
-    registry: Registry,
+    registry: Registry<Limit>,
     turns: Turns,
     /// Of events about blocks.
     blocked: Throttles,

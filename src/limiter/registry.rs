@@ -1,19 +1,19 @@
-//! The names of limits that layers were built with: limits of one name share budgets.
+//! The names of limits that layers were built with: limits of one name share what they count.
 
 use std::collections::HashMap;
+use std::fmt;
 #[cfg(feature = "config")]
 use std::sync::{Arc, Weak};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::nouns::{ConfigError, Limit};
+use crate::nouns::{ConcurrencyLimit, ConfigError, Limit};
 
-/// Limits by name, so that a name is not used twice by mistake.
-#[derive(Default)]
-pub(super) struct Registry(Mutex<HashMap<String, Registered>>);
+/// Limits of a kind by name, so that a name is not used twice by mistake.
+pub(super) struct Registry<L>(Mutex<HashMap<String, Registered<L>>>);
 
-enum Registered {
+enum Registered<L> {
     /// A limit that stays as it is.
-    Limit(Limit),
+    Limit(L),
     /// A limit of a set, which may replace it. Names of a set that is gone are free.
     #[cfg(feature = "config")]
     Set(Weak<SetId>),
@@ -27,26 +27,73 @@ pub(crate) struct SetId {
     _address: u8,
 }
 
-impl Registry {
+/// A limit that is registered by its name.
+pub(super) trait Named: Clone + fmt::Display {
+    /// What limits of one name share.
+    const SHARED: &'static str;
+    /// What the name belongs to.
+    const OF: &'static str;
+
+    fn name(&self) -> &str;
+
+    /// Whether two limits make the same decisions.
+    fn decides_as(&self, other: &Self) -> bool;
+}
+
+impl Named for Limit {
+    const SHARED: &'static str = "budgets";
+    const OF: &'static str = "RateLimiter";
+
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn decides_as(&self, other: &Self) -> bool {
+        self.decides_as(other)
+    }
+}
+
+impl Named for ConcurrencyLimit {
+    const SHARED: &'static str = "permits";
+    const OF: &'static str = "ConcurrencyLimiter";
+
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn decides_as(&self, other: &Self) -> bool {
+        self.limit() == other.limit()
+    }
+}
+
+impl<L> Default for Registry<L> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<L: Named> Registry<L> {
     /// Registers all limits, or none.
-    pub(super) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
+    pub(super) fn register_all(&self, new: &[&L]) -> Result<(), ConfigError> {
         let mut limits = self.lock();
         for limit in new {
             match limits.get(limit.name()) {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
                     return Err(ConfigError::new(format!(
                         "the name is registered for {known}, and this limit is {limit}: limits of one \
-                         name share budgets; use another name, or a new RateLimiter to change the quota \
-                         at run time",
+                         name share {}; use another name, or a new {} to change the quota at run time",
+                        L::SHARED,
+                        L::OF
                     ))
                     .of_limit(limit.name()));
                 }
                 #[cfg(feature = "config")]
                 Some(Registered::Set(set)) if set.strong_count() > 0 => {
-                    return Err(ConfigError::new(
+                    return Err(ConfigError::new(format!(
                         "the name is that of a limit from a configuration: limits of one name share \
-                         budgets; use another name",
-                    )
+                         {}; use another name",
+                        L::SHARED
+                    ))
                     .of_limit(limit.name()));
                 }
                 _ => {}
@@ -76,7 +123,8 @@ impl Registry {
                 }
                 _ => continue,
             };
-            let error = format!("{error}: limits of one name share budgets; use another name");
+            let error =
+                format!("{error}: limits of one name share {}; use another name", L::SHARED);
             return Err((name, ConfigError::new(error)));
         }
         limits.retain(|_, registered| match registered {
@@ -87,7 +135,7 @@ impl Registry {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered<L>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::limit::check_name;
 use super::{ConfigError, Enforced, Key, OnStoreFailure};
@@ -9,7 +10,10 @@ use super::{ConfigError, Enforced, Key, OnStoreFailure};
 /// The most permits of a key.
 const MAX_PERMITS: u32 = 1_000_000;
 
-/// At most so many requests of a key at once.
+/// What `Retry-After` can say: the default, and the longest.
+const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60 * 60)];
+
+/// A limit of requests in flight: of each key, no more than a number at the same time.
 ///
 /// A rate says how many requests may start in a time. This says how many may be in flight: a slow endpoint with ten
 /// connections to its database needs the second. See [`ConcurrencyLimiter`](crate::ConcurrencyLimiter).
@@ -33,6 +37,7 @@ pub struct ConcurrencyLimit {
     limit: u32,
     on_store_failure: Option<OnStoreFailure>,
     enforced: Enforced,
+    retry_after: Duration,
 }
 
 impl ConcurrencyLimit {
@@ -49,8 +54,33 @@ impl ConcurrencyLimit {
             ))
             .of_limit(name));
         }
-        let enforced = Enforced::default();
-        Ok(Self { name: name.into(), limit, on_store_failure: None, enforced })
+        let (on_store_failure, enforced) = (None, Enforced::default());
+        let [retry_after, _] = RETRY_AFTER;
+        Ok(Self { name: name.into(), limit, on_store_failure, enforced, retry_after })
+    }
+
+    /// Sets what a layer's `Retry-After` says to a request without a permit. Range: 1 second to 1 hour. Default: 1 second. Nobody
+    /// knows when a request ends: choose about how long one takes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the time is out of range.
+    pub fn retry_after(mut self, wait: Duration) -> Result<Self, ConfigError> {
+        let [shortest, longest] = RETRY_AFTER;
+        if wait < shortest || wait > longest {
+            return Err(ConfigError::new(format!(
+                "`retry_after` is {wait:?}; use {shortest:?} to {longest:?}"
+            ))
+            .of_limit(&self.name));
+        }
+        self.retry_after = wait;
+        Ok(self)
+    }
+
+    /// What a layer's `Retry-After` says to a request without a permit.
+    #[must_use]
+    pub const fn advised_retry_after(&self) -> Duration {
+        self.retry_after
     }
 
     /// Sets the outcome when the store is unavailable. Default: that of the layer, and without a layer
@@ -99,6 +129,13 @@ impl ConcurrencyLimit {
         self.enforced.includes(&self.name, key)
     }
 
+    /// The same limit with another number: the share of a replica.
+    #[cfg(feature = "http")]
+    pub(crate) const fn with_limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// With the settings of a layer: a policy for a limit that has none, and a share in place of its own.
     #[cfg(feature = "http")]
     pub(crate) fn of_layer(mut self, policy: OnStoreFailure, enforced: Option<Enforced>) -> Self {
@@ -129,13 +166,9 @@ impl ConcurrencyLimit {
         self.on_store_failure
     }
 
-    /// The most requests of a key at once in this process while the store is unavailable. `None` if it fails closed.
-    pub(crate) fn local_limit(&self) -> Option<u32> {
-        match self.on_store_failure.unwrap_or(OnStoreFailure::FailOpen) {
-            OnStoreFailure::FailOpen => Some(u32::MAX),
-            OnStoreFailure::Local { replicas } => Some((self.limit / replicas).max(1)),
-            OnStoreFailure::FailClosed => None,
-        }
+    /// The most requests of a key at once on each of so many replicas, while the store is unavailable.
+    pub(crate) fn share_of(&self, replicas: u32) -> u32 {
+        (self.limit / replicas.max(1)).max(1)
     }
 }
 
@@ -179,11 +212,8 @@ mod tests {
 
     #[test]
     fn share_of_a_replica_is_rounded_down_and_at_least_one() {
-        let shared = |limit, replicas| {
-            let policy = OnStoreFailure::Local { replicas };
-            let limit = ConcurrencyLimit::new("exports", limit).unwrap();
-            limit.on_store_failure(policy).unwrap().local_limit()
-        };
-        assert_eq!([shared(10, 3), shared(2, 3)], [Some(3), Some(1)]);
+        let share =
+            |limit, replicas| ConcurrencyLimit::new("exports", limit).unwrap().share_of(replicas);
+        assert_eq!([share(10, 3), share(2, 3)], [3, 1]);
     }
 }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An invalid setting of a limit, a layer or a store.
@@ -67,7 +68,7 @@ pub struct Error {
     may_have_charged: bool,
     /// Of an open circuit breaker.
     probe_after_ms: u32,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Error {
     }
 
     fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(source.into().into());
         self
     }
 
@@ -242,10 +243,7 @@ impl From<Infallible> for Error {
 impl Error {
     /// The same error, for another caller of the same call.
     pub(crate) fn repeated(&self) -> Self {
-        match self.is_misuse() {
-            true => Self::misuse(self.to_string()),
-            false => Self::store(self.to_string()),
-        }
+        Self { source: self.source.clone(), ..*self }
     }
 }
 

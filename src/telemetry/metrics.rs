@@ -20,11 +20,11 @@ pub(crate) fn count(decision: &Decision) {
 }
 
 /// Counts the decision of a concurrency limit.
-pub(crate) fn count_in_flight(limit: &ConcurrencyLimit, outcome: &'static str) {
+pub(crate) fn count_in_flight(limit: &ConcurrencyLimit, outcome: &'static str, source: Source) {
     let labels = [
         ("limit", limit.name().to_owned()),
         ("outcome", outcome.to_owned()),
-        ("source", "permits".to_owned()),
+        ("source", self::source(source).to_owned()),
     ];
     counter!(DECISIONS, &labels).increment(1);
 }

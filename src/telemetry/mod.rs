@@ -32,6 +32,8 @@ pub(crate) use self::metrics::{count, count_in_flight};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
 pub(crate) use self::throttle::{Throttle, Throttles};
+#[cfg(all(feature = "http", not(feature = "metrics")))]
+use crate::nouns::Source;
 use crate::nouns::{Check, Decision, Error, Key, Limit, Op};
 #[cfg(feature = "http")]
 use crate::nouns::{ConcurrencyLimit, Verdict};
@@ -45,7 +47,7 @@ pub(crate) const fn count(_: &Decision) {}
 
 /// Counts the decision of a concurrency limit, if the feature `metrics` is on.
 #[cfg(all(feature = "http", not(feature = "metrics")))]
-pub(crate) const fn count_in_flight(_: &ConcurrencyLimit, _: &'static str) {}
+pub(crate) const fn count_in_flight(_: &ConcurrencyLimit, _: &'static str, _: Source) {}
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -74,14 +76,16 @@ pub(crate) fn denied_in_flight(limit: &ConcurrencyLimit) {
 
 /// A concurrency limit in shadow mode would have denied a request.
 #[cfg(feature = "http")]
-pub(crate) fn shadow_denied_in_flight(limit: &ConcurrencyLimit) {
-    let (name, at_once) = (limit.name(), limit.limit());
-    tracing::debug!(
-        target: TARGET,
-        limit = name,
-        at_once,
-        "limit in shadow mode would have denied the request"
-    );
+pub(crate) fn shadow_denied_in_flight(at_most: &Throttle, limit: &ConcurrencyLimit) {
+    if let Some(unreported) = at_most.report() {
+        tracing::info!(
+            target: TARGET,
+            limit = limit.name(),
+            at_once = limit.limit(),
+            unreported,
+            "limit in shadow mode would have denied the request"
+        );
+    }
 }
 
 /// A limit in shadow mode would have denied a request.
@@ -181,6 +185,16 @@ pub(crate) fn permits_unavailable(at_most: &Throttle, limits: &str, error: &Erro
     }
 }
 
+/// A process that stood still, or was cut off from the store, may have lost permits that it holds.
+pub(crate) fn permits_not_renewed(at_most: &Throttle, limit: &str, held: u64) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(
+            target: TARGET, limit, held, unreported,
+            "permits not renewed within their lease: other processes may have got them"
+        );
+    }
+}
+
 /// The store decides again. Reports earlier failures that were left out.
 pub(crate) fn available(unavailable: &Throttle) {
     if let Some(unreported) = unavailable.overdue() {
@@ -236,11 +250,11 @@ pub(crate) fn decided(undecided: &Throttle, limits: &str) {
 
 /// A request had no key.
 #[cfg(feature = "http")]
-pub(crate) fn missing_key(at_most: &Throttle, limit: Option<&Limit>, reason: &str, rejected: bool) {
+pub(crate) fn missing_key(at_most: &Throttle, limit: Option<&str>, reason: &str, rejected: bool) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
-            limit = limit.map(Limit::name),
+            limit,
             reason,
             rejected,
             unreported,

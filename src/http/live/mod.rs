@@ -1,5 +1,6 @@
 //! Limits from a configuration, which changes while requests are in flight.
 
+mod changes;
 mod compile;
 mod in_force;
 mod names;

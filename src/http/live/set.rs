@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, yield_now};
 use super::in_force::Applied;
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
-use crate::limiter::{RateLimiter, SetId, WeakLimiter};
+use crate::limiter::{ConcurrencyLimiter, RateLimiter, SetId, WeakConcurrencyLimiter, WeakLimiter};
 use crate::nouns::{ConcurrencyLimit, ConfigError, Limit};
 use crate::telemetry;
 
@@ -73,17 +73,10 @@ struct Attached {
     limiter: WeakLimiter,
     /// Gone with the layer.
     layer: Weak<()>,
-    room: Room,
-}
-
-/// What a layer can have of a set.
-pub(super) struct Room {
-    /// The number of limits.
-    pub(super) limits: usize,
-    /// Whether it can have concurrency limits.
-    pub(super) grants_permits: bool,
-    /// The concurrency limits that it has already.
-    pub(super) own_concurrency: Vec<ConcurrencyLimit>,
+    /// The number of limits that it can have from here.
+    most: usize,
+    /// Grants the permits of its concurrency limits. Without it, there can be none.
+    concurrency_limiter: Option<WeakConcurrencyLimiter>,
 }
 
 impl LimitSet {
@@ -123,8 +116,8 @@ impl LimitSet {
         layers.retain(Attached::exists);
         for (number, layer) in layers.iter().enumerate() {
             if let Err(error) = layer.register(&shared.id, &after) {
-                // Those before have the new names.
-                for layer in layers.iter().take(number) {
+                // It and those before may have the new names.
+                for layer in layers.iter().take(number.saturating_add(1)) {
                     drop(layer.register(&shared.id, &before));
                 }
                 return Err(error);
@@ -135,8 +128,7 @@ impl LimitSet {
         *lock(&shared.rejected) = None;
         // A subscriber of events may replace the limits again.
         drop(layers);
-        let changes = before.config.changes_to(&after.config);
-        let [added, removed, changed] = changes.map(|names| names.join(", "));
+        let [added, removed, changed] = before.changes_to(&after);
         telemetry::limits_replaced(after.version, &added, &removed, &changed);
         telemetry::limits_in_force(after.version, &*after);
         Ok(())
@@ -222,13 +214,15 @@ impl LimitSet {
     pub(super) fn attach(
         &self,
         limiter: &RateLimiter,
+        concurrency_limiter: Option<&ConcurrencyLimiter>,
         layer: &Arc<()>,
-        room: Room,
+        most: usize,
     ) -> Result<(), ConfigError> {
         let mut layers = lock(&self.shared.layers);
         let (limiter, layer, in_force) =
             (limiter.downgrade(), Arc::downgrade(layer), self.shared.in_force.load_full());
-        let attached = Attached { limiter, layer, room };
+        let concurrency_limiter = concurrency_limiter.map(ConcurrencyLimiter::downgrade);
+        let attached = Attached { limiter, layer, most, concurrency_limiter };
         attached.register(&self.shared.id, &in_force)?;
         layers.retain(Attached::exists);
         layers.push(attached);
@@ -268,37 +262,39 @@ impl Attached {
     }
 
     fn register(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), ConfigError> {
+        let registered = self.register_limits(set, in_force);
+        let registered = registered.and_then(|()| self.register_concurrency(set, in_force));
+        registered.map_err(|(field, error)| in_force.config.error_at(&field, &error))
+    }
+
+    fn register_limits(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), Misplaced> {
         let Some(limiter) = self.limiter.upgrade() else { return Ok(()) };
-        let config = &in_force.config;
-        self.room.check(in_force).map_err(|(field, error)| config.error_at(&field, &error))?;
+        if in_force.limits.len() > self.most {
+            let error = format!("the layer has room for {} limits; remove the others", self.most);
+            return Err((Field::of_limit(self.most), ConfigError::new(error)));
+        }
         let limits: Vec<&Limit> = in_force.all_limits().collect();
         limiter.register_set(set, &limits).map_err(|(name, error)| {
-            let number = config.names().position(|known| known == name).unwrap_or_default();
-            config.error_at(&Field::of_limit(number).name("name"), &error)
+            let number = in_force.config.names().position(|known| known == name);
+            (Field::of_limit(number.unwrap_or_default()).name("name"), error)
         })
     }
-}
 
-impl Room {
-    fn check(&self, in_force: &InForce) -> Result<(), Misplaced> {
-        if in_force.limits.len() > self.limits {
-            let error = format!("the layer has room for {} limits; remove the others", self.limits);
-            return Err((Field::of_limit(self.limits), ConfigError::new(error)));
-        }
-        for (number, applied) in in_force.concurrency.iter().enumerate() {
-            let at = Field::of_concurrency_limit(number);
-            if !self.grants_permits {
-                let error = "the layer cannot grant permits; give it a `ConcurrencyLimiter` with \
-                             `RateLimitLayerBuilder::concurrency_limiter`";
-                return Err((at, ConfigError::new(error)));
+    fn register_concurrency(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), Misplaced> {
+        let limits: Vec<_> = in_force.concurrency.iter().map(|applied| &applied.limit).collect();
+        let Some(limiter) = &self.concurrency_limiter else {
+            if limits.is_empty() {
+                return Ok(());
             }
-            if self.own_concurrency.iter().any(|own| own.name() == applied.limit.name()) {
-                let error = "the name is that of a concurrency limit in the application's code: \
-                             limits of one name share permits; use another name";
-                return Err((at.name("name"), ConfigError::new(error)));
-            }
-        }
-        Ok(())
+            let error = "this application grants no permits; remove `concurrency_limits`, or give the layer a \
+                         `ConcurrencyLimiter` with `RateLimitLayerBuilder::concurrency_limiter`";
+            return Err((Field::of_concurrency_limit(0), ConfigError::new(error)));
+        };
+        let Some(limiter) = limiter.upgrade() else { return Ok(()) };
+        limiter.register_set(set, &limits).map_err(|(name, error)| {
+            let number = limits.iter().position(|limit| limit.name() == name);
+            (Field::of_concurrency_limit(number.unwrap_or_default()).name("name"), error)
+        })
     }
 }
 

@@ -70,7 +70,7 @@ impl InForce {
 }
 
 impl Applied {
-    fn quota(&self) -> String {
+    pub(super) fn quota(&self) -> String {
         let plans = match self.plans.as_ref().map_or(0, |plans| plans.limits.len()) {
             0 => String::new(),
             1 => ", and 1 plan".to_owned(),

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use super::set::Room;
 use super::{InForce, LimitSet};
 use crate::limiter::{ConcurrencyLimiter, RateLimiter};
-use crate::nouns::{ConcurrencyLimit, ConfigError, Limit, MAX_GROUP, OnStoreFailure};
+use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// A set of limits in a layer. What the layer sets for all of its limits is applied once for each version, and not for each
 /// request.
@@ -35,17 +34,13 @@ impl Live {
         self.concurrency_limiter.as_ref()
     }
 
-    /// Registers the limits with the limiter of the layer, which has these limits of its own.
+    /// Registers the limits with the limiters of the layer. It can have so many from here.
     pub(in crate::http) fn attach(
         &self,
         limiter: &RateLimiter,
-        own_limits: usize,
-        own_concurrency: Vec<ConcurrencyLimit>,
+        most: usize,
     ) -> Result<(), ConfigError> {
-        let grants_permits = self.concurrency_limiter.is_some();
-        let of =
-            Room { limits: MAX_GROUP.saturating_sub(own_limits), grants_permits, own_concurrency };
-        self.set.attach(limiter, &self.layer, of)
+        self.set.attach(limiter, self.concurrency_limiter.as_ref(), &self.layer, most)
     }
 
     /// Whether each limit in force that has no failure policy can have this one.

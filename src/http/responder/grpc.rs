@@ -63,6 +63,11 @@ pub(super) fn response(
             details.add_quota_failure_violation(name, format!("rate limit `{name}` exceeded"));
         }
     }
+    if rejection.reason() == Reason::TooManyInFlight
+        && let Some(limit) = rejection.concurrency_limit()
+    {
+        details.add_quota_failure_violation(limit.name(), rejection.message());
+    }
     let status = Status::with_error_details(code, rejection.message(), details);
     let mut response = status.into_http::<Bytes>();
     let headers = response.headers_mut();

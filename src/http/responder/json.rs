@@ -62,6 +62,8 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
         }
         _ => ("about:blank".to_owned(), status.canonical_reason().unwrap_or("Rejected")),
     };
+    let in_flight =
+        rejection.concurrency_limit().filter(|_| rejection.reason() == Reason::TooManyInFlight);
     let verdicts = rejection.decision().map(Decision::verdicts).unwrap_or_default();
     let denied = verdicts.iter().filter(|verdict| !verdict.allowed());
     serialize(&Problem {
@@ -71,7 +73,7 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
         detail: rejection.message(),
         violated_policies: denied
             .map(|verdict| verdict.limit().name())
-            .chain(rejection.concurrency_limit().map(ConcurrencyLimit::name))
+            .chain(in_flight.map(ConcurrencyLimit::name))
             .collect(),
     })
 }

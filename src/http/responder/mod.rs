@@ -22,6 +22,7 @@ use self::format::Rendered;
 use super::headers::{seconds, set};
 use super::limits::Reject;
 use super::number::number;
+use super::policy::KeyedBy;
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{ConcurrencyLimit, Decision, Limit};
 
@@ -81,7 +82,7 @@ pub struct Rejection<'a> {
     reason: Reason,
     decision: Option<&'a Decision>,
     retry_after: Option<Duration>,
-    missing_key: Option<(Option<&'a Limit>, &'a MissingKey)>,
+    missing_key: Option<(Option<&'a KeyedBy>, &'a MissingKey)>,
     reject: Option<&'a Reject>,
     concurrency_limit: Option<&'a ConcurrencyLimit>,
     request: &'a Parts,
@@ -106,20 +107,25 @@ impl<'a> Rejection<'a> {
     pub fn limit(&self) -> Option<&'a Limit> {
         match (self.decision, self.missing_key) {
             (Some(decision), _) => Some(decision.limit()),
-            (None, missing) => missing.and_then(|(limit, _)| limit),
+            (None, Some((Some(KeyedBy::Rate(limit)), _))) => Some(limit),
+            _ => None,
         }
     }
 
-    /// The concurrency limit that has no permit left.
+    /// The concurrency limit that rejects the request: it has no permit left, or its key is missing. While the store is
+    /// unavailable, its number may be the [share](crate::limit::OnStoreFailure::Local) of this replica.
     #[must_use]
     pub const fn concurrency_limit(&self) -> Option<&'a ConcurrencyLimit> {
-        self.concurrency_limit
+        match self.missing_key {
+            Some((Some(KeyedBy::Concurrency(limit)), _)) => Some(limit),
+            _ => self.concurrency_limit,
+        }
     }
 
     /// The name of the limit that rejects the request, of a rate or of requests in flight.
     #[must_use]
     pub fn limit_name(&self) -> Option<&'a str> {
-        self.limit().map(Limit::name).or_else(|| Some(self.concurrency_limit?.name()))
+        self.limit().map(Limit::name).or_else(|| Some(self.concurrency_limit()?.name()))
     }
 
     /// The decision, if the store decided.
@@ -167,18 +173,16 @@ impl<'a> Rejection<'a> {
                 decision.limit().name(),
                 self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
             ),
-            (_, None, Some((Some(limit), missing))) => {
+            (_, None, Some((Some(KeyedBy::Rate(limit)), missing))) => {
                 format!("no key for the rate limit `{}`: {missing}", limit.name())
+            }
+            (_, None, Some((Some(KeyedBy::Concurrency(limit)), missing))) => {
+                format!("no key for the limit `{}`: {missing}", limit.name())
             }
             (_, None, Some((None, missing))) => format!("no key for the rate limit: {missing}"),
             (Reason::Forbidden, None, None) => "forbidden".to_owned(),
             (Reason::TooManyInFlight, None, None) => {
-                let (name, most) =
-                    self.concurrency_limit.map_or(("", 0), |limit| (limit.name(), limit.limit()));
-                let wait = self.retry_after.map_or(1, |retry_after| retry_after.as_secs());
-                format!(
-                    "the limit `{name}` of {most} requests at once is reached: try again in {wait} s"
-                )
+                self.concurrency_limit.map_or_else(String::new, too_many_in_flight)
             }
             (Reason::Rejected, None, None) => {
                 self.reject.map_or_else(String::new, |reject| reject.reason.to_string())
@@ -194,11 +198,18 @@ impl<'a> Rejection<'a> {
     }
 }
 
+/// When a request may end is not known: `Retry-After` is a guess, and no part of it.
+fn too_many_in_flight(limit: &ConcurrencyLimit) -> String {
+    let (name, number) = (limit.name(), limit.limit());
+    let requests = if number == 1 { "request" } else { "requests" };
+    format!("the limit `{name}` of {number} {requests} at once is reached")
+}
+
 impl fmt::Debug for Rejection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rejection")
             .field("reason", &self.reason)
-            .field("limit", &self.limit().map(Limit::name))
+            .field("limit", &self.limit_name())
             .finish_non_exhaustive()
     }
 }
@@ -244,7 +255,7 @@ impl Responder {
     /// The response to a request without a key.
     pub(super) fn missing_key<B>(
         &self,
-        limit: Option<&Limit>,
+        limit: Option<&KeyedBy>,
         missing: &MissingKey,
         status: StatusCode,
         request: &Parts,

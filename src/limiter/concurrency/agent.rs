@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Permit;
-use super::slot::{Caller, Due, Outcome, Paces, Slot};
-use crate::nouns::{ConcurrencyLimit, Error, HolderId, Key, OnStoreFailure};
+use super::slot::{Caller, Due, Paces, Slot};
+use super::{Acquired, Permit};
+use crate::nouns::{ConcurrencyLimit, Error, HolderId, Key, OnStoreFailure, Source};
 use crate::store::permits::{Claim, MAX_LEASE, PermitStore};
 use crate::telemetry::{self, Throttle};
 
@@ -56,9 +57,12 @@ pub(super) struct Agent {
     pub(super) paces: Paces,
     state: Mutex<State>,
     pub(super) wake: Notify,
+    /// A call was answered.
+    pub(super) told: Notify,
     /// Seeded by the operating system: two processes must not have equal holders.
     hasher: RandomState,
     unavailable: Throttle,
+    not_renewed: Throttle,
 }
 
 #[derive(Default)]
@@ -92,6 +96,8 @@ impl Agent {
             paces: Paces { poll: POLL, renew, retry: RETRY },
             state: Mutex::default(),
             wake: Notify::new(),
+            told: Notify::new(),
+            not_renewed: Throttle::default(),
             hasher: RandomState::new(),
             unavailable: Throttle::default(),
         }
@@ -101,16 +107,31 @@ impl Agent {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a permit, for a caller that waits or not.
-    pub(super) fn ask(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: Caller, waits: bool) {
+    /// Asks for a permit, without a wait.
+    pub(super) fn ask(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: Caller) {
+        let mut state = self.lock();
+        self.slot(&mut state, key, limit).ask_at_once(caller);
+        self.tell(state, key);
+    }
+
+    /// Queues for a permit, unless so many callers of the key wait already: then there is none for this one.
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        key: &SlotKey,
+        limit: u32,
+        caller: Caller,
+        most_waiters: usize,
+    ) {
         let mut state = self.lock();
         let slot = self.slot(&mut state, key, limit);
-        match waits {
-            true => slot.wait(caller),
-            false => slot.ask_at_once(caller),
+        if slot.waiters() < most_waiters {
+            slot.wait(caller);
+            state.has_waiters = true;
+            self.tell(state, key);
+        } else {
+            self.tell(state, key);
+            drop(caller.send(Ok(None)));
         }
-        state.has_waiters |= waits;
-        self.tell(state, key);
     }
 
     pub(super) fn release(self: &Arc<Self>, key: &SlotKey) {
@@ -128,14 +149,39 @@ impl Agent {
         key: &SlotKey,
         limit: &ConcurrencyLimit,
         error: Error,
-    ) -> Outcome {
-        let policy = limit.failure_policy().unwrap_or(OnStoreFailure::FailOpen).name();
-        telemetry::permits_unavailable(&self.unavailable, limit.name(), &error, policy);
-        let Some(local) = limit.local_limit() else { return Err(error) };
+    ) -> Result<Acquired, Error> {
+        let policy = limit.failure_policy().unwrap_or(OnStoreFailure::FailOpen);
+        telemetry::permits_unavailable(&self.unavailable, limit.name(), &error, policy.name());
+        let (most, source, limit_in_force) = match policy {
+            OnStoreFailure::FailOpen => (u32::MAX, Source::FailOpen, limit.limit()),
+            OnStoreFailure::Local { replicas } => {
+                let share = limit.share_of(replicas);
+                (share, Source::Local, share)
+            }
+            OnStoreFailure::FailClosed => return Err(error),
+        };
         let mut state = self.lock();
-        let is_free = self.slot(&mut state, key, limit.limit()).take_locally(local);
+        let is_free = self.slot(&mut state, key, limit.limit()).take_locally(most);
         self.tell(state, key);
-        Ok(is_free.then(|| Permit::new(Arc::clone(self), key.clone())))
+        let permit = is_free.then(|| Permit::new(Arc::clone(self), key.clone(), source));
+        Ok(Acquired { permit, source, limit: limit_in_force })
+    }
+
+    /// Waits until the store knows of all changes.
+    pub(super) async fn flush(&self) {
+        loop {
+            let told = self.told.notified();
+            let mut told = pin!(told);
+            told.as_mut().enable();
+            if self.lock().slots.values().all(Slot::is_told) {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    pub(super) fn is_renewed(&self, key: &SlotKey) -> bool {
+        self.lock().slots.get(key).is_some_and(|slot| slot.is_renewed(self.lease))
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -163,6 +209,8 @@ impl Agent {
         let Some(store) = self.store.embedded() else {
             if slot.enter_queue() {
                 queue.push_back(key.clone());
+            } else if slot.is_over() {
+                slots.remove(key);
             }
             drop(state);
             self.ensure_task();
@@ -192,7 +240,7 @@ impl Agent {
         for due in due {
             drop(match due {
                 Due::Permit(caller) => {
-                    caller.send(Ok(Some(Permit::new(Arc::clone(self), key.clone()))))
+                    caller.send(Ok(Some(Permit::new(Arc::clone(self), key.clone(), Source::Store))))
                 }
                 Due::None(caller) => caller.send(Ok(None)),
                 Due::Error(caller) => {
@@ -210,9 +258,12 @@ impl Agent {
         let State { slots, queue, has_waiters, .. } = &mut *guard;
         *has_waiters = false;
         let is_embedded = self.store.embedded().is_some();
-        let mut to_tell = Vec::new();
+        let (mut to_tell, mut lost) = (Vec::new(), Vec::new());
         for (key, slot) in slots {
-            *has_waiters |= slot.has_waiters();
+            *has_waiters |= slot.waiters() > 0;
+            if slot.may_be_lost(self.lease) {
+                lost.push((Arc::clone(&key.name), slot.held()));
+            }
             if !slot.is_due(now, &self.paces) {
                 continue;
             }
@@ -224,6 +275,9 @@ impl Agent {
             }
         }
         drop(guard);
+        for (name, held) in lost {
+            telemetry::permits_not_renewed(&self.not_renewed, &name, held);
+        }
         to_tell.iter().for_each(|key| self.tell(self.lock(), key));
     }
 

@@ -7,6 +7,8 @@ mod task;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+#[cfg(feature = "config")]
+use std::sync::Weak;
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
@@ -17,7 +19,10 @@ use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, SlotKey};
 use self::slot::Outcome;
-use crate::nouns::{ConcurrencyLimit, ConfigError, Error, Key, later};
+#[cfg(feature = "config")]
+use super::SetId;
+use super::registry::Registry;
+use crate::nouns::{ConcurrencyLimit, ConfigError, Error, Key, Source, later};
 use crate::store::MemoryStore;
 use crate::store::permits::PermitStore;
 
@@ -73,8 +78,10 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 ///   within a third of a lease what it holds. Until then, up to the limit more can be granted: at most twice the limit
 ///   is in flight. After that no more are granted until fewer than the limit are in flight.
 /// - **A store that is unavailable.** The limit's [policy](ConcurrencyLimit::on_store_failure) decides. Permits that are held stay valid.
-///   Permits that were granted meanwhile count when the store is back.
+///   Permits that were granted meanwhile count when the store is back. [`Permit::source`] says who granted one.
 /// - A process that is paused or cut off from Redis for longer than a lease may hold permits that others got meanwhile.
+///   [`Permit::is_renewed`] says so, and an event.
+/// - **The end of a program.** Permits are given back in the background: call [`flush`](Self::flush) last.
 ///
 /// A call to the store has the claims of up to 256 keys, and calls are in flight all the time: under load, one call
 /// acquires and releases many permits.
@@ -88,6 +95,7 @@ struct Shared {
     /// One, or for an embedded store several, so that threads rarely contend for one. A key has the same one always.
     agents: Box<[Arc<Agent>]>,
     hasher: DefaultHashBuilder,
+    registry: Registry<ConcurrencyLimit>,
 }
 
 impl ConcurrencyLimiter {
@@ -102,10 +110,21 @@ impl ConcurrencyLimiter {
         Self::new(MemoryStore::new())
     }
 
+    /// Connects to Redis and creates a limiter that shares its permits with all replicas on that Redis. With rates, too,
+    /// connect once, and give both limiters a clone of the [`RedisStore`](crate::RedisStore).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL is invalid or the server cannot be used.
+    #[cfg(feature = "redis")]
+    pub async fn redis(url: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::connect(url).await?))
+    }
+
     /// Sets the time after which the permits of a process that crashed count as given back. Range: 1 second to 10
     /// minutes. Default: 10 seconds. All replicas should have the same.
     ///
-    /// Call it before the first permit is acquired: it makes a limiter that holds none.
+    /// Call it first: permits that are held already are not in the limiter that it returns.
     ///
     /// # Errors
     ///
@@ -124,7 +143,8 @@ impl ConcurrencyLimiter {
         let agents = if store.embedded().is_some() { AGENTS_OF_EMBEDDED } else { 1 };
         let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease));
         let agents = (0..agents).map(agent).collect();
-        Self { shared: Arc::new(Shared { store, agents, hasher: DefaultHashBuilder::default() }) }
+        let (hasher, registry) = (DefaultHashBuilder::default(), Registry::default());
+        Self { shared: Arc::new(Shared { store, agents, hasher, registry }) }
     }
 
     fn agent(&self, slot: &SlotKey) -> &Arc<Agent> {
@@ -143,13 +163,14 @@ impl ConcurrencyLimiter {
         limit: &ConcurrencyLimit,
         key: &Key,
     ) -> Result<Option<Permit>, Error> {
-        self.ask(limit, key, Duration::ZERO).await
+        Ok(self.ask(limit, key).await?.permit)
     }
 
     /// Acquires a permit, and waits for it for at most `max_wait`. `None`: there was none in time.
     ///
     /// A permit that is free is granted however short the wait: the store's answer is awaited for at most a second. Dropping the
-    /// future gives up the place in the queue.
+    /// future gives up the place in the queue. If the store becomes unavailable, all that wait are decided by the
+    /// [failure policy](ConcurrencyLimit::on_store_failure) at once.
     ///
     /// # Errors
     ///
@@ -161,47 +182,97 @@ impl ConcurrencyLimiter {
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
         let asked = Instant::now();
-        match self.ask(limit, key, Duration::ZERO).await {
-            Ok(None) if !max_wait.is_zero() => {
-                self.wait(limit, key, max_wait.saturating_sub(asked.elapsed())).await
-            }
-            acquired => acquired,
+        let acquired = self.ask(limit, key).await?;
+        let left = max_wait.saturating_sub(asked.elapsed());
+        if acquired.permit.is_some() || left.is_zero() {
+            return Ok(acquired.permit);
         }
+        Ok(self.wait(limit, key, left, usize::MAX).await?.permit)
     }
 
-    /// Queues for a permit that was not free.
+    /// Asks for a permit, without a wait.
+    pub(crate) async fn ask(&self, limit: &ConcurrencyLimit, key: &Key) -> Result<Acquired, Error> {
+        Runtime::try_current().map_err(Error::misuse)?;
+        let (slot, (caller, outcome)) = (SlotKey::new(limit, key), oneshot::channel());
+        let agent = self.agent(&slot);
+        agent.ask(&slot, limit.limit(), caller);
+        let outcome = within(agent, ANSWERS_WITHIN, outcome).await;
+        conclude(agent, &slot, limit, outcome.unwrap_or_else(|| Err(Error::timeout())))
+    }
+
+    /// Queues for a permit that was not free. If so many callers of the key wait here already, there is none.
     pub(crate) async fn wait(
         &self,
         limit: &ConcurrencyLimit,
         key: &Key,
         max_wait: Duration,
-    ) -> Result<Option<Permit>, Error> {
-        match max_wait.is_zero() {
-            true => Ok(None),
-            false => self.ask(limit, key, max_wait).await,
+        most_waiters: usize,
+    ) -> Result<Acquired, Error> {
+        Runtime::try_current().map_err(Error::misuse)?;
+        let (slot, (caller, outcome)) = (SlotKey::new(limit, key), oneshot::channel());
+        let agent = self.agent(&slot);
+        agent.wait(&slot, limit.limit(), caller, most_waiters);
+        let outcome = within(agent, max_wait, outcome).await;
+        conclude(agent, &slot, limit, outcome.unwrap_or(Ok(None)))
+    }
+
+    /// Waits until the store knows of all permits that were given back, for at most a second.
+    ///
+    /// A permit is given back in the background. A program that ends before the store knows leaves it to its lease. So call
+    /// this last, after a server's graceful shutdown, too.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Key};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let permits = ConcurrencyLimiter::in_memory();
+    /// let imports = ConcurrencyLimit::new("imports", 1)?;
+    /// if let Some(permit) = permits.try_acquire(&imports, &Key::new("acme")).await? {
+    ///     // Import.
+    ///     drop(permit);
+    /// }
+    /// permits.flush().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn flush(&self) {
+        let deadline = later(Instant::now(), ANSWERS_WITHIN);
+        for agent in &self.shared.agents {
+            drop(timeout_at(deadline, agent.flush()).await);
         }
     }
 
-    async fn ask(
+    /// Registers the name of a limit, so that no other number can use it in this limiter. Layers register their limits when
+    /// they are built.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is registered with another number.
+    pub fn register(&self, limit: &ConcurrencyLimit) -> Result<(), ConfigError> {
+        self.register_all(&[limit])
+    }
+
+    /// Registers all limits, or none.
+    pub(crate) fn register_all(&self, limits: &[&ConcurrencyLimit]) -> Result<(), ConfigError> {
+        self.shared.registry.register_all(limits)
+    }
+
+    /// Registers the limits of a set in place of those that it had, or leaves them as they are. An error comes with its
+    /// limit.
+    #[cfg(feature = "config")]
+    pub(crate) fn register_set<'a>(
         &self,
-        limit: &ConcurrencyLimit,
-        key: &Key,
-        max_wait: Duration,
-    ) -> Result<Option<Permit>, Error> {
-        Runtime::try_current().map_err(Error::misuse)?;
-        let slot = SlotKey::new(limit, key);
-        let (caller, outcome) = oneshot::channel();
-        let agent = self.agent(&slot);
-        agent.ask(&slot, limit.limit(), caller, !max_wait.is_zero());
-        let outcome = match within(agent, max_wait, outcome).await {
-            Some(outcome) => outcome,
-            None if max_wait.is_zero() => Err(Error::timeout()),
-            None => Ok(None),
-        };
-        match outcome {
-            Err(error) if error.is_unavailable() => agent.decide_locally(&slot, limit, error),
-            outcome => outcome,
-        }
+        set: &Arc<SetId>,
+        limits: &[&'a ConcurrencyLimit],
+    ) -> Result<(), (&'a str, ConfigError)> {
+        self.shared.registry.replace_set(set, limits.iter().map(|limit| limit.name()))
+    }
+
+    /// A handle that does not keep the limiter.
+    #[cfg(feature = "config")]
+    pub(crate) fn downgrade(&self) -> WeakConcurrencyLimiter {
+        WeakConcurrencyLimiter(Arc::downgrade(&self.shared))
     }
 
     /// The number of keys of which this process holds a permit, waits for one, or has to tell the store something.
@@ -218,7 +289,30 @@ impl ConcurrencyLimiter {
     }
 }
 
-/// The outcome, if it comes in time. A caller that does not wait for a permit waits for the answer.
+/// What a caller of this crate acquired, and who decided that.
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "layers report the source"))]
+pub(crate) struct Acquired {
+    pub(crate) permit: Option<Permit>,
+    pub(crate) source: Source,
+    /// The number that was in force: that of the limit, or the share of this replica.
+    pub(crate) limit: u32,
+}
+
+/// The outcome of a caller. While the store is unavailable, the limit's policy decides.
+fn conclude(
+    agent: &Arc<Agent>,
+    slot: &SlotKey,
+    limit: &ConcurrencyLimit,
+    outcome: Outcome,
+) -> Result<Acquired, Error> {
+    match outcome {
+        Ok(permit) => Ok(Acquired { permit, source: Source::Store, limit: limit.limit() }),
+        Err(error) if error.is_unavailable() => agent.decide_locally(slot, limit, error),
+        Err(error) => Err(error),
+    }
+}
+
+/// The outcome, if it comes in time.
 async fn within(
     agent: &Arc<Agent>,
     max_wait: Duration,
@@ -229,8 +323,7 @@ async fn within(
         Err(TryRecvError::Empty) => {}
         decided => return Some(decided.unwrap_or_else(lost)),
     }
-    let wait = if max_wait.is_zero() { ANSWERS_WITHIN } else { max_wait };
-    let deadline = later(Instant::now(), wait);
+    let deadline = later(Instant::now(), max_wait);
     loop {
         let look = later(Instant::now(), LOOK_AFTER).min(deadline);
         match timeout_at(look, &mut outcome).await {
@@ -259,11 +352,37 @@ impl From<&Self> for ConcurrencyLimiter {
 pub struct Permit {
     agent: Arc<Agent>,
     slot: SlotKey,
+    source: Source,
 }
 
 impl Permit {
-    const fn new(agent: Arc<Agent>, slot: SlotKey) -> Self {
-        Self { agent, slot }
+    const fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
+        Self { agent, slot, source }
+    }
+
+    /// Who granted it: the store, or while that is unavailable the limit's [failure
+    /// policy](ConcurrencyLimit::on_store_failure).
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Whether the store heard of it within the last [lease](ConcurrencyLimiter::lease). Otherwise another process may have got
+    /// it: this one stood still or was cut off from the store. A long job can ask before each step.
+    #[must_use]
+    pub fn is_renewed(&self) -> bool {
+        self.agent.is_renewed(&self.slot)
+    }
+}
+
+/// A handle of a limiter that may be gone.
+#[cfg(feature = "config")]
+pub(crate) struct WeakConcurrencyLimiter(Weak<Shared>);
+
+#[cfg(feature = "config")]
+impl WeakConcurrencyLimiter {
+    pub(crate) fn upgrade(&self) -> Option<ConcurrencyLimiter> {
+        self.0.upgrade().map(|shared| ConcurrencyLimiter { shared })
     }
 }
 

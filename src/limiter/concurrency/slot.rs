@@ -1,6 +1,7 @@
 //! What one process has and wants of one key: a pure state, without I/O.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::sync::oneshot::Sender;
 use tokio::time::Instant;
@@ -39,19 +40,24 @@ pub(super) struct Slot {
     /// The last claim: when it was answered or failed.
     answered: Instant,
     failed: bool,
+    /// The claim in flight, or the last one: when it was sent.
+    sent: Instant,
+    /// When the last claim that was answered was sent.
+    told: Option<Instant>,
 }
 
 /// When a slot has to be claimed again, though nothing changed.
 #[derive(Clone, Copy)]
 pub(super) struct Paces {
     /// Waiting callers learn of a grant that another process caused.
-    pub(super) poll: std::time::Duration,
-    pub(super) renew: std::time::Duration,
-    pub(super) retry: std::time::Duration,
+    pub(super) poll: Duration,
+    pub(super) renew: Duration,
+    pub(super) retry: Duration,
 }
 
 impl Slot {
     pub(super) fn new(holder: HolderId, limit: u32) -> Self {
+        let now = Instant::now();
         Self {
             holder,
             limit,
@@ -63,8 +69,10 @@ impl Slot {
             is_in_flight: false,
             is_queued: false,
             is_changed: false,
-            answered: Instant::now(),
+            answered: now,
             failed: false,
+            sent: now,
+            told: None,
         }
     }
 
@@ -102,6 +110,20 @@ impl Slot {
         self.is_changed
     }
 
+    /// Whether the store knows all of it.
+    pub(super) const fn is_told(&self) -> bool {
+        !self.is_changed && !self.is_queued && !self.is_in_flight
+    }
+
+    /// Whether the store has known of a permit, and did not hear of it for a lease.
+    pub(super) fn may_be_lost(&self, lease: Duration) -> bool {
+        self.held() > 0 && self.told.is_some_and(|told| told.elapsed() >= lease)
+    }
+
+    pub(super) fn is_renewed(&self, lease: Duration) -> bool {
+        self.told.is_some_and(|told| told.elapsed() < lease)
+    }
+
     /// Whether nothing is held or wanted.
     pub(super) fn is_idle(&self) -> bool {
         self.held() == 0 && !self.has_callers() && !self.is_in_flight && !self.is_queued
@@ -134,8 +156,8 @@ impl Slot {
         now.saturating_duration_since(self.answered) >= pace
     }
 
-    pub(super) fn has_waiters(&self) -> bool {
-        !self.waiting.is_empty()
+    pub(super) fn waiters(&self) -> usize {
+        self.waiting.len()
     }
 
     pub(super) fn has_callers(&self) -> bool {
@@ -153,6 +175,7 @@ impl Slot {
         self.at_once.retain(|caller| !caller.is_closed());
         self.asked_at_once = self.at_once.len();
         (self.is_in_flight, self.is_queued, self.is_changed) = (true, false, false);
+        self.sent = Instant::now();
         (claim.granted, claim.released) = (self.granted, self.released);
         claim.waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         claim.at_once = u32::try_from(self.asked_at_once).unwrap_or(u32::MAX);
@@ -168,6 +191,7 @@ impl Slot {
         self.released = self.released.saturating_add(too_many);
         self.is_changed |= too_many > 0;
         (self.is_in_flight, self.failed, self.answered) = (false, false, Instant::now());
+        self.told = Some(self.sent);
         let mut due = Vec::new();
         let mut asked: VecDeque<_> = self.at_once.drain(..self.asked_at_once).collect();
         for _ in 0..new {

@@ -137,6 +137,7 @@ impl Agent {
         for (key, due, error) in outcomes {
             self.hand_out(&key, due, error.as_ref());
         }
+        self.told.notify_waiters();
         self.wake.notify_one();
     }
 

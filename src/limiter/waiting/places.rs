@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::nouns::ConfigError;
 
 /// How long requests wait, and how many.
@@ -41,8 +43,14 @@ impl WaitSettings {
         Ok(())
     }
 
-    pub(crate) const fn max_wait(&self) -> Duration {
-        self.max_wait
+    /// How long a request that was sent then still waits.
+    pub(crate) fn left_of(&self, sent: Instant) -> Duration {
+        self.max_wait.saturating_sub(sent.elapsed())
+    }
+
+    /// The settings for a request that was sent then.
+    pub(crate) fn since(&self, sent: Instant) -> Self {
+        Self { max_wait: self.left_of(sent), ..self.clone() }
     }
 
     /// Whether requests wait.
