@@ -60,6 +60,8 @@ match = { path = "/export" }
 except = { method = "HEAD" }
 on_store_failure = { local = { replicas = 3 } }
 retry_after = "30s"
+plan = "account"
+plans = { pro = { limit = 10 }, internal = { unlimited = true } }
 
 [[concurrency_limits]]
 name = "all"
@@ -125,6 +127,8 @@ concurrency_limits:
     except: { method: HEAD }
     on_store_failure: { local: { replicas: 3 } }
     retry_after: 30s
+    plan: account
+    plans: { pro: { limit: 10 }, internal: { unlimited: true } }
   - { name: all, limit: 100, key: global, enforce: 50 }
   - { name: tried, limit: 10, key: peer_ip, shadow: true }
 "#;
@@ -453,6 +457,31 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
             "invalid type: string",
         ),
         (
+            &format!("{whole}\nplan = \"account\""),
+            ":6: `concurrency_limits[0].plan`",
+            "`plans` is missing",
+        ),
+        (
+            &format!("{whole}\nplans.pro.limit = 5"),
+            ":6: `concurrency_limits[0].plans`",
+            "`plan` is missing",
+        ),
+        (
+            &format!("{whole}\nplan = \"account\"\nplans.pro.limit = 0"),
+            ":7: `concurrency_limits[0].plans.pro.limit`",
+            "0 requests at once are out of range; use 1 to 1000000",
+        ),
+        (
+            &format!("{whole}\nplan = \"account\"\nplans.pro = {{ limit = 5, unlimited = true }}"),
+            ":7: `concurrency_limits[0].plans.pro`",
+            "a plan has one of `limit` and `unlimited = true`; write one",
+        ),
+        (
+            &format!("{whole}\nplan = \"account\"\nplans.pro.quota = \"5/s\""),
+            ":7: `concurrency_limits[0].plans.pro.quota`",
+            "unknown field `quota`, expected `limit` or `unlimited`",
+        ),
+        (
             &format!("{whole}\nretry_after = \"30\""),
             ":6: `concurrency_limits[0].retry_after`",
             "the period `30`",
@@ -720,6 +749,7 @@ fn schema_has_every_field_that_is_read_and_no_other() {
         assert!(unknown.contains(&format!("`{field}`")), "{field}");
     }
     assert_eq!(unknown.matches('`').count() / 2, fields("ConcurrencyLimitConfig").len() + 2);
+    assert_eq!(fields("ConcurrencyPlanConfig"), ["limit", "unlimited"]);
     assert_eq!(fields("PlanConfig"), ["burst", "deny", "quota", "unlimited"]);
     assert_eq!(schema["$defs"]["LimitConfig"]["additionalProperties"], Value::Bool(false));
 }

@@ -323,6 +323,28 @@ fn name_is_of_one_number_in_a_limiter() {
 }
 
 #[tokio::test]
+async fn closure_chooses_the_limit_of_each_request() {
+    let permits = ConcurrencyLimiter::in_memory();
+    let (free, pro) = (exports(1), exports(2));
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .concurrency_limits(&permits, move |request| {
+            let tenant = request.headers.get("x-tenant")?.to_str().ok()?;
+            let limit = if tenant == "acme" { &pro } else { &free };
+            Some((limit.clone(), Key::new(tenant)))
+        })
+        .build()
+        .unwrap();
+    let app = app(layer);
+    let held = [send(&app, of("acme")).await, send(&app, of("globex")).await];
+    assert_eq!(status(&app, of("globex")).await, 429);
+    let second = send(&app, of("acme")).await;
+    assert_eq!((second.status().as_u16(), status(&app, of("acme")).await), (200, 429));
+    let anonymous = || Request::get("/").body(Body::empty()).unwrap();
+    let unlimited = [send(&app, anonymous()).await, send(&app, anonymous()).await];
+    assert!(unlimited.iter().chain(&held).all(|response| response.status() == 200));
+}
+
+#[tokio::test]
 async fn handler_that_takes_permits_without_the_setting_is_told_which_one() {
     let handler = |_: InFlight| async { "hello" };
     let permits = ConcurrencyLimiter::in_memory();

@@ -126,6 +126,35 @@ async fn changed_limit_counts_the_requests_that_are_in_flight() {
 }
 
 #[tokio::test]
+async fn plans_have_their_numbers_and_share_the_permits() {
+    let plan_of = |request: &http::request::Parts| {
+        Some(request.headers.get("x-plan")?.to_str().ok()?.to_owned().into())
+    };
+    let names = Names::new().key("user", Header::new("x-user").unwrap()).plan("account", plan_of);
+    let text = exports(
+        1,
+        "plan = \"account\"\nplans = { pro = { limit = 3 }, internal = { unlimited = true } }",
+    );
+    let set = LimitSet::new(config(&text), names).unwrap();
+    assert!(set.to_string().ends_with("exports  user  1 at once, and 2 plans"), "{set}");
+    let app = app(layer(&set, &ConcurrencyLimiter::in_memory()));
+    let as_plan = async |plan: &str| {
+        let request = request("GET", "/").header("x-user", "alice").header("x-plan", plan);
+        send(&app, request.body(Body::empty()).unwrap()).await
+    };
+    let mut held = Vec::new();
+    for plan in ["pro", "pro", "internal", "internal", "pro"] {
+        let response = as_plan(plan).await;
+        assert_eq!(response.status(), 200, "{plan}");
+        held.push(response);
+    }
+    assert_eq!(as_plan("pro").await.status(), 429, "three are in flight");
+    held.pop();
+    assert_eq!(as_plan("free").await.status(), 429, "two are in flight, and one is allowed");
+    assert_eq!(as_plan("pro").await.status(), 200);
+}
+
+#[tokio::test]
 async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() {
     let shadow = set(&exports(1, "shadow = true"));
     let permits = ConcurrencyLimiter::in_memory();

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::config::Named;
 use super::{
-    ConcurrencyLimitConfig, Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig,
+    ConcurrencyLimitConfig, ConcurrencyPlanConfig, Config, CostConfig, Field, LimitConfig, Match,
+    OneOrMany, PlanConfig,
 };
 use crate::nouns::quota::period;
 use crate::nouns::{
@@ -45,6 +46,8 @@ impl Config {
         }
         for (number, limit) in self.concurrency_limits.iter().enumerate() {
             let at = Field::of_concurrency_limit(number);
+            plans = plans.saturating_add(limit.plans.len());
+            check_sum("plans", plans, MAX_PLANS, at.clone().name("plans"))?;
             add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
         }
         Ok(())
@@ -61,7 +64,11 @@ impl Config {
             }
         }
         for (number, limit) in self.concurrency_limits.iter().enumerate() {
-            limit.limit(&Field::of_concurrency_limit(number))?;
+            let at = Field::of_concurrency_limit(number);
+            limit.limit(&at)?;
+            for (name, plan) in &limit.plans {
+                plan.limit(limit, &at.clone().name("plans").name(name))?;
+            }
         }
         Ok(())
     }
@@ -115,10 +122,20 @@ fn check_names<T: Named>(
 
 impl ConcurrencyLimitConfig {
     pub(crate) fn limit(&self, at: &Field) -> Result<ConcurrencyLimit, Misplaced> {
-        let is_named = ConcurrencyLimit::new(&self.name, 1).is_ok();
+        self.limit_of(self.limit, at, &at.clone().name("limit"))
+    }
+
+    /// The limit with another number, which is in a field of its own.
+    fn limit_of(
+        &self,
+        number: u32,
+        at: &Field,
+        of_number: &Field,
+    ) -> Result<ConcurrencyLimit, Misplaced> {
         let at = |field: &'static str| move |error| (at.clone().name(field), error);
-        let field = if is_named { "limit" } else { "name" };
-        let limit = ConcurrencyLimit::new(&self.name, self.limit).map_err(at(field))?;
+        drop(ConcurrencyLimit::new(&self.name, 1).map_err(at("name"))?);
+        let limit = ConcurrencyLimit::new(&self.name, number);
+        let limit = limit.map_err(|error| (of_number.clone(), error))?;
         let limit = match self.on_store_failure {
             Some(policy) => limit.on_store_failure(policy).map_err(at("on_store_failure"))?,
             None => limit,
@@ -132,6 +149,26 @@ impl ConcurrencyLimitConfig {
         enforced(self.shadow, self.enforce)
             .and_then(|percent| limit.enforce(percent))
             .map_err(at("enforce"))
+    }
+}
+
+impl ConcurrencyPlanConfig {
+    /// The limit of the plan. `None`: it has none.
+    pub(crate) fn limit(
+        &self,
+        of: &ConcurrencyLimitConfig,
+        at: &Field,
+    ) -> Result<Option<ConcurrencyLimit>, Misplaced> {
+        match self {
+            Self { limit: Some(number), unlimited: false } => {
+                of.limit_of(*number, at, &at.clone().name("limit")).map(Some)
+            }
+            Self { limit: None, unlimited: true } => Ok(None),
+            _ => {
+                let error = "a plan has one of `limit` and `unlimited = true`; write one";
+                Err((at.clone(), ConfigError::new(error)))
+            }
+        }
     }
 }
 

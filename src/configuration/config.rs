@@ -220,6 +220,16 @@ pub(crate) struct ConcurrencyLimitConfig {
     /// Requests that the limit does not apply to, although they match.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) except: OneOrMany<Match>,
+    /// A name that the application gave to a function, which says the plan of a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) plan: Option<String>,
+    /// Limits by plan. Other plans have the limit above. All plans share the permits of a key.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "value::tables"
+    )]
+    pub(crate) plans: BTreeMap<String, ConcurrencyPlanConfig>,
     /// What `Retry-After` says to a request without a permit: 1 second to 1 hour, such as `30s`. Default: 1 second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
@@ -242,6 +252,25 @@ pub(crate) struct ConcurrencyLimitConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub(crate) enforce: Option<u8>,
+}
+
+/// How many requests of a plan may be in flight: one of these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
+#[serde(deny_unknown_fields, expecting = "a plan: a table with `limit` or `unlimited`")]
+pub(crate) struct ConcurrencyPlanConfig {
+    /// The most requests of a key at once, in place of that of the limit: 1 to 1,000,000.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
+    pub(crate) limit: Option<u32>,
+    /// Whether the requests of this plan are not limited.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unlimited: bool,
 }
 
 /// What the requests of a plan are limited to: one of these.

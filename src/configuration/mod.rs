@@ -10,7 +10,9 @@ mod value;
 
 pub(crate) use self::check::{Misplaced, PlanRule};
 pub use self::config::Config;
-pub(crate) use self::config::{ConcurrencyLimitConfig, LimitConfig, Match, Named, PlanConfig};
+pub(crate) use self::config::{
+    ConcurrencyLimitConfig, ConcurrencyPlanConfig, LimitConfig, Match, Named, PlanConfig,
+};
 pub(crate) use self::field::Field;
 pub use self::parse::Format;
 #[cfg(feature = "redis")]

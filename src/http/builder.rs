@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use super::live::{LimitSet, Live};
-use super::policy::{KeyedConcurrency, KeyedLimit, Policy, Rule};
+use super::policy::{Concurrency, ConcurrencyRule, KeyedLimit, Policy, Rule};
 use super::settings::Settings;
 use super::{KeyExtractor, RateLimit, RateLimitLayer};
 use crate::limiter::{ConcurrencyLimiter, RateLimiter};
@@ -80,7 +80,7 @@ impl<S: HasKey> Layer<S> for UnkeyedLayer {
 pub struct RateLimitLayerBuilder {
     limiter: RateLimiter,
     rules: Vec<Rule>,
-    concurrency: Vec<KeyedConcurrency>,
+    concurrency: Vec<ConcurrencyRule>,
     /// Of the concurrency limits of a configuration.
     #[cfg(feature = "config")]
     concurrency_limiter: Option<ConcurrencyLimiter>,
@@ -255,8 +255,8 @@ impl RateLimitLayerBuilder {
     /// holds them until its response body ends: a stream of events counts for as long as it is sent. See
     /// [`insert_permits`](RateLimitLayer::insert_permits) for upgraded connections.
     ///
-    /// A request without a permit is answered 429. With [`wait_up_to`](RateLimitLayer::wait_up_to) it waits for each of its
-    /// permits, and after that for its units.
+    /// A request without a permit is answered 429. With [`wait_up_to`](RateLimitLayer::wait_up_to) it waits for its permits,
+    /// and after that for its units, until one deadline.
     ///
     /// ```
     /// use tollgate::key::Header;
@@ -274,13 +274,47 @@ impl RateLimitLayerBuilder {
     /// # }
     /// ```
     pub fn concurrency_limit(
-        mut self,
+        self,
         limiter: impl Into<ConcurrencyLimiter>,
         limit: ConcurrencyLimit,
         key: impl KeyExtractor,
     ) -> Self {
-        let (limiter, key) = (limiter.into(), Arc::new(key));
-        self.concurrency.push(KeyedConcurrency { limiter, limit, key });
+        self.add_concurrency(limiter.into(), Concurrency::Fixed(limit, Arc::new(key)))
+    }
+
+    /// Adds a limit of requests in flight that a closure chooses for each request, such as by the plan of its account. `None`:
+    /// the request needs no permit. Limits of one name and key share permits, whatever their numbers.
+    ///
+    /// ```
+    /// use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Key, RateLimitLayer, RateLimiter};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account { id: u64, is_pro: bool } // inserted by your authentication
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// # let (limiter, permits) = (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory());
+    /// let (free, pro) = (ConcurrencyLimit::new("streams", 2)?, ConcurrencyLimit::new("streams", 10)?);
+    /// let layer = RateLimitLayer::builder(&limiter)
+    ///     .concurrency_limits(&permits, move |request| {
+    ///         let account = request.extensions.get::<Account>()?;
+    ///         let limit = if account.is_pro { &pro } else { &free };
+    ///         Some((limit.clone(), Key::from(account.id)))
+    ///     })
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn concurrency_limits(
+        self,
+        limiter: impl Into<ConcurrencyLimiter>,
+        choose: impl Fn(&Parts) -> Option<(ConcurrencyLimit, Key)> + Send + Sync + 'static,
+    ) -> Self {
+        self.add_concurrency(limiter.into(), Concurrency::Chosen(Arc::new(choose)))
+    }
+
+    fn add_concurrency(mut self, limiter: ConcurrencyLimiter, limit: Concurrency) -> Self {
+        self.concurrency.push(ConcurrencyRule { limiter, limit });
         self
     }
 
@@ -301,12 +335,15 @@ impl RateLimitLayerBuilder {
         }
         let limits: Vec<_> = self.rules.iter().filter_map(Rule::limit).collect();
         check_names(limits.iter().map(|limit| limit.name()), ["limits", "budgets"])?;
-        let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.name());
-        check_names(concurrency, ["concurrency limits", "permits"])?;
+        let concurrency: Vec<_> = self
+            .concurrency
+            .iter()
+            .filter_map(|rule| Some((&rule.limiter, rule.fixed()?)))
+            .collect();
+        let names = concurrency.iter().map(|(_, limit)| limit.name());
+        check_names(names, ["concurrency limits", "permits"])?;
         self.limiter.register_all(&limits)?;
-        for KeyedConcurrency { limiter, limit, .. } in &self.concurrency {
-            limiter.register(limit)?;
-        }
+        concurrency.iter().try_for_each(|(limiter, limit)| limiter.register(limit))?;
         #[cfg(feature = "config")]
         let built = self.attach_set()?;
         #[cfg(not(feature = "config"))]

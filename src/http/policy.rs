@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-pub(super) use self::rule::{KeyedConcurrency, KeyedLimit, Rule, Wanted};
+pub(super) use self::rule::{Concurrency, ConcurrencyRule, KeyedLimit, Rule, Wanted};
 use super::MissingKey;
 use super::limits::{Chosen, Inherited, LookUp, LookedUp, Reject, chosen_group};
 #[cfg(feature = "config")]
@@ -41,8 +41,8 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 pub(super) struct Policy {
     /// Fixed limits have different names.
     rules: Vec<Rule>,
-    /// The concurrency limits that are the same for all requests.
-    concurrency: Vec<KeyedConcurrency>,
+    /// Fixed concurrency limits have different names.
+    concurrency: Vec<ConcurrencyRule>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<Cost>,
     /// A request that matches one of them is rejected.
@@ -108,7 +108,7 @@ pub(super) enum Unasked {
 impl Policy {
     pub(super) fn new(
         rules: Vec<Rule>,
-        concurrency: Vec<KeyedConcurrency>,
+        concurrency: Vec<ConcurrencyRule>,
     ) -> Result<Self, ConfigError> {
         let mut policy = Self {
             rules,
@@ -132,7 +132,7 @@ impl Policy {
 
     /// The names of the limits, for events.
     pub(super) fn names(&self) -> String {
-        let concurrency = self.concurrency.iter().map(|keyed| keyed.limit.name());
+        let concurrency = self.concurrency.iter().map(ConcurrencyRule::name);
         let names: Vec<_> = self.rules.iter().map(Rule::name).chain(concurrency).collect();
         names.join(", ")
     }
@@ -210,9 +210,17 @@ impl Policy {
         if self.exempts(parts) {
             return Ok((Question::Exempt, asking.wanted));
         }
-        for KeyedConcurrency { limiter, limit, key } in &self.concurrency {
-            let limit = self.inherited.concurrency(limit);
-            self.want(limiter, limit, key.extract(parts), &mut asking)?;
+        for ConcurrencyRule { limiter, limit } in &self.concurrency {
+            match limit {
+                Concurrency::Fixed(limit, key) => {
+                    self.want(limiter, limit, key.extract(parts), &mut asking)?;
+                }
+                Concurrency::Chosen(choose) => {
+                    if let Some((limit, key)) = choose(parts) {
+                        self.want(limiter, &limit, Ok(key), &mut asking)?;
+                    }
+                }
+            }
         }
         if let [Rule::Fixed(only)] = &*self.rules {
             let question = match only.key.extract(parts) {
@@ -285,8 +293,9 @@ impl Policy {
         let route = Route::of(parts);
         if let Some(limiter) = live.concurrency_limiter() {
             for applied in in_force.concurrency_at(&route) {
-                let limit = self.inherited.concurrency(&applied.limit);
-                self.want(limiter, limit, applied.scope.key.extract(parts), asking)?;
+                if let Some(limit) = applied.limit_of(parts) {
+                    self.want(limiter, limit, applied.scope.key.extract(parts), asking)?;
+                }
             }
         }
         for applied in in_force.limits_at(&route) {
@@ -307,10 +316,11 @@ impl Policy {
     fn want(
         &self,
         limiter: &ConcurrencyLimiter,
-        limit: ConcurrencyLimit,
+        limit: &ConcurrencyLimit,
         key: Result<Key, MissingKey>,
         asking: &mut Asking,
     ) -> Result<(), Unasked> {
+        let limit = self.inherited.concurrency(limit);
         match key {
             Ok(key) => asking.wanted.push(Wanted { limiter: limiter.clone(), limit, key }),
             Err(missing) => {

@@ -107,7 +107,7 @@ impl ConcurrencyLimit {
     /// layer acquires permits and reports, and forwards a request that gets none. The share is stable, as that of
     /// [`Limit::enforce`](crate::Limit::enforce).
     ///
-    /// It is for layers: a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) grants no permit that is not there.
+    /// It is a setting for layers. [`ConcurrencyLimiter::acquire`](crate::ConcurrencyLimiter::acquire) does not look at it.
     ///
     /// # Errors
     ///

@@ -31,9 +31,9 @@ pub struct Claim {
     pub granted: u64,
     /// The permits of these that it has given back.
     pub released: u64,
-    /// How many more it wants, and queues for.
+    /// How many more it wants, in the queue of the key.
     pub waiting: u32,
-    /// How many more it wants without a wait.
+    /// How many more it wants if they are free and nobody queues. They are not queued for.
     pub at_once: u32,
     /// The most permits of the key, of all holders.
     pub limit: u32,
@@ -68,7 +68,10 @@ pub type Claimed = Pin<Box<dyn Future<Output = Vec<Result<u64, Error>>> + Send>>
 /// once: each holder says what it has and wants, and the store how much it was granted. What a holder does not renew
 /// within its lease counts as given back.
 pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
-    /// Applies claims of different keys, and returns as many results.
+    /// Applies claims, and returns a result for each, in their order. No two are of one key under one name.
+    ///
+    /// A claim first gives back what its holder has released, and sets its places in the queue to `waiting`. Then the queue
+    /// is served while permits are free, in the order in which holders entered it, and after that `at_once`.
     fn claim(&self, claims: Vec<Claim>) -> Claimed;
 
     /// The store, if it answers at once. Default: `None`.

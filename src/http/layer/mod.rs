@@ -49,6 +49,8 @@ use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
 ///    [`limit_preflight`](Self::limit_preflight) is set.
 /// 2. The key is extracted. There is no default: a layer cannot be built without a key. A request
 ///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
+///    If the layer has [concurrency limits](RateLimitLayerBuilder::concurrency_limit), the request
+///    acquires its permits then, and holds them until the body of its response ends.
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
 ///    `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above the
@@ -159,7 +161,8 @@ impl RateLimitLayer {
     /// [`LimitSet`](crate::config::LimitSet), and for more settings
     /// [`RateLimitLayerBuilder::limit_set`].
     ///
-    /// One layer on a whole router is enough: the configuration says which limits apply to which routes.
+    /// One layer on a whole router is enough: the configuration says which limits apply to which routes. For concurrency
+    /// limits, use the builder, with a [limiter for them](RateLimitLayerBuilder::concurrency_limiter).
     ///
     /// # Errors
     ///

@@ -25,7 +25,8 @@ impl RateLimitLayer {
     /// none, its units are given back as far as they are not before other turns. The place in a leaky bucket as a
     /// queue stays taken.
     ///
-    /// `max_wait` starts when the request is sent. It bounds the wait for units and for the store's answers. If the store
+    /// `max_wait` starts when the request is sent. It bounds the whole wait: for look-ups, for
+    /// [permits](super::RateLimitLayerBuilder::concurrency_limit), for units and for the store's answers. If the store
     /// is unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for requests that wait.
     /// **By default it fails open: all of them are forwarded.** To protect a provider during an outage, choose
     /// [`OnStoreFailure::Local`].
@@ -63,7 +64,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.wait.max_waiters = waiters)
     }
 
-    /// Sets the most requests that wait for one budget in this process. Default: 64. The layer denies any further request
+    /// Sets the most requests that wait for one budget, or for the permits of one key, in this process. Default: 64. The layer denies any further request
     /// at once. So one client does not take the places of all. The burst of a leaky bucket as a queue bounds its
     /// waiters instead.
     #[must_use]

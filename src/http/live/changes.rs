@@ -11,7 +11,7 @@ impl InForce {
             it.config.limits.iter().zip(quotas).collect::<Vec<_>>()
         });
         let concurrency = [self, after].map(|it| {
-            let numbers = it.concurrency.iter().map(|applied| applied.limit.to_string());
+            let numbers = it.concurrency.iter().map(|applied| applied.number());
             it.config.concurrency_limits.iter().zip(numbers).collect::<Vec<_>>()
         });
         let both = changes(&limits).into_iter().zip(changes(&concurrency));

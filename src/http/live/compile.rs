@@ -1,5 +1,6 @@
 //! From a configuration to limits that can be asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -10,8 +11,8 @@ use super::in_force::{
 };
 use super::pattern::Pattern;
 use crate::configuration::{
-    ConcurrencyLimitConfig, Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced,
-    OneOrMany, PlanConfig, PlanRule,
+    ConcurrencyLimitConfig, ConcurrencyPlanConfig, Config, CostConfig, Field, KeyConfig,
+    LimitConfig, Match, Misplaced, OneOrMany, PlanConfig, PlanRule,
 };
 use crate::http::limits::Reject;
 use crate::http::{KeyExtractor, Or};
@@ -56,7 +57,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         scope: scope(&config.key, [&config.matches, &config.except], names, at)?,
         cost,
         limit: Planned::new(limit),
-        plans: plans(config, names, at)?,
+        plans: plans(&config.plan, &config.plans, |plan, at| of_plan(config, plan, at), names, at)?,
     })
 }
 
@@ -65,9 +66,11 @@ fn applied_concurrency(
     names: &Names,
     at: &Field,
 ) -> Result<AppliedConcurrency, Misplaced> {
+    let of_plan = |plan: &ConcurrencyPlanConfig, at: &Field| plan.limit(config, at);
     Ok(AppliedConcurrency {
         scope: scope(&config.key, [&config.matches, &config.except], names, at)?,
         limit: config.limit(at)?,
+        plans: plans(&config.plan, &config.plans, of_plan, names, at)?,
     })
 }
 
@@ -147,8 +150,14 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
     config.as_slice().iter().enumerate().map(pattern).collect()
 }
 
-fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans>, Misplaced> {
-    let of = match (&config.plan, config.plans.is_empty()) {
+fn plans<C, T>(
+    plan: &Option<String>,
+    plans: &BTreeMap<String, C>,
+    compile: impl Fn(&C, &Field) -> Result<T, Misplaced>,
+    names: &Names,
+    at: &Field,
+) -> Result<Option<Plans<T>>, Misplaced> {
+    let of = match (plan, plans.is_empty()) {
         (None, true) => return Ok(None),
         (Some(name), false) => {
             names.plan_of(name).map_err(|error| (at.clone().name("plan"), error))?
@@ -158,16 +167,14 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
             return Err((at.clone().name("plans"), ConfigError::new(error)));
         }
         (Some(_), true) => {
-            let error = "`plans` is missing; write a table of quotas by plan, or remove `plan`";
+            let error = "`plans` is missing; write a table by plan, or remove `plan`";
             return Err((at.clone().name("plan"), ConfigError::new(error)));
         }
     };
-    let plan = |(name, plan): (&String, &PlanConfig)| {
-        let at = at.clone().name("plans").name(name);
-        Ok((name.clone(), of_plan(config, plan, &at)?))
-    };
-    let limits = config.plans.iter().map(plan).collect::<Result<_, Misplaced>>()?;
-    Ok(Some(Plans { of, limits }))
+    let compiled = plans.iter().map(|(name, plan)| {
+        Ok((name.clone(), compile(plan, &at.clone().name("plans").name(name))?))
+    });
+    Ok(Some(Plans { of, limits: compiled.collect::<Result<_, Misplaced>>()? }))
 }
 
 fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {

@@ -44,7 +44,19 @@ impl Scope {
 #[derive(Clone)]
 pub(in crate::http) struct AppliedConcurrency {
     pub(in crate::http) scope: Scope,
-    pub(in crate::http) limit: ConcurrencyLimit,
+    /// Of requests without a plan of their own.
+    pub(super) limit: ConcurrencyLimit,
+    pub(super) plans: Option<Plans<Option<ConcurrencyLimit>>>,
+}
+
+impl AppliedConcurrency {
+    /// The limit of a request. `None`: its plan has none.
+    pub(in crate::http) fn limit_of(&self, parts: &Parts) -> Option<&ConcurrencyLimit> {
+        match self.plans.as_ref().and_then(|plans| plans.of(parts)) {
+            Some(of_plan) => of_plan.as_ref(),
+            None => Some(&self.limit),
+        }
+    }
 }
 
 /// A limit, and the requests that it applies to.
@@ -54,13 +66,20 @@ pub(in crate::http) struct Applied {
     pub(super) cost: CostOf,
     /// Of requests without a plan of their own.
     pub(super) limit: Planned,
-    pub(super) plans: Option<Plans>,
+    pub(super) plans: Option<Plans<OfPlan>>,
 }
 
 #[derive(Clone)]
-pub(super) struct Plans {
+pub(super) struct Plans<T> {
     pub(super) of: PlanOf,
-    pub(super) limits: HashMap<String, OfPlan>,
+    pub(super) limits: HashMap<String, T>,
+}
+
+impl<T> Plans<T> {
+    /// What the plan of a request says, if it has one here.
+    fn of(&self, parts: &Parts) -> Option<&T> {
+        self.limits.get(&*(self.of)(parts)?)
+    }
 }
 
 #[derive(Clone)]
@@ -136,10 +155,7 @@ impl Applied {
         parts: &Parts,
         cost: Option<&Cost>,
     ) -> Result<Asks, MissingKey> {
-        let of_plan = self.plans.as_ref().and_then(|plans| {
-            let plan = (plans.of)(parts)?;
-            plans.limits.get(&*plan)
-        });
+        let of_plan = self.plans.as_ref().and_then(|plans| plans.of(parts));
         let planned = match of_plan {
             None => &self.limit,
             Some(OfPlan::Limit(planned)) => planned,

@@ -7,7 +7,7 @@ use std::fmt;
 use http::Method;
 
 use super::InForce;
-use super::in_force::{Applied, Scope};
+use super::in_force::{Applied, AppliedConcurrency, Plans, Scope};
 use super::pattern::{Pattern, Route};
 
 /// All methods or paths that the configuration does not name.
@@ -57,7 +57,7 @@ impl InForce {
         limits.chain(self.concurrency.iter().map(|applied| Listed {
             name: applied.limit.name(),
             scope: &applied.scope,
-            quota: applied.limit.to_string(),
+            quota: applied.number(),
         }))
     }
 
@@ -71,12 +71,21 @@ impl InForce {
 
 impl Applied {
     pub(super) fn quota(&self) -> String {
-        let plans = match self.plans.as_ref().map_or(0, |plans| plans.limits.len()) {
-            0 => String::new(),
-            1 => ", and 1 plan".to_owned(),
-            plans => format!(", and {plans} plans"),
-        };
-        format!("{}{plans}", self.limit())
+        format!("{}{}", self.limit(), and_plans(self.plans.as_ref()))
+    }
+}
+
+impl AppliedConcurrency {
+    pub(super) fn number(&self) -> String {
+        format!("{}{}", self.limit, and_plans(self.plans.as_ref()))
+    }
+}
+
+fn and_plans<T>(plans: Option<&Plans<T>>) -> String {
+    match plans.map_or(0, |plans| plans.limits.len()) {
+        0 => String::new(),
+        1 => ", and 1 plan".to_owned(),
+        plans => format!(", and {plans} plans"),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use http::request::Parts;
+
 use super::Cost;
 use crate::http::KeyExtractor;
 use crate::http::copies::Copies;
@@ -10,6 +12,9 @@ use crate::http::limits::Choose;
 use crate::http::live::Live;
 use crate::limiter::ConcurrencyLimiter;
 use crate::nouns::{ConcurrencyLimit, ConfigError, Key, Limit, OnStoreFailure};
+
+/// The name of limits without one.
+const CHOSEN: &str = "(chosen for each request)";
 
 /// What adds checks to those of a request.
 #[derive(Clone)]
@@ -53,7 +58,7 @@ impl Rule {
     pub(in crate::http) fn name(&self) -> &str {
         match self {
             Self::Fixed(keyed) => keyed.limit.name(),
-            Self::Chosen(_) => "(chosen for each request)",
+            Self::Chosen(_) => CHOSEN,
             #[cfg(feature = "config")]
             Self::Live(_) => "(from a configuration)",
         }
@@ -92,12 +97,36 @@ impl KeyedLimit {
     }
 }
 
-/// A concurrency limit, its limiter, and the key that it counts.
+/// A concurrency limit, and its limiter.
 #[derive(Clone)]
-pub(in crate::http) struct KeyedConcurrency {
+pub(in crate::http) struct ConcurrencyRule {
     pub(in crate::http) limiter: ConcurrencyLimiter,
-    pub(in crate::http) limit: ConcurrencyLimit,
-    pub(in crate::http) key: Arc<dyn KeyExtractor>,
+    pub(in crate::http) limit: Concurrency,
+}
+
+#[derive(Clone)]
+pub(in crate::http) enum Concurrency {
+    /// The same for all requests, and the key that it counts.
+    Fixed(ConcurrencyLimit, Arc<dyn KeyExtractor>),
+    /// Chosen for each request.
+    Chosen(ChooseConcurrency),
+}
+
+pub(in crate::http) type ChooseConcurrency =
+    Arc<dyn Fn(&Parts) -> Option<(ConcurrencyLimit, Key)> + Send + Sync>;
+
+impl ConcurrencyRule {
+    pub(in crate::http) fn fixed(&self) -> Option<&ConcurrencyLimit> {
+        match &self.limit {
+            Concurrency::Fixed(limit, _) => Some(limit),
+            Concurrency::Chosen(_) => None,
+        }
+    }
+
+    /// The name in events.
+    pub(in crate::http) fn name(&self) -> &str {
+        self.fixed().map_or(CHOSEN, ConcurrencyLimit::name)
+    }
 }
 
 /// A permit that a request needs.
