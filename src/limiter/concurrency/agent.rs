@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -22,6 +22,9 @@ use crate::telemetry::{self, Throttle};
 
 /// How often callers that wait ask.
 const POLL: Duration = Duration::from_millis(25);
+
+/// The memory for so many slots is kept.
+const KEEPS: usize = 1_024;
 
 /// The pause before a claim that failed is repeated.
 const RETRY: Duration = Duration::from_millis(250);
@@ -71,8 +74,10 @@ pub(super) struct State {
     /// The slots that the task has to tell.
     pub(super) queue: VecDeque<SlotKey>,
     pub(super) in_flight: usize,
-    /// Whether a slot may have callers that wait.
-    pub(super) has_waiters: bool,
+    /// The slots that may have callers that wait.
+    pub(super) waiting: HashSet<SlotKey>,
+    /// When all slots were looked at.
+    scanned: Option<Instant>,
     /// The number of the task that runs. `None`: none does.
     pub(super) task: Option<u64>,
     /// Counts tasks.
@@ -83,6 +88,18 @@ pub(super) struct State {
     pub(super) runtimes: VecDeque<Runtime>,
     /// Counts holders.
     holders: u64,
+}
+
+impl State {
+    /// Forgets a slot. Memory of a crowd that is gone is given back.
+    pub(super) fn remove(&mut self, key: &SlotKey) {
+        let Self { slots, queue, .. } = self;
+        slots.remove(key);
+        if slots.capacity() > KEEPS && slots.len() < slots.capacity() / 8 {
+            slots.shrink_to(slots.len() * 2);
+            queue.shrink_to(slots.len());
+        }
+    }
 }
 
 impl Agent {
@@ -126,7 +143,7 @@ impl Agent {
         let slot = self.slot(&mut state, key, limit);
         if slot.waiters() < most_waiters {
             slot.wait(caller);
-            state.has_waiters = true;
+            state.waiting.insert(key.clone());
             self.tell(state, key);
         } else {
             self.tell(state, key);
@@ -204,13 +221,13 @@ impl Agent {
 
     /// Tells the store of a slot that has changed: at once if it is embedded, else by the task.
     fn tell(self: &Arc<Self>, mut state: MutexGuard<'_, State>, key: &SlotKey) {
-        let State { slots, queue, has_waiters, .. } = &mut *state;
+        let State { slots, queue, waiting, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else { return };
         let Some(store) = self.store.embedded() else {
             if slot.enter_queue() {
                 queue.push_back(key.clone());
             } else if slot.is_over() {
-                slots.remove(key);
+                state.remove(key);
             }
             drop(state);
             self.ensure_task();
@@ -223,13 +240,13 @@ impl Agent {
             let claim = key.claim(slot, self.lease);
             due.append(&mut slot.answered(store.claim_now(&claim)));
         }
+        let some_wait = !waiting.is_empty();
         if slot.is_over() {
-            slots.remove(key);
+            state.remove(key);
         }
-        let has_waiters = *has_waiters;
         drop(state);
         self.hand_out(key, due, None);
-        if has_waiters {
+        if some_wait {
             // Another limiter on this store may give back what a caller waits for.
             self.ensure_task();
         }
@@ -251,27 +268,41 @@ impl Agent {
         }
     }
 
-    /// Looks at all slots. Those that have to be claimed again, though nothing changed, are told.
+    /// Tells the store again of slots that are due, though nothing changed: of those with callers that wait, and from time
+    /// to time, because there may be many, of all.
     pub(super) fn look(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
-        let State { slots, queue, has_waiters, .. } = &mut *guard;
-        *has_waiters = false;
+        let State { slots, queue, waiting, scanned, .. } = &mut *guard;
+        waiting.retain(|key| slots.get(key).is_some_and(|slot| slot.waiters() > 0));
         let is_embedded = self.store.embedded().is_some();
         let (mut to_tell, mut lost) = (Vec::new(), Vec::new());
-        for (key, slot) in slots {
-            *has_waiters |= slot.waiters() > 0;
-            if slot.may_be_lost(self.lease) {
-                lost.push((Arc::clone(&key.name), slot.held()));
-            }
+        let mut tell_if_due = |key: &SlotKey, slot: &mut Slot| {
             if !slot.is_due(now, &self.paces) {
-                continue;
+                return;
             }
             slot.touch();
             if is_embedded {
                 to_tell.push(key.clone());
             } else if slot.enter_queue() {
                 queue.push_back(key.clone());
+            }
+        };
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;
+        // An embedded store never fails, and forgets nothing.
+        if is_embedded || scanned.is_some_and(is_recent) {
+            for key in waiting.iter() {
+                if let Some(slot) = slots.get_mut(key) {
+                    tell_if_due(key, slot);
+                }
+            }
+        } else {
+            *scanned = Some(now);
+            for (key, slot) in slots {
+                tell_if_due(key, slot);
+                if slot.may_be_lost(self.lease) {
+                    lost.push((Arc::clone(&key.name), slot.held()));
+                }
             }
         }
         drop(guard);
@@ -284,7 +315,7 @@ impl Agent {
     /// Whether no task is needed.
     pub(super) fn has_nothing_to_do(&self, state: &State) -> bool {
         match self.store.embedded() {
-            Some(_) => !state.has_waiters,
+            Some(_) => state.waiting.is_empty(),
             None => state.slots.is_empty() && state.in_flight == 0,
         }
     }

@@ -85,7 +85,7 @@ impl Agent {
             return None;
         }
         state.looked = Some(Instant::now());
-        Some(if state.has_waiters { self.paces.poll } else { self.paces.retry })
+        Some(if state.waiting.is_empty() { self.paces.retry } else { self.paces.poll })
     }
 
     /// The claims of the next call.
@@ -129,7 +129,7 @@ impl Agent {
                 state.queue.push_back(key.clone());
             }
             if slot.is_over() || (is_full && slot.is_idle()) {
-                state.slots.remove(&key);
+                state.remove(&key);
             }
             outcomes.push((key, due, answer.err()));
         }
