@@ -1,4 +1,4 @@
-//! Slow exports: at most two of a tenant at once, on all replicas, whether they stream for a second or for an hour.
+//! Slow exports and imports: at most two of a tenant at once, on all replicas, whether they take a second or an hour.
 //!
 //! ```sh
 //! cargo run --example in_flight
@@ -16,12 +16,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::response::sse::{Event, Sse};
-use axum::routing::get;
+use axum::routing::{get, post};
+use http::StatusCode;
 use tokio::net::TcpListener;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 use tokio_stream::wrappers::IntervalStream;
 use tokio_stream::{Stream, StreamExt};
 use tollgate::key::Header;
+use tollgate::layer::InFlight;
 use tollgate::{
     ConcurrencyLimit, ConcurrencyLimiter, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore,
 };
@@ -30,6 +32,15 @@ use tollgate::{
 async fn export(Path(seconds): Path<usize>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let parts = IntervalStream::new(interval(Duration::from_secs(1))).take(seconds);
     Sse::new(parts.map(|_| Ok(Event::default().data("a part of the export"))))
+}
+
+/// An import that goes on after its response. It holds its permit until it is done.
+async fn import(Path(seconds): Path<u64>, permits: InFlight) -> StatusCode {
+    tokio::spawn(async move {
+        sleep(Duration::from_secs(seconds)).await;
+        drop(permits);
+    });
+    StatusCode::ACCEPTED
 }
 
 #[tokio::main]
@@ -60,20 +71,27 @@ async fn run() -> Result<(), Box<dyn Error>> {
     };
     let tenant = Header::new("x-tenant")?;
     let layer = RateLimitLayer::builder(&limiter)
-        .limit(Limit::token_bucket("exports-a-minute", Quota::per_minute(30))?, tenant.clone())
-        .concurrency_limit(&permits, ConcurrencyLimit::new("exports", 2)?, tenant)
-        .build()?;
-    let app = Router::new().route("/export/{seconds}", get(export)).layer(layer);
+        .limit(Limit::token_bucket("transfers-a-minute", Quota::per_minute(30))?, tenant.clone())
+        .concurrency_limit(&permits, ConcurrencyLimit::new("transfers", 2)?, tenant)
+        .build()?
+        .insert_permits();
+    let app = Router::new()
+        .route("/export/{seconds}", get(export))
+        .route("/import/{seconds}", post(import))
+        .layer(layer);
     let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
         format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
     })?;
     let url = format!("http://{}", listener.local_addr()?);
-    println!("2 exports of a tenant at once, and 30 a minute, on {url}. Try it:");
+    println!("2 exports and imports of a tenant at once, and 30 a minute, on {url}. Try it:");
     println!();
     println!("  for i in 1 2; do curl -sN -H 'x-tenant: acme' {url}/export/5 & done; sleep 1");
     println!("  curl -i -H 'x-tenant: acme' {url}/export/1     # 429: two are in flight");
     println!("  curl -i -H 'x-tenant: globex' {url}/export/1   # another tenant");
     println!("  sleep 5; curl -i -H 'x-tenant: acme' {url}/export/1");
+    println!(
+        "  curl -i -X POST -H 'x-tenant: acme' {url}/import/9     # 202, and in flight for 9 s"
+    );
     axum::serve(listener, app).await?;
     Ok(())
 }

@@ -243,6 +243,13 @@ async fn in_flight_bounds_streams_of_a_tenant_on_all_replicas() {
     while export(ports[0], "acme", 1).await.unwrap().status() == 429 {
         assert!(started.elapsed() < Duration::from_secs(20), "the permits are not given back");
     }
+    let import = |port: u16| {
+        let request = Request::post(format!("http://127.0.0.1:{port}/import/60"));
+        client.request(request.header("x-tenant", "initech").body(Empty::new()).unwrap())
+    };
+    assert_eq!(import(ports[0]).await.unwrap().status(), 202);
+    assert_eq!(import(ports[1]).await.unwrap().status(), 202);
+    assert_eq!(import(ports[0]).await.unwrap().status(), 429, "two go on after their responses");
 }
 
 #[tokio::test]
