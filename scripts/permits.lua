@@ -17,7 +17,7 @@ local KIND, HEAD, HEAD_SIZE = 9, '>BI2', 3
 local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7', 36, '>c8I4', 12
 -- A value with one holder, and no queue.
 local ALONE = '>BI2c8I7I7I7I7'
--- What no holder has: see src/nouns/concurrency.rs and src/limiter/concurrency/mod.rs.
+-- What no holder has: see src/nouns/concurrency.rs and src/store/redis/wire.rs.
 local MAX_HELD, MAX_LEASE = 1000000, 600 * 1000000
 local max, min = math.max, math.min
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 use tollgate::decision::Source;
-use tollgate::limit::BlockPolicy;
+use tollgate::limit::{BlockPolicy, OnStoreFailure};
 #[cfg(feature = "test-util")]
 use tollgate::store::conformance;
 use tollgate::store::{Op, RedisStoreBuilder};
@@ -322,6 +322,37 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
         let permit = there.acquire(&limit, &Key::from(user), PATIENCE).await.unwrap();
         assert!(permit.is_some(), "{user}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
+    let cluster = Cluster::start();
+    let on = async || {
+        let store = store(&cluster).deadline(Duration::from_secs(5)).connect().await.unwrap();
+        ConcurrencyLimiter::new(store).lease(Duration::from_secs(1)).unwrap()
+    };
+    let (here, there) = (on().await, on().await);
+    let limit = ConcurrencyLimit::new("exports", 1).unwrap();
+    let limit = limit.on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let mut held = Vec::new();
+    for user in 0..64_u64 {
+        held.push(here.try_acquire(&limit, &Key::from(user)).await.unwrap().expect("it is free"));
+    }
+    let mut node = cluster.nodes[0].connection();
+    let of_node: Vec<String> = redis::cmd("KEYS").arg("*:c:exports").query(&mut node).unwrap();
+    let is_of_node = |user: u64| of_node.iter().any(|key| key.contains(&format!("{{{user}}}:c:")));
+    let others: Vec<u64> = (0..64).filter(|user| !is_of_node(*user)).collect();
+    assert!(of_node.len() + others.len() == 64 && !of_node.is_empty() && !others.is_empty());
+    cluster.nodes[0].pause(true);
+    // More than two leases long.
+    let stolen = others.iter().map(|user| {
+        let (there, limit, key) = (there.clone(), limit.clone(), Key::from(*user));
+        tokio::spawn(async move { there.acquire(&limit, &key, Duration::from_millis(2_500)).await })
+    });
+    for stolen in stolen.collect::<Vec<_>>() {
+        assert!(stolen.await.unwrap().unwrap().is_none(), "here renews what it holds");
+    }
+    cluster.nodes[0].pause(false);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
-use tollgate::key::Header;
+use tollgate::key::{Global, Header};
 use tollgate::layer::{InFlight, OnMissingKey, OnStoreFailure};
 use tollgate::store::{Claim, Claimed, PermitStore};
 use tollgate::{
@@ -227,6 +227,55 @@ async fn waiters_for_permits_of_a_key_are_bounded() {
     drop(held);
     let served = [waiting.join_next().await, waiting.join_next().await];
     assert!(served.into_iter().all(|status| status.unwrap().unwrap() == 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_waits_for_its_own_limit_holds_no_permit_that_all_share() {
+    let permits = ConcurrencyLimiter::in_memory();
+    let all = ConcurrencyLimit::new("all", 4).unwrap();
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .concurrency_limit(&permits, all.clone(), Global)
+        .concurrency_limit(&permits, exports(1), tenant())
+        .build()
+        .unwrap();
+    let app = app(layer.wait_up_to(5 * SECOND).unwrap());
+    let held = send(&app, of("acme")).await;
+    let mut waiting = JoinSet::new();
+    for _ in 0..10 {
+        let app = app.clone();
+        waiting.spawn(async move { status(&app, of("acme")).await });
+    }
+    sleep(SECOND).await;
+    assert_eq!(permits.held(&all, &Key::global()), 1);
+    let started = Instant::now();
+    assert_eq!(status(&app, of("globex")).await, 200);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    drop(held);
+    assert!(waiting.join_all().await.into_iter().all(|status| status == 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_in_different_orders_do_not_wait_for_each_other() {
+    let permits = ConcurrencyLimiter::in_memory();
+    let limit = |name: &str| ConcurrencyLimit::new(name, 1).unwrap();
+    let layer = |names: [&str; 2]| {
+        let builder = RateLimitLayer::builder(RateLimiter::in_memory())
+            .concurrency_limit(&permits, limit(names[0]), Global)
+            .concurrency_limit(&permits, limit(names[1]), Global);
+        builder.build().unwrap().wait_up_to(60 * SECOND).unwrap()
+    };
+    let apps = [app(layer(["a", "b"])), app(layer(["b", "a"]))];
+    let held = send(&apps[0], of("acme")).await;
+    let mut served = JoinSet::new();
+    for number in 0..40 {
+        let app = apps[number % 2].clone();
+        served.spawn(async move { status(&app, of("acme")).await });
+    }
+    sleep(SECOND).await;
+    let started = Instant::now();
+    drop(held);
+    assert!(served.join_all().await.into_iter().all(|status| status == 200));
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

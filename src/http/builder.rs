@@ -250,7 +250,8 @@ impl RateLimitLayerBuilder {
     /// Adds a limit of requests in flight, under a key of its own: at most so many of a key at once, on all replicas that
     /// share the limiter's store.
     ///
-    /// A request acquires its permits first, one after another, and then is charged under the rates of the layer. So a
+    /// A request acquires its permits first, that of the smallest limit before others, and then is charged under the rates of
+    /// the layer. So a
     /// request without a permit is charged under none, and one that a rate denies gives its permits back. Otherwise it
     /// holds them until its response body ends: a stream of events counts for as long as it is sent. See
     /// [`insert_permits`](RateLimitLayer::insert_permits) for upgraded connections.

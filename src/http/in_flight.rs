@@ -69,7 +69,12 @@ pub(super) type Entering = Pin<Box<dyn Future<Output = Entered> + Send>>;
 
 impl Settings {
     /// Asks for all permits of a request, one after another. If one is denied, the others are given back.
-    pub(super) fn enter(self: &Arc<Self>, wanted: Vec<Wanted>) -> Entering {
+    ///
+    /// While a request waits for a permit, it holds those before. So the smallest limit comes first: a client that waits for
+    /// its own two takes none of the hundred of all clients. And one order for all requests, in whatever order their
+    /// layers have the limits, so that no two wait for each other.
+    pub(super) fn enter(self: &Arc<Self>, mut wanted: Vec<Wanted>) -> Entering {
+        wanted.sort_by(|one, other| one.order().cmp(&other.order()));
         Box::pin(acquire_all(wanted, Arc::clone(self)))
     }
 

@@ -8,7 +8,7 @@ use super::limit::check_name;
 use super::{ConfigError, Enforced, Key, OnStoreFailure};
 
 /// The most permits of a key.
-const MAX_PERMITS: u32 = 1_000_000;
+pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 
 /// What `Retry-After` can say: the default, and the longest.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60 * 60)];

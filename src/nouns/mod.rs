@@ -16,6 +16,7 @@ mod verdict;
 pub use self::check::{Check, Op};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
+pub(crate) use self::concurrency::MAX_PERMITS;
 pub use self::concurrency::{ConcurrencyLimit, HolderId};
 pub use self::decision::{Decision, Source};
 pub use self::error::{ConfigError, Error};

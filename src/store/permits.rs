@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::permits;
-use crate::nouns::{Error, HolderId, Key, Micros};
+use crate::nouns::{Error, HolderId, Key, MAX_PERMITS, Micros};
 
 /// More permits than any process is granted.
 const MAX_COUNT: u64 = 1 << 52;
@@ -35,9 +35,9 @@ pub struct Claim {
     pub waiting: u32,
     /// How many more it wants if they are free and nobody queues. They are not queued for.
     pub at_once: u32,
-    /// The most permits of the key, of all holders.
+    /// The most permits of the key, of all holders: at most 1,000,000.
     pub limit: u32,
-    /// How long all of this counts without a further claim. At most ten years.
+    /// How long all of this counts without a further claim. At most ten years, and on Redis 10 minutes.
     pub lease: Duration,
 }
 
@@ -51,7 +51,8 @@ impl Claim {
 
     /// The numbers.
     pub(crate) fn numbers(&self) -> permits::Claim {
-        let Self { holder, waiting, at_once, limit, .. } = *self;
+        let Self { holder, waiting, at_once, .. } = *self;
+        let limit = self.limit.min(MAX_PERMITS);
         // Within exact arithmetic.
         let [granted, released] = [self.granted, self.released].map(|it| it.min(MAX_COUNT));
         let lease = Micros::try_from(self.lease.min(MAX_LEASE).as_micros()).unwrap_or(0);
@@ -74,6 +75,18 @@ pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
     /// is served while permits are free, in the order in which holders entered it, and after that `at_once`.
     fn claim(&self, claims: Vec<Claim>) -> Claimed;
 
+    /// The number of parts that keep permits. Default: 1. The claims of one call are of one part. So a part that hangs, such
+    /// as a master of a cluster, does not delay the answers of others.
+    fn parts(&self) -> usize {
+        1
+    }
+
+    /// The part that keeps the permits of a key, below [`parts`](Self::parts). Default: 0.
+    fn part(&self, key: &Key) -> usize {
+        let _ = key;
+        0
+    }
+
     /// The store, if it answers at once. Default: `None`.
     fn embedded(&self) -> Option<&dyn EmbeddedPermits> {
         None
@@ -91,6 +104,14 @@ pub trait EmbeddedPermits: Send + Sync {
 impl<S: PermitStore + ?Sized> PermitStore for Arc<S> {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
         (**self).claim(claims)
+    }
+
+    fn parts(&self) -> usize {
+        (**self).parts()
+    }
+
+    fn part(&self, key: &Key) -> usize {
+        (**self).part(key)
     }
 
     fn embedded(&self) -> Option<&dyn EmbeddedPermits> {

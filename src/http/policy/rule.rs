@@ -129,6 +129,13 @@ impl ConcurrencyRule {
     }
 }
 
+impl Wanted {
+    /// The order in which permits are acquired.
+    pub(in crate::http) fn order(&self) -> (u32, &str, &str) {
+        (self.limit.limit(), self.limit.name(), self.key.as_str())
+    }
+}
+
 /// A permit that a request needs.
 pub(in crate::http) struct Wanted {
     pub(in crate::http) limiter: ConcurrencyLimiter,

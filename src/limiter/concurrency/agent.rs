@@ -14,7 +14,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::slot::{Caller, Due, Paces, Slot};
+use super::slot::{Caller, Due, Paces, Queue, Slot};
 use super::{Acquired, Permit};
 use crate::nouns::{ConcurrencyLimit, Error, HolderId, Key, OnStoreFailure, Source};
 use crate::store::permits::{Claim, MAX_LEASE, PermitStore};
@@ -64,6 +64,12 @@ pub(super) struct Agent {
     pub(super) told: Notify,
     /// Seeded by the operating system: two processes must not have equal holders.
     hasher: RandomState,
+    reports: Arc<Reports>,
+}
+
+/// What limits the events of all agents of a limiter.
+#[derive(Default)]
+pub(super) struct Reports {
     unavailable: Throttle,
     not_renewed: Throttle,
 }
@@ -71,8 +77,7 @@ pub(super) struct Agent {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) slots: HashMap<SlotKey, Slot>,
-    /// The slots that the task has to tell.
-    pub(super) queue: VecDeque<SlotKey>,
+    pub(super) queues: Queues,
     pub(super) in_flight: usize,
     /// The slots that may have callers that wait.
     pub(super) waiting: HashSet<SlotKey>,
@@ -90,33 +95,81 @@ pub(super) struct State {
     holders: u64,
 }
 
+/// The slots that the task has to tell.
+#[derive(Default)]
+pub(super) struct Queues {
+    /// Something has changed, or callers wait.
+    urgent: VecDeque<SlotKey>,
+    /// The store only has to hear of them within a lease.
+    renewals: VecDeque<SlotKey>,
+}
+
+impl Queues {
+    pub(super) fn enter(&mut self, key: &SlotKey, slot: &mut Slot) {
+        match slot.enter_queue() {
+            Some(Queue::Urgent) => self.urgent.push_back(key.clone()),
+            Some(Queue::Renewals) => self.renewals.push_back(key.clone()),
+            None => {}
+        }
+    }
+
+    /// Takes out the slots of the next call, and gives each to `claim`. Callers are not to wait for a crowd of renewals. But
+    /// however many callers there are, a fourth of each call is for renewals: they have a deadline.
+    pub(super) fn take(
+        &mut self,
+        slots: &mut HashMap<SlotKey, Slot>,
+        most: usize,
+        mut claim: impl FnMut(SlotKey, &mut Slot),
+    ) {
+        let mut taken = 0;
+        for (kind, up_to) in
+            [(Queue::Renewals, most / 4), (Queue::Urgent, most), (Queue::Renewals, most)]
+        {
+            let queue = match kind {
+                Queue::Urgent => &mut self.urgent,
+                Queue::Renewals => &mut self.renewals,
+            };
+            while taken < up_to
+                && let Some(key) = queue.pop_front()
+            {
+                // It may be gone, or have been told since.
+                if let Some(slot) = slots.get_mut(&key).filter(|slot| slot.is_in(kind)) {
+                    claim(key, slot);
+                    taken += 1;
+                }
+            }
+        }
+    }
+}
+
 impl State {
     /// Forgets a slot. Memory of a crowd that is gone is given back.
     pub(super) fn remove(&mut self, key: &SlotKey) {
-        let Self { slots, queue, .. } = self;
+        let Self { slots, queues, .. } = self;
         slots.remove(key);
         if slots.capacity() > KEEPS && slots.len() < slots.capacity() / 8 {
             slots.shrink_to(slots.len() * 2);
-            queue.shrink_to(slots.len());
+            queues.urgent.shrink_to(slots.len());
+            queues.renewals.shrink_to(slots.len());
         }
     }
 }
 
 impl Agent {
-    pub(super) fn new(store: Arc<dyn PermitStore>, lease: Duration) -> Self {
+    pub(super) fn new(store: Arc<dyn PermitStore>, lease: Duration, reports: Arc<Reports>) -> Self {
         // An embedded store is gone with its process, and no task renews what it keeps.
         let lease = if store.embedded().is_some() { MAX_LEASE } else { lease };
-        let renew = lease.checked_div(3).unwrap_or(lease);
+        let [renew, scan] = [3, 12].map(|part| lease.checked_div(part).unwrap_or(lease));
         Self {
             store,
             lease,
-            paces: Paces { poll: POLL, renew, retry: RETRY },
+            // Short leases are looked at more often, so that each is renewed three times.
+            paces: Paces { poll: POLL, renew, retry: RETRY.min(scan) },
             state: Mutex::default(),
             wake: Notify::new(),
             told: Notify::new(),
-            not_renewed: Throttle::default(),
             hasher: RandomState::new(),
-            unavailable: Throttle::default(),
+            reports,
         }
     }
 
@@ -168,7 +221,12 @@ impl Agent {
         error: Error,
     ) -> Result<Acquired, Error> {
         let policy = limit.failure_policy().unwrap_or(OnStoreFailure::FailOpen);
-        telemetry::permits_unavailable(&self.unavailable, limit.name(), &error, policy.name());
+        telemetry::permits_unavailable(
+            &self.reports.unavailable,
+            limit.name(),
+            &error,
+            policy.name(),
+        );
         let (most, source, limit_in_force) = match policy {
             OnStoreFailure::FailOpen => (u32::MAX, Source::FailOpen, limit.limit()),
             OnStoreFailure::Local { replicas } => {
@@ -221,12 +279,11 @@ impl Agent {
 
     /// Tells the store of a slot that has changed: at once if it is embedded, else by the task.
     fn tell(self: &Arc<Self>, mut state: MutexGuard<'_, State>, key: &SlotKey) {
-        let State { slots, queue, waiting, .. } = &mut *state;
+        let State { slots, queues, waiting, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else { return };
         let Some(store) = self.store.embedded() else {
-            if slot.enter_queue() {
-                queue.push_back(key.clone());
-            } else if slot.is_over() {
+            queues.enter(key, slot);
+            if slot.is_over() {
                 state.remove(key);
             }
             drop(state);
@@ -236,7 +293,7 @@ impl Agent {
         };
         let mut due = Vec::new();
         // A permit whose caller is gone is given back.
-        while slot.is_changed() {
+        while slot.has_to_be_told() {
             let claim = key.claim(slot, self.lease);
             due.append(&mut slot.answered(store.claim_now(&claim)));
         }
@@ -273,7 +330,7 @@ impl Agent {
     pub(super) fn look(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
-        let State { slots, queue, waiting, scanned, .. } = &mut *guard;
+        let State { slots, queues, waiting, scanned, .. } = &mut *guard;
         waiting.retain(|key| slots.get(key).is_some_and(|slot| slot.waiters() > 0));
         let is_embedded = self.store.embedded().is_some();
         let (mut to_tell, mut lost) = (Vec::new(), Vec::new());
@@ -282,10 +339,9 @@ impl Agent {
                 return;
             }
             slot.touch();
-            if is_embedded {
-                to_tell.push(key.clone());
-            } else if slot.enter_queue() {
-                queue.push_back(key.clone());
+            match is_embedded {
+                true => to_tell.push(key.clone()),
+                false => queues.enter(key, slot),
             }
         };
         let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;
@@ -307,7 +363,7 @@ impl Agent {
         }
         drop(guard);
         for (name, held) in lost {
-            telemetry::permits_not_renewed(&self.not_renewed, &name, held);
+            telemetry::permits_not_renewed(&self.reports.not_renewed, &name, held);
         }
         to_tell.iter().for_each(|key| self.tell(self.lock(), key));
     }

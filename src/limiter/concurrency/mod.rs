@@ -5,19 +5,17 @@ mod slot;
 mod task;
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
 use std::time::Duration;
 
-use hashbrown::DefaultHashBuilder;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
-use self::agent::{Agent, SlotKey};
+use self::agent::{Agent, Reports, SlotKey};
 use self::slot::Outcome;
 #[cfg(feature = "config")]
 use super::SetId;
@@ -31,9 +29,6 @@ const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)]
 
 /// How long a caller waits for the store's answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-
-/// More than cores, so that threads rarely contend for one.
-const AGENTS_OF_EMBEDDED: usize = 16;
 
 /// How often a caller that waits makes sure that the task runs.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
@@ -84,7 +79,10 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// - **The end of a program.** Permits are given back in the background: call [`flush`](Self::flush) last.
 ///
 /// A call to the store has the claims of up to 256 keys, and calls are in flight all the time: under load, one call
-/// acquires and releases many permits.
+/// acquires and releases many permits. Each part of a cluster has calls of its own.
+///
+/// Permits are renewed by a task in a runtime that uses the limiter. It needs a runtime that is driven: one of a single thread
+/// renews nothing while no `block_on` runs.
 #[derive(Clone)]
 pub struct ConcurrencyLimiter {
     shared: Arc<Shared>,
@@ -92,9 +90,8 @@ pub struct ConcurrencyLimiter {
 
 struct Shared {
     store: Arc<dyn PermitStore>,
-    /// One, or for an embedded store several, so that threads rarely contend for one. A key has the same one always.
+    /// One for each part of the store.
     agents: Box<[Arc<Agent>]>,
-    hasher: DefaultHashBuilder,
     registry: Registry<ConcurrencyLimit>,
 }
 
@@ -140,17 +137,15 @@ impl ConcurrencyLimiter {
     }
 
     fn with_lease(store: Arc<dyn PermitStore>, lease: Duration) -> Self {
-        let agents = if store.embedded().is_some() { AGENTS_OF_EMBEDDED } else { 1 };
-        let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease));
-        let agents = (0..agents).map(agent).collect();
-        let (hasher, registry) = (DefaultHashBuilder::default(), Registry::default());
-        Self { shared: Arc::new(Shared { store, agents, hasher, registry }) }
+        let reports = Arc::new(Reports::default());
+        let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease, Arc::clone(&reports)));
+        let agents = (0..store.parts().max(1)).map(agent).collect();
+        Self { shared: Arc::new(Shared { store, agents, registry: Registry::default() }) }
     }
 
-    fn agent(&self, slot: &SlotKey) -> &Arc<Agent> {
-        let Shared { agents, hasher, .. } = &*self.shared;
-        let hash = if agents.len() > 1 { hasher.hash_one(slot) } else { 0 };
-        &agents[hash as usize % agents.len()]
+    fn agent(&self, key: &Key) -> &Arc<Agent> {
+        let Shared { store, agents, .. } = &*self.shared;
+        &agents[store.part(key) % agents.len()]
     }
 
     /// Acquires a permit, if one is free and no caller waits for one. `None`: there is none.
@@ -194,7 +189,7 @@ impl ConcurrencyLimiter {
     pub(crate) async fn ask(&self, limit: &ConcurrencyLimit, key: &Key) -> Result<Acquired, Error> {
         Runtime::try_current().map_err(Error::misuse)?;
         let (slot, (caller, outcome)) = (SlotKey::new(limit, key), oneshot::channel());
-        let agent = self.agent(&slot);
+        let agent = self.agent(key);
         agent.ask(&slot, limit.limit(), caller);
         let outcome = within(agent, ANSWERS_WITHIN, outcome).await;
         conclude(agent, &slot, limit, outcome.unwrap_or_else(|| Err(Error::timeout())))
@@ -210,7 +205,7 @@ impl ConcurrencyLimiter {
     ) -> Result<Acquired, Error> {
         Runtime::try_current().map_err(Error::misuse)?;
         let (slot, (caller, outcome)) = (SlotKey::new(limit, key), oneshot::channel());
-        let agent = self.agent(&slot);
+        let agent = self.agent(key);
         agent.wait(&slot, limit.limit(), caller, most_waiters);
         let outcome = within(agent, max_wait, outcome).await;
         conclude(agent, &slot, limit, outcome.unwrap_or(Ok(None)))
@@ -285,7 +280,7 @@ impl ConcurrencyLimiter {
     #[must_use]
     pub fn held(&self, limit: &ConcurrencyLimit, key: &Key) -> u64 {
         let slot = SlotKey::new(limit, key);
-        self.agent(&slot).held(&slot)
+        self.agent(key).held(&slot)
     }
 }
 

@@ -33,10 +33,11 @@ pub(super) struct Slot {
     /// How many of `at_once` the claim in flight asks for.
     asked_at_once: usize,
     is_in_flight: bool,
-    /// Whether it is in the queue of slots to be claimed.
-    is_queued: bool,
+    queue: Option<Queue>,
     /// Whether the store does not know of the last change yet.
     is_changed: bool,
+    /// Whether the store has to be told again, though nothing changed.
+    is_due: bool,
     /// The last claim: when it was answered or failed.
     answered: Instant,
     failed: bool,
@@ -44,6 +45,13 @@ pub(super) struct Slot {
     sent: Instant,
     /// When the last claim that was answered was sent.
     told: Option<Instant>,
+}
+
+/// Where a slot waits to be told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    Urgent,
+    Renewals,
 }
 
 /// When a slot has to be claimed again, though nothing changed.
@@ -67,8 +75,9 @@ impl Slot {
             at_once: VecDeque::new(),
             asked_at_once: 0,
             is_in_flight: false,
-            is_queued: false,
+            queue: None,
             is_changed: false,
+            is_due: false,
             answered: now,
             failed: false,
             sent: now,
@@ -105,14 +114,13 @@ impl Slot {
         self.granted - self.released
     }
 
-    /// Whether the store does not know of the last change yet.
-    pub(super) const fn is_changed(&self) -> bool {
-        self.is_changed
+    pub(super) const fn has_to_be_told(&self) -> bool {
+        self.is_changed || self.is_due
     }
 
     /// Whether the store knows all of it.
     pub(super) const fn is_told(&self) -> bool {
-        !self.is_changed && !self.is_queued && !self.is_in_flight
+        !self.is_changed && !self.is_in_flight
     }
 
     /// Whether the store has known of a permit, and did not hear of it for a lease.
@@ -126,7 +134,7 @@ impl Slot {
 
     /// Whether nothing is held or wanted.
     pub(super) fn is_idle(&self) -> bool {
-        self.held() == 0 && !self.has_callers() && !self.is_in_flight && !self.is_queued
+        self.held() == 0 && !self.has_callers() && !self.is_in_flight && self.queue.is_none()
     }
 
     /// Whether nothing is held or wanted, and the store knows that.
@@ -134,18 +142,27 @@ impl Slot {
         self.is_idle() && !self.is_changed
     }
 
-    /// Enters the queue of slots to be claimed, unless it is there, or a claim is in flight. After a failure, only a
-    /// caller makes it enter before it is due.
-    pub(super) fn enter_queue(&mut self) -> bool {
-        let may_enter = !self.is_in_flight && !self.is_queued;
-        let enters = self.is_changed && may_enter && (!self.failed || self.has_callers());
-        self.is_queued |= enters;
-        enters
+    /// Enters a queue of slots to be claimed, unless it is there, or a claim is in flight. After a failure, only a caller
+    /// makes it enter before it is due.
+    pub(super) fn enter_queue(&mut self) -> Option<Queue> {
+        let is_urgent = self.is_changed || self.has_callers();
+        let queue = if is_urgent { Queue::Urgent } else { Queue::Renewals };
+        let wants = self.is_due || (self.is_changed && (!self.failed || self.has_callers()));
+        if self.is_in_flight || !wants || self.queue == Some(queue) {
+            return None;
+        }
+        self.queue = Some(queue);
+        self.queue
+    }
+
+    /// Whether it waits there. It may have left one queue for the other.
+    pub(super) fn is_in(&self, queue: Queue) -> bool {
+        self.queue == Some(queue)
     }
 
     /// Whether it has to be claimed again now, though nothing changed.
     pub(super) fn is_due(&self, now: Instant, paces: &Paces) -> bool {
-        if self.is_in_flight || self.is_queued {
+        if self.is_in_flight || self.queue.is_some() {
             return false;
         }
         let pace = match (self.failed, self.waiting.is_empty()) {
@@ -164,9 +181,9 @@ impl Slot {
         !self.waiting.is_empty() || !self.at_once.is_empty()
     }
 
-    /// Makes it enter the queue, though nothing changed.
+    /// Makes it enter a queue, though nothing changed.
     pub(super) const fn touch(&mut self) {
-        (self.is_changed, self.failed) = (true, false);
+        self.is_due = true;
     }
 
     /// Fills in the numbers of a claim. A caller that is gone wants nothing.
@@ -174,7 +191,8 @@ impl Slot {
         self.waiting.retain(|caller| !caller.is_closed());
         self.at_once.retain(|caller| !caller.is_closed());
         self.asked_at_once = self.at_once.len();
-        (self.is_in_flight, self.is_queued, self.is_changed) = (true, false, false);
+        (self.is_in_flight, self.is_changed, self.is_due) = (true, false, false);
+        self.queue = None;
         self.sent = Instant::now();
         (claim.granted, claim.released) = (self.granted, self.released);
         claim.waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);

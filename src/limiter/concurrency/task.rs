@@ -22,8 +22,9 @@ const IN_FLIGHT: usize = 4;
 /// While the store is unavailable, so many keys are kept to be told. What is left out ends with its lease.
 const MAX_UNTOLD: usize = 10_000;
 
-/// A task that has not looked for so long is on a runtime that stands still.
-const STANDS_STILL: Duration = Duration::from_secs(1);
+/// A task that has not looked for so long is on a thread that stands still. More than it pauses, and less than the half a
+/// second after which a caller looks: that one still gets its answer.
+const STANDS_STILL: Duration = Duration::from_millis(400);
 
 /// The most runtimes that are remembered.
 const MAX_RUNTIMES: usize = 8;
@@ -96,13 +97,10 @@ impl Agent {
             return None;
         }
         let (mut keys, mut claims) = (Vec::new(), Vec::new());
-        while keys.len() < MAX_CLAIMS
-            && let Some(key) = state.queue.pop_front()
-        {
-            let Some(slot) = state.slots.get_mut(&key) else { continue };
+        state.queues.take(&mut state.slots, MAX_CLAIMS, |key, slot| {
             claims.push(key.claim(slot, self.lease));
             keys.push(key);
-        }
+        });
         if keys.is_empty() {
             return None;
         }
@@ -125,9 +123,7 @@ impl Agent {
                 Ok(granted) => slot.answered(*granted),
                 Err(_) => slot.failed(),
             };
-            if slot.enter_queue() {
-                state.queue.push_back(key.clone());
-            }
+            state.queues.enter(&key, slot);
             if slot.is_over() || (is_full && slot.is_idle()) {
                 state.remove(&key);
             }
@@ -149,9 +145,7 @@ impl Agent {
         for key in keys {
             if let Some(slot) = state.slots.get_mut(&key) {
                 slot.lost();
-                if slot.enter_queue() {
-                    state.queue.push_back(key);
-                }
+                state.queues.enter(&key, slot);
             }
         }
     }

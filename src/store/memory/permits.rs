@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::ready;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::DefaultHashBuilder;
@@ -11,6 +12,9 @@ use super::{MemoryStore, SHARDS, shard};
 use crate::algorithm::permits::Holders;
 use crate::nouns::{Key, Micros};
 use crate::store::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
+
+/// Parts of the callers' side: more than cores, so that threads rarely contend for one.
+const PARTS: usize = 16;
 
 /// Operations of a shard between two sweeps.
 const SWEEP_EVERY: usize = 16;
@@ -87,6 +91,14 @@ impl PermitStore for MemoryStore {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
         let granted = claims.iter().map(|claim| Ok(self.claim_now(claim))).collect();
         Box::pin(ready(granted))
+    }
+
+    fn parts(&self) -> usize {
+        PARTS
+    }
+
+    fn part(&self, key: &Key) -> usize {
+        self.hasher.hash_one(key) as usize % PARTS
     }
 
     fn embedded(&self) -> Option<&dyn EmbeddedPermits> {

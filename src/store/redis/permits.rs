@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use redis::RedisError;
 use tokio::runtime::Handle as Runtime;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::lane::Lane;
 use super::{RedisStore, call, flight, wire};
-use crate::nouns::{Error, ManualClock, later};
+use crate::nouns::{Error, Key, ManualClock, later};
 use crate::store::permits::{Claim, Claimed, PermitStore};
 
 /// The pause before a claim is sent again.
@@ -33,19 +32,10 @@ impl PermitStore for RedisStore {
             if let Err(error) = Runtime::try_current() {
                 return (0..count).map(|_| Err(Error::misuse(error.to_string()))).collect();
             }
-            let mut parts = JoinSet::new();
+            let mut answers: Vec<_> = (0..count).map(|_| Ok(0)).collect();
             for (index, part) in by_lane {
-                let lane = Arc::clone(&lanes.lanes[index]);
-                parts.spawn(async move {
-                    let places: Vec<_> = part.iter().map(|(place, _)| *place).collect();
-                    (places, claim_part(lane, part).await)
-                });
-            }
-            // A lane that is unavailable must not keep the others from their answers.
-            let mut answers: Vec<_> =
-                (0..count).map(|_| Err(Error::store("the runtime was shut down"))).collect();
-            while let Some(Ok((places, answer))) = parts.join_next().await {
-                match answer {
+                let places: Vec<_> = part.iter().map(|(place, _)| *place).collect();
+                match claim_part(Arc::clone(&lanes.lanes[index]), part).await {
                     Ok(granted) => {
                         granted.into_iter().for_each(|(place, number)| answers[place] = Ok(number));
                     }
@@ -56,6 +46,14 @@ impl PermitStore for RedisStore {
             }
             answers
         })
+    }
+
+    fn parts(&self) -> usize {
+        self.lanes.lanes.len()
+    }
+
+    fn part(&self, key: &Key) -> usize {
+        self.lanes.index(key)
     }
 }
 

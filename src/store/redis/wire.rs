@@ -119,6 +119,9 @@ pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     body.0
 }
 
+/// In microseconds. The script takes a value with a longer one for corrupt.
+const MAX_LEASE_OF_PERMITS: u64 = 600 * 1_000_000;
+
 /// `ARGV[1]` of claims of permits: see `scripts/permits.lua`.
 pub(super) fn permits<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
@@ -130,7 +133,7 @@ pub(super) fn permits<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<u8> {
         for number in [claim.waiting, claim.at_once, claim.limit] {
             body.push(number.into(), 4);
         }
-        body.push(claim.lease, 7);
+        body.push(claim.lease.min(MAX_LEASE_OF_PERMITS), 7);
     }
     body.0
 }
