@@ -376,3 +376,83 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn key(number: usize) -> SlotKey {
+        SlotKey { name: "exports".into(), key: Key::from(number as u64) }
+    }
+
+    /// Slots in a queue: those of the first numbers want something, the others are due.
+    fn queued(urgent: usize, all: usize) -> State {
+        let mut state = State::default();
+        for number in 0..all {
+            let mut slot = Slot::new(HolderId([0; 8]), 1);
+            if number < urgent {
+                slot.release();
+            }
+            slot.touch();
+            state.queues.enter(&key(number), &mut slot);
+            state.slots.insert(key(number), slot);
+        }
+        state
+    }
+
+    fn taken(state: &mut State) -> Vec<SlotKey> {
+        let mut taken = Vec::new();
+        state.queues.take(&mut state.slots, 256, |key, slot| {
+            drop(key.claim(slot, Duration::from_secs(10)));
+            taken.push(key);
+        });
+        taken
+    }
+
+    #[test]
+    fn callers_and_renewals_share_a_call() {
+        let urgent = (0..1_000).map(key).collect::<Vec<_>>();
+        let mut state = queued(1_000, 2_000);
+        for _ in 0..3 {
+            let taken = taken(&mut state);
+            let of_callers = taken.iter().filter(|key| urgent.contains(key)).count();
+            assert_eq!((of_callers, taken.len()), (192, 256));
+        }
+        assert_eq!(taken(&mut queued(0, 1_000)).len(), 256);
+        assert_eq!(taken(&mut queued(1_000, 1_000)).len(), 256);
+    }
+
+    #[test]
+    fn renewal_that_becomes_urgent_is_told_once_and_soon() {
+        let mut state = queued(0, 1_000);
+        let last = state.slots.get_mut(&key(999)).unwrap();
+        last.release();
+        state.queues.enter(&key(999), last);
+        state.queues.enter(&key(999), last);
+        assert!(taken(&mut state).contains(&key(999)));
+        let mut later = Vec::new();
+        while !state.queues.renewals.is_empty() {
+            later.extend(taken(&mut state));
+        }
+        assert_eq!((later.len(), later.contains(&key(999))), (744, false));
+    }
+
+    #[tokio::test]
+    async fn memory_of_a_crowd_is_given_back() {
+        let store = Arc::new(MemoryStore::new());
+        let agent = Arc::new(Agent::new(store, Duration::from_secs(10), Arc::default()));
+        let mut held = Vec::new();
+        for number in 0..50_000 {
+            let (caller, outcome) = oneshot::channel();
+            agent.ask(&key(number), 1, caller);
+            held.push(outcome.await.unwrap().unwrap());
+        }
+        assert!(agent.lock().slots.capacity() >= 50_000);
+        drop(held);
+        assert_eq!(agent.keys(), 0);
+        assert!(agent.lock().slots.capacity() <= KEEPS);
+    }
+}
