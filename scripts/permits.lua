@@ -140,7 +140,10 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
     if it.count > 0 and it.id == id then is_queued = true end
     return it.count > 0
   end)
-  if #queue == 0 then own.granted = own.granted + min(free, at_once) end
+  -- A claim that is repeated has got what it wants at once.
+  if #queue == 0 then
+    own.granted = own.granted + min(free, max(granted + at_once - own.granted, 0))
+  end
 
   retain(holders, function(it)
     return it ~= own or own.granted > own.released or is_queued
@@ -165,6 +168,7 @@ local function claim_alone(value, id, granted, released, waiting, at_once, limit
     if kind ~= KIND or count ~= 1 or holder ~= id then return nil end
     if is_impossible(had, gave, lease) then return nil end
     if min(expires_at, now + lease) > now then
+      at_once = max(granted + at_once - max(had, granted), 0)
       granted, released = max(had, granted), max(gave, released)
     end
   end

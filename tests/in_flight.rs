@@ -503,6 +503,7 @@ fn until_queued(server: &RedisServer, holders: usize) {
 struct Step {
     holder: usize,
     restarts: bool,
+    repeats: bool,
     move_us: i64,
     grow: [u64; 2],
     waiting: u32,
@@ -516,11 +517,21 @@ fn step() -> impl Strategy<Value = Step> {
     let grow = (prop_oneof![6 => Just(0u64), 1 => 0u64..3], 0u64..4);
     let restarts = prop_oneof![30 => Just(false), 1 => Just(true)];
     let asks = (prop_oneof![Just(0u32), 0u32..4], 0u32..3);
-    (0usize..4, restarts, moves, grow, asks, 1u32..6, 500_000u64..2_000_000).prop_map(
-        |(holder, restarts, move_us, (granted, released), (waiting, at_once), limit, lease_us)| {
+    let odd = (restarts, prop::bool::weighted(0.1));
+    (0usize..4, odd, moves, grow, asks, 1u32..6, 500_000u64..2_000_000).prop_map(
+        |(
+            holder,
+            (restarts, repeats),
+            move_us,
+            (granted, released),
+            (waiting, at_once),
+            limit,
+            lease_us,
+        )| {
             Step {
                 holder,
                 restarts,
+                repeats,
                 move_us,
                 grow: [granted, released],
                 waiting,
@@ -550,7 +561,7 @@ proptest! {
         // What each holder knows.
         let mut known = [[0u64; 2]; 4];
         let mut now = 1_790_000_000_000_000_i64;
-        for Step { holder, restarts, move_us, grow, waiting, at_once, limit, lease_us } in steps {
+        for Step { holder, restarts, repeats, move_us, grow, waiting, at_once, limit, lease_us } in steps {
             let holder = holder % holders;
             now += move_us;
             clock.set(Duration::from_micros(now as u64));
@@ -565,13 +576,17 @@ proptest! {
             let mut claim = Claim::new("exports".into(), Key::new("acme"), id, limit, lease);
             (claim.granted, claim.released) = (*granted, *released);
             (claim.waiting, claim.at_once) = (waiting, at_once);
-            let mut answers = [&memory as &dyn PermitStore, &redis].map(|store| {
+            let ask = |store: &dyn PermitStore| {
                 let mut answers = runtime.block_on(store.claim(vec![claim.clone()]));
                 answers.pop().expect("one claim has one answer").expect("the store answers")
-            });
-            answers.reverse();
-            let [answered, expected] = answers;
+            };
+            let [expected, answered] = [ask(&memory), ask(&redis)];
             prop_assert_eq!(answered, expected, "{:?} at {}", claim, now);
+            if repeats {
+                // A holder of nothing is forgotten, and begins at zero.
+                let again = [ask(&memory), ask(&redis)];
+                prop_assert!(again[0] == again[1] && again[0] <= expected, "{:?} again: {:?}", claim, again);
+            }
             *granted = (*granted).max(expected);
         }
     }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::future::ready;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,15 +58,29 @@ async fn text(response: Response<Body>) -> String {
 struct Elsewhere {
     store: Arc<MemoryStore>,
     is_away: Arc<AtomicBool>,
+    hangs: Arc<AtomicBool>,
+    /// Before each answer.
+    delay: Duration,
 }
 
 impl PermitStore for Elsewhere {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        if self.is_away.load(Ordering::SeqCst) {
-            let away = |_| Err(Error::unreachable("it is away"));
-            return Box::pin(ready(claims.into_iter().map(away).collect()));
-        }
-        self.store.claim(claims)
+        let (store, delay) = (Arc::clone(&self.store), self.delay);
+        let (is_away, hangs) =
+            [&self.is_away, &self.hangs].map(|it| it.load(Ordering::SeqCst)).into();
+        Box::pin(async move {
+            if hangs {
+                pending::<()>().await;
+            }
+            if !delay.is_zero() {
+                sleep(delay).await;
+            }
+            if is_away {
+                let away = |_| Err(Error::unreachable("it is away"));
+                return claims.into_iter().map(away).collect();
+            }
+            store.claim(claims).await
+        })
     }
 }
 
@@ -109,6 +123,122 @@ async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
     limiter.flush().await;
     assert_eq!(limiter.held(&exports(2), &Key::new("acme")), 1);
     ConcurrencyLimiter::in_memory().flush().await;
+}
+
+#[test]
+fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
+    let server = RedisServer::start();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    // The connection is a task of this one.
+    let keeps = runtime().unwrap();
+    let (limiter, other) = keeps.block_on(async {
+        let url = server.url();
+        let on = async || ConcurrencyLimiter::redis(&url).await.unwrap();
+        (on().await, on().await)
+    });
+    let acquire = |limiter: &ConcurrencyLimiter| {
+        let (limiter, limit) = (limiter.clone(), exports(1));
+        async move { limiter.try_acquire(&limit, &Key::new("acme")).await.unwrap() }
+    };
+    let first = runtime().unwrap();
+    let held = first.block_on(acquire(&limiter));
+    drop(first);
+    drop(held);
+    let next = runtime().unwrap();
+    next.block_on(limiter.flush());
+    assert!(next.block_on(acquire(&other)).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_learn_of_an_outage_together() {
+    let store = Elsewhere { delay: SECOND / 2, ..Elsewhere::default() };
+    store.set_away(true);
+    let limiter = ConcurrencyLimiter::new(store);
+    let started = Instant::now();
+    let mut callers = JoinSet::new();
+    for number in 0..4 {
+        let limiter = limiter.clone();
+        callers.spawn(async move {
+            sleep(Duration::from_millis(number * 100)).await;
+            limiter.try_acquire(&exports(1), &Key::new("acme")).await.unwrap().is_some()
+        });
+    }
+    assert!(callers.join_all().await.into_iter().all(|granted| granted), "it fails open");
+    assert_eq!(started.elapsed(), SECOND / 2, "none waits for another call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
+    let store = Elsewhere::default();
+    let limiter = ConcurrencyLimiter::new(store.clone());
+    let source = async |user: u64| {
+        let permit = limiter.try_acquire(&exports(1), &Key::from(user)).await.unwrap().unwrap();
+        permit.source()
+    };
+    store.hangs.store(true, Ordering::SeqCst);
+    for user in 0..8 {
+        assert_eq!(source(user).await, Source::FailOpen);
+    }
+    store.hangs.store(false, Ordering::SeqCst);
+    // A third of a lease, and a look.
+    sleep(4 * SECOND).await;
+    for user in 0..8 {
+        assert_eq!(source(user).await, Source::Store);
+    }
+    limiter.flush().await;
+    assert_eq!(limiter.keys(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn number_of_one_caller_is_not_that_of_another() {
+    let store = Elsewhere { delay: SECOND / 10, ..Elsewhere::default() };
+    for numbers in [[1, 10], [10, 1]] {
+        let limiter = ConcurrencyLimiter::new(store.clone());
+        let acme = Key::from(u64::from(numbers[0]));
+        let held = limiter.try_acquire(&exports(1), &acme).await.unwrap();
+        let [first, second] = numbers.map(exports);
+        let both =
+            tokio::join!(limiter.try_acquire(&first, &acme), limiter.try_acquire(&second, &acme));
+        let granted = [both.0.unwrap().is_some(), both.1.unwrap().is_some()];
+        assert_eq!(granted, numbers.map(|number| number == 10), "one is held");
+        drop(held);
+    }
+}
+
+#[tokio::test]
+async fn two_permits_of_one_key_for_one_request_are_a_mistake() {
+    let permits = ConcurrencyLimiter::in_memory();
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .concurrency_limit(&permits, exports(5), tenant())
+        .concurrency_limits(&permits, |_| Some((exports(5), Key::new("acme"))))
+        .build()
+        .unwrap();
+    let (log, _guard) = Log::start();
+    let app = app(layer);
+    assert_eq!(status(&app, of("globex")).await, 200);
+    assert_eq!(status(&app, of("acme")).await, 500);
+    let lines = log.lines();
+    assert!(
+        lines.iter().any(|line| line.contains("two permits of one key under the limit `exports`")),
+        "{lines:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
+    let store = Elsewhere::default();
+    let limiter = ConcurrencyLimiter::new(store.clone());
+    let acquire =
+        async || limiter.try_acquire(&exports(2), &Key::new("acme")).await.unwrap().unwrap();
+    let before = acquire().await;
+    store.set_away(true);
+    sleep(Duration::from_millis(10)).await;
+    let during = acquire().await;
+    assert_eq!((before.is_renewed(), during.is_renewed()), (true, false));
+    store.set_away(false);
+    sleep(SECOND).await;
+    assert!(before.is_renewed() && during.is_renewed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,7 +75,10 @@ impl Holders {
             }
         }
         if self.queue.is_empty() {
-            self.holders[place].granted += free.min(claim.at_once.into());
+            // A claim that is repeated has got them.
+            let wanted = (claim.granted + u64::from(claim.at_once))
+                .saturating_sub(self.holders[place].granted);
+            self.holders[place].granted += free.min(wanted);
         }
         let holder = &self.holders[place];
         let (granted, is_idle) = (holder.granted, holder.granted == holder.released);

@@ -322,7 +322,16 @@ impl Policy {
     ) -> Result<(), Unasked> {
         let limit = self.inherited.concurrency(limit);
         match key {
-            Ok(key) => asking.wanted.push(Wanted { limiter: limiter.clone(), limit, key }),
+            Ok(key) => {
+                let wanted = Wanted { limiter: limiter.clone(), limit, key };
+                if asking.wanted.iter().any(|other| other.is_of(&wanted)) {
+                    let name = wanted.limit.name();
+                    return Err(Unasked::Misconfigured(Error::misuse(format!(
+                        "a request needs two permits of one key under the limit `{name}`"
+                    ))));
+                }
+                asking.wanted.push(wanted);
+            }
             Err(missing) => {
                 let is_enforced = limit.enforced_percent() == 100;
                 self.without_key(Some(KeyedBy::Concurrency(limit)), is_enforced, missing)?;

@@ -130,6 +130,13 @@ impl ConcurrencyRule {
 }
 
 impl Wanted {
+    /// Whether both are permits of one key under one name.
+    pub(in crate::http) fn is_of(&self, other: &Self) -> bool {
+        self.limit.name() == other.limit.name()
+            && self.key == other.key
+            && self.limiter.is(&other.limiter)
+    }
+
     /// The order in which permits are acquired.
     pub(in crate::http) fn order(&self) -> (u32, &str, &str) {
         (self.limit.limit(), self.limit.name(), self.key.as_str())

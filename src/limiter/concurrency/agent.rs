@@ -3,7 +3,7 @@
 //! An embedded store is told of each change at once. For any other store, slots with changes are queued, and the task
 //! ([`task`](super::task)) tells it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,9 @@ use crate::telemetry::{self, Throttle};
 
 /// How often callers that wait ask.
 const POLL: Duration = Duration::from_millis(25);
+
+/// The shortest time after which a call counts as lost.
+const LOST: Duration = Duration::from_secs(1);
 
 /// The memory for so many slots is kept.
 const KEEPS: usize = 1_024;
@@ -48,7 +51,7 @@ impl SlotKey {
     /// What the store is told of a slot.
     pub(super) fn claim(&self, slot: &mut Slot, lease: Duration) -> Claim {
         let (name, key) = (Arc::clone(&self.name), self.key.clone());
-        let mut claim = Claim::new(name, key, slot.holder, slot.limit, lease);
+        let mut claim = Claim::new(name, key, slot.holder, 0, lease);
         slot.claim(&mut claim);
         claim
     }
@@ -78,7 +81,10 @@ pub(super) struct Reports {
 pub(super) struct State {
     pub(super) slots: HashMap<SlotKey, Slot>,
     pub(super) queues: Queues,
-    pub(super) in_flight: usize,
+    /// Calls in flight, by their numbers.
+    pub(super) calls: BTreeMap<u64, SentCall>,
+    /// Counts calls.
+    pub(super) sent: u64,
     /// The slots that may have callers that wait.
     pub(super) waiting: HashSet<SlotKey>,
     /// When all slots were looked at.
@@ -93,6 +99,12 @@ pub(super) struct State {
     pub(super) runtimes: VecDeque<Runtime>,
     /// Counts holders.
     holders: u64,
+}
+
+/// A call in flight.
+pub(super) struct SentCall {
+    pub(super) keys: Vec<SlotKey>,
+    pub(super) at: Instant,
 }
 
 /// The slots that the task has to tell.
@@ -164,7 +176,7 @@ impl Agent {
             store,
             lease,
             // Short leases are looked at more often, so that each is renewed three times.
-            paces: Paces { poll: POLL, renew, retry: RETRY.min(scan) },
+            paces: Paces { poll: POLL, renew, retry: RETRY.min(scan), lost: renew.max(LOST) },
             state: Mutex::default(),
             wake: Notify::new(),
             told: Notify::new(),
@@ -180,7 +192,7 @@ impl Agent {
     /// Asks for a permit, without a wait.
     pub(super) fn ask(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: Caller) {
         let mut state = self.lock();
-        self.slot(&mut state, key, limit).ask_at_once(caller);
+        self.slot(&mut state, key, limit).ask_at_once(caller, limit);
         self.tell(state, key);
     }
 
@@ -195,7 +207,7 @@ impl Agent {
         let mut state = self.lock();
         let slot = self.slot(&mut state, key, limit);
         if slot.waiters() < most_waiters {
-            slot.wait(caller);
+            slot.wait(caller, limit);
             state.waiting.insert(key.clone());
             self.tell(state, key);
         } else {
@@ -243,8 +255,10 @@ impl Agent {
     }
 
     /// Waits until the store knows of all changes.
-    pub(super) async fn flush(&self) {
+    pub(super) async fn flush(self: &Arc<Self>) {
         loop {
+            // The permits may have been dropped outside of a runtime.
+            self.ensure_task();
             let told = self.told.notified();
             let mut told = pin!(told);
             told.as_mut().enable();
@@ -255,8 +269,13 @@ impl Agent {
         }
     }
 
-    pub(super) fn is_renewed(&self, key: &SlotKey) -> bool {
-        self.lock().slots.get(key).is_some_and(|slot| slot.is_renewed(self.lease))
+    /// Whether the store heard of a permit within a lease: of one that it granted, or since this process granted it.
+    pub(super) fn is_renewed(&self, key: &SlotKey, granted_here: Option<Instant>) -> bool {
+        let state = self.lock();
+        let told = state.slots.get(key).and_then(Slot::told);
+        told.is_some_and(|told| {
+            granted_here.is_none_or(|at| told >= at) && told.elapsed() < self.lease
+        })
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -269,12 +288,10 @@ impl Agent {
 
     fn slot<'a>(&self, state: &'a mut State, key: &SlotKey, limit: u32) -> &'a mut Slot {
         let State { slots, holders, .. } = state;
-        let slot = slots.entry(key.clone()).or_insert_with(|| {
+        slots.entry(key.clone()).or_insert_with(|| {
             *holders += 1;
             Slot::new(HolderId(self.hasher.hash_one((*holders, &*key.name)).to_be_bytes()), limit)
-        });
-        slot.limit = limit;
-        slot
+        })
     }
 
     /// Tells the store of a slot that has changed: at once if it is embedded, else by the task.
@@ -372,7 +389,7 @@ impl Agent {
     pub(super) fn has_nothing_to_do(&self, state: &State) -> bool {
         match self.store.embedded() {
             Some(_) => state.waiting.is_empty(),
-            None => state.slots.is_empty() && state.in_flight == 0,
+            None => state.slots.is_empty() && state.calls.is_empty(),
         }
     }
 }

@@ -71,7 +71,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 ///   permits, and its places in the queue, count as given back when the lease is over.
 /// - **Lost state.** If Redis fails over and the new master has not got the last permits, or none, each process tells it
 ///   within a third of a lease what it holds. Until then, up to the limit more can be granted: at most twice the limit
-///   is in flight. After that no more are granted until fewer than the limit are in flight.
+///   is in flight. Afterwards, a new permit is granted as soon as fewer than the limit are in flight.
 /// - **A store that is unavailable.** The limit's [policy](ConcurrencyLimit::on_store_failure) decides. Permits that are held stay valid.
 ///   Permits that were granted meanwhile count when the store is back. [`Permit::source`] says who granted one.
 /// - A process that is paused or cut off from Redis for longer than a lease may hold permits that others got meanwhile.
@@ -92,13 +92,13 @@ struct Shared {
     store: Arc<dyn PermitStore>,
     /// One for each part of the store.
     agents: Box<[Arc<Agent>]>,
-    registry: Registry<ConcurrencyLimit>,
+    registry: Arc<Registry<ConcurrencyLimit>>,
 }
 
 impl ConcurrencyLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl PermitStore) -> Self {
-        Self::with_lease(Arc::new(store), DEFAULT_LEASE)
+        Self::build(Arc::new(store), DEFAULT_LEASE, Arc::default())
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests.
@@ -133,14 +133,19 @@ impl ConcurrencyLimiter {
                 "the lease of permits is {lease:?}; use {shortest:?} to {longest:?}"
             )));
         }
-        Ok(Self::with_lease(Arc::clone(&self.shared.store), lease))
+        let Shared { store, registry, .. } = &*self.shared;
+        Ok(Self::build(Arc::clone(store), lease, Arc::clone(registry)))
     }
 
-    fn with_lease(store: Arc<dyn PermitStore>, lease: Duration) -> Self {
+    fn build(
+        store: Arc<dyn PermitStore>,
+        lease: Duration,
+        registry: Arc<Registry<ConcurrencyLimit>>,
+    ) -> Self {
         let reports = Arc::new(Reports::default());
         let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease, Arc::clone(&reports)));
         let agents = (0..store.parts().max(1)).map(agent).collect();
-        Self { shared: Arc::new(Shared { store, agents, registry: Registry::default() }) }
+        Self { shared: Arc::new(Shared { store, agents, registry }) }
     }
 
     fn agent(&self, key: &Key) -> &Arc<Agent> {
@@ -264,6 +269,12 @@ impl ConcurrencyLimiter {
         self.shared.registry.replace_set(set, limits.iter().map(|limit| limit.name()))
     }
 
+    /// Whether both are handles of one limiter.
+    #[cfg(feature = "http")]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// A handle that does not keep the limiter.
     #[cfg(feature = "config")]
     pub(crate) fn downgrade(&self) -> WeakConcurrencyLimiter {
@@ -348,11 +359,14 @@ pub struct Permit {
     agent: Arc<Agent>,
     slot: SlotKey,
     source: Source,
+    /// If this process granted it.
+    granted_here: Option<Instant>,
 }
 
 impl Permit {
-    const fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
-        Self { agent, slot, source }
+    fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
+        let granted_here = (source != Source::Store).then(Instant::now);
+        Self { agent, slot, source, granted_here }
     }
 
     /// Who granted it: the store, or while that is unavailable the limit's [failure
@@ -366,7 +380,7 @@ impl Permit {
     /// it: this one stood still or was cut off from the store. A long job can ask before each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {
-        self.agent.is_renewed(&self.slot)
+        self.agent.is_renewed(&self.slot, self.granted_here)
     }
 }
 

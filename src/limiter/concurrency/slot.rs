@@ -15,6 +15,18 @@ pub(super) type Outcome = Result<Option<Permit>, Error>;
 
 pub(super) type Caller = Sender<Outcome>;
 
+/// A caller, and its number of permits of the key: plans may differ.
+struct Asking {
+    caller: Caller,
+    limit: u32,
+}
+
+/// The waiting callers whose numbers count.
+const SOME: usize = 64;
+
+/// Callers that are gone are sought as soon as so many claims were made for each that waits: a claim should not look at all.
+const PURGE_AFTER: usize = 16;
+
 /// An outcome that is due. It is sent when no slot is locked: a caller that is gone drops its permit.
 pub(super) enum Due {
     Permit(Caller),
@@ -24,14 +36,17 @@ pub(super) enum Due {
 
 pub(super) struct Slot {
     pub(super) holder: HolderId,
-    pub(super) limit: u32,
     /// As in [`Claim`].
     granted: u64,
     released: u64,
-    waiting: VecDeque<Caller>,
-    at_once: VecDeque<Caller>,
+    waiting: VecDeque<Asking>,
+    at_once: VecDeque<Asking>,
     /// How many of `at_once` the claim in flight asks for.
     asked_at_once: usize,
+    /// The number of the last caller.
+    limit: u32,
+    /// The claims since callers that are gone were sought.
+    since_purge: usize,
     is_in_flight: bool,
     queue: Option<Queue>,
     /// Whether the store does not know of the last change yet.
@@ -61,6 +76,8 @@ pub(super) struct Paces {
     pub(super) poll: Duration,
     pub(super) renew: Duration,
     pub(super) retry: Duration,
+    /// A call that is not answered in this time counts as lost.
+    pub(super) lost: Duration,
 }
 
 impl Slot {
@@ -69,6 +86,7 @@ impl Slot {
         Self {
             holder,
             limit,
+            since_purge: 0,
             granted: 0,
             released: 0,
             waiting: VecDeque::new(),
@@ -85,14 +103,14 @@ impl Slot {
         }
     }
 
-    pub(super) fn wait(&mut self, caller: Caller) {
-        self.waiting.push_back(caller);
-        self.is_changed = true;
+    pub(super) fn wait(&mut self, caller: Caller, limit: u32) {
+        self.waiting.push_back(Asking { caller, limit });
+        (self.limit, self.is_changed) = (limit, true);
     }
 
-    pub(super) fn ask_at_once(&mut self, caller: Caller) {
-        self.at_once.push_back(caller);
-        self.is_changed = true;
+    pub(super) fn ask_at_once(&mut self, caller: Caller, limit: u32) {
+        self.at_once.push_back(Asking { caller, limit });
+        (self.limit, self.is_changed) = (limit, true);
     }
 
     pub(super) const fn release(&mut self) {
@@ -128,8 +146,9 @@ impl Slot {
         self.held() > 0 && self.told.is_some_and(|told| told.elapsed() >= lease)
     }
 
-    pub(super) fn is_renewed(&self, lease: Duration) -> bool {
-        self.told.is_some_and(|told| told.elapsed() < lease)
+    /// When the store was told last, if it has answered.
+    pub(super) const fn told(&self) -> Option<Instant> {
+        self.told
     }
 
     /// Whether nothing is held or wanted.
@@ -188,15 +207,28 @@ impl Slot {
 
     /// Fills in the numbers of a claim. A caller that is gone wants nothing.
     pub(super) fn claim(&mut self, claim: &mut Claim) {
-        self.waiting.retain(|caller| !caller.is_closed());
-        self.at_once.retain(|caller| !caller.is_closed());
-        self.asked_at_once = self.at_once.len();
+        self.purge();
+        // Callers of one number at a time. While others wait, there is none at once.
+        let at_once = self.at_once.front().map(|asking| asking.limit);
+        let same = |asking: &&Asking| Some(asking.limit) == at_once;
+        self.asked_at_once = self.at_once.iter().take_while(same).count();
+        let of_waiting = self.waiting.iter().take(SOME).map(|asking| asking.limit).min();
+        claim.limit = of_waiting.into_iter().chain(at_once).min().unwrap_or(self.limit);
         (self.is_in_flight, self.is_changed, self.is_due) = (true, false, false);
         self.queue = None;
         self.sent = Instant::now();
         (claim.granted, claim.released) = (self.granted, self.released);
         claim.waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         claim.at_once = u32::try_from(self.asked_at_once).unwrap_or(u32::MAX);
+    }
+
+    fn purge(&mut self) {
+        self.since_purge += 1;
+        if self.since_purge * PURGE_AFTER >= self.waiting.len() {
+            self.since_purge = 0;
+            self.waiting.retain(|asking| !asking.caller.is_closed());
+        }
+        self.at_once.retain(|asking| !asking.caller.is_closed());
     }
 
     /// Learns how many permits were granted so far, and hands the new ones out.
@@ -215,27 +247,29 @@ impl Slot {
         for _ in 0..new {
             let waiting = std::iter::from_fn(|| self.waiting.pop_front());
             let at_once = std::iter::from_fn(|| asked.pop_front());
-            match waiting.chain(at_once).find(|caller| !caller.is_closed()) {
-                Some(caller) => due.push(Due::Permit(caller)),
+            match waiting.chain(at_once).find(|asking| !asking.caller.is_closed()) {
+                Some(asking) => due.push(Due::Permit(asking.caller)),
                 // Its caller is gone.
                 None => self.release(),
             }
         }
-        due.extend(asked.into_iter().map(Due::None));
+        due.extend(asked.into_iter().map(|asking| Due::None(asking.caller)));
         self.is_changed |= !self.at_once.is_empty();
         due
     }
 
     /// Learns that a claim was lost, with the runtime that awaited it. It is sent again.
-    pub(super) const fn lost(&mut self) {
+    pub(super) fn lost(&mut self) {
         (self.is_in_flight, self.is_changed) = (false, true);
+        self.since_purge = self.waiting.len();
+        self.purge();
     }
 
     /// Learns that a claim failed. Its callers do not wait for another.
     pub(super) fn failed(&mut self) -> Vec<Due> {
         (self.is_in_flight, self.failed, self.answered) = (false, true, Instant::now());
-        let at_once = self.at_once.drain(..self.asked_at_once);
-        let due = at_once.chain(self.waiting.drain(..)).map(Due::Error).collect();
+        let callers = self.at_once.drain(..).chain(self.waiting.drain(..));
+        let due = callers.map(|asking| Due::Error(asking.caller)).collect();
         // The store may have granted permits, or not know of those that were given back.
         self.is_changed = true;
         due

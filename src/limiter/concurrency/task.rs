@@ -9,7 +9,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
-use super::agent::{Agent, SlotKey, State};
+use super::agent::{Agent, SentCall, State};
 use crate::nouns::{Error, later};
 use crate::store::permits::Claim;
 
@@ -65,12 +65,11 @@ impl Agent {
     fn send(self: &Arc<Self>) {
         // A runtime that shuts down drops each call at once, and its claims are queued again.
         for _ in 0..IN_FLIGHT {
-            let Some((keys, claims)) = self.next_call() else { return };
-            let mut call = Call { agent: Arc::clone(self), keys: Some(keys) };
+            let Some((number, claims)) = self.next_call() else { return };
+            let call = Call { agent: Arc::clone(self), number };
             let claimed = self.store.claim(claims);
             tokio::spawn(async move {
-                let answers = claimed.await;
-                call.answered(answers);
+                call.agent.answered(call.number, claimed.await);
             });
         }
     }
@@ -90,10 +89,10 @@ impl Agent {
     }
 
     /// The claims of the next call.
-    fn next_call(&self) -> Option<(Vec<SlotKey>, Vec<Claim>)> {
+    fn next_call(&self) -> Option<(u64, Vec<Claim>)> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        if state.in_flight >= IN_FLIGHT {
+        if state.calls.len() >= IN_FLIGHT {
             return None;
         }
         let (mut keys, mut claims) = (Vec::new(), Vec::new());
@@ -104,18 +103,19 @@ impl Agent {
         if keys.is_empty() {
             return None;
         }
-        state.in_flight += 1;
-        Some((keys, claims))
+        state.sent += 1;
+        state.calls.insert(state.sent, SentCall { keys, at: Instant::now() });
+        Some((state.sent, claims))
     }
 
-    /// Hands out what a call was granted.
-    fn answered(self: &Arc<Self>, keys: Vec<SlotKey>, answers: Vec<Result<u64, Error>>) {
+    /// Hands out what a call was granted, unless it counts as lost.
+    fn answered(self: &Arc<Self>, number: u64, answers: Vec<Result<u64, Error>>) {
         let missing = || Err(Error::store("the store of permits gave no answer to a claim"));
         let answers = answers.into_iter().chain(std::iter::repeat_with(missing));
         let mut outcomes = Vec::new();
         let mut guard = self.lock();
         let state = &mut *guard;
-        state.in_flight -= 1;
+        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else { return };
         let is_full = state.slots.len() > MAX_UNTOLD;
         for (key, answer) in keys.into_iter().zip(answers) {
             let Some(slot) = state.slots.get_mut(&key) else { continue };
@@ -137,39 +137,44 @@ impl Agent {
         self.wake.notify_one();
     }
 
-    /// The runtime of a call was shut down. Its claims are sent again by the task of another one.
-    fn lost(&self, keys: Vec<SlotKey>) {
+    /// A call ends without an answer. Its claims are sent again: they say what is true, so it does not matter if they arrive
+    /// twice.
+    fn lost(&self, number: u64) {
         let mut guard = self.lock();
         let state = &mut *guard;
-        state.in_flight -= 1;
+        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else { return };
+        let is_full = state.slots.len() > MAX_UNTOLD;
         for key in keys {
-            if let Some(slot) = state.slots.get_mut(&key) {
-                slot.lost();
-                state.queues.enter(&key, slot);
+            let Some(slot) = state.slots.get_mut(&key) else { continue };
+            slot.lost();
+            match is_full && slot.is_idle() {
+                true => state.remove(&key),
+                false => state.queues.enter(&key, slot),
             }
         }
     }
+
+    /// Gives up calls that have been in flight for too long: the runtime that awaits them stands still, or the store does
+    /// not answer.
+    fn give_up_late_calls(&self) {
+        let state = self.lock();
+        let is_late = |call: &SentCall| call.at.elapsed() >= self.paces.lost;
+        let late = state.calls.iter().filter(|(_, call)| is_late(call));
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        drop(state);
+        late.into_iter().for_each(|number| self.lost(number));
+    }
 }
 
-/// A call in flight.
+/// A call in flight. Dropped without an answer, it is lost: its runtime was shut down.
 struct Call {
     agent: Arc<Agent>,
-    keys: Option<Vec<SlotKey>>,
-}
-
-impl Call {
-    fn answered(&mut self, answers: Vec<Result<u64, Error>>) {
-        if let Some(keys) = self.keys.take() {
-            self.agent.answered(keys, answers);
-        }
-    }
+    number: u64,
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(keys) = self.keys.take() {
-            self.agent.lost(keys);
-        }
+        self.agent.lost(self.number);
     }
 }
 
@@ -197,6 +202,7 @@ impl Running {
             yield_now().await;
             if Instant::now() >= next_look {
                 last_look = Instant::now();
+                agent.give_up_late_calls();
                 agent.look();
             }
         }
