@@ -3,9 +3,10 @@
 --
 -- request  for each key a claim: c8 holder, I7 granted, I7 released, I4 waiting, I4 at_once, I4
 --          limit, I7 lease in us
--- value    B  kind   I2 number of holders, for each: c8 holder, I7 granted, I7 released, I7
---          expires_at, I7 lease; then places of the queue, in a row of one holder: c8 holder, I4
---          count
+-- value    B  kind   I2 number of holders   I7 permits in use   I7 a time before which no holder
+--          expires   I7 time of the last write   I7 when the last holder expires; for each holder:
+--          c8 holder, I7 granted, I7 released, I7 expires_at, I7 lease, I4 places in the queue;
+--          then places of the queue, in a row of one holder: c8 holder, I4 count
 --
 -- returns  the time, then for each key how many permits were granted to the holder so far; below 0,
 --          and 1 less, if the stored value was unreadable
@@ -13,10 +14,14 @@ local now, grace, at = ...
 local read, write = include('stored')
 local request = ARGV[1]
 local CLAIM = '>c8I7I7I4I4I4I7'
-local KIND, HEAD, HEAD_SIZE = 9, '>BI2', 3
-local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7', 36, '>c8I4', 12
+local KIND, HEAD, HEAD_SIZE = 9, '>BI2I7I7I7I7', 31
+local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7I4', 40, '>c8I4', 12
 -- A value with one holder, and no queue.
-local ALONE = '>BI2c8I7I7I7I7'
+local ALONE = '>BI2I7I7I7I7c8I7I7I7I7I4'
+-- What a claim in vain writes: the times of the head, and of its holder the expiry and the lease.
+local TIMES, TIMES_AT, LEASE, LEASE_AT = '>I7I7I7', 10, '>I7I7', 22
+-- A queue of so many rows does not get more of a holder that has one.
+local MOST_ROWS = 64
 -- What no holder has: see src/nouns/concurrency.rs and src/store/redis/wire.rs.
 local MAX_HELD, MAX_LEASE = 1000000, 600 * 1000000
 local max, min = math.max, math.min
@@ -35,13 +40,13 @@ end
 -- The holders and the queue of a value; nil if it is unreadable.
 local function unpack_holders(value)
   if #value < HEAD_SIZE then return nil end
-  local kind, count, next = struct.unpack(HEAD, value)
+  local kind, count, _, _, _, _, next = struct.unpack(HEAD, value)
   local rest = #value - HEAD_SIZE - count * HOLDER_SIZE
   if kind ~= KIND or rest < 0 or rest % PLACE_SIZE ~= 0 then return nil end
   local holders, queue = {}, {}
   for i = 1, count do
-    local id, granted, released, expires_at, lease
-    id, granted, released, expires_at, lease, next = struct.unpack(HOLDER, value, next)
+    local id, granted, released, expires_at, lease, _
+    id, granted, released, expires_at, lease, _, next = struct.unpack(HOLDER, value, next)
     if is_impossible(granted, released, lease) then return nil end
     holders[i] = holder_of(id, granted, released, expires_at, lease)
   end
@@ -53,17 +58,26 @@ local function unpack_holders(value)
   return holders, queue
 end
 
+-- The value, and when it expires.
 local function pack_holders(holders, queue)
-  local parts = {struct.pack(HEAD, KIND, #holders)}
+  local parts, queued, in_use, first, last = {''}, {}, 0, math.huge, 0
+  for i = 1, #queue do
+    local it = queue[i]
+    queued[it.id] = (queued[it.id] or 0) + it.count
+  end
   for i = 1, #holders do
     local it = holders[i]
-    parts[#parts + 1] =
-      struct.pack(HOLDER, it.id, it.granted, it.released, it.expires_at, it.lease)
+    in_use = in_use + it.granted - it.released
+    first, last = min(first, it.expires_at), max(last, it.expires_at)
+    parts[i + 1] = struct.pack(
+      HOLDER, it.id, it.granted, it.released, it.expires_at, it.lease, queued[it.id] or 0
+    )
   end
   for i = 1, #queue do
     parts[#parts + 1] = struct.pack(PLACE, queue[i].id, queue[i].count)
   end
-  return table.concat(parts)
+  parts[1] = struct.pack(HEAD, KIND, #holders, in_use, first, now, last)
+  return table.concat(parts), last
 end
 
 -- Removes what does not pass `is_kept`, in place.
@@ -112,6 +126,12 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   end
   if wanted > queued then
     local back = queue[#queue]
+    if #queue >= MOST_ROWS and queued > 0 then
+      for i = #queue, 1, -1 do
+        back = queue[i]
+        if back.id == id then break end
+      end
+    end
     if back and back.id == id then
       back.count = back.count + wanted - queued
     else
@@ -126,7 +146,7 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
     end
   end
 
-  local in_use, last = 0, 0
+  local in_use = 0
   for i = 1, #holders do in_use = in_use + holders[i].granted - holders[i].released end
   local free = max(limit - in_use, 0)
   for i = 1, #queue do
@@ -148,9 +168,9 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   retain(holders, function(it)
     return it ~= own or own.granted > own.released or is_queued
   end)
-  for i = 1, #holders do last = max(last, holders[i].expires_at) end
-  if last > 0 then
-    write(key, pack_holders(holders, queue), last, nil, false, now, grace)
+  if #holders > 0 then
+    local packed, last = pack_holders(holders, queue)
+    write(key, packed, last, nil, false, now, grace)
   elseif value then
     write(key, false)
   end
@@ -164,7 +184,8 @@ local function claim_alone(value, id, granted, released, waiting, at_once, limit
   if waiting > 0 then return nil end
   if value then
     if #value ~= HEAD_SIZE + HOLDER_SIZE then return nil end
-    local kind, count, holder, had, gave, expires_at, lease = struct.unpack(ALONE, value)
+    local kind, count, _, _, _, _, holder, had, gave, expires_at, lease =
+      struct.unpack(ALONE, value)
     if kind ~= KIND or count ~= 1 or holder ~= id then return nil end
     if is_impossible(had, gave, lease) then return nil end
     if min(expires_at, now + lease) > now then
@@ -176,6 +197,37 @@ local function claim_alone(value, id, granted, released, waiting, at_once, limit
   return granted + min(max(limit - granted + released, 0), at_once), released
 end
 
+-- A claim that changes nothing but the expiry of its holder, because all permits are in use: that
+-- of a caller who waits, or who asks in vain. There may be many of them, so it touches neither the
+-- other holders nor the queue. Returns what was granted so far; nil if it is another claim.
+local function claim_in_vain(key, value, id, granted, released, waiting, limit, lease)
+  if not value or #value < HEAD_SIZE then return nil end
+  local kind, count, in_use, first, written_at, last = struct.unpack(HEAD, value)
+  if kind ~= KIND or in_use < limit then return nil end
+  if now < written_at or now >= first or first > now + MAX_LEASE then return nil end
+  local holders_end = HEAD_SIZE + count * HOLDER_SIZE
+  if #value < holders_end then return nil end
+  local place = string.find(value, id, HEAD_SIZE + 1, true)
+  if not place or place > holders_end then
+    -- It has nothing, and asks without a wait.
+    return granted == released and waiting == 0 and granted or nil
+  end
+  if (place - 1 - HEAD_SIZE) % HOLDER_SIZE ~= 0 then return nil end
+  local _, had, gave, _, _, queued = struct.unpack(HOLDER, value, place)
+  if granted > had or released > gave then return nil end
+  if max(granted + waiting - had, 0) ~= queued then return nil end
+  local ends = max(last, now + lease)
+  local times = struct.pack(TIMES, min(first, now + lease), now, ends)
+  redis.call('SETRANGE', key, TIMES_AT, times)
+  redis.call('SETRANGE', key, place - 1 + LEASE_AT, struct.pack(LEASE, now + lease, lease))
+  local expires_at = ends + -ends % 1000000
+  if grace > 0 or expires_at ~= last + -last % 1000000 then
+    local ttl = math.max(math.ceil((expires_at - now) / 1000), 1) + grace
+    redis.call('PEXPIRE', key, string.format('%d', ttl))
+  end
+  return had
+end
+
 local reply = {now}
 for k = 1, #KEYS do
   local id, granted, released, waiting, at_once, limit, lease
@@ -185,13 +237,17 @@ for k = 1, #KEYS do
   if alone then
     reply[k + 1] = alone
     if alone > gave then
-      local packed = struct.pack(ALONE, KIND, 1, id, alone, gave, now + lease, lease)
-      write(KEYS[k], packed, now + lease, nil, false, now, grace)
+      local ends = now + lease
+      local packed =
+        struct.pack(ALONE, KIND, 1, alone - gave, ends, now, ends, id, alone, gave, ends, lease, 0)
+      write(KEYS[k], packed, ends, nil, false, now, grace)
     elseif value then
       write(KEYS[k], false)
     end
   else
-    reply[k + 1] = claim(KEYS[k], value, id, granted, released, waiting, at_once, limit, lease)
+    reply[k + 1] =
+      claim_in_vain(KEYS[k], value, id, granted, released, waiting, limit, lease)
+      or claim(KEYS[k], value, id, granted, released, waiting, at_once, limit, lease)
   end
 end
 return reply

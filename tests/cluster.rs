@@ -313,10 +313,30 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
     assert_eq!(key.len(), 64);
     let slot = cluster.slot(&key[0]);
     let from = cluster.master_of(slot);
-    cluster.move_slot(slot, from, (from + 1) % 3);
-    for user in 0..64_u64 {
-        assert!(there.try_acquire(&limit, &Key::from(user)).await.unwrap().is_none(), "{user}");
-    }
+    let to = (from + 1) % 3;
+    let is_counted = async || {
+        // Together, so that keys on both sides share calls.
+        let mut asked = JoinSet::new();
+        for user in 0..128_u64 {
+            let (there, limit) = (there.clone(), limit.clone());
+            asked.spawn(async move {
+                let permit = there.try_acquire(&limit, &Key::from(user)).await.unwrap();
+                (user, permit.map(|permit| permit.source()))
+            });
+        }
+        for (user, source) in asked.join_all().await {
+            let expected = if user < 64 { None } else { Some(Source::Store) };
+            assert_eq!(source, expected, "{user}");
+        }
+    };
+    cluster.begin_move(slot, from, to);
+    is_counted().await;
+    assert!(cluster.move_key(slot, from, to));
+    is_counted().await;
+    while cluster.move_key(slot, from, to) {}
+    is_counted().await;
+    cluster.end_move(slot, from, to);
+    is_counted().await;
     drop(held);
     for user in 0..64_u64 {
         let permit = there.acquire(&limit, &Key::from(user), PATIENCE).await.unwrap();

@@ -485,7 +485,7 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 /// Waits until so many holders have a place in the queue.
 fn until_queued(server: &RedisServer, holders: usize) {
     let mut connection = server.connection();
-    let (head, holder, place) = (3, 36, 12);
+    let (head, holder, place) = (31, 40, 12);
     // The first one holds the permit, and has no place.
     let expected = head + (holders + 1) * holder + holders * place;
     let started = std::time::Instant::now();
@@ -593,3 +593,52 @@ proptest! {
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
+
+#[tokio::test]
+async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let mut now = Duration::from_secs(1_790_000_000);
+    clock.set(now);
+    let memory = MemoryStore::with_clock(clock.clone());
+    let redis = server.store().clock(clock.clone()).build().unwrap();
+    // granted, released, waiting of each holder
+    let mut holders = [[0_u64; 3]; 50];
+    let claim = async |number: usize, holders: &mut [[u64; 3]; 50]| {
+        let id = HolderId::from([number as u8 + 1; 8]);
+        let mut claim = Claim::new("exports".into(), Key::new("acme"), id, 20, 10 * SECOND);
+        let [granted, released, waiting] = holders[number];
+        (claim.granted, claim.released, claim.waiting) = (granted, released, waiting as u32);
+        let expected = memory.claim(vec![claim.clone()]).await.pop().unwrap().unwrap();
+        let answered = redis.claim(vec![claim]).await.pop().unwrap().unwrap();
+        assert_eq!(answered, expected, "holder {number}");
+        let new = expected - granted;
+        holders[number] = [expected, released, waiting - new.min(waiting)];
+        new
+    };
+    // They come in turns, so that each place is a row of its own.
+    for _ in 0..64 {
+        for number in 0..50 {
+            holders[number][2] += 1;
+            claim(number, &mut holders).await;
+        }
+    }
+    server.reset_calls();
+    for _ in 0..10 {
+        now += Duration::from_millis(25);
+        clock.set(now);
+        for number in 0..50 {
+            assert_eq!(claim(number, &mut holders).await, 0, "all permits are in use");
+        }
+    }
+    let polls = server.calls("evalsha");
+    assert_eq!((polls, server.calls("psetex")), (500, 0), "a poll does not write the queue");
+    for _ in 0..200 {
+        for number in 0..50 {
+            holders[number][1] = holders[number][0];
+            claim(number, &mut holders).await;
+        }
+    }
+    let served: u64 = holders.iter().map(|[granted, ..]| granted).sum();
+    assert_eq!(served, 50 * 64, "each place once");
+}

@@ -14,7 +14,8 @@
 //! - **Leases.** What a holder has counts until its lease is over. Each call renews it. A process that crashes loses its
 //!   permits and its places in the queue then.
 //! - **First come, first served.** Places in the queue are in the order in which the store heard of them. A holder that
-//!   wants fewer gives up its last places. While somebody waits, `at_once` is not served.
+//!   wants fewer gives up its last places. While the queue is not empty, `at_once` is not served. In a queue of more than
+//!   64 rows, new places of a holder come after its last ones: the work of a claim is bounded.
 //! - **A clock that steps back** prolongs a lease by at most its own length.
 //!
 //! The twin is `scripts/permits.lua`.
@@ -22,6 +23,9 @@
 use std::collections::VecDeque;
 
 use crate::nouns::{HolderId, Micros};
+
+/// A queue of so many rows does not get more of a holder that has one: its new places come after those.
+const MOST_ROWS: usize = 64;
 
 /// What a holder tells a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +140,12 @@ impl Holders {
         let queued: u32 = self.queue.iter().filter(is_own).map(|(_, count)| count).sum();
         if wanted > queued {
             let more = wanted - queued;
-            match self.queue.back_mut() {
-                Some((id, count)) if *id == claim.holder => *count += more,
-                _ => self.queue.push_back((claim.holder, more)),
+            // A long queue does not get longer by a holder that has a row in it.
+            let is_long = self.queue.len() >= MOST_ROWS;
+            let mut rows = self.queue.iter_mut().rev().take(if is_long { usize::MAX } else { 1 });
+            match rows.find(|(id, _)| *id == claim.holder) {
+                Some((_, count)) => *count += more,
+                None => self.queue.push_back((claim.holder, more)),
             }
         }
         let mut fewer = queued.saturating_sub(wanted);

@@ -98,27 +98,41 @@ impl Cluster {
 
     /// Moves a slot with its keys from one master to another, key by key.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
-        let (slot, of_from, of_to) = (slot.to_string(), self.id(from), self.id(to));
-        let set = |node: usize, state: &str, id: &str| {
-            let arguments = [slot.clone(), state.to_owned(), id.to_owned()];
-            self.ask::<()>(node, "SETSLOT", &arguments).unwrap();
-        };
-        set(to, "IMPORTING", &of_from);
-        set(from, "MIGRATING", &of_to);
-        loop {
-            let arguments = [slot.clone(), "1".to_owned()];
-            let keys: Vec<String> = self.ask(from, "GETKEYSINSLOT", &arguments).unwrap();
-            let Some(key) = keys.first() else { break };
-            // The next key moves a moment later, as with many keys.
+        self.begin_move(slot, from, to);
+        // The next key moves a moment later, as with many keys.
+        while self.move_key(slot, from, to) {
             sleep(Duration::from_millis(5));
-            let () = redis::cmd("MIGRATE")
-                .arg(&["127.0.0.1", &self.nodes[to].port().to_string(), key, "0", "5000"])
-                .query(&mut self.nodes[from].connection())
-                .unwrap();
         }
+        self.end_move(slot, from, to);
+    }
+
+    /// From now on, both masters redirect some calls.
+    pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        self.set_slot(to, slot, "IMPORTING", &self.id(from));
+        self.set_slot(from, slot, "MIGRATING", &self.id(to));
+    }
+
+    /// Moves one key. Returns whether there was one.
+    pub fn move_key(&self, slot: u16, from: usize, to: usize) -> bool {
+        let arguments = [slot.to_string(), "1".to_owned()];
+        let keys: Vec<String> = self.ask(from, "GETKEYSINSLOT", &arguments).unwrap();
+        let Some(key) = keys.first() else { return false };
+        let () = redis::cmd("MIGRATE")
+            .arg(&["127.0.0.1", &self.nodes[to].port().to_string(), key, "0", "5000"])
+            .query(&mut self.nodes[from].connection())
+            .unwrap();
+        true
+    }
+
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         for node in [to, from] {
-            set(node, "NODE", &of_to);
+            self.set_slot(node, slot, "NODE", &self.id(to));
         }
+    }
+
+    fn set_slot(&self, node: usize, slot: u16, state: &str, id: &str) {
+        let arguments = [slot.to_string(), state.to_owned(), id.to_owned()];
+        self.ask::<()>(node, "SETSLOT", &arguments).unwrap();
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {

@@ -12,14 +12,21 @@ use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
+#[cfg(feature = "cluster")]
+use self::redirect::pointed_at;
 use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
 use super::node::Node;
 use super::permits::ClaimFailure;
+#[cfg(not(feature = "cluster"))]
+use super::route::Route;
 use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
+
+/// The most redirections of one call.
+const MOST_REDIRECTIONS: usize = 5;
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
 pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
@@ -99,24 +106,50 @@ pub(super) async fn send_claims(
             return Err(ClaimFailure::unreachable("no connection within the deadline".to_owned()));
         }
     };
-    let connections = &node.connections;
-    let call = call::run(command.clone(), handle.connection.clone(), false);
-    let Ok(answer) = timeout_at(deadline, call).await else {
-        watch.end(true);
-        connections.discard(&handle, &Error::timeout());
-        lane.route.has_moved();
-        return Err(ClaimFailure::timeout(connections.events().server()));
-    };
-    watch.end(matches!(&answer, Err(error) if Failure::of(error) == Failure::Unknown));
-    answer.inspect(|_| connections.heard(&handle, true)).map_err(|error| {
+    let (mut node, mut handle, mut is_asking, mut redirections) = (node, handle, false, 0);
+    loop {
+        let call = call::run(command.clone(), handle.connection.clone(), is_asking);
+        let Ok(answer) = timeout_at(deadline, call).await else {
+            watch.end(true);
+            node.connections.discard(&handle, &Error::timeout());
+            lane.route.has_moved();
+            return Err(ClaimFailure::timeout(node.connections.events().server()));
+        };
+        watch.end(matches!(&answer, Err(error) if Failure::of(error) == Failure::Unknown));
+        let error = match answer {
+            Ok(reply) => {
+                node.connections.heard(&handle, true);
+                return Ok(reply);
+            }
+            Err(error) => error,
+        };
+        if redirections < MOST_REDIRECTIONS
+            && let Some((next, asks)) = pointed_at(&lane.route, &node, &error)
+        {
+            watch = Watch::begin(Some(&next));
+            let Ok(Ok(connected)) = timeout_at(deadline, next.connections.get()).await else {
+                watch.end(true);
+                let server = next.connections.events().server();
+                return Err(ClaimFailure::unreachable(format!("{server}: no connection")));
+            };
+            (node, handle, is_asking) = (next, connected, asks);
+            redirections += 1;
+            continue;
+        }
         if lane.route.is_of_cluster() && call::is_of_cluster(&error) {
             lane.route.has_moved();
         } else if call::ends_connection(&error) {
-            connections.discard(&handle, &call::brief(&error));
+            node.connections.discard(&handle, &call::brief(&error));
             lane.route.has_moved();
         }
-        ClaimFailure::of(&error, connections.events().server())
-    })
+        return Err(ClaimFailure::of(&error, node.connections.events().server()));
+    }
+}
+
+/// One server points nowhere.
+#[cfg(not(feature = "cluster"))]
+const fn pointed_at(_: &Route, _: &Node, _: &RedisError) -> Option<(Arc<Node>, bool)> {
+    None
 }
 
 /// Starts a call while no other starts one, so that batches are sent in the order of the queue.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
@@ -63,17 +63,40 @@ async fn claim_part(
     part: Vec<(usize, Claim)>,
 ) -> Result<Vec<(usize, u64)>, Error> {
     lane.route.admit()?;
+    let deadline = later(Instant::now(), lane.settings.deadline);
+    let together = send(&lane, &part, deadline).await;
+    let mut answers = Vec::with_capacity(part.len());
+    match together {
+        // The keys of a slot that moves are partly on another node. Each alone is on one of the two.
+        Err(failure) if failure.has_to_be_split && part.len() > 1 => {
+            for one in part.chunks(1) {
+                answers.extend(send(&lane, one, deadline).await.map_err(|failure| failure.error)?);
+            }
+        }
+        together => answers.extend(together.map_err(|failure| failure.error)?),
+    }
+    Ok(answers)
+}
+
+async fn send(
+    lane: &Lane,
+    part: &[(usize, Claim)],
+    deadline: Instant,
+) -> Result<Vec<(usize, u64)>, ClaimFailure> {
     let keys: Vec<String> = part.iter().map(|(_, claim)| lane.key_of_permits(claim)).collect();
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::permits(part.iter().map(|(_, claim)| claim));
     let time = lane.settings.clock.as_ref().map(ManualClock::now);
     let command = call::by_hash(keys.iter().map(String::as_str), bytes, &body, time);
-    let deadline = later(Instant::now(), lane.settings.deadline);
     loop {
-        match flight::send_claims(&lane, &command, deadline).await {
-            Ok(reply) => return read(&lane, &keys, &part, &reply),
-            Err(failure) if failure.is_final || later(Instant::now(), PAUSE) >= deadline => {
-                return Err(failure.error);
+        match flight::send_claims(lane, &command, deadline).await {
+            Ok(reply) => return read(lane, &keys, part, &reply).map_err(ClaimFailure::end),
+            Err(failure)
+                if failure.is_final
+                    || (failure.has_to_be_split && part.len() > 1)
+                    || later(Instant::now(), PAUSE) >= deadline =>
+            {
+                return Err(failure);
             }
             Err(_) => sleep(PAUSE).await,
         }
@@ -85,20 +108,27 @@ pub(super) struct ClaimFailure {
     error: Error,
     /// Whether the same call fails again.
     is_final: bool,
+    has_to_be_split: bool,
 }
 
 impl ClaimFailure {
     pub(super) fn unreachable(reason: String) -> Self {
-        Self { error: Error::unreachable(reason), is_final: true }
+        Self::end(Error::unreachable(reason))
     }
 
     pub(super) fn timeout(server: &str) -> Self {
-        Self { error: Error::timeout().of(server), is_final: true }
+        Self::end(Error::timeout().of(server))
+    }
+
+    fn end(error: Error) -> Self {
+        Self { error, is_final: true, has_to_be_split: false }
     }
 
     pub(super) fn of(error: &RedisError, server: &str) -> Self {
         let is_final = !call::is_of_cluster(error) && !call::ends_connection(error);
-        Self { error: Error::store(format!("{server}: {}", call::brief(error))), is_final }
+        let has_to_be_split = error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
+        let error = Error::store(format!("{server}: {}", call::brief(error)));
+        Self { error, is_final, has_to_be_split }
     }
 }
 

@@ -1,15 +1,14 @@
 //! Redirections of a cluster. A node that redirects has not executed the call, so it may be sent elsewhere.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{sleep, timeout_at};
 
-use super::{Call, Watch};
+use super::{Call, MOST_REDIRECTIONS, Watch};
+use crate::store::redis::node::Node;
 use crate::store::redis::route::Route;
-
-/// The most redirections of one call.
-const MOST: usize = 5;
 
 /// The pause before a call whose keys are partly on another node is sent again.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -19,11 +18,31 @@ pub(super) fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
     kind == Some(ErrorKind::Server(ServerErrorKind::TryAgain))
 }
 
+/// The node to which an error of another one points, and whether only this call is to go there.
+pub(super) fn pointed_at(
+    route: &Route,
+    from: &Node,
+    error: &RedisError,
+) -> Option<(Arc<Node>, bool)> {
+    let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+    let (address, _slot) = error.redirect_node()?;
+    Some((node_at(route, from, address)?, is_asking))
+}
+
+fn node_at(route: &Route, from: &Node, address: &str) -> Option<Arc<Node>> {
+    let Route::Partition(cluster, _) = route else { return None };
+    cluster.refresh();
+    let (host, port) = address.rsplit_once(':')?;
+    // A node that does not know the name of the other leaves it out: it is the one that was asked.
+    let host = if matches!(host, "" | "?") { &*from.host } else { host };
+    cluster.node_at(host, port.parse().ok()?)
+}
+
 impl Call {
     /// Follows redirections, until a node answers the call itself. A call of several groups whose keys are moving
     /// has to be split by its caller.
     pub(super) async fn follow(&mut self, answer: &mut Option<RedisResult<Vec<i64>>>) {
-        for _ in 0..MOST {
+        for _ in 0..MOST_REDIRECTIONS {
             let Some(Err(error)) = &*answer else { return };
             let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
             let Some((address, _slot)) = error.redirect_node() else { return };
@@ -88,12 +107,7 @@ impl Call {
     async fn go_to(&mut self, address: &str) -> Option<()> {
         // The node that points elsewhere is well.
         self.watch.end(false);
-        let Route::Partition(cluster, _) = &self.place.lane().route else { return None };
-        cluster.refresh();
-        let (host, port) = address.rsplit_once(':')?;
-        // A node that does not know the name of the other leaves it out: it is the one that was asked.
-        let host = if matches!(host, "" | "?") { &*self.node.host } else { host };
-        let node = cluster.node_at(host, port.parse().ok()?)?;
+        let node = node_at(&self.place.lane().route, &self.node, address)?;
         let mut watch = Watch::begin(Some(&node));
         let deadline = self.place.batch.first_deadline()?;
         let Ok(Ok(handle)) = timeout_at(deadline, node.connections.get()).await else {
