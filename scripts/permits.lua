@@ -1,4 +1,4 @@
--- Permits of concurrency limits: who holds them, and who waits for them.
+-- Permits of concurrency limits: their holders, and the queue.
 -- Twin: src/algorithm/permits.rs, which has the reasons.
 --
 -- request  for each key a claim: c8 holder, I7 granted, I7 released, I4 waiting, I4 at_once, I4
@@ -177,9 +177,8 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   return is_unreadable and -1 - own.granted or own.granted
 end
 
--- A claim of a holder that wants no place in the queue, where nobody else holds or waits: the value
--- is none, or that of this holder alone. Returns what was granted and released so far; nil
--- if it is another claim. It is the slow path above, without its tables.
+-- A claim without waiters, of a key without another holder. Returns what was granted and released
+-- so far; nil if it is another claim. It is the slow path above, without its tables.
 local function claim_alone(value, id, granted, released, waiting, at_once, limit)
   if waiting > 0 then return nil end
   if value then

@@ -1,12 +1,12 @@
-//! Who holds permits of one key, and who waits for them: what a store keeps of a [`ConcurrencyLimit`](crate::ConcurrencyLimit).
+//! The holders of a key's permits, and its queue: the state of a [`ConcurrencyLimit`](crate::ConcurrencyLimit) in a store.
 //!
 //! A *holder* is one process for one key. It does not ask for single permits. It tells the store its counters, and
 //! the store answers with the number of permits that it has granted to the holder so far:
 //!
 //! - `granted`: permits that the holder knows to have been granted to it, since it began.
 //! - `released`: permits of these that it has given back. Both only grow.
-//! - `waiting`: how many more it wants, and queues for.
-//! - `at_once`: how many more it wants without a wait.
+//! - `waiting`: the places that it needs in the queue.
+//! - `at_once`: permits to grant only if they are free and the queue is empty.
 //!
 //! So a call can be lost, repeated or late without a permit being lost or granted twice: the next call says what is
 //! true. If the store loses its state, the calls of the holders restore it.

@@ -17,7 +17,8 @@ use crate::limiter::{Acquired, Permit, WaitSettings};
 use crate::nouns::{ConcurrencyLimit, Error, Source};
 use crate::telemetry;
 
-/// The permits that a request holds. They are given back when the response body ends, and all clones are dropped.
+/// The permits that a request holds. They are given back when the response body has ended and all clones are
+/// dropped.
 ///
 /// [`insert_permits`](crate::RateLimitLayer::insert_permits) puts it into the request's extensions, for work that outlasts the
 /// response: an upgraded connection, a background task.

@@ -10,10 +10,10 @@ use super::{ConfigError, Enforced, Key, OnStoreFailure};
 /// The most permits of a key.
 pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 
-/// What `Retry-After` can say: the default, and the longest.
-const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60 * 60)];
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// A limit of requests in flight: of each key, no more than a number at the same time.
+/// A limit on the requests of a key that are in flight.
 ///
 /// A rate says how many requests may start in a time. This says how many may be in flight: a slow endpoint with ten
 /// connections to its database needs the second. See [`ConcurrencyLimiter`](crate::ConcurrencyLimiter).
@@ -55,7 +55,7 @@ impl ConcurrencyLimit {
             .of_limit(name));
         }
         let (on_store_failure, enforced) = (None, Enforced::default());
-        let [retry_after, _] = RETRY_AFTER;
+        let retry_after = DEFAULT_RETRY_AFTER;
         Ok(Self { name: name.into(), limit, on_store_failure, enforced, retry_after })
     }
 
@@ -66,7 +66,7 @@ impl ConcurrencyLimit {
     ///
     /// Returns an error if the time is out of range.
     pub fn retry_after(mut self, wait: Duration) -> Result<Self, ConfigError> {
-        let [shortest, longest] = RETRY_AFTER;
+        let (shortest, longest) = (DEFAULT_RETRY_AFTER, LONGEST_RETRY_AFTER);
         if wait < shortest || wait > longest {
             return Err(ConfigError::new(format!(
                 "`retry_after` is {wait:?}; use {shortest:?} to {longest:?}"

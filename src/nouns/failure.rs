@@ -39,7 +39,7 @@ const MAX_REPLICAS: u32 = 10_000;
 ///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
 ///   without those that a lost call may have charged, and not after a restart of the process.
 ///
-/// Of a [concurrency limit](crate::ConcurrencyLimit), a replica has `limit / n` permits, rounded down, and at least 1. The
+/// For a [concurrency limit](crate::ConcurrencyLimit), a replica has `limit / n` permits, rounded down, and at least 1. The
 /// permits that it holds already count.
 ///
 /// At most 100,000 local budgets are kept. If more are in use, one that is not used up may be evicted, and its key gets

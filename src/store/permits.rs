@@ -1,4 +1,4 @@
-//! Stores of permits: who may be in flight.
+//! Stores of permits.
 
 use std::fmt;
 use std::future::Future;
@@ -31,9 +31,9 @@ pub struct Claim {
     pub granted: u64,
     /// The permits of these that it has given back.
     pub released: u64,
-    /// How many more it wants, in the queue of the key.
+    /// The places that it needs in the queue of the key.
     pub waiting: u32,
-    /// How many more it wants if they are free and nobody queues. They are not queued for.
+    /// Permits to grant only if they are free and the queue is empty.
     pub at_once: u32,
     /// The most permits of the key, of all holders: at most 1,000,000.
     pub limit: u32,
@@ -70,6 +70,10 @@ pub type Claimed = Pin<Box<dyn Future<Output = Vec<Result<u64, Error>>> + Send>>
 /// within its lease counts as given back.
 pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
     /// Applies claims, and returns a result for each, in their order. No two are of one key under one name.
+    ///
+    /// The future must end: a limiter gives up a call that takes longer than a third of a lease, and repeats it. An
+    /// [unavailable](Error::is_unavailable) error leaves the decision to the limit's failure policy, and any other error
+    /// is the caller's.
     ///
     /// A claim first gives back what its holder has released, and sets its places in the queue to `waiting`. Then the queue
     /// is served while permits are free, in the order in which holders entered it, and after that `at_once`.

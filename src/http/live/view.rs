@@ -8,7 +8,7 @@ use super::{InForce, LimitSet};
 use crate::limiter::{ConcurrencyLimiter, RateLimiter};
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
-/// A set of limits in a layer. What the layer sets for all of its limits is applied once for each version, and not for each
+/// A set of limits in a layer. What the layer sets for all of its rates is applied once for each version, and not for each
 /// request.
 #[derive(Clone)]
 pub(in crate::http) struct Live {

@@ -93,7 +93,7 @@ pub(super) struct State {
     pub(super) task: Option<u64>,
     /// Counts tasks.
     pub(super) tasks: u64,
-    /// When the task last looked: one on a runtime that stands still does not.
+    /// The time of the task's last look. It is old if its runtime is blocked.
     pub(super) looked: Option<Instant>,
     /// Runtimes with callers, the last ones. If that of the task is shut down, the task goes on in another.
     pub(super) runtimes: VecDeque<Runtime>,
@@ -196,7 +196,7 @@ impl Agent {
         self.tell(state, key);
     }
 
-    /// Queues for a permit, unless so many callers of the key wait already: then there is none for this one.
+    /// Queues for a permit. If `most_waiters` callers of the key wait already, this one gets none.
     pub(super) fn wait(
         self: &Arc<Self>,
         key: &SlotKey,

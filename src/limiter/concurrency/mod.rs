@@ -121,7 +121,7 @@ impl ConcurrencyLimiter {
     /// Sets the time after which the permits of a process that crashed count as given back. Range: 1 second to 10
     /// minutes. Default: 10 seconds. All replicas should have the same.
     ///
-    /// Call it first: permits that are held already are not in the limiter that it returns.
+    /// Call it first: the limiter that it returns does not know permits that were acquired before.
     ///
     /// # Errors
     ///
