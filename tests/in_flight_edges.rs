@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::{Global, Header};
-use tollgate::layer::{InFlight, OnMissingKey, OnStoreFailure};
+use tollgate::layer::{BodyFormat, InFlight, OnMissingKey, OnStoreFailure};
 use tollgate::store::{Claim, Claimed, PermitStore};
 use tollgate::{
     ConcurrencyLimit, ConcurrencyLimiter, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer,
@@ -337,6 +337,67 @@ async fn one_deadline_bounds_the_wait_for_permits_and_units() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn waiters_for_permits_are_bounded_over_all_keys() {
+    let permits = ConcurrencyLimiter::in_memory();
+    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let app = app(layer.wait_up_to(5 * SECOND).unwrap().max_waiters(1));
+    let held = [send(&app, of("acme")).await, send(&app, of("globex")).await];
+    let waiting = tokio::spawn({
+        let app = app.clone();
+        async move { status(&app, of("acme")).await }
+    });
+    sleep(SECOND).await;
+    let started = Instant::now();
+    assert_eq!(status(&app, of("globex")).await, 429);
+    assert_eq!(started.elapsed(), Duration::ZERO, "another request waits");
+    drop(held);
+    assert_eq!(waiting.await.unwrap(), 200);
+}
+
+/// A store that cannot be used.
+#[derive(Debug)]
+struct Misused;
+
+impl PermitStore for Misused {
+    fn claim(&self, claims: Vec<Claim>) -> Claimed {
+        let wrong = claims.iter().map(|_| Err(Error::misuse("it is not set up"))).collect();
+        Box::pin(std::future::ready(wrong))
+    }
+}
+
+#[tokio::test]
+async fn mistake_of_the_application_is_500_and_shadow_mode_rejects_nothing() {
+    let store = Elsewhere::default();
+    store.set_away(true);
+    let layer = |permits: ConcurrencyLimiter| {
+        let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+        layer.on_store_failure(OnStoreFailure::FailClosed).unwrap()
+    };
+    let misused = layer(ConcurrencyLimiter::new(Misused));
+    let away = layer(ConcurrencyLimiter::new(store));
+    let (log, _guard) = Log::start();
+    assert_eq!(status(&app(misused.clone()), of("acme")).await, 500);
+    assert!(log.lines().iter().any(|line| line.contains("misconfigured")));
+    assert_eq!(status(&app(away.clone()), of("acme")).await, 503);
+    assert_eq!(status(&app(misused.shadow()), of("acme")).await, 200);
+    assert_eq!(status(&app(away.shadow()), of("acme")).await, 200);
+}
+
+#[tokio::test]
+async fn problem_details_name_the_limit_and_rates_have_no_headers() {
+    let permits = ConcurrencyLimiter::in_memory();
+    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let app = app(layer.body_format(BodyFormat::ProblemDetails));
+    let held = send(&app, of("acme")).await;
+    let denied = send(&app, of("acme")).await;
+    assert!(denied.headers().keys().all(|name| !name.as_str().contains("ratelimit")));
+    let problem: serde_json::Value = serde_json::from_str(&text(denied).await).unwrap();
+    assert_eq!(problem["violated-policies"], serde_json::json!(["exports"]));
+    assert!(problem["type"].as_str().unwrap().ends_with("#quota-exceeded"));
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiters_for_permits_of_a_key_are_bounded() {
     let permits = ConcurrencyLimiter::in_memory();
     let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
@@ -552,6 +613,7 @@ async fn grpc_client_is_told_which_limit_is_reached() {
     assert_eq!(violations.len(), 1);
     assert_eq!(violations[0].subject, "exports");
     assert_eq!(violations[0].description, "the limit `exports` of 1 request at once is reached");
+    assert_eq!(denied.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
     drop(held);
 }
 

@@ -407,6 +407,7 @@ fn check_names<'a>(
 
 impl fmt::Debug for RateLimitLayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.rules.iter().map(Rule::name)).finish()
+        let concurrency = self.concurrency.iter().map(ConcurrencyRule::name);
+        f.debug_list().entries(self.rules.iter().map(Rule::name).chain(concurrency)).finish()
     }
 }

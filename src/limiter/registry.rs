@@ -28,11 +28,13 @@ pub(crate) struct SetId {
 }
 
 /// A limit that is registered by its name.
-pub(super) trait Named: Clone + fmt::Display {
+pub(super) trait Registrable: Clone + fmt::Display {
     /// What limits of one name share.
     const SHARED: &'static str;
     /// What the name belongs to.
     const OF: &'static str;
+    /// What a limit allows.
+    const ALLOWS: &'static str;
 
     fn name(&self) -> &str;
 
@@ -40,9 +42,10 @@ pub(super) trait Named: Clone + fmt::Display {
     fn decides_as(&self, other: &Self) -> bool;
 }
 
-impl Named for Limit {
+impl Registrable for Limit {
     const SHARED: &'static str = "budgets";
     const OF: &'static str = "RateLimiter";
+    const ALLOWS: &'static str = "quota";
 
     fn name(&self) -> &str {
         self.name()
@@ -53,9 +56,10 @@ impl Named for Limit {
     }
 }
 
-impl Named for ConcurrencyLimit {
+impl Registrable for ConcurrencyLimit {
     const SHARED: &'static str = "permits";
     const OF: &'static str = "ConcurrencyLimiter";
+    const ALLOWS: &'static str = "number";
 
     fn name(&self) -> &str {
         self.name()
@@ -72,7 +76,7 @@ impl<L> Default for Registry<L> {
     }
 }
 
-impl<L: Named> Registry<L> {
+impl<L: Registrable> Registry<L> {
     /// Registers all limits, or none.
     pub(super) fn register_all(&self, new: &[&L]) -> Result<(), ConfigError> {
         let mut limits = self.lock();
@@ -81,9 +85,10 @@ impl<L: Named> Registry<L> {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
                     return Err(ConfigError::new(format!(
                         "the name is registered for {known}, and this limit is {limit}: limits of one \
-                         name share {}; use another name, or a new {} to change the quota at run time",
+                         name share {}; use another name, or a new {} to change the {} at run time",
                         L::SHARED,
-                        L::OF
+                        L::OF,
+                        L::ALLOWS
                     ))
                     .of_limit(limit.name()));
                 }

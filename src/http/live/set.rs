@@ -321,6 +321,7 @@ impl fmt::Debug for LimitSet {
         f.debug_struct("LimitSet")
             .field("version", &in_force.version)
             .field("limits", &in_force.config.names().collect::<Vec<_>>())
+            .field("concurrency_limits", &in_force.config.concurrency_names().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
