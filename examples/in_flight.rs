@@ -19,6 +19,7 @@ use axum::response::sse::{Event, Sse};
 use axum::routing::{get, post};
 use http::StatusCode;
 use tokio::net::TcpListener;
+use tokio::signal::ctrl_c;
 use tokio::time::{interval, sleep};
 use tokio_stream::wrappers::IntervalStream;
 use tokio_stream::{Stream, StreamExt};
@@ -92,6 +93,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -i -X POST -H 'x-tenant: acme' {url}/import/9     # 202, and in flight for 9 s"
     );
-    axum::serve(listener, app).await?;
+    let stopped = async { drop(ctrl_c().await) };
+    axum::serve(listener, app).with_graceful_shutdown(stopped).await?;
+    // Otherwise the last permits count until their lease is over.
+    permits.flush().await;
     Ok(())
 }

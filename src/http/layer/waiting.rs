@@ -25,8 +25,9 @@ impl RateLimitLayer {
     /// none, its units are given back as far as they are not before other turns. The place in a leaky bucket as a
     /// queue stays taken.
     ///
-    /// `max_wait` starts when the request is sent. It bounds the whole wait: for look-ups, for
-    /// [permits](super::RateLimitLayerBuilder::concurrency_limit), for units and for the store's answers. If the store
+    /// `max_wait` starts when the request is sent. It bounds the wait for
+    /// [permits](super::RateLimitLayerBuilder::concurrency_limit), for units and for the store's answers together. The time of
+    /// a look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store
     /// is unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for requests that wait.
     /// **By default it fails open: all of them are forwarded.** To protect a provider during an outage, choose
     /// [`OnStoreFailure::Local`].
