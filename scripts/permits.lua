@@ -3,10 +3,10 @@
 --
 -- request  for each key a claim: c8 holder, I7 granted, I7 released, I4 waiting, I4 at_once, I4
 --          limit, I7 lease in us
--- value    B  kind   I2 number of holders   I7 permits in use   I7 a time before which no holder
---          expires   I7 time of the last write   I7 when the last holder expires; for each holder:
---          c8 holder, I7 granted, I7 released, I7 expires_at, I7 lease, I4 places in the queue;
---          then places of the queue, in a row of one holder: c8 holder, I4 count
+-- value    B  kind   I2 number of holders   I7 permits in use   I7 lower bound of the first expiry
+--          I7 time of the last write   I7 upper bound of the last expiry; for each holder: c8
+--          holder, I7 granted, I7 released, I7 expires_at, I7 lease, I4 places in the queue; then
+--          rows of the queue, each of one holder: c8 holder, I4 places
 --
 -- returns  the time, then for each key how many permits were granted to the holder so far; below 0,
 --          and 1 less, if the stored value was unreadable
@@ -18,8 +18,8 @@ local KIND, HEAD, HEAD_SIZE = 9, '>BI2I7I7I7I7', 31
 local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7I4', 40, '>c8I4', 12
 -- A value with one holder, and no queue.
 local ALONE = '>BI2I7I7I7I7c8I7I7I7I7I4'
--- What a claim in vain writes: the times of the head, and of its holder the expiry and the lease.
-local TIMES, TIMES_AT, LEASE, LEASE_AT = '>I7I7I7', 10, '>I7I7', 22
+-- The expiry and the lease of a holder, and their place in it.
+local LEASE, LEASE_AT = '>I7I7', 22
 -- A queue of so many rows does not get more of a holder that has one.
 local MOST_ROWS = 64
 -- What no holder has: see src/nouns/concurrency.rs and src/store/redis/wire.rs.
@@ -160,7 +160,7 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
     if it.count > 0 and it.id == id then is_queued = true end
     return it.count > 0
   end)
-  -- A claim that is repeated has got what it wants at once.
+  -- A repeated claim gets nothing more.
   if #queue == 0 then
     own.granted = own.granted + min(free, max(granted + at_once - own.granted, 0))
   end
@@ -196,9 +196,9 @@ local function claim_alone(value, id, granted, released, waiting, at_once, limit
   return granted + min(max(limit - granted + released, 0), at_once), released
 end
 
--- A claim that changes nothing but the expiry of its holder, because all permits are in use: that
--- of a caller who waits, or who asks in vain. There may be many of them, so it touches neither the
--- other holders nor the queue. Returns what was granted so far; nil if it is another claim.
+-- A claim that changes nothing but the expiry of its holder: all permits are in use, and its places
+-- in the queue stay. Waiters poll, so this reads neither the other holders nor the queue. Returns
+-- what was granted so far; nil if it is another claim.
 local function claim_in_vain(key, value, id, granted, released, waiting, limit, lease)
   if not value or #value < HEAD_SIZE then return nil end
   local kind, count, in_use, first, written_at, last = struct.unpack(HEAD, value)
@@ -208,22 +208,18 @@ local function claim_in_vain(key, value, id, granted, released, waiting, limit, 
   if #value < holders_end then return nil end
   local place = string.find(value, id, HEAD_SIZE + 1, true)
   if not place or place > holders_end then
-    -- It has nothing, and asks without a wait.
+    -- A holder without permits that does not wait.
     return granted == released and waiting == 0 and granted or nil
   end
   if (place - 1 - HEAD_SIZE) % HOLDER_SIZE ~= 0 then return nil end
   local _, had, gave, _, _, queued = struct.unpack(HOLDER, value, place)
   if granted > had or released > gave then return nil end
   if max(granted + waiting - had, 0) ~= queued then return nil end
-  local ends = max(last, now + lease)
-  local times = struct.pack(TIMES, min(first, now + lease), now, ends)
-  redis.call('SETRANGE', key, TIMES_AT, times)
-  redis.call('SETRANGE', key, place - 1 + LEASE_AT, struct.pack(LEASE, now + lease, lease))
-  local expires_at = ends + -ends % 1000000
-  if grace > 0 or expires_at ~= last + -last % 1000000 then
-    local ttl = math.max(math.ceil((expires_at - now) / 1000), 1) + grace
-    redis.call('PEXPIRE', key, string.format('%d', ttl))
-  end
+  local own_end = now + lease
+  local ends = max(last, own_end)
+  redis.call('SETRANGE', key, place - 1 + LEASE_AT, struct.pack(LEASE, own_end, lease))
+  local head = struct.pack(HEAD, kind, count, in_use, min(first, own_end), now, ends)
+  write(key, head, ends, last, true, now, grace)
   return had
 end
 

@@ -1,12 +1,14 @@
 //! The format of requests and replies: the other side of `scripts/main.lua` and
 //! `scripts/batch.lua`.
 
+mod permits;
+
 use std::time::Duration;
 
+pub(super) use self::permits::permits;
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, Followed, MAX_EXACT, Mode, Rule};
 use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
-use crate::store::permits::Claim;
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
@@ -116,25 +118,6 @@ pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
     body.push_limit(limit);
     body.push(cost.into(), 4);
-    body.0
-}
-
-/// In microseconds. The script takes a value with a longer one for corrupt.
-const MAX_LEASE_OF_PERMITS: u64 = 600 * 1_000_000;
-
-/// `ARGV[1]` of claims of permits: see `scripts/permits.lua`.
-pub(super) fn permits<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<u8> {
-    let mut body = Body(Vec::with_capacity(64));
-    body.push_name("permits");
-    for claim in claims.map(Claim::numbers) {
-        body.0.extend_from_slice(&claim.holder.0);
-        body.push(claim.granted, 7);
-        body.push(claim.released, 7);
-        for number in [claim.waiting, claim.at_once, claim.limit] {
-            body.push(number.into(), 4);
-        }
-        body.push(claim.lease.min(MAX_LEASE_OF_PERMITS), 7);
-    }
     body.0
 }
 
