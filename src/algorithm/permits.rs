@@ -1,18 +1,18 @@
 //! The holders of a key's permits, and its queue: the state of a [`ConcurrencyLimit`](crate::ConcurrencyLimit) in a store.
 //!
-//! A *holder* is one process for one key. It does not ask for single permits. It tells the store its counters, and
-//! the store answers with the number of permits that it has granted to the holder so far:
+//! A *holder* is one process for one key. It does not ask for single permits. It sends its counters, and the store
+//! answers with the number of permits that it has granted to the holder so far:
 //!
 //! - `granted`: permits that the holder knows to have been granted to it, since it began.
 //! - `released`: permits of these that it has given back. Both only grow.
 //! - `waiting`: the places that it needs in the queue.
 //! - `at_once`: permits to grant only if they are free and the queue is empty.
 //!
-//! So a call can be lost, repeated or late without a permit being lost or granted twice: the next call says what is
-//! true. If the store loses its state, the calls of the holders restore it.
+//! So a call can be lost or repeated without a permit being lost or granted twice: the next call corrects it. If the
+//! store loses its state, the calls of the holders restore it. A late copy of a call, after its holder has released
+//! everything, can take permits for a lease.
 //!
-//! - **Leases.** What a holder has counts until its lease is over. Each call renews it. A process that crashes loses its
-//!   permits and its places in the queue then.
+//! - **Leases.** Permits and places count until the holder's lease expires. Each call renews the lease.
 //! - **First come, first served.** Places in the queue are in the order in which the store heard of them. A holder that
 //!   wants fewer gives up its last places. While the queue is not empty, `at_once` is not served. In a queue of more than
 //!   64 rows, new places of a holder come after its last ones: the work of a claim is bounded.
@@ -27,7 +27,7 @@ use crate::nouns::{HolderId, Micros};
 /// A queue of so many rows does not get more of a holder that has one: its new places come after those.
 const MOST_ROWS: usize = 64;
 
-/// What a holder tells a store.
+/// The counters of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) holder: HolderId,
@@ -79,7 +79,7 @@ impl Holders {
             }
         }
         if self.queue.is_empty() {
-            // A claim that is repeated has got them.
+            // A repeated claim gets nothing more.
             let wanted = (claim.granted + u64::from(claim.at_once))
                 .saturating_sub(self.holders[place].granted);
             self.holders[place].granted += free.min(wanted);

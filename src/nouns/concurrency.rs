@@ -59,8 +59,8 @@ impl ConcurrencyLimit {
         Ok(Self { name: name.into(), limit, on_store_failure, enforced, retry_after })
     }
 
-    /// Sets what a layer's `Retry-After` says to a request without a permit. Range: 1 second to 1 hour. Default: 1 second. Nobody
-    /// knows when a request ends: choose about how long one takes.
+    /// Sets the `Retry-After` of a request without a permit. Range: 1 second to 1 hour. Default: 1 second. The end of a
+    /// request is not known in advance: choose about the duration of one.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl ConcurrencyLimit {
         Ok(self)
     }
 
-    /// What a layer's `Retry-After` says to a request without a permit.
+    /// The `Retry-After` of a request without a permit.
     #[must_use]
     pub const fn advised_retry_after(&self) -> Duration {
         self.retry_after

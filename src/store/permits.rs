@@ -15,7 +15,7 @@ const MAX_COUNT: u64 = 1 << 52;
 /// Longer than a process runs.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// What a holder of permits tells a store: one process, for one key under one limit. See [`PermitStore`].
+/// A claim of a holder of permits: one process, for one key under one limit. See [`PermitStore`].
 ///
 /// `granted` and `released` count from the start of the holder, and only grow. So a claim can be lost or repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct Claim {
     pub key: Key,
     /// The holder.
     pub holder: HolderId,
-    /// The permits that the holder knows to have been granted to it.
+    /// The permits granted so far, as far as the holder knows.
     pub granted: u64,
-    /// The permits of these that it has given back.
+    /// The released permits of these.
     pub released: u64,
     /// The places that it needs in the queue of the key.
     pub waiting: u32,
@@ -63,11 +63,10 @@ impl Claim {
 /// For each claim, the permits that were granted to its holder since it began. A part of a store may be unavailable.
 pub type Claimed = Pin<Box<dyn Future<Output = Vec<Result<u64, Error>>> + Send>>;
 
-/// A place that keeps the permits of concurrency limits.
+/// A store of the permits of concurrency limits, such as [`MemoryStore`](crate::MemoryStore) and `RedisStore`.
 ///
-/// [`MemoryStore`](crate::MemoryStore) and `RedisStore` are such places. A store answers one question, for several keys at
-/// once: each holder says what it has and wants, and the store how much it was granted. What a holder does not renew
-/// within its lease counts as given back.
+/// A holder sends its whole state in each [claim](Claim), and gets the number of permits that were granted to it so far. Permits
+/// that are not renewed within a lease count as released.
 pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
     /// Applies claims, and returns a result for each, in their order. No two are of one key under one name.
     ///

@@ -1,7 +1,9 @@
 //! Requests in flight: at most so many of a key at once, on all replicas.
 
 mod agent;
+mod permit;
 mod slot;
+mod state;
 mod task;
 
 use std::fmt;
@@ -15,8 +17,11 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
-use self::agent::{Agent, Reports, SlotKey};
+use self::agent::{Agent, Reports};
+pub(crate) use self::permit::Acquired;
+pub use self::permit::Permit;
 use self::slot::Outcome;
+use self::state::SlotKey;
 #[cfg(feature = "config")]
 use super::SetId;
 use super::registry::Registry;
@@ -27,15 +32,15 @@ use crate::store::permits::PermitStore;
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
-/// How long a caller waits for the store's answer.
+/// The longest wait for the store's answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often a caller that waits makes sure that the task runs.
+/// The interval at which waiting callers check that the task runs.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 
 /// A limiter of requests in flight: at most so many of a key at once, on all replicas.
 ///
-/// A caller acquires a [`Permit`], works, and drops it. A store keeps who holds permits: [`MemoryStore`] for one process,
+/// A caller acquires a [`Permit`], works, and drops it. A store counts the permits: [`MemoryStore`] for one process,
 /// `RedisStore` for all replicas.
 ///
 /// ```
@@ -61,28 +66,28 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// # }
 /// ```
 ///
-/// # What holds
+/// # Guarantees
 ///
 /// - **At most the limit.** The store counts the permits of all processes, atomically.
-/// - **First come, first served**, on all replicas: while callers wait, others do not get ahead of them. A process has the
-///   places of its callers: if one gives up, those of this process that came later move up. A waiting caller
-///   learns of a permit that another process has given back within about 25 ms.
-/// - **Leases.** A process renews what it holds three times in a [lease](Self::lease) of 10 seconds. If it crashes, its
-///   permits, and its places in the queue, count as given back when the lease is over.
-/// - **Lost state.** If Redis fails over and the new master has not got the last permits, or none, each process tells it
-///   within a third of a lease what it holds. Until then, up to the limit more can be granted: at most twice the limit
-///   is in flight. Afterwards, a new permit is granted as soon as fewer than the limit are in flight.
-/// - **A store that is unavailable.** The limit's [policy](ConcurrencyLimit::on_store_failure) decides. Permits that are held stay valid.
-///   Permits that were granted meanwhile count when the store is back. [`Permit::source`] says who granted one.
-/// - A process that is paused or cut off from Redis for longer than a lease may hold permits that others got meanwhile.
-///   [`Permit::is_renewed`] says so, and an event.
-/// - **The end of a program.** Permits are given back in the background: call [`flush`](Self::flush) last.
+/// - **First come, first served**, on all replicas: a new caller does not pass callers that wait. A process has one place for
+///   each of its callers. If a caller gives up, the later callers of the same process move up. A waiting caller gets a
+///   permit that another process has released within about 25 ms.
+/// - **Leases.** A process renews its permits three times in a [lease](Self::lease) of 10 seconds. If the process crashes, its
+///   permits and its places in the queue count as released when the lease expires.
+/// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all of them. Each process
+///   restores its own within a third of a lease. Until then at most twice the limit is in flight. Afterwards, a new permit is
+///   granted as soon as fewer than the limit are in flight.
+/// - **Store unavailable.** The limit's [policy](ConcurrencyLimit::on_store_failure) decides. Permits stay valid. Permits
+///   that were granted meanwhile count when the store answers again. [`Permit::source`] returns the source of a grant.
+/// - **Expired leases.** A process that was blocked, or could not reach Redis, for longer than a lease may hold permits
+///   that other processes have, too. [`Permit::is_renewed`] and an event report that.
+/// - **The end of a program.** Permits are released in the background. Call [`flush`](Self::flush) last.
 ///
-/// A call to the store has the claims of up to 256 keys, and calls are in flight all the time: under load, one call
-/// acquires and releases many permits. Each part of a cluster has calls of its own.
+/// One call to the store carries the claims of up to 256 keys, and up to four calls are in flight. Each part of a cluster has
+/// its own calls.
 ///
-/// Permits are renewed by a task in a runtime that uses the limiter. It needs a runtime that is driven: one of a single thread
-/// renews nothing while no `block_on` runs.
+/// A task renews the permits, in a runtime that uses the limiter. A current-thread runtime drives that task only inside
+/// `block_on`.
 #[derive(Clone)]
 pub struct ConcurrencyLimiter {
     shared: Arc<Shared>,
@@ -121,7 +126,7 @@ impl ConcurrencyLimiter {
     /// Sets the time after which the permits of a process that crashed count as given back. Range: 1 second to 10
     /// minutes. Default: 10 seconds. All replicas should have the same.
     ///
-    /// Call it first: the limiter that it returns does not know permits that were acquired before.
+    /// Call it first: the returned limiter does not renew permits that were acquired before.
     ///
     /// # Errors
     ///
@@ -153,7 +158,7 @@ impl ConcurrencyLimiter {
         &agents[store.part(key) % agents.len()]
     }
 
-    /// Acquires a permit, if one is free and no caller waits for one. `None`: there is none.
+    /// Acquires a permit, if one is free and no caller waits. `None`: no permit is free.
     ///
     /// # Errors
     ///
@@ -166,11 +171,11 @@ impl ConcurrencyLimiter {
         Ok(self.ask(limit, key).await?.permit)
     }
 
-    /// Acquires a permit, and waits for it for at most `max_wait`. `None`: there was none in time.
+    /// Acquires a permit, and waits for it for at most `max_wait`. `None`: no permit was free in time.
     ///
-    /// A permit that is free is granted however short the wait: the store's answer is awaited for at most a second. Dropping the
-    /// future gives up the place in the queue. If the store becomes unavailable, all that wait are decided by the
-    /// [failure policy](ConcurrencyLimit::on_store_failure) at once.
+    /// A free permit is granted even if `max_wait` is shorter than the store's latency: the first answer may take up to a
+    /// second. Dropping the future gives up the place in the queue. If the store becomes unavailable, the [failure
+    /// policy](ConcurrencyLimit::on_store_failure) decides all waiting callers at once.
     ///
     /// # Errors
     ///
@@ -200,7 +205,7 @@ impl ConcurrencyLimiter {
         conclude(agent, &slot, limit, outcome.unwrap_or_else(|| Err(Error::timeout())))
     }
 
-    /// Queues for a permit that was not free. If so many callers of the key wait here already, there is none.
+    /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
     pub(crate) async fn wait(
         &self,
         limit: &ConcurrencyLimit,
@@ -216,10 +221,10 @@ impl ConcurrencyLimiter {
         conclude(agent, &slot, limit, outcome.unwrap_or(Ok(None)))
     }
 
-    /// Waits until the store knows of all permits that were given back, for at most a second.
+    /// Waits until the store has confirmed all released permits, for at most a second.
     ///
-    /// A permit is given back in the background. A program that ends before the store knows leaves it to its lease. So call
-    /// this last, after a server's graceful shutdown, too.
+    /// Permits are released in the background. If a program ends before that, they count until their lease expires. Call this
+    /// last, also after a graceful shutdown of a server.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -281,7 +286,7 @@ impl ConcurrencyLimiter {
         WeakConcurrencyLimiter(Arc::downgrade(&self.shared))
     }
 
-    /// The number of keys of which this process holds a permit, waits for one, or has to tell the store something.
+    /// The number of keys with permits, callers or unconfirmed releases in this process.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.shared.agents.iter().map(|agent| agent.keys()).sum()
@@ -293,15 +298,6 @@ impl ConcurrencyLimiter {
         let slot = SlotKey::new(limit, key);
         self.agent(key).held(&slot)
     }
-}
-
-/// What a caller of this crate acquired, and who decided that.
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "layers report the source"))]
-pub(crate) struct Acquired {
-    pub(crate) permit: Option<Permit>,
-    pub(crate) source: Source,
-    /// The number that was in force: that of the limit, or the share of this replica.
-    pub(crate) limit: u32,
 }
 
 /// The outcome of a caller. While the store is unavailable, the limit's policy decides.
@@ -335,7 +331,7 @@ async fn within(
         match timeout_at(look, &mut outcome).await {
             Ok(outcome) => return Some(outcome.unwrap_or_else(|_| lost(TryRecvError::Closed))),
             Err(_) if look >= deadline => return None,
-            // The runtime of the task may stand still.
+            // The task may be blocked.
             Err(_) => agent.ensure_task(),
         }
     }
@@ -353,37 +349,6 @@ impl From<&Self> for ConcurrencyLimiter {
     }
 }
 
-/// A permit of a [`ConcurrencyLimit`]. Dropping it gives it back.
-#[must_use = "a permit that is dropped at once limits nothing"]
-pub struct Permit {
-    agent: Arc<Agent>,
-    slot: SlotKey,
-    source: Source,
-    /// If this process granted it.
-    granted_here: Option<Instant>,
-}
-
-impl Permit {
-    fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
-        let granted_here = (source != Source::Store).then(Instant::now);
-        Self { agent, slot, source, granted_here }
-    }
-
-    /// Who granted it: the store, or while that is unavailable the limit's [failure
-    /// policy](ConcurrencyLimit::on_store_failure).
-    #[must_use]
-    pub const fn source(&self) -> Source {
-        self.source
-    }
-
-    /// Whether the store heard of it within the last [lease](ConcurrencyLimiter::lease). Otherwise another process may have got
-    /// it: this one stood still or was cut off from the store. A long job can ask before each step.
-    #[must_use]
-    pub fn is_renewed(&self) -> bool {
-        self.agent.is_renewed(&self.slot, self.granted_here)
-    }
-}
-
 /// A handle of a limiter that may be gone.
 #[cfg(feature = "config")]
 pub(crate) struct WeakConcurrencyLimiter(Weak<Shared>);
@@ -392,17 +357,5 @@ pub(crate) struct WeakConcurrencyLimiter(Weak<Shared>);
 impl WeakConcurrencyLimiter {
     pub(crate) fn upgrade(&self) -> Option<ConcurrencyLimiter> {
         self.0.upgrade().map(|shared| ConcurrencyLimiter { shared })
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.agent.release(&self.slot);
-    }
-}
-
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("limit", &self.slot.name()).finish_non_exhaustive()
     }
 }

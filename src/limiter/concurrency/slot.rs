@@ -1,4 +1,4 @@
-//! What one process has and wants of one key: a pure state, without I/O.
+//! The permits and the callers of one process for one key: a state without I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot::Sender;
 use tokio::time::Instant;
 
-use super::Permit;
+use super::permit::Permit;
 use crate::nouns::{Error, HolderId};
 use crate::store::permits::Claim;
 
@@ -15,17 +15,17 @@ pub(super) type Outcome = Result<Option<Permit>, Error>;
 
 pub(super) type Caller = Sender<Outcome>;
 
-/// A caller, and its number of permits of the key: plans may differ.
+/// A caller, and the limit that it asked under: plans differ.
 struct Asking {
     caller: Caller,
     limit: u32,
 }
 
-/// The waiting callers whose numbers count.
-const SOME: usize = 64;
+/// The most waiters whose limits are compared for a claim.
+const COMPARED: usize = 64;
 
-/// Callers that are gone are sought as soon as so many claims were made for each that waits: a claim should not look at all.
-const PURGE_AFTER: usize = 16;
+/// Each claim pays for the check of so many waiters whether they are gone. All are checked at once when enough is paid.
+const CHECKED_PER_CLAIM: usize = 16;
 
 /// An outcome that is due. It is sent when no slot is locked: a caller that is gone drops its permit.
 pub(super) enum Due {
@@ -43,36 +43,36 @@ pub(super) struct Slot {
     at_once: VecDeque<Asking>,
     /// How many of `at_once` the claim in flight asks for.
     asked_at_once: usize,
-    /// The number of the last caller.
+    /// The limit of the last caller.
     limit: u32,
-    /// The claims since callers that are gone were sought.
+    /// The claims since the last check for waiters that are gone.
     since_purge: usize,
     is_in_flight: bool,
     queue: Option<Queue>,
-    /// Whether the store does not know of the last change yet.
+    /// Whether a change has not been claimed.
     is_changed: bool,
-    /// Whether the store has to be told again, though nothing changed.
+    /// Whether it has to be claimed although nothing changed.
     is_due: bool,
-    /// The last claim: when it was answered or failed.
+    /// When the last claim was answered or failed.
     answered: Instant,
     failed: bool,
-    /// The claim in flight, or the last one: when it was sent.
+    /// When the last claim was sent.
     sent: Instant,
-    /// When the last claim that was answered was sent.
-    told: Option<Instant>,
+    /// When the last claim that was answered was sent: its lease starts then.
+    confirmed_at: Option<Instant>,
 }
 
-/// Where a slot waits to be told.
+/// The queue of a slot that has to be claimed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Queue {
     Urgent,
     Renewals,
 }
 
-/// When a slot has to be claimed again, though nothing changed.
+/// The intervals at which a slot is claimed although nothing changed.
 #[derive(Clone, Copy)]
 pub(super) struct Paces {
-    /// Waiting callers learn of a grant that another process caused.
+    /// With waiters: another process may have released a permit.
     pub(super) poll: Duration,
     pub(super) renew: Duration,
     pub(super) retry: Duration,
@@ -99,7 +99,7 @@ impl Slot {
             answered: now,
             failed: false,
             sent: now,
-            told: None,
+            confirmed_at: None,
         }
     }
 
@@ -118,7 +118,7 @@ impl Slot {
         self.is_changed = true;
     }
 
-    /// Takes a permit without the store, if fewer than `limit` are held here. The store learns of it.
+    /// Takes a permit without the store, if fewer than `limit` are held here. The next claim includes it.
     pub(super) fn take_locally(&mut self, limit: u32) -> bool {
         let is_free = self.held() < u64::from(limit);
         if is_free {
@@ -132,37 +132,36 @@ impl Slot {
         self.granted - self.released
     }
 
-    pub(super) const fn has_to_be_told(&self) -> bool {
+    pub(super) const fn needs_claim(&self) -> bool {
         self.is_changed || self.is_due
     }
 
-    /// Whether the store knows all of it.
-    pub(super) const fn is_told(&self) -> bool {
+    /// Whether the store has confirmed all changes.
+    pub(super) const fn is_confirmed(&self) -> bool {
         !self.is_changed && !self.is_in_flight
     }
 
-    /// Whether the store has known of a permit, and did not hear of it for a lease.
-    pub(super) fn may_be_lost(&self, lease: Duration) -> bool {
-        self.held() > 0 && self.told.is_some_and(|told| told.elapsed() >= lease)
+    /// Whether permits are held whose lease has expired.
+    pub(super) fn has_expired(&self, lease: Duration) -> bool {
+        self.held() > 0 && self.confirmed_at.is_some_and(|at| at.elapsed() >= lease)
     }
 
-    /// When the store was told last, if it has answered.
-    pub(super) const fn told(&self) -> Option<Instant> {
-        self.told
+    pub(super) const fn confirmed_at(&self) -> Option<Instant> {
+        self.confirmed_at
     }
 
-    /// Whether nothing is held or wanted.
+    /// Whether nothing is held, wanted, queued or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.held() == 0 && !self.has_callers() && !self.is_in_flight && self.queue.is_none()
     }
 
-    /// Whether nothing is held or wanted, and the store knows that.
+    /// Whether it is idle, and the store has confirmed that.
     pub(super) fn is_over(&self) -> bool {
         self.is_idle() && !self.is_changed
     }
 
-    /// Enters a queue of slots to be claimed, unless it is there, or a claim is in flight. After a failure, only a caller
-    /// makes it enter before it is due.
+    /// Enters a queue if it needs a claim, unless a claim is in flight. After a failure it waits until it is due, or until
+    /// there is a caller.
     pub(super) fn enter_queue(&mut self) -> Option<Queue> {
         let is_urgent = self.is_changed || self.has_callers();
         let queue = if is_urgent { Queue::Urgent } else { Queue::Renewals };
@@ -174,12 +173,12 @@ impl Slot {
         self.queue
     }
 
-    /// Whether it waits there. It may have left one queue for the other.
+    /// Whether it is in that queue. A renewal that becomes urgent changes the queue.
     pub(super) fn is_in(&self, queue: Queue) -> bool {
         self.queue == Some(queue)
     }
 
-    /// Whether it has to be claimed again now, though nothing changed.
+    /// Whether it has to be claimed now although nothing changed.
     pub(super) fn is_due(&self, now: Instant, paces: &Paces) -> bool {
         if self.is_in_flight || self.queue.is_some() {
             return false;
@@ -200,19 +199,18 @@ impl Slot {
         !self.waiting.is_empty() || !self.at_once.is_empty()
     }
 
-    /// Makes it enter a queue, though nothing changed.
-    pub(super) const fn touch(&mut self) {
+    pub(super) const fn mark_due(&mut self) {
         self.is_due = true;
     }
 
-    /// Fills in the numbers of a claim. A caller that is gone wants nothing.
+    /// Fills in the numbers of a claim.
     pub(super) fn claim(&mut self, claim: &mut Claim) {
         self.purge();
-        // Callers of one number at a time. While others wait, there is none at once.
+        // Callers of one limit at a time, and under the smallest: no caller gets more than its own limit allows.
         let at_once = self.at_once.front().map(|asking| asking.limit);
         let same = |asking: &&Asking| Some(asking.limit) == at_once;
         self.asked_at_once = self.at_once.iter().take_while(same).count();
-        let of_waiting = self.waiting.iter().take(SOME).map(|asking| asking.limit).min();
+        let of_waiting = self.waiting.iter().take(COMPARED).map(|asking| asking.limit).min();
         claim.limit = of_waiting.into_iter().chain(at_once).min().unwrap_or(self.limit);
         (self.is_in_flight, self.is_changed, self.is_due) = (true, false, false);
         self.queue = None;
@@ -224,24 +222,24 @@ impl Slot {
 
     fn purge(&mut self) {
         self.since_purge += 1;
-        if self.since_purge * PURGE_AFTER >= self.waiting.len() {
+        if self.since_purge * CHECKED_PER_CLAIM >= self.waiting.len() {
             self.since_purge = 0;
             self.waiting.retain(|asking| !asking.caller.is_closed());
         }
         self.at_once.retain(|asking| !asking.caller.is_closed());
     }
 
-    /// Learns how many permits were granted so far, and hands the new ones out.
+    /// Applies the answer to a claim: the permits that were granted so far.
     pub(super) fn answered(&mut self, granted: u64) -> Vec<Due> {
         let new = granted.saturating_sub(self.granted);
-        // A number that is wrong must not take long.
+        // A wrong number must not keep this loop busy.
         let wanted = (self.waiting.len() + self.asked_at_once) as u64;
         let (new, too_many) = (new.min(wanted), new.saturating_sub(wanted));
         self.granted = self.granted.saturating_add(new).saturating_add(too_many);
         self.released = self.released.saturating_add(too_many);
         self.is_changed |= too_many > 0;
         (self.is_in_flight, self.failed, self.answered) = (false, false, Instant::now());
-        self.told = Some(self.sent);
+        self.confirmed_at = Some(self.sent);
         let mut due = Vec::new();
         let mut asked: VecDeque<_> = self.at_once.drain(..self.asked_at_once).collect();
         for _ in 0..new {
@@ -258,19 +256,19 @@ impl Slot {
         due
     }
 
-    /// Learns that a claim was lost, with the runtime that awaited it. It is sent again.
+    /// The claim ended without an answer. It is repeated.
     pub(super) fn lost(&mut self) {
         (self.is_in_flight, self.is_changed) = (false, true);
         self.since_purge = self.waiting.len();
         self.purge();
     }
 
-    /// Learns that a claim failed. Its callers do not wait for another.
+    /// The claim failed. The callers do not wait for its repetition.
     pub(super) fn failed(&mut self) -> Vec<Due> {
         (self.is_in_flight, self.failed, self.answered) = (false, true, Instant::now());
         let callers = self.at_once.drain(..).chain(self.waiting.drain(..));
         let due = callers.map(|asking| Due::Error(asking.caller)).collect();
-        // The store may have granted permits, or not know of those that were given back.
+        // The store may have applied it or not.
         self.is_changed = true;
         due
     }

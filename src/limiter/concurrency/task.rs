@@ -1,15 +1,14 @@
-//! The task that tells a store what a process has and wants.
-//!
-//! It claims up to 256 slots in one call, with up to four calls in flight, and never two for one slot.
+//! The task that claims slots: up to 256 in one call, with up to four calls in flight, and one claim for each slot.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::agent::{Agent, SentCall, State};
+use super::agent::Agent;
+use super::state::{SentCall, State};
 use crate::nouns::{Error, later};
 use crate::store::permits::Claim;
 
@@ -19,21 +18,20 @@ const MAX_CLAIMS: usize = 256;
 /// The most calls in flight.
 const IN_FLIGHT: usize = 4;
 
-/// While the store is unavailable, so many keys are kept to be told. What is left out ends with its lease.
-const MAX_UNTOLD: usize = 10_000;
+/// The most slots that are kept for releases while the store is unavailable. The leases of others expire.
+const MAX_UNCONFIRMED: usize = 10_000;
 
-/// A task that has not looked for so long is on a thread that stands still. More than it pauses, and less than the half a
-/// second after which a caller looks: that one still gets its answer.
-const STANDS_STILL: Duration = Duration::from_millis(400);
+/// The age of the last round at which the task counts as blocked. It is above the longest pause of the task, and below the
+/// half second after which callers check.
+const BLOCKED_AFTER: Duration = Duration::from_millis(400);
 
-/// The most runtimes that are remembered.
 const MAX_RUNTIMES: usize = 8;
 
 impl Agent {
-    /// Starts the task, unless it runs. One that has not looked for a while is replaced: its runtime stands still.
+    /// Starts the task, unless it runs. A blocked task is replaced.
     pub(super) fn ensure_task(self: &Arc<Self>) {
         let Ok(runtime) = Runtime::try_current() else {
-            // A permit that is dropped outside of a runtime is told by the next one inside, or ends with its lease.
+            // A later call in a runtime starts it, or the leases expire.
             return;
         };
         let mut state = self.lock();
@@ -41,8 +39,8 @@ impl Agent {
             state.runtimes.truncate(MAX_RUNTIMES - 1);
             state.runtimes.push_front(runtime.clone());
         }
-        let stands_still = |looked: Instant| looked.elapsed() > STANDS_STILL;
-        if state.task.is_some() && !state.looked.is_some_and(stands_still) {
+        let is_blocked = state.last_round.is_some_and(|at| at.elapsed() > BLOCKED_AFTER);
+        if state.task.is_some() && !is_blocked {
             return;
         }
         let running = self.new_task(&mut state, runtime);
@@ -50,32 +48,33 @@ impl Agent {
         running.into_iter().for_each(Running::start);
     }
 
-    /// A task, if there is something to do. It is started when the state is not locked: a runtime that shuts down drops
-    /// it at once.
+    /// A new task, if one is needed. Start it after the state is unlocked: a runtime that shuts down drops it at once.
     fn new_task(self: &Arc<Self>, state: &mut State, runtime: Runtime) -> Option<Running> {
         if self.has_nothing_to_do(state) {
             return None;
         }
         state.tasks += 1;
-        (state.task, state.looked) = (Some(state.tasks), Some(Instant::now()));
+        (state.task, state.last_round) = (Some(state.tasks), Some(Instant::now()));
         Some(Running { agent: Arc::clone(self), task: state.tasks, runtime })
     }
 
-    /// Sends what is queued. The calls are tasks of their own.
+    /// Sends the queued slots. The calls are tasks of their own.
     fn send(self: &Arc<Self>) {
-        // A runtime that shuts down drops each call at once, and its claims are queued again.
+        // Bounded, because a runtime that shuts down drops each call at once, and its slots are queued again.
         for _ in 0..IN_FLIGHT {
             let Some((number, claims)) = self.next_call() else { return };
             let call = Call { agent: Arc::clone(self), number };
-            let claimed = self.store.claim(claims);
+            let claimed = timeout(self.paces.lost, self.store.claim(claims));
             tokio::spawn(async move {
-                call.agent.answered(call.number, claimed.await);
+                if let Ok(answers) = claimed.await {
+                    call.agent.answered(call.number, answers);
+                }
             });
         }
     }
 
-    /// How often all slots are looked at. `None` if the task has nothing to do any more, or another one runs.
-    fn pace(&self, task: u64) -> Option<Duration> {
+    /// Begins a round of the task, and returns the time until the next. `None` if the task ends.
+    fn begin_round(&self, task: u64) -> Option<Duration> {
         let mut state = self.lock();
         if state.task != Some(task) {
             return None;
@@ -84,7 +83,7 @@ impl Agent {
             state.task = None;
             return None;
         }
-        state.looked = Some(Instant::now());
+        state.last_round = Some(Instant::now());
         Some(if state.waiting.is_empty() { self.paces.retry } else { self.paces.poll })
     }
 
@@ -108,7 +107,7 @@ impl Agent {
         Some((state.sent, claims))
     }
 
-    /// Hands out what a call was granted, unless it counts as lost.
+    /// Applies the answers to a call, unless it counts as lost.
     fn answered(self: &Arc<Self>, number: u64, answers: Vec<Result<u64, Error>>) {
         let missing = || Err(Error::store("the store of permits gave no answer to a claim"));
         let answers = answers.into_iter().chain(std::iter::repeat_with(missing));
@@ -116,7 +115,7 @@ impl Agent {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(SentCall { keys, .. }) = state.calls.remove(&number) else { return };
-        let is_full = state.slots.len() > MAX_UNTOLD;
+        let is_full = state.slots.len() > MAX_UNCONFIRMED;
         for (key, answer) in keys.into_iter().zip(answers) {
             let Some(slot) = state.slots.get_mut(&key) else { continue };
             let due = match &answer {
@@ -133,17 +132,16 @@ impl Agent {
         for (key, due, error) in outcomes {
             self.hand_out(&key, due, error.as_ref());
         }
-        self.told.notify_waiters();
+        self.answered.notify_waiters();
         self.wake.notify_one();
     }
 
-    /// A call ends without an answer. Its claims are sent again: they say what is true, so it does not matter if they arrive
-    /// twice.
+    /// A call ended without an answer. Its slots are claimed again: a claim that arrives twice changes nothing.
     fn lost(&self, number: u64) {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(SentCall { keys, .. }) = state.calls.remove(&number) else { return };
-        let is_full = state.slots.len() > MAX_UNTOLD;
+        let is_full = state.slots.len() > MAX_UNCONFIRMED;
         for key in keys {
             let Some(slot) = state.slots.get_mut(&key) else { continue };
             slot.lost();
@@ -154,8 +152,7 @@ impl Agent {
         }
     }
 
-    /// Gives up calls that have been in flight for too long: the runtime that awaits them stands still, or the store does
-    /// not answer.
+    /// Gives up calls whose runtime is blocked, so that their deadlines do not fire.
     fn give_up_late_calls(&self) {
         let state = self.lock();
         let is_late = |call: &SentCall| call.at.elapsed() >= self.paces.lost;
@@ -166,7 +163,7 @@ impl Agent {
     }
 }
 
-/// A call in flight. Dropped without an answer, it is lost: its runtime was shut down.
+/// A call in flight. It is lost if it is dropped without an answer: by its deadline, or with its runtime.
 struct Call {
     agent: Arc<Agent>,
     number: u64,
@@ -178,7 +175,7 @@ impl Drop for Call {
     }
 }
 
-/// The task: runs while there is something to tell.
+/// The task. It runs while permits are held or wanted.
 struct Running {
     agent: Arc<Agent>,
     task: u64,
@@ -192,25 +189,25 @@ impl Running {
     }
 
     async fn run(self) {
-        let (agent, mut last_look) = (&self.agent, Instant::now());
+        let (agent, mut last_scan) = (&self.agent, Instant::now());
         loop {
             agent.send();
-            let Some(pace) = agent.pace(self.task) else { return };
-            let next_look = later(last_look, pace);
-            drop(timeout_at(next_look, agent.wake.notified()).await);
-            // Others add to the next call. And a runtime that shuts down drops the task here.
+            let Some(pause) = agent.begin_round(self.task) else { return };
+            let next_scan = later(last_scan, pause);
+            drop(timeout_at(next_scan, agent.wake.notified()).await);
+            // More slots join the next call. And a runtime that shuts down drops the task here.
             yield_now().await;
-            if Instant::now() >= next_look {
-                last_look = Instant::now();
+            if Instant::now() >= next_scan {
+                last_scan = Instant::now();
                 agent.give_up_late_calls();
-                agent.look();
+                agent.claim_due();
             }
         }
     }
 }
 
 impl Drop for Running {
-    /// If its runtime shuts down, another one goes on.
+    /// The task moves to another runtime when its own shuts down.
     fn drop(&mut self) {
         let mut state = self.agent.lock();
         if state.task != Some(self.task) {

@@ -13,7 +13,7 @@ use crate::algorithm::permits::Holders;
 use crate::nouns::{Key, Micros};
 use crate::store::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
 
-/// Parts of the callers' side: more than cores, so that threads rarely contend for one.
+/// The parts of the store, for callers. More than cores, so that threads rarely contend for one.
 const PARTS: usize = 16;
 
 /// Operations of a shard between two sweeps.
@@ -30,7 +30,7 @@ struct Shard {
     cursor: Place,
 }
 
-/// Who holds permits of a key under a limit.
+/// The holders of a key under a limit.
 struct OfKey {
     name: Arc<str>,
     key: Key,

@@ -1,0 +1,214 @@
+//! The slots of an agent, and the queues in which they wait to be claimed: a state without I/O.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::{HashMap, HashSet};
+use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
+
+use super::slot::{Queue, Slot};
+use crate::nouns::{ConcurrencyLimit, Key};
+use crate::store::permits::Claim;
+
+/// The memory for so many slots is kept.
+const KEPT_CAPACITY: usize = 1_024;
+
+/// A key under a limit.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct SlotKey {
+    name: Arc<str>,
+    key: Key,
+}
+
+impl SlotKey {
+    pub(super) fn new(limit: &ConcurrencyLimit, key: &Key) -> Self {
+        Self { name: limit.shared_name(), key: key.clone() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The claim of a slot.
+    pub(super) fn claim(&self, slot: &mut Slot, lease: Duration) -> Claim {
+        let (name, key) = (Arc::clone(&self.name), self.key.clone());
+        let mut claim = Claim::new(name, key, slot.holder, 0, lease);
+        slot.claim(&mut claim);
+        claim
+    }
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) slots: HashMap<SlotKey, Slot>,
+    pub(super) queues: Queues,
+    /// Calls in flight, by their numbers.
+    pub(super) calls: BTreeMap<u64, SentCall>,
+    /// Counts calls.
+    pub(super) sent: u64,
+    /// The slots that may have waiters.
+    pub(super) waiting: HashSet<SlotKey>,
+    /// The time of the last scan of all slots.
+    pub(super) scanned: Option<Instant>,
+    /// The number of the task that runs.
+    pub(super) task: Option<u64>,
+    /// Counts tasks.
+    pub(super) tasks: u64,
+    /// The time of the task's last round. It is old if the runtime is blocked.
+    pub(super) last_round: Option<Instant>,
+    /// The last runtimes with callers. The task moves to another one when its runtime shuts down.
+    pub(super) runtimes: VecDeque<Runtime>,
+    /// Counts holders.
+    pub(super) holders: u64,
+}
+
+/// A call in flight.
+pub(super) struct SentCall {
+    pub(super) keys: Vec<SlotKey>,
+    pub(super) at: Instant,
+}
+
+/// The slots that the task has to claim.
+#[derive(Default)]
+pub(super) struct Queues {
+    /// Slots with changes or callers.
+    urgent: VecDeque<SlotKey>,
+    /// Slots whose leases are to be renewed.
+    renewals: VecDeque<SlotKey>,
+}
+
+impl Queues {
+    pub(super) fn enter(&mut self, key: &SlotKey, slot: &mut Slot) {
+        match slot.enter_queue() {
+            Some(Queue::Urgent) => self.urgent.push_back(key.clone()),
+            Some(Queue::Renewals) => self.renewals.push_back(key.clone()),
+            None => {}
+        }
+    }
+
+    /// Takes out the slots of the next call, and passes each to `claim`.
+    ///
+    /// Urgent slots do not wait behind many renewals. A fourth of each call is reserved for renewals, because leases expire.
+    pub(super) fn take(
+        &mut self,
+        slots: &mut HashMap<SlotKey, Slot>,
+        most: usize,
+        mut claim: impl FnMut(SlotKey, &mut Slot),
+    ) {
+        let mut taken = 0;
+        for (kind, up_to) in
+            [(Queue::Renewals, most / 4), (Queue::Urgent, most), (Queue::Renewals, most)]
+        {
+            let queue = match kind {
+                Queue::Urgent => &mut self.urgent,
+                Queue::Renewals => &mut self.renewals,
+            };
+            while taken < up_to
+                && let Some(key) = queue.pop_front()
+            {
+                // The slot may be gone, or claimed since.
+                if let Some(slot) = slots.get_mut(&key).filter(|slot| slot.is_in(kind)) {
+                    claim(key, slot);
+                    taken += 1;
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// Removes a slot. Frees memory that is no longer needed.
+    pub(super) fn remove(&mut self, key: &SlotKey) {
+        let Self { slots, queues, .. } = self;
+        slots.remove(key);
+        if slots.capacity() > KEPT_CAPACITY && slots.len() < slots.capacity() / 8 {
+            slots.shrink_to(slots.len() * 2);
+            queues.urgent.shrink_to(slots.len());
+            queues.renewals.shrink_to(slots.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::super::agent::Agent;
+    use super::*;
+    use crate::nouns::HolderId;
+    use crate::store::MemoryStore;
+
+    fn key(number: usize) -> SlotKey {
+        SlotKey { name: "exports".into(), key: Key::from(number as u64) }
+    }
+
+    /// Slots in the queues: the first ones are urgent, the others are renewals.
+    fn queued(urgent: usize, all: usize) -> State {
+        let mut state = State::default();
+        for number in 0..all {
+            let mut slot = Slot::new(HolderId([0; 8]), 1);
+            if number < urgent {
+                slot.release();
+            }
+            slot.mark_due();
+            state.queues.enter(&key(number), &mut slot);
+            state.slots.insert(key(number), slot);
+        }
+        state
+    }
+
+    fn taken(state: &mut State) -> Vec<SlotKey> {
+        let mut taken = Vec::new();
+        state.queues.take(&mut state.slots, 256, |key, slot| {
+            drop(key.claim(slot, Duration::from_secs(10)));
+            taken.push(key);
+        });
+        taken
+    }
+
+    #[test]
+    fn callers_and_renewals_share_a_call() {
+        let urgent = (0..1_000).map(key).collect::<Vec<_>>();
+        let mut state = queued(1_000, 2_000);
+        for _ in 0..3 {
+            let taken = taken(&mut state);
+            let of_callers = taken.iter().filter(|key| urgent.contains(key)).count();
+            assert_eq!((of_callers, taken.len()), (192, 256));
+        }
+        assert_eq!(taken(&mut queued(0, 1_000)).len(), 256);
+        assert_eq!(taken(&mut queued(1_000, 1_000)).len(), 256);
+    }
+
+    #[test]
+    fn renewal_that_becomes_urgent_is_claimed_once_and_soon() {
+        let mut state = queued(0, 1_000);
+        let last = state.slots.get_mut(&key(999)).unwrap();
+        last.release();
+        state.queues.enter(&key(999), last);
+        state.queues.enter(&key(999), last);
+        assert!(taken(&mut state).contains(&key(999)));
+        let mut later = Vec::new();
+        while !state.queues.renewals.is_empty() {
+            later.extend(taken(&mut state));
+        }
+        assert_eq!((later.len(), later.contains(&key(999))), (744, false));
+    }
+
+    #[tokio::test]
+    async fn memory_is_freed_after_many_keys() {
+        let store = Arc::new(MemoryStore::new());
+        let agent = Arc::new(Agent::new(store, Duration::from_secs(10), Arc::default()));
+        let mut held = Vec::new();
+        for number in 0..50_000 {
+            let (caller, outcome) = oneshot::channel();
+            agent.ask(&key(number), 1, caller);
+            held.push(outcome.await.unwrap().unwrap());
+        }
+        assert!(agent.lock().slots.capacity() >= 50_000);
+        drop(held);
+        assert_eq!(agent.keys(), 0);
+        assert!(agent.lock().slots.capacity() <= KEPT_CAPACITY);
+    }
+}
