@@ -1,4 +1,4 @@
-//! Builders of a layer: no layer without a key.
+//! The builder of a layer with several limits.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,74 +6,15 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use http::request::Parts;
-use tower_layer::Layer;
 
 use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use super::live::{LimitSet, Live};
 use super::policy::{Concurrency, ConcurrencyRule, KeyedLimit, Policy, Rule};
 use super::settings::Settings;
-use super::{KeyExtractor, RateLimit, RateLimitLayer};
+use super::{KeyExtractor, RateLimitLayer};
 use crate::limiter::{ConcurrencyLimiter, RateLimiter};
 use crate::nouns::{ConcurrencyLimit, ConfigError, Key, Limit, MAX_GROUP};
-
-/// A layer that has no key yet. Finish it with [`key`](Self::key); settings such as the cost come
-/// after that.
-///
-/// It does not limit anything. The compiler says so where it is used as a layer:
-///
-/// ```compile_fail,E0277
-/// use axum::Router;
-/// use tollgate::{Quota, RateLimitLayer, RateLimiter};
-///
-/// let limiter = RateLimiter::in_memory();
-/// // error: this rate limit layer has no key: finish it with `.key(...)?`
-/// let app: Router = Router::new()
-///     .layer(RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(10)));
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a rate limit needs a key: finish the layer with `.key(...)`"]
-pub struct UnkeyedLayer {
-    limiter: RateLimiter,
-    limit: Result<Limit, ConfigError>,
-}
-
-impl UnkeyedLayer {
-    pub(super) const fn new(limiter: RateLimiter, limit: Result<Limit, ConfigError>) -> Self {
-        Self { limiter, limit }
-    }
-
-    /// The layer, with each request counted under the key that `extractor` takes from it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the name or the quota is out of range, or if this limiter has another
-    /// quota of that name.
-    pub fn key(self, extractor: impl KeyExtractor) -> Result<RateLimitLayer, ConfigError> {
-        RateLimitLayer::builder(self.limiter).limit(self.limit?, extractor).build()
-    }
-}
-
-/// Never implemented: its only use is the error of a forgotten key.
-#[diagnostic::on_unimplemented(
-    message = "this rate limit layer has no key: finish it with `.key(...)?`",
-    label = "this rate limit layer has no key",
-    note = "write `RateLimitLayer::token_bucket(...).key(PeerIp)?`, with `PeerIp` or another \
-            extractor of `tollgate::key`"
-)]
-pub trait HasKey: Sized {
-    /// Limits the service.
-    fn limited(self) -> RateLimit<Self>;
-}
-
-/// Lets the compiler say what is missing. `UnkeyedLayer` is no layer for any service.
-impl<S: HasKey> Layer<S> for UnkeyedLayer {
-    type Service = RateLimit<S>;
-
-    fn layer(&self, inner: S) -> RateLimit<S> {
-        inner.limited()
-    }
-}
 
 /// A builder of a layer with several limits.
 #[must_use = "a builder does nothing until the layer is built"]

@@ -58,7 +58,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
     }
 }
 
-/// What becomes of a request that asked for permits.
+/// The outcome of a request for permits.
 pub(super) enum Entered {
     Permits(InFlight),
     /// One limit has no permit left.
@@ -71,9 +71,9 @@ pub(super) type Entering = Pin<Box<dyn Future<Output = Entered> + Send>>;
 impl Settings {
     /// Asks for all permits of a request, one after another. If one is denied, the others are given back.
     ///
-    /// While a request waits for a permit, it holds those before. So the smallest limit comes first: a client that waits for
-    /// its own two takes none of the hundred of all clients. And one order for all requests, in whatever order their
-    /// layers have the limits, so that no two wait for each other.
+    /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first: a client that waits for its
+    /// own limit holds no permit of a larger limit that clients share. All layers use this order, so that two requests
+    /// never wait for each other.
     pub(super) fn enter(self: &Arc<Self>, mut wanted: Vec<Wanted>) -> Entering {
         wanted.sort_by(|one, other| one.order().cmp(&other.order()));
         Box::pin(acquire_all(wanted, Arc::clone(self)))
@@ -87,7 +87,7 @@ impl Settings {
         }
     }
 
-    /// Prepares a request that needs no permit. Its handler expects permits all the same.
+    /// Prepares a request that needs no permit: its handler may extract permits.
     #[inline]
     pub(super) fn hold_none(&self, request: &mut Parts) {
         if self.inserts_permits && request.extensions.get::<InFlight>().is_none() {

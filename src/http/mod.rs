@@ -24,10 +24,11 @@ mod service;
 mod settings;
 mod settlement;
 mod stacked;
+mod unkeyed;
 mod waiting;
 
 pub use body::ResponseBody;
-pub use builder::{RateLimitLayerBuilder, UnkeyedLayer};
+pub use builder::RateLimitLayerBuilder;
 pub use client_ip::{ClientIp, ClientNetwork, Networks, OnUnknownClient};
 #[cfg(feature = "axum")]
 pub use extract::Route;
@@ -48,3 +49,4 @@ pub use responder::{BodyFormat, Reason, Rejection};
 pub use service::RateLimit;
 pub use settings::OnOverload;
 pub use settlement::{Meter, Settlement};
+pub use unkeyed::UnkeyedLayer;

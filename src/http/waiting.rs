@@ -146,28 +146,21 @@ where
                 Stage::LookingUp { lookup, settings } => {
                     let Some(request) = self.request.take() else { return Poll::Pending };
                     let (mut parts, body) = request.into_parts();
-                    let looked_up = lookup.poll(&parts, cx);
-                    let stage = match looked_up {
-                        Poll::Ready(Ok(None)) => {
-                            settings.forward_uncharged(&mut parts);
-                            Some(Stage::Preparing)
+                    let question = match lookup.poll(&parts, cx) {
+                        Poll::Ready(Ok(group)) => {
+                            group.map_or(Question::Unlimited, Question::Group)
                         }
-                        Poll::Ready(Ok(Some(group))) => {
-                            let asked = settings.kept(&group);
-                            let answer = settings.ask_since(self.sent, group);
-                            Some(Stage::Checking { answer, asked, settings: Arc::clone(settings) })
+                        Poll::Ready(Err(unasked)) => Question::Rejected(unasked),
+                        Poll::Pending => {
+                            self.request = Some(Request::from_parts(parts, body));
+                            return Poll::Pending;
                         }
-                        Poll::Ready(Err(unasked)) => {
-                            let response = settings.answer(unasked, &parts);
-                            return Poll::Ready(Ok(Next::Rejected(response)));
-                        }
-                        Poll::Pending => None,
                     };
-                    self.request = Some(Request::from_parts(parts, body));
-                    match stage {
-                        Some(stage) => self.stage = stage,
-                        None => return Poll::Pending,
+                    match Stage::of(question, self.sent, settings, &mut parts) {
+                        Ok(stage) => self.stage = stage,
+                        Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
                     }
+                    self.request = Some(Request::from_parts(parts, body));
                 }
                 Stage::Checking { answer, asked, settings } => {
                     let answer = ready!(Pin::new(answer).poll(cx));
@@ -205,7 +198,7 @@ where
 }
 
 impl Stage {
-    /// What a request with its permits waits for, or the response if it is rejected.
+    /// The next stage of a request, or the response if it is rejected.
     fn of<ResBody>(
         question: Question,
         sent: Instant,

@@ -198,7 +198,7 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// When a request may end is not known: `Retry-After` is a guess, and no part of it.
+/// The message has no time: `Retry-After` is an estimate, because the end of a request is not known in advance.
 fn too_many_in_flight(limit: &ConcurrencyLimit) -> String {
     let (name, number) = (limit.name(), limit.limit());
     let requests = if number == 1 { "request" } else { "requests" };
