@@ -72,7 +72,7 @@ async fn waiting_caller_gets_the_permit_that_is_given_back_and_none_in_vain() {
         async move { limiter.acquire(&limit, &key, 10 * SECOND).await.unwrap() }
     });
     sleep(SECOND).await;
-    assert!(take(&limiter, &limit, &key).await.is_none(), "nobody gets ahead of it");
+    assert!(take(&limiter, &limit, &key).await.is_none(), "a new caller does not pass it");
     drop(first);
     assert!(waiting.await.unwrap().is_some());
     let started = Instant::now();
@@ -407,7 +407,7 @@ impl PermitStore for Asked {
     }
 }
 
-/// A replica that does as it is told: `take KEY`, `wait KEY MS`, `drop`.
+/// A replica that reads commands: `wait KEY MS`, `drop`.
 #[test]
 #[ignore = "a replica of the tests below"]
 fn replica() {

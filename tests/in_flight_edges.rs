@@ -1,5 +1,5 @@
-//! Edges of requests in flight: the end of a program, leases that are lost, outages, names, and what clients and operators
-//! are told.
+//! Edges of requests in flight: the end of a program, expired leases, outages, names, and the messages for clients and
+//! operators.
 
 #![cfg(all(feature = "axum", feature = "redis", feature = "json"))]
 
@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
-use tollgate::key::{Global, Header};
+use tollgate::key::Global;
 use tollgate::layer::{BodyFormat, InFlight, OnMissingKey, OnStoreFailure};
 use tollgate::store::{Claim, Claimed, PermitStore};
 use tollgate::{
@@ -29,20 +29,9 @@ use tollgate::{
 use self::support::RedisServer;
 use self::support::log::Log;
 use self::support::requests::{number, send, status};
+use self::support::tenants::{exports, of, tenant};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn exports(limit: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit::new("exports", limit).unwrap()
-}
-
-fn tenant() -> Header {
-    Header::new("x-tenant").unwrap()
-}
-
-fn of(tenant: &str) -> Request<Body> {
-    Request::get("/").header("x-tenant", tenant).body(Body::empty()).unwrap()
-}
 
 fn app(layer: RateLimitLayer) -> Router {
     Router::new().route("/", get(|| async { "hello" })).layer(layer)
@@ -490,7 +479,7 @@ async fn shadow_mode_is_reported_once_a_second_at_info() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_is_told_the_share_that_is_in_force() {
+async fn message_has_the_share_that_is_in_force() {
     let store = Elsewhere::default();
     let permits = ConcurrencyLimiter::new(store.clone());
     let layer = RateLimitLayer::concurrency(&permits, exports(3), tenant()).unwrap();
@@ -585,7 +574,7 @@ async fn closure_chooses_the_limit_of_each_request() {
 }
 
 #[tokio::test]
-async fn handler_that_takes_permits_without_the_setting_is_told_which_one() {
+async fn response_names_the_setting_that_a_handler_with_permits_needs() {
     let handler = |_: InFlight| async { "hello" };
     let permits = ConcurrencyLimiter::in_memory();
     let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
@@ -598,7 +587,7 @@ async fn handler_that_takes_permits_without_the_setting_is_told_which_one() {
 
 #[cfg(feature = "grpc")]
 #[tokio::test]
-async fn grpc_client_is_told_which_limit_is_reached() {
+async fn grpc_status_names_the_limit() {
     use tonic::{Code, Status};
     use tonic_types::StatusExt;
 

@@ -18,29 +18,15 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use tollgate::key::Header;
 use tollgate::layer::{BodyFormat, InFlight, OnMissingKey, OnStoreFailure};
-use tollgate::{
-    ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::{ConcurrencyLimiter, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::RedisServer;
 use self::support::counting::Counting;
 use self::support::requests::{number, send, status};
+use self::support::tenants::{exports, of, tenant};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn exports(limit: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit::new("exports", limit).unwrap()
-}
-
-fn tenant() -> Header {
-    Header::new("x-tenant").unwrap()
-}
-
-fn of(tenant: &str) -> Request<Body> {
-    Request::get("/").header("x-tenant", tenant).body(Body::empty()).unwrap()
-}
 
 /// A body of the frames that a channel brings.
 struct Streamed(mpsc::Receiver<&'static str>);

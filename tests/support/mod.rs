@@ -21,6 +21,8 @@ mod redis_server;
 pub mod requests;
 #[cfg(feature = "redis")]
 pub mod sentinels;
+#[cfg(feature = "http")]
+pub mod tenants;
 
 #[cfg(feature = "redis")]
 pub use self::redis_server::{RedisServer, free_port};
