@@ -55,6 +55,11 @@ pub mod decision {
     pub use crate::nouns::{Decision, Receipt, Source, Verdict};
 }
 
+/// The keys that are denied most often: [`DeniedKeys`](denied_keys::DeniedKeys).
+pub mod denied_keys {
+    pub use crate::limiter::{DeniedKey, DeniedKeys, DeniedSummary};
+}
+
 /// Keys, and the extractors that take them from requests.
 ///
 /// | extractor | key |

@@ -28,6 +28,8 @@ use tollgate::{
 
 use self::support::RedisServer;
 use self::support::log::Log;
+#[cfg(feature = "metrics")]
+use self::support::recorded::{Recorded, counted};
 use self::support::requests::{number, send, status};
 use self::support::tenants::{exports, of, tenant};
 
@@ -607,45 +609,27 @@ async fn grpc_status_names_the_limit() {
 }
 
 #[cfg(feature = "metrics")]
-#[test]
-fn counter_tells_an_outage_from_the_store() {
-    use metrics_util::debugging::DebuggingRecorder;
-
-    let recorder = DebuggingRecorder::new();
-    let snapshotter = recorder.snapshotter();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    metrics::with_local_recorder(&recorder, || {
-        runtime.block_on(async {
-            let store = Elsewhere::default();
-            let permits = ConcurrencyLimiter::new(store.clone());
-            let layer = RateLimitLayer::concurrency(&permits, exports(2), tenant()).unwrap();
-            let with = |policy| app(layer.clone().on_store_failure(policy).unwrap());
-            let open = with(OnStoreFailure::FailOpen);
-            let local = with(OnStoreFailure::Local { replicas: 2 });
-            let closed = with(OnStoreFailure::FailClosed);
-            let mut held = vec![send(&open, of("acme")).await];
-            store.set_away(true);
-            for app in [&open, &local, &closed] {
-                held.push(send(app, of("acme")).await);
-            }
-        });
-    });
-    let counted = snapshotter.snapshot().into_vec();
-    let mut counted: Vec<_> = counted
-        .iter()
-        .map(|(key, ..)| {
-            let labels = key.key().labels().map(|label| label.value().to_owned());
-            labels.collect::<Vec<_>>().join(" ")
-        })
-        .collect();
-    counted.sort();
-    assert_eq!(
-        counted,
-        [
-            "exports allowed fail_open",
-            "exports allowed store",
-            "exports denied fail_closed",
-            "exports denied local"
-        ]
-    );
+#[tokio::test]
+async fn counter_tells_an_outage_from_the_store() {
+    let recorded = Recorded::start();
+    let store = Elsewhere::default();
+    let permits = ConcurrencyLimiter::new(store.clone());
+    let layer = RateLimitLayer::concurrency(&permits, exports(2), tenant()).unwrap();
+    let with = |policy| app(layer.clone().on_store_failure(policy).unwrap());
+    let open = with(OnStoreFailure::FailOpen);
+    let local = with(OnStoreFailure::Local { replicas: 2 });
+    let closed = with(OnStoreFailure::FailClosed);
+    let mut held = vec![send(&open, of("acme")).await];
+    store.set_away(true);
+    for app in [&open, &local, &closed] {
+        held.push(send(app, of("acme")).await);
+    }
+    let expected = [
+        ("exports allowed fail_open", 1),
+        ("exports allowed store", 1),
+        ("exports denied fail_closed", 1),
+        ("exports denied local", 1),
+    ];
+    assert_eq!(recorded.decisions(), counted(expected));
+    assert_eq!(recorded.of("tollgate_store_failures_total").values().sum::<f64>(), 3.0);
 }

@@ -23,6 +23,8 @@ use tollgate::{ConcurrencyLimiter, Key, Limit, Quota, RateLimitLayer, RateLimite
 
 use self::support::RedisServer;
 use self::support::counting::Counting;
+#[cfg(feature = "metrics")]
+use self::support::recorded::{Recorded, counted};
 use self::support::requests::{number, send, status};
 use self::support::tenants::{exports, of, tenant};
 
@@ -289,35 +291,19 @@ async fn websocket_holds_its_permit_until_it_closes_and_a_client_that_disconnect
 }
 
 #[cfg(feature = "metrics")]
-#[test]
-fn counter_has_the_outcomes_of_permits() {
-    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-
-    let recorder = DebuggingRecorder::new();
-    let snapshotter = recorder.snapshotter();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    metrics::with_local_recorder(&recorder, || {
-        runtime.block_on(async {
-            let permits = ConcurrencyLimiter::in_memory();
-            let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
-            let (app, _senders) = streaming(layer);
-            let held = send(&app, of("acme")).await;
-            assert_eq!(status(&app, of("acme")).await, 429);
-            drop(held);
-        });
-    });
-    let mut counted: Vec<_> = snapshotter
-        .snapshot()
-        .into_vec()
-        .into_iter()
-        .map(|(key, _, _, value)| {
-            let labels = key.key().labels().map(|label| label.value().to_owned());
-            assert_eq!(value, DebugValue::Counter(1));
-            labels.collect::<Vec<_>>().join(" ")
-        })
-        .collect();
-    counted.sort();
-    assert_eq!(counted, ["exports allowed store", "exports denied store"]);
+#[tokio::test]
+async fn permits_are_counted_by_outcome_and_while_they_are_held() {
+    let recorded = Recorded::start();
+    let permits = ConcurrencyLimiter::in_memory();
+    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let (app, _senders) = streaming(layer);
+    let held = send(&app, of("acme")).await;
+    assert_eq!(status(&app, of("acme")).await, 429);
+    assert_eq!(recorded.one("tollgate_permits_held", "exports"), 1.0);
+    drop(held);
+    assert_eq!(recorded.one("tollgate_permits_held", "exports"), 0.0);
+    let expected = [("exports allowed store", 1), ("exports denied store", 1)];
+    assert_eq!(recorded.decisions(), counted(expected));
 }
 
 #[test]

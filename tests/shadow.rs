@@ -19,6 +19,8 @@ use tollgate::{
 use self::support::budget::every_algorithm;
 use self::support::failing::Failing;
 use self::support::log::Log;
+#[cfg(feature = "metrics")]
+use self::support::recorded::{Recorded, counted};
 use self::support::requests::{number, plain, request, send, status};
 
 fn app(layer: RateLimitLayer) -> Router {
@@ -233,45 +235,25 @@ fn configuration_has_shadow_mode() {
 }
 
 #[cfg(feature = "metrics")]
-#[test]
-fn counter_has_the_outcome_of_each_limit() {
-    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-
-    let recorder = DebuggingRecorder::new();
-    let snapshotter = recorder.snapshotter();
-    metrics::with_local_recorder(&recorder, || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-                .limit(two_an_hour("new").shadow(), Global)
-                .limit(Limit::fixed_window("old", Quota::per_hour(3)).unwrap(), Global)
-                .build()
-                .unwrap();
-            let app = app(layer);
-            for expected in [200, 200, 200, 429] {
-                assert_eq!(status(&app, plain("/")).await, expected);
-            }
-        });
-    });
-    let mut counted: Vec<_> = snapshotter
-        .snapshot()
-        .into_vec()
-        .into_iter()
-        .map(|(key, _, _, value)| {
-            let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
-            let DebugValue::Counter(count) = value else { panic!("a counter") };
-            (key.key().name().to_owned(), labels.join(" "), count)
-        })
-        .collect();
-    counted.sort();
+#[tokio::test]
+async fn counter_has_the_outcome_of_each_limit() {
+    let recorded = Recorded::start();
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .limit(two_an_hour("new").shadow(), Global)
+        .limit(Limit::fixed_window("old", Quota::per_hour(3)).unwrap(), Global)
+        .build()
+        .unwrap();
+    let app = app(layer);
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(status(&app, plain("/")).await, expected);
+    }
     let expected = [
         ("new allowed store", 2),
         ("new shadow_denied store", 2),
         ("old allowed store", 3),
         ("old denied store", 1),
     ];
-    let name = "tollgate_decisions_total".to_owned();
-    assert_eq!(counted, expected.map(|(labels, count)| (name.clone(), labels.to_owned(), count)));
+    assert_eq!(recorded.decisions(), counted(expected));
 }
 
 #[cfg(feature = "redis")]

@@ -6,23 +6,25 @@ use http::request::Parts;
 use http::{Extensions, Response};
 use tokio::time::Instant;
 
-use super::headers::{Fields, Partition};
+use super::headers::Fields;
 use super::policy::Unasked;
 use super::settings::Settings;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{OnOverload, Reason, ResponseBody};
-use crate::nouns::{Decision, Error, Group, Op, Source};
+use crate::limiter::Observed;
+use crate::nouns::{Decision, Digest, Error, Group, Op, Source};
 use crate::store::Answer;
-use crate::telemetry;
+use crate::telemetry::{self, Origin};
 
 /// What is kept of a group while it is decided.
 pub(super) struct Asked {
-    partitions: Vec<Partition>,
+    partitions: Vec<Digest>,
     /// Whether a limit is not in shadow mode.
     is_enforced: bool,
     /// If its costs may be settled.
     group: Option<Box<Group>>,
+    pub(super) observed: Observed,
 }
 
 /// What happens to a request.
@@ -47,23 +49,27 @@ impl Settings {
             partitions: self.headers.partitions(group),
             is_enforced: group.iter().any(|check| !check.is_shadow()),
             group: self.settlement.is_on().then(|| Box::new(group.clone())),
+            observed: self.limiter.observe(group),
         }
     }
 
     /// Asks whether a group is allowed.
     #[inline]
-    pub(super) fn ask(&self, group: Group) -> Answer {
-        match self.wait.is_on() {
-            false => self.limiter.apply(Op::Charge, group),
+    pub(super) fn ask(&self, group: Group, asked: &Asked) -> Answer {
+        asked.observed.span.within(|| match self.wait.is_on() {
+            false => self.limiter.ask(Op::Charge, group),
             true => self.limiter.charge_within(group, &self.wait),
-        }
+        })
     }
 
     /// The same, of a request that has waited since then for something else.
-    pub(super) fn ask_since(&self, sent: Instant, group: Group) -> Answer {
+    pub(super) fn ask_since(&self, sent: Instant, group: Group, asked: &Asked) -> Answer {
         match self.wait.is_on() {
-            false => self.ask(group),
-            true => self.limiter.charge_within(group, &self.wait.since(sent)),
+            false => self.ask(group, asked),
+            true => asked
+                .observed
+                .span
+                .within(|| self.limiter.charge_within(group, &self.wait.since(sent))),
         }
     }
 
@@ -96,6 +102,7 @@ impl Settings {
         asked: &Asked,
         request: &mut Parts,
     ) -> Conclusion<B> {
+        self.limiter.conclude(&asked.observed, answer, self.in_place_of_a_decision(answer));
         let decision = match answer {
             Ok(decision) => decision,
             Err(error) => {
@@ -103,7 +110,6 @@ impl Settings {
                 return self.without_decision(error, asked, request);
             }
         };
-        telemetry::count(decision);
         if decision.has_shadow() {
             let denials = decision.shadow_denials();
             denials.for_each(|denial| telemetry::shadow_denied(&self.shadow_events, denial));
@@ -113,7 +119,7 @@ impl Settings {
             Source::FailOpen => return self.fail_open(decision, request),
             Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
             Source::Store | Source::Prefetched | Source::Local => {
-                telemetry::decided(&self.events, &self.names);
+                telemetry::decides_again(&self.events, &self.names);
             }
         }
         if decision.allowed() {
@@ -124,6 +130,17 @@ impl Settings {
         } else {
             telemetry::denied(decision);
             Conclusion::Reject(self.deny(decision, &asked.partitions, request))
+        }
+    }
+
+    /// What happens to a request if its answer is an error, as the metrics name it.
+    #[inline]
+    fn in_place_of_a_decision(&self, answer: &Result<Decision, Error>) -> Origin {
+        match answer {
+            Err(error) if error.is_overloaded() && self.on_overload == OnOverload::FailOpen => {
+                Origin::FailOpen
+            }
+            _ => Origin::FailClosed,
         }
     }
 
@@ -180,7 +197,7 @@ impl Settings {
     fn deny<B>(
         &self,
         decision: &Decision,
-        partitions: &[Partition],
+        partitions: &[Digest],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let retry_after = decision.retry_after().map(|wait| self.retry_after(wait, request));

@@ -14,7 +14,7 @@ use super::policy::Wanted;
 use super::settings::Settings;
 use super::{Reason, ResponseBody};
 use crate::limiter::{Acquired, Permit, WaitSettings};
-use crate::nouns::{ConcurrencyLimit, Error, Source};
+use crate::nouns::{ConcurrencyLimit, Error};
 use crate::telemetry;
 
 /// The permits that a request holds. They are given back when the response body has ended and all clones are
@@ -128,30 +128,23 @@ async fn acquire_all(wanted: Vec<Wanted>, settings: Arc<Settings>) -> Entered {
     for wanted in wanted {
         let is_enforced = wanted.limit.enforces(&wanted.key);
         let max_wait = if is_enforced { settings.wait.left_of(started) } else { Duration::ZERO };
-        let acquired = acquire(&wanted, &settings.wait, max_wait).await;
-        let limit = wanted.limit;
-        let denied = if is_enforced { "denied" } else { "shadow_denied" };
+        let acquiring = acquire(&wanted, &settings.wait, max_wait);
+        let Wanted { limiter, limit, key } = &wanted;
+        let acquired = limiter.observe(limit, key, is_enforced, acquiring).await;
         match acquired {
-            Ok(Acquired { permit: Some(permit), source, .. }) => {
-                telemetry::count_in_flight(&limit, "allowed", source);
-                permits.push(permit);
-            }
-            Ok(Acquired { permit: None, source, limit: in_force }) => {
-                telemetry::count_in_flight(&limit, denied, source);
-                let limit = limit.with_limit(in_force);
+            Ok(Acquired { permit: Some(permit), .. }) => permits.push(permit),
+            Ok(Acquired { permit: None, limit: in_force, .. }) => {
+                let limit = wanted.limit.with_limit(in_force);
                 if is_enforced {
                     return Entered::Denied(limit);
                 }
                 telemetry::shadow_denied_in_flight(&settings.shadow_events, &limit);
             }
             Err(error) => {
-                if error.is_unavailable() {
-                    telemetry::count_in_flight(&limit, denied, Source::FailClosed);
-                }
                 if is_enforced {
                     return Entered::Failed(error);
                 }
-                telemetry::shadow_denied_in_flight(&settings.shadow_events, &limit);
+                telemetry::shadow_denied_in_flight(&settings.shadow_events, &wanted.limit);
             }
         }
     }

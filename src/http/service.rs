@@ -60,7 +60,7 @@ where
             }
             Question::Group(group) => {
                 asked = self.settings.kept(&group);
-                self.settings.ask(group)
+                self.settings.ask(group, &asked)
             }
             Question::LookUp(lookup) => {
                 let request = Request::from_parts(parts, body);
@@ -80,7 +80,10 @@ where
             let waiting = Waiting::for_decision(inner, request, answer, asked, settings);
             return ResponseFuture::waiting(waiting);
         };
-        let (delay, report) = match self.settings.conclude(decided, &asked, &mut parts) {
+        let conclusion = self.settings.conclude(decided, &asked, &mut parts);
+        // The span of the check does not include the inner service.
+        drop(asked);
+        let (delay, report) = match conclusion {
             Conclusion::Forward { delay, report } => (delay, report),
             Conclusion::Reject(response) => {
                 self.release_inner();

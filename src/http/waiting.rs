@@ -163,7 +163,7 @@ where
                     self.request = Some(Request::from_parts(parts, body));
                 }
                 Stage::Checking { answer, asked, settings } => {
-                    let answer = ready!(Pin::new(answer).poll(cx));
+                    let answer = ready!(asked.observed.span.poll(answer, cx));
                     let Some(request) = self.request.take() else { return Poll::Pending };
                     let (mut parts, body) = request.into_parts();
                     let delay = match settings.conclude(&answer, asked, &mut parts) {
@@ -213,7 +213,7 @@ impl Stage {
             }
             Question::Group(group) => {
                 let asked = settings.kept(&group);
-                let answer = settings.ask_since(sent, group);
+                let answer = settings.ask_since(sent, group, &asked);
                 Self::Checking { answer, asked, settings: shared }
             }
             Question::LookUp(lookup) => Self::LookingUp { lookup, settings: shared },

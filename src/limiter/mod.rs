@@ -2,21 +2,26 @@
 
 mod blocks;
 mod concurrency;
+mod denied_keys;
 mod failover;
+mod observed;
 mod registry;
 mod waiting;
 
 use std::fmt;
-use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
+use std::sync::{Arc, OnceLock};
 
 #[cfg(feature = "http")]
 pub(crate) use self::concurrency::Acquired;
 #[cfg(feature = "config")]
 pub(crate) use self::concurrency::WeakConcurrencyLimiter;
 pub use self::concurrency::{ConcurrencyLimiter, Permit};
+pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
+#[cfg(feature = "http")]
+pub(crate) use self::observed::Observed;
 use self::registry::Registry;
 #[cfg(feature = "config")]
 pub(crate) use self::registry::SetId;
@@ -86,6 +91,8 @@ struct Shared {
     turns: Turns,
     /// Of events about blocks.
     blocked: Throttles,
+    /// Where denials are counted by key.
+    denied_keys: OnceLock<DeniedKeys>,
 }
 
 impl RateLimiter {
@@ -93,8 +100,8 @@ impl RateLimiter {
     pub fn new(store: impl Store) -> Self {
         let (registry, turns, blocked) =
             (Registry::default(), Turns::default(), Throttles::default());
-        let store = Failover::new(store);
-        Self { shared: Arc::new(Shared { store, registry, turns, blocked }) }
+        let (store, denied_keys) = (Failover::new(store), OnceLock::new());
+        Self { shared: Arc::new(Shared { store, registry, turns, blocked, denied_keys }) }
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests. In
@@ -257,6 +264,15 @@ impl RateLimiter {
             Ok(group) => group,
             Err(error) => return Answer::ready(Err(error.into())),
         };
+        match op {
+            Op::Charge => self.charge(group),
+            _ => self.ask(op, group),
+        }
+    }
+
+    /// Applies an operation, without observing it.
+    #[inline]
+    pub(crate) fn ask(&self, op: Op, group: Group) -> Answer {
         if let Err(error) = op.check(&group) {
             return Answer::ready(Err(error));
         }

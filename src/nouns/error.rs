@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Limit;
+
 /// An invalid setting of a limit, a layer or a store.
 ///
 /// The message has the invalid part, its value, the accepted range and what to do.
@@ -68,6 +70,8 @@ pub struct Error {
     may_have_charged: bool,
     /// Of an open circuit breaker.
     probe_after_ms: u32,
+    /// The limit of the check that failed, if the store said so.
+    limit: Option<Limit>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -93,7 +97,7 @@ enum Kind {
 
 impl Error {
     const fn new(kind: Kind, may_have_charged: bool) -> Self {
-        Self { kind, may_have_charged, probe_after_ms: 0, source: None }
+        Self { kind, may_have_charged, probe_after_ms: 0, limit: None, source: None }
     }
 
     fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
@@ -117,6 +121,17 @@ impl Error {
     #[cfg(feature = "redis")]
     pub(crate) fn of(self, server: &str) -> Self {
         self.because(format!("Redis at {server}"))
+    }
+
+    /// The same error, of a check under this limit.
+    pub(crate) fn of_limit(mut self, limit: &Limit) -> Self {
+        self.limit = Some(limit.clone());
+        self
+    }
+
+    /// The limit of the check that failed, if the store named one.
+    pub(crate) const fn limit(&self) -> Option<&Limit> {
+        self.limit.as_ref()
     }
 
     /// The same error, of an operation of which a part was carried out.
@@ -225,6 +240,22 @@ impl Error {
         self.kind == Kind::Misuse
     }
 
+    /// The cause, in one word: the label `cause` of metrics. `timeout`, `circuit_open`, `unreachable`, `invalid_answer`,
+    /// `declined`, `overloaded`, `full` or `misuse`.
+    #[must_use]
+    pub const fn cause(&self) -> &'static str {
+        match self.kind {
+            Kind::Timeout => "timeout",
+            Kind::CircuitOpen => "circuit_open",
+            Kind::Unreachable => "unreachable",
+            Kind::Store => "invalid_answer",
+            Kind::Declined => "declined",
+            Kind::Overloaded => "overloaded",
+            Kind::Full => "full",
+            Kind::Misuse => "misuse",
+        }
+    }
+
     /// Whether units may have been charged although there is no decision. A charge with a lost
     /// answer is never sent again.
     #[must_use]
@@ -243,7 +274,7 @@ impl From<Infallible> for Error {
 impl Error {
     /// The same error, for another caller of the same call.
     pub(crate) fn repeated(&self) -> Self {
-        Self { source: self.source.clone(), ..*self }
+        Self { limit: self.limit.clone(), source: self.source.clone(), ..*self }
     }
 }
 
@@ -264,6 +295,9 @@ impl fmt::Display for Error {
             Kind::Full => "the rate limit store is full",
             Kind::Misuse => "invalid call of the rate limit store",
         })?;
+        if let Some(limit) = &self.limit {
+            write!(f, " for limit `{}`", limit.name().escape_debug())?;
+        }
         match &self.source {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),

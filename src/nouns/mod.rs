@@ -4,6 +4,7 @@ mod check;
 pub(crate) mod clock;
 mod concurrency;
 mod decision;
+mod digest;
 mod error;
 mod failure;
 mod group;
@@ -19,6 +20,9 @@ pub(crate) use self::clock::{Micros, later};
 pub(crate) use self::concurrency::MAX_PERMITS;
 pub use self::concurrency::{ConcurrencyLimit, HolderId};
 pub use self::decision::{Decision, Source};
+#[cfg(feature = "http")]
+pub(crate) use self::digest::Digest;
+pub(crate) use self::digest::DigestSecret;
 pub use self::error::{ConfigError, Error};
 pub use self::failure::OnStoreFailure;
 pub use self::group::Group;

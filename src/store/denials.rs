@@ -43,6 +43,7 @@ use tokio::time::Instant;
 
 use super::Answer;
 use crate::nouns::{Check, Decision, Error, Group, Source};
+use crate::telemetry;
 
 /// The number of counters. A change of one budget also voids the denials of budgets that share its
 /// counter: one in 4096.
@@ -152,6 +153,7 @@ impl Denials {
         }
         let Some((denial, is_fresh)) = self.remembered(&group, now) else { return ask(group) };
         if is_fresh {
+            telemetry::denied_from_cache();
             return Answer::ready(Ok(denial.again_at(now)));
         }
         let known = self.all_known(&group);

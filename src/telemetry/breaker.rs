@@ -3,33 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{TARGET, milliseconds};
+use super::{BreakerMetrics, TARGET, milliseconds};
+use crate::store::BreakerState;
 
 /// The events of one breaker: one for each change. Its pauses bound how many there are, and no client can
 /// shorten them.
 pub(crate) struct BreakerEvents {
     /// The store that it guards.
     store: Arc<str>,
+    metrics: BreakerMetrics,
 }
 
 impl BreakerEvents {
-    pub(crate) const fn new(store: Arc<str>) -> Self {
-        Self { store }
+    /// `label` is its name in metrics.
+    pub(crate) fn new(store: Arc<str>, label: Arc<str>) -> Self {
+        Self { store, metrics: BreakerMetrics::new(label) }
     }
 
     /// So many of the last calls failed, and no check is sent any more.
     pub(crate) fn opened(&self, failed: u32, calls: u32) {
+        self.metrics.is_now(BreakerState::Open);
         let store = &*self.store;
         tracing::warn!(target: TARGET, store, failed, calls, "circuit breaker opened");
     }
 
-    /// A probe was answered, and a growing share of the checks is sent.
+    /// The store answered a probe, or a check in its place, and a growing share of the checks is sent.
     pub(crate) fn half_opened(&self) {
+        self.metrics.is_now(BreakerState::HalfOpen);
         tracing::info!(target: TARGET, store = &*self.store, "circuit breaker half-open");
     }
 
     /// All checks are sent again. `rejected` were not, since it opened.
     pub(crate) fn closed(&self, lasted: Duration, rejected: u64) {
+        self.metrics.is_now(BreakerState::Closed);
         let (store, open_ms) = (&*self.store, milliseconds(lasted));
         tracing::warn!(target: TARGET, store, open_ms, rejected, "circuit breaker closed");
     }

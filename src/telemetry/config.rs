@@ -3,16 +3,18 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use super::TARGET;
+use super::{TARGET, metrics};
 use crate::nouns::ConfigError;
 
 /// A new version of the limits is in force.
 pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed: &str) {
+    metrics::configuration("replaced");
     tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
 /// A new version of the limits has an error. `version` stays in force.
 pub(crate) fn limits_not_replaced(version: u64, error: &ConfigError) {
+    metrics::configuration("rejected");
     tracing::error!(target: TARGET, version, %error, "limits not replaced");
 }
 

@@ -10,16 +10,20 @@ use std::time::Duration;
 
 #[cfg(feature = "redis")]
 mod breaker;
+#[cfg(feature = "redis")]
+mod call;
 #[cfg(feature = "config")]
 mod config;
-#[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(feature = "redis")]
 mod redis;
+mod spans;
 mod throttle;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::breaker::BreakerEvents;
+#[cfg(feature = "redis")]
+pub(crate) use self::call::{ObservedCall, Trace};
 #[cfg(feature = "config")]
 pub(crate) use self::config::{
     limits_in_force, limits_not_replaced, limits_replaced, limits_valid_again, unfollowed,
@@ -27,30 +31,65 @@ pub(crate) use self::config::{
 };
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};
-#[cfg(feature = "metrics")]
-pub(crate) use self::metrics::{count, count_in_flight};
+#[cfg(feature = "http")]
+pub(crate) use self::metrics::waiting;
+#[cfg(feature = "redis")]
+pub(crate) use self::metrics::{BreakerMetrics, StoreMetrics};
+pub(crate) use self::metrics::{Level, Origin, Outcome, hold_permit};
+#[cfg(feature = "redis")]
+pub(crate) use self::metrics::{Queued, denied_from_cache, prefetched};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{Outage, RedisEvents};
+pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};
-#[cfg(all(feature = "http", not(feature = "metrics")))]
-use crate::nouns::Source;
-use crate::nouns::{Check, Decision, Error, Key, Limit, Op};
 #[cfg(feature = "http")]
-use crate::nouns::{ConcurrencyLimit, Verdict};
+use crate::nouns::Verdict;
+use crate::nouns::{Check, ConcurrencyLimit, Decision, Error, Key, Limit, Op, Source};
 
 const TARGET: &str = "tollgate";
 
-/// Counts a decision, if the feature `metrics` is on.
-#[cfg(all(feature = "http", not(feature = "metrics")))]
-#[inline]
-pub(crate) const fn count(_: &Decision) {}
-
-/// Counts the decision of a concurrency limit, if the feature `metrics` is on.
-#[cfg(all(feature = "http", not(feature = "metrics")))]
-pub(crate) const fn count_in_flight(_: &ConcurrencyLimit, _: &'static str, _: Source) {}
-
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A check has a decision.
+#[inline]
+pub(crate) fn decided(span: &CheckSpan, decision: &Decision) {
+    metrics::decided(decision);
+    span.decided(decision);
+}
+
+/// The store did not decide a check. `in_place` is what stands in for a decision.
+pub(crate) fn undecided<'a>(
+    span: &CheckSpan,
+    limits: impl Iterator<Item = &'a Limit>,
+    error: &Error,
+    in_place: Origin,
+) {
+    metrics::undecided(limits, error, in_place);
+    span.undecided(error);
+}
+
+/// A check of a concurrency limit has a decision.
+pub(crate) fn decided_in_flight(
+    span: &CheckSpan,
+    limit: &ConcurrencyLimit,
+    outcome: Outcome,
+    source: Source,
+) {
+    metrics::decided_in_flight(limit, outcome, source);
+    span.decided_in_flight(limit, outcome == Outcome::Allowed, source);
+}
+
+/// The store did not decide a check of a concurrency limit. Its failure has been counted.
+pub(crate) fn undecided_in_flight(
+    span: &CheckSpan,
+    limit: &ConcurrencyLimit,
+    outcome: Outcome,
+    error: &Error,
+) {
+    metrics::decided_in_flight(limit, outcome, Source::FailClosed);
+    span.undecided(error);
 }
 
 /// A request was denied.
@@ -106,6 +145,7 @@ pub(crate) fn shadow_denied(at_most: &Throttle, verdict: &Verdict) {
 
 /// A key was denied too often, and a block of it begins.
 pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
+    metrics::blocked(check.limit().name());
     if let Some(unreported) = at_most.of(check.key()).report() {
         tracing::warn!(
             target: TARGET,
@@ -132,6 +172,12 @@ pub(crate) fn blocks_of<'a>(
     }
 }
 
+/// The keys that were denied most often in a period.
+pub(crate) fn most_denied_keys(period: Duration, denials: u64, keys: &str) {
+    let period_ms = milliseconds(period);
+    tracing::info!(target: TARGET, period_ms, denials, keys, "most denied keys");
+}
+
 /// An operator blocked a key.
 pub(crate) fn blocked_by_operator(limit: &Limit, key: &Key, length: Duration) {
     let (limit, blocked_for_ms) = (limit.name(), milliseconds(length));
@@ -146,12 +192,14 @@ pub(crate) fn unblocked_by_operator(limit: &Limit, key: &Key) {
 /// The application rejects a request.
 #[cfg(feature = "http")]
 pub(crate) fn rejected(limits: &str, reason: &str) {
+    metrics::unchecked("rejected", true);
     tracing::debug!(target: TARGET, limits, reason, "request rejected");
 }
 
 /// A look-up of the application failed.
 #[cfg(feature = "http")]
 pub(crate) fn lookup_failed(at_most: &Throttle, error: &str) {
+    metrics::lookup_failed();
     if let Some(unreported) = at_most.report() {
         tracing::warn!(target: TARGET, error, unreported, "look-up for rate limits failed");
     }
@@ -160,6 +208,7 @@ pub(crate) fn lookup_failed(at_most: &Throttle, error: &str) {
 /// The real cost of a request is not charged, or not given back.
 #[cfg(feature = "http")]
 pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {
+    metrics::unsettled();
     if let Some(unreported) = at_most.report() {
         tracing::warn!(target: TARGET, limit, %error, unreported, "cost not settled");
     }
@@ -167,6 +216,7 @@ pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {
 
 /// The store is unavailable, and the policy of a group decides, as `outcome` says.
 pub(crate) fn unavailable(at_most: &Throttle, group: &[Check], error: &Error, outcome: &str) {
+    metrics::failed(error);
     if let Some(unreported) = at_most.report() {
         let names: Vec<_> = group.iter().map(|check| check.limit().name()).collect();
         let limits = names.join(", ");
@@ -178,6 +228,7 @@ pub(crate) fn unavailable(at_most: &Throttle, group: &[Check], error: &Error, ou
 
 /// The store of permits is unavailable, and the policy of a limit decides, as `outcome` says.
 pub(crate) fn permits_unavailable(at_most: &Throttle, limits: &str, error: &Error, outcome: &str) {
+    metrics::failed(error);
     if let Some(unreported) = at_most.report() {
         tracing::error!(
             target: TARGET, limits, %error, outcome, unreported, "rate limit store unavailable"
@@ -240,7 +291,7 @@ pub(crate) fn misconfigured(at_most: &Throttle, limits: &str, error: &Error) {
 
 /// Requests are decided again. Reports earlier failures that were left out.
 #[cfg(feature = "http")]
-pub(crate) fn decided(undecided: &Throttle, limits: &str) {
+pub(crate) fn decides_again(undecided: &Throttle, limits: &str) {
     if let Some(unreported) = undecided.overdue() {
         tracing::error!(
             target: TARGET, limits, unreported, "rate limit store failures not reported before"
@@ -251,6 +302,7 @@ pub(crate) fn decided(undecided: &Throttle, limits: &str) {
 /// A request had no key.
 #[cfg(feature = "http")]
 pub(crate) fn missing_key(at_most: &Throttle, limit: Option<&str>, reason: &str, rejected: bool) {
+    metrics::unchecked("missing_key", rejected);
     if let Some(unreported) = at_most.report() {
         tracing::warn!(
             target: TARGET,
@@ -320,6 +372,7 @@ pub(crate) fn peer_is_proxy(peer: IpAddr, header: &str) {
 /// A client is in a forbidden network.
 #[cfg(feature = "http")]
 pub(crate) fn forbidden(limits: &str) {
+    metrics::unchecked("forbidden", true);
     tracing::debug!(target: TARGET, limits, "request forbidden");
 }
 

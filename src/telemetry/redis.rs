@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{TARGET, Throttle, Throttles};
+use super::{StoreMetrics, TARGET, Throttle, Throttles};
 use crate::nouns::Check;
 
 /// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {
     server: Arc<str>,
+    metrics: StoreMetrics,
     connected: Throttle,
     unreachable: Throttle,
     closed: Throttle,
@@ -38,9 +39,10 @@ impl Outage {
 }
 
 impl RedisEvents {
-    pub(crate) fn new(server: Arc<str>) -> Self {
+    pub(crate) fn new(server: Arc<str>, metrics: StoreMetrics) -> Self {
         Self {
             server,
+            metrics,
             connected: Throttle::default(),
             unreachable: Throttle::default(),
             closed: Throttle::default(),
@@ -55,8 +57,13 @@ impl RedisEvents {
         &self.server
     }
 
+    pub(crate) const fn metrics(&self) -> &StoreMetrics {
+        &self.metrics
+    }
+
     /// A connection was made, or made again.
     pub(crate) fn connected(&self) {
+        self.metrics.connection("opened");
         if let Some(unreported) = self.connected.report() {
             let server = &*self.server;
             tracing::debug!(target: TARGET, server, unreported, "Redis connected");
@@ -65,6 +72,7 @@ impl RedisEvents {
 
     /// An attempt to connect failed. Another follows after a pause.
     pub(crate) fn unreachable(&self, error: &dyn Display) {
+        self.metrics.connection("failed");
         if let Some(unreported) = self.unreachable.report() {
             let server = &*self.server;
             tracing::warn!(target: TARGET, server, %error, unreported, "Redis unreachable");
@@ -73,6 +81,7 @@ impl RedisEvents {
 
     /// A connection failed and was closed. The next check makes another.
     pub(crate) fn closed(&self, error: &dyn Display) {
+        self.metrics.connection("lost");
         if let Some(unreported) = self.closed.report() {
             let server = &*self.server;
             tracing::warn!(target: TARGET, server, %error, unreported, "Redis connection closed");

@@ -16,6 +16,8 @@ pub mod fields;
 pub mod limits;
 pub mod log;
 pub mod process;
+#[cfg(feature = "metrics")]
+pub mod recorded;
 #[cfg(feature = "redis")]
 mod redis_server;
 pub mod requests;

@@ -3,13 +3,11 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
-use hdrhistogram::Histogram;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
-use tokio::task::JoinSet;
+use http::{Request, Response};
 use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{Found, Limits, Lookup, Settlement};
@@ -18,39 +16,27 @@ use tollgate::{
     Check, ConcurrencyLimit, ConcurrencyLimiter, ConfigError, Key, Limit, Quota, RateLimitLayer,
     RateLimiter, RedisStore,
 };
-use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
+use turns::{KEYS, Sample, Service, TURN, USER};
 
-#[path = "../cpu.rs"]
-#[expect(dead_code, reason = "the server's CPU is not measured here")]
-mod cpu;
 #[path = "../../../tests/support/redis_server.rs"]
 mod support;
+#[path = "../turns.rs"]
+mod turns;
 
 /// What the others are compared with.
 const FIRST: &str = "fixed limit";
 
-const USER: &str = "x-user";
-const KEYS: usize = 10_000;
 const AT_ONCE: usize = 64;
-const TURN: Duration = Duration::from_millis(1_500);
 const TURNS: usize = 5;
 
 type Answer = Ready<Result<Response<Body>, Infallible>>;
-type Service = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 /// A layer with one setting, and the handler that uses it.
 struct Contender {
     name: &'static str,
     service: Service,
     turns: Vec<Sample>,
-}
-
-struct Sample {
-    rate: f64,
-    cpu_us: f64,
-    p50_us: f64,
-    p99_us: f64,
 }
 
 #[tokio::main]
@@ -68,32 +54,26 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         for turn in 1..=TURNS {
             for contender in &mut contenders {
                 eprintln!("{store}, turn {turn} of {TURNS}: {}", contender.name);
-                let sample = load(&contender.service).await;
+                let sample = turns::load(&contender.service, AT_ONCE).await;
                 contender.turns.push(sample);
             }
         }
         println!("\n{KEYS} keys, {AT_ONCE} requests at once, {store}, medians of {TURNS} turns\n");
         println!("| layer | requests/s | of the first | CPU us | p50 us | p99 us |");
         println!("|---|--:|--:|--:|--:|--:|");
-        let first = median(&contenders[0].turns, |it| it.rate);
+        let first = turns::median(&contenders[0].turns, |it| it.rate);
         for Contender { name, turns, .. } in &contenders {
-            let rate = median(turns, |it| it.rate);
+            let rate = turns::median(turns, |it| it.rate);
             println!(
                 "| {name} | {rate:.0} | {:.2} | {:.2} | {:.1} | {:.1} |",
                 rate / first,
-                median(turns, |it| it.cpu_us),
-                median(turns, |it| it.p50_us),
-                median(turns, |it| it.p99_us),
+                turns::median(turns, |it| it.cpu_us),
+                turns::median(turns, |it| it.p50_us),
+                turns::median(turns, |it| it.p99_us),
             );
         }
     }
     Ok(())
-}
-
-fn median(turns: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
-    let mut values: Vec<f64> = turns.iter().map(of).collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn contenders(
@@ -212,47 +192,5 @@ fn boxed(
     handler: impl Fn(Request<Body>) -> Answer + Clone + Send + Sync + 'static,
 ) -> Service {
     let service = ServiceBuilder::new().layer(layer).service(service_fn(handler));
-    BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
-}
-
-/// Sends requests in a closed loop, for one turn.
-async fn load(service: &Service) -> Sample {
-    let (started, cpu_before) = (Instant::now(), cpu::of_this_process());
-    let mut workers = JoinSet::new();
-    for number in 0..AT_ONCE {
-        let mut service = service.clone();
-        workers.spawn(async move {
-            let mut latencies = Histogram::<u64>::new(3).expect("3 digits are possible");
-            let mut key = number;
-            while started.elapsed() < TURN {
-                key = (key * 1_103_515_245 + 12_345) % (1 << 31);
-                let user = HeaderValue::try_from(format!("user{}", key % KEYS));
-                let mut request = Request::new(Body::empty());
-                request.headers_mut().insert(USER, user.expect("it is printable"));
-                let sent = Instant::now();
-                let Ok(service) = service.ready().await;
-                let Ok(response) = tower::Service::call(service, request).await;
-                assert!(response.status().is_success(), "{}", response.status());
-                let nanos = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                latencies.record(nanos).expect("the histogram grows");
-                // An embedded store never yields.
-                if key % 64 == 0 {
-                    tokio::task::yield_now().await;
-                }
-            }
-            latencies
-        });
-    }
-    let mut latencies = Histogram::<u64>::new(3).expect("3 digits are possible");
-    while let Some(of_worker) = workers.join_next().await {
-        latencies.add(of_worker.expect("no worker panics")).expect("they have the same range");
-    }
-    let (count, elapsed) = (latencies.len() as f64, started.elapsed());
-    let cpu = cpu::of_this_process().saturating_sub(cpu_before);
-    Sample {
-        rate: count / elapsed.as_secs_f64(),
-        cpu_us: cpu.as_secs_f64() * 1e6 / count,
-        p50_us: latencies.value_at_quantile(0.5) as f64 / 1e3,
-        p99_us: latencies.value_at_quantile(0.99) as f64 / 1e3,
-    }
+    Service::new(service.map_response(|response| response.map(Body::new)))
 }

@@ -16,9 +16,8 @@ use sfv::{
 use tokio::time::Instant;
 
 use super::super::number::number;
-use super::partition::Partition;
 use super::{UsedUp, is_later, is_stricter, numbers, seconds, set, stated};
-use crate::nouns::{Decision, Limit, Verdict};
+use crate::nouns::{Decision, Digest, Limit, Verdict};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const BUDGET: HeaderName = HeaderName::from_static("ratelimit");
@@ -69,7 +68,7 @@ struct Budget {
     reset: Option<Duration>,
     /// If it is used up, the time until it allows the same request again, where that is known of all.
     next: Option<Duration>,
-    partition: Option<Partition>,
+    partition: Option<Digest>,
     /// Whether it is in `RateLimit`, too, and not only in `RateLimit-Policy`.
     is_reported: bool,
 }
@@ -79,7 +78,7 @@ impl Ietf {
     pub(super) fn new(
         draft: IetfDraft,
         decision: &Decision,
-        partitions: &[Partition],
+        partitions: &[Digest],
         retry_after: Option<Duration>,
     ) -> Self {
         let is_next_known = decision

@@ -1,7 +1,6 @@
 //! The headers that report budgets, and `Retry-After`.
 
 mod ietf;
-mod partition;
 mod retry_after;
 mod x_ratelimit;
 
@@ -12,14 +11,12 @@ use http::{Method, StatusCode};
 
 use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
-pub(super) use self::partition::Partition;
-use self::partition::PartitionSecret;
 use self::retry_after::{Jitter, lengthen, stated};
 pub use self::x_ratelimit::ResetFormat;
 use self::x_ratelimit::{ResetAfter, XRateLimit};
 use super::number::number;
 use super::stacked::NextAllowed;
-use crate::nouns::{ConfigError, Decision, Group};
+use crate::nouns::{ConfigError, Decision, Digest, DigestSecret, Group};
 
 /// The responses that report budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +38,7 @@ pub(super) struct HeaderSettings {
     pub(super) reset_format: ResetFormat,
     pub(super) sends_reset_after: bool,
     pub(super) ietf: Option<IetfDraft>,
-    partition: Option<PartitionSecret>,
+    partition: Option<DigestSecret>,
     jitter: Jitter,
 }
 
@@ -80,7 +77,7 @@ struct More {
 
 impl HeaderSettings {
     pub(super) fn set_partition_secret(&mut self, secret: &[u8]) -> Result<(), ConfigError> {
-        self.partition = Some(PartitionSecret::new(secret)?);
+        self.partition = Some(DigestSecret::new("partition_key", secret)?);
         Ok(())
     }
 
@@ -110,11 +107,12 @@ impl HeaderSettings {
 
     /// The partition of each check, if responses report it.
     #[inline]
-    pub(super) fn partitions(&self, group: &Group) -> Vec<Partition> {
+    pub(super) fn partitions(&self, group: &Group) -> Vec<Digest> {
         match &self.partition {
-            Some(secret) if self.reports_partitions() => {
-                group.iter().map(|check| secret.partition(check)).collect()
-            }
+            Some(secret) if self.reports_partitions() => group
+                .iter()
+                .map(|check| secret.digest(check.limit().name(), check.key().as_str()))
+                .collect(),
             _ => Vec::new(),
         }
     }
@@ -128,7 +126,7 @@ impl HeaderSettings {
     pub(super) fn of_allowed(
         &self,
         decision: &Decision,
-        partitions: &[Partition],
+        partitions: &[Digest],
         method: &Method,
     ) -> Fields {
         let is_reported = self.report_on == ReportOn::AllResponses
@@ -153,7 +151,7 @@ impl HeaderSettings {
     pub(super) fn write_denial(
         &self,
         decision: &Decision,
-        partitions: &[Partition],
+        partitions: &[Digest],
         retry_after: Option<Duration>,
         headers: &mut HeaderMap,
     ) {
@@ -174,7 +172,7 @@ impl HeaderSettings {
     fn fields(
         &self,
         decision: &Decision,
-        partitions: &[Partition],
+        partitions: &[Digest],
         retry_after: Option<Duration>,
     ) -> Fields {
         let x_ratelimit =
@@ -198,7 +196,7 @@ impl HeaderSettings {
     fn more(
         &self,
         decision: &Decision,
-        partitions: &[Partition],
+        partitions: &[Digest],
         retry_after: Option<Duration>,
     ) -> Box<More> {
         let reset_after = self.sends_reset_after().then(|| ResetAfter::new(decision, retry_after));

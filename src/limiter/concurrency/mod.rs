@@ -7,9 +7,9 @@ mod state;
 mod task;
 
 use std::fmt;
-use std::sync::Arc;
 #[cfg(feature = "config")]
 use std::sync::Weak;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
@@ -24,6 +24,7 @@ use self::slot::Outcome;
 use self::state::SlotKey;
 #[cfg(feature = "config")]
 use super::SetId;
+use super::denied_keys::DeniedKeys;
 use super::registry::Registry;
 use crate::nouns::{ConcurrencyLimit, ConfigError, Error, Key, Source, later};
 use crate::store::MemoryStore;
@@ -90,20 +91,22 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// `block_on`.
 #[derive(Clone)]
 pub struct ConcurrencyLimiter {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     store: Arc<dyn PermitStore>,
     /// One for each part of the store.
     agents: Box<[Arc<Agent>]>,
     registry: Arc<Registry<ConcurrencyLimit>>,
+    /// Where denials are counted by key.
+    pub(super) denied_keys: OnceLock<DeniedKeys>,
 }
 
 impl ConcurrencyLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl PermitStore) -> Self {
-        Self::build(Arc::new(store), DEFAULT_LEASE, Arc::default())
+        Self::build(Arc::new(store), DEFAULT_LEASE, Arc::default(), OnceLock::new())
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests.
@@ -138,19 +141,20 @@ impl ConcurrencyLimiter {
                 "the lease of permits is {lease:?}; use {shortest:?} to {longest:?}"
             )));
         }
-        let Shared { store, registry, .. } = &*self.shared;
-        Ok(Self::build(Arc::clone(store), lease, Arc::clone(registry)))
+        let Shared { store, registry, denied_keys, .. } = &*self.shared;
+        Ok(Self::build(Arc::clone(store), lease, Arc::clone(registry), denied_keys.clone()))
     }
 
     fn build(
         store: Arc<dyn PermitStore>,
         lease: Duration,
         registry: Arc<Registry<ConcurrencyLimit>>,
+        denied_keys: OnceLock<DeniedKeys>,
     ) -> Self {
         let reports = Arc::new(Reports::default());
         let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease, Arc::clone(&reports)));
         let agents = (0..store.parts().max(1)).map(agent).collect();
-        Self { shared: Arc::new(Shared { store, agents, registry }) }
+        Self { shared: Arc::new(Shared { store, agents, registry, denied_keys }) }
     }
 
     fn agent(&self, key: &Key) -> &Arc<Agent> {
@@ -168,7 +172,7 @@ impl ConcurrencyLimiter {
         limit: &ConcurrencyLimit,
         key: &Key,
     ) -> Result<Option<Permit>, Error> {
-        Ok(self.ask(limit, key).await?.permit)
+        Ok(self.observe(limit, key, true, self.ask(limit, key)).await?.permit)
     }
 
     /// Acquires a permit, and waits for it for at most `max_wait`. `None`: no permit was free in time.
@@ -186,13 +190,16 @@ impl ConcurrencyLimiter {
         key: &Key,
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
-        let asked = Instant::now();
-        let acquired = self.ask(limit, key).await?;
-        let left = max_wait.saturating_sub(asked.elapsed());
-        if acquired.permit.is_some() || left.is_zero() {
-            return Ok(acquired.permit);
-        }
-        Ok(self.wait(limit, key, left, usize::MAX).await?.permit)
+        let acquiring = async {
+            let asked = Instant::now();
+            let acquired = self.ask(limit, key).await?;
+            let left = max_wait.saturating_sub(asked.elapsed());
+            if acquired.permit.is_some() || left.is_zero() {
+                return Ok(acquired);
+            }
+            self.wait(limit, key, left, usize::MAX).await
+        };
+        Ok(self.observe(limit, key, true, acquiring).await?.permit)
     }
 
     /// Asks for a permit, without a wait.

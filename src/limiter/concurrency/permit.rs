@@ -10,6 +10,7 @@ use super::state::SlotKey;
 #[expect(unused_imports, reason = "for the documentation")]
 use crate::nouns::ConcurrencyLimit;
 use crate::nouns::Source;
+use crate::telemetry::{self, Level};
 
 /// The answer to a caller of this crate.
 #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "layers report the source"))]
@@ -28,12 +29,15 @@ pub struct Permit {
     source: Source,
     /// The time of the grant, if this process granted it without the store.
     granted_here: Option<Instant>,
+    /// In the gauge of permits.
+    _held: Level,
 }
 
 impl Permit {
     pub(super) fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
         let granted_here = (source != Source::Store).then(Instant::now);
-        Self { agent, slot, source, granted_here }
+        let held = telemetry::hold_permit(slot.name());
+        Self { agent, slot, source, granted_here, _held: held }
     }
 
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure

@@ -69,6 +69,10 @@ impl Failover {
         self.store().check_limits(limits)
     }
 
+    pub(super) const fn is_embedded(&self) -> bool {
+        self.is_embedded
+    }
+
     #[inline]
     pub(super) fn apply(&self, op: Op, group: Group) -> Answer {
         if self.is_embedded {

@@ -36,7 +36,7 @@ impl RateLimiter {
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
             let asked = Instant::now();
-            let charge = self.apply(Op::Charge, patient(group, bounds.left()));
+            let charge = self.ask(Op::Charge, patient(group, bounds.left()));
             let answer = timeout_at(bounds.answer_by, charge).await;
             let decision = match answer.unwrap_or_else(|_| Err(Error::timeout())) {
                 Ok(decision) => decision,
@@ -99,7 +99,7 @@ impl RateLimiter {
         loop {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
-            let answer = timeout_at(bounds.answer_by, self.apply(Op::Charge, check)).await;
+            let answer = timeout_at(bounds.answer_by, self.ask(Op::Charge, check.into())).await;
             let decision = answer.map_err(|_| Error::timeout())??;
             if decision.allowed() {
                 if decision.delay().is_zero() {

@@ -26,6 +26,7 @@ use super::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source, later};
 #[cfg(feature = "http")]
 use crate::store::Answer;
+use crate::telemetry::Origin;
 
 /// How long before its deadline a queued waiter peeks for the details of its denial, unless half of
 /// its wait is shorter. The details are at most this old when the caller gets them.
@@ -159,6 +160,18 @@ impl RateLimiter {
     }
 
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
+        let observed = self.observe(group);
+        let mut acquiring = pin!(self.acquire_unobserved(group, max_wait));
+        let answer = poll_fn(|cx| observed.span.poll(&mut acquiring, cx)).await;
+        self.conclude(&observed, &answer, Origin::None);
+        answer
+    }
+
+    async fn acquire_unobserved(
+        &self,
+        group: &Group,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
         // Without a runtime there are no timers.
         Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait, true);
@@ -167,7 +180,7 @@ impl RateLimiter {
             |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
         if consumes_nothing || group.iter().any(exceeds_capacity) {
             // No wait changes this decision, and nothing is charged.
-            let answer = self.apply(Op::Charge, group.clone());
+            let answer = self.ask(Op::Charge, group.clone());
             return timeout_at(bounds.answer_by, answer)
                 .await
                 .map_err(|_| Error::timeout_unsent())?;
@@ -185,8 +198,7 @@ impl RateLimiter {
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         // First come, first served: if others wait for one of its budgets, it is not decided before them.
         let waits = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
-        let mut first =
-            (!waits).then(|| self.apply(Op::Charge, patient(&group, settings.max_wait)));
+        let mut first = (!waits).then(|| self.ask(Op::Charge, patient(&group, settings.max_wait)));
         let ready = first.as_mut().and_then(Answer::take_ready);
         match ready {
             Some(answer) if !has_to_wait(&answer) => return Answer::ready(answer),
@@ -338,7 +350,7 @@ impl RateLimiter {
         sleep_until(bounds.deadline).await;
         if counts_denials(group) {
             // Not before: until its deadline, its turn may come.
-            tokio::spawn(self.apply(Op::Peek, of_denied_caller(group)));
+            tokio::spawn(self.ask(Op::Peek, of_denied_caller(group)));
         }
         let decision = peeked.map_err(|_| Error::timeout_unsent())??;
         let Some(retry_after) = decision.retry_after() else { return Ok(decision) };
@@ -348,7 +360,7 @@ impl RateLimiter {
 
     /// The denial of a check that would be decided before other waiters.
     async fn deny_behind_others(&self, group: Group) -> Result<Decision, Error> {
-        let decision = self.apply(Op::Peek, group).await?;
+        let decision = self.ask(Op::Peek, group).await?;
         if decision.exceeds_capacity() {
             return Ok(decision);
         }

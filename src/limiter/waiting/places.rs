@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::nouns::ConfigError;
+use crate::telemetry::{self, Level};
 
 /// How long requests wait, and how many.
 #[derive(Clone, Debug)]
@@ -61,17 +62,22 @@ impl WaitSettings {
 
     /// A place for one more waiter. `None` if all are taken.
     pub(crate) fn enter(&self) -> Option<WaiterGuard> {
-        let guard = WaiterGuard(Arc::clone(&self.waiting));
         let before = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let guard =
+            WaiterGuard { waiting: Arc::clone(&self.waiting), _level: telemetry::waiting() };
         (before < self.max_waiters).then_some(guard)
     }
 }
 
 /// The place of one waiter.
-pub(crate) struct WaiterGuard(Arc<AtomicUsize>);
+pub(crate) struct WaiterGuard {
+    waiting: Arc<AtomicUsize>,
+    /// In the gauge of waiting requests.
+    _level: Level,
+}
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }

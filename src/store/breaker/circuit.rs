@@ -77,6 +77,15 @@ struct Changes {
     pauses: u32,
 }
 
+/// A change of state by a call that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// By these calls.
+    Opened(Calls),
+    /// A check was sent in place of a probe.
+    HalfOpened,
+}
+
 /// The begin of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
@@ -174,8 +183,8 @@ impl Circuit {
         Begun { era: self.era.load(Ordering::Acquire), at: now }
     }
 
-    /// Counts a call that ended. Returns the calls that opened the breaker, if it opens now.
-    pub(super) fn end(&self, begun: Begun, failed: bool, now: Instant) -> Option<Calls> {
+    /// Counts a call that ended. Returns the change, if there is one.
+    pub(super) fn end(&self, begun: Begun, failed: bool, now: Instant) -> Option<Change> {
         let failed = failed || self.is_slow(begun, now);
         let mut changes = self.changes();
         if begun.era != self.era.load(Ordering::Acquire) {
@@ -189,16 +198,16 @@ impl Circuit {
                 let opens =
                     percent >= u64::from(self.settings.failure_percent) * u64::from(calls.all);
                 opens.then(|| self.open(&mut changes, now))?;
-                Some(calls)
+                Some(Change::Opened(calls))
             }
             State::Recovering if failed => {
                 self.open(&mut changes, now);
-                Some(Calls { all: 1, failed: 1 })
+                Some(Change::Opened(Calls { all: 1, failed: 1 }))
             }
             // It was sent in place of a probe.
             State::Open | State::Probing if !failed => {
                 self.recover(now);
-                None
+                Some(Change::HalfOpened)
             }
             State::Probing => {
                 self.open(&mut changes, now);

@@ -75,7 +75,8 @@ impl<S: Store> CircuitBreaker<S> {
         let store = Arc::new(store);
         let peek =
             Peek { store: Arc::clone(&store), check: Check::new(&probe_limit()?, Key::global()) };
-        Ok(Self { breaker: Breaker::new(settings, std::any::type_name::<S>().into(), peek), store })
+        let name: Arc<str> = std::any::type_name::<S>().into();
+        Ok(Self { breaker: Breaker::new(settings, Arc::clone(&name), name, peek), store })
     }
 
     /// The state of the breaker, for health endpoints.

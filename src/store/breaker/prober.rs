@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::BreakerSettings;
-use super::circuit::{Begun, BreakerState, Circuit};
+use super::circuit::{Begun, BreakerState, Change, Circuit};
 use crate::nouns::Error;
 use crate::telemetry::BreakerEvents;
 
@@ -36,13 +36,19 @@ pub(crate) struct Breaker {
 }
 
 impl Breaker {
-    pub(crate) fn new(settings: BreakerSettings, store: Arc<str>, probe: impl Probe) -> Arc<Self> {
+    /// Creates a breaker. Events name the `store`, metrics the `label`.
+    pub(crate) fn new(
+        settings: BreakerSettings,
+        store: Arc<str>,
+        label: Arc<str>,
+        probe: impl Probe,
+    ) -> Arc<Self> {
         Arc::new(Self {
             circuit: Circuit::new(settings, Instant::now()),
             probe: Box::new(probe),
             is_probed: AtomicBool::new(false),
             opened: Arc::default(),
-            events: BreakerEvents::new(store),
+            events: BreakerEvents::new(store, label),
         })
     }
 
@@ -74,11 +80,15 @@ impl Breaker {
 
     /// A call ended.
     pub(crate) fn end(self: &Arc<Self>, begun: Begun, failed: bool) {
-        if let Some(calls) = self.circuit.end(begun, failed, Instant::now()) {
-            self.events.opened(calls.failed, calls.all);
-            // The task fails the queued checks: this call may hold the lock of their queue.
-            self.opened.notify_one();
-            self.start();
+        match self.circuit.end(begun, failed, Instant::now()) {
+            None => {}
+            Some(Change::Opened(calls)) => {
+                self.events.opened(calls.failed, calls.all);
+                // The task fails the queued checks: this call may hold the lock of their queue.
+                self.opened.notify_one();
+                self.start();
+            }
+            Some(Change::HalfOpened) => self.events.half_opened(),
         }
     }
 

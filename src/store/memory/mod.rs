@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hashbrown::DefaultHashBuilder;
 
 use self::permits::Permits;
-use self::shard::{Full, Shard};
+use self::shard::Shard;
 use super::group::decide;
 use super::{Answer, Store};
 use crate::nouns::clock::ProcessClock;
@@ -141,7 +141,7 @@ impl MemoryStore {
         let now = self.now();
         let (hash, index) = self.place(&check);
         let mut shard = self.lock(index);
-        let verdict = shard.apply(hash, op, check, now).map_err(full)?;
+        let verdict = shard.apply(hash, op, check, now)?;
         self.sweep(&mut shard, now);
         Ok(Decision::from(verdict).made_at(now))
     }
@@ -175,9 +175,14 @@ impl MemoryStore {
         let decision = stores.and_then(|stores| {
             if stores {
                 for (index, shard) in &mut shards {
-                    let here = places.iter().zip(&needs_room);
-                    let wanted = here.filter(|((_, place), needs)| place == index && **needs);
-                    shard.make_room(wanted.count(), now).map_err(full)?;
+                    let here = group.iter().zip(places.iter().zip(&needs_room));
+                    let mut wanted = here
+                        .filter(|(_, ((_, place), needs))| place == index && **needs)
+                        .peekable();
+                    if let Some((first, _)) = wanted.peek().copied() {
+                        let made = shard.make_room(wanted.count(), now);
+                        made.map_err(|full| full.of(first.limit()))?;
+                    }
                 }
             }
             decide(op)
@@ -238,13 +243,6 @@ impl MemoryStore {
             Clock::Manual(clock) => clock.now(),
         }
     }
-}
-
-fn full(_: Full) -> Error {
-    Error::full(
-        "its budgets are exhausted, and an exhausted budget is never evicted; raise \
-         `MemoryStore::max_keys`",
-    )
 }
 
 impl Store for MemoryStore {

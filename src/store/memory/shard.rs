@@ -6,7 +6,7 @@ use hashbrown::DefaultHashBuilder;
 
 use super::table::{Place, Table};
 use crate::algorithm::{Cost, Effect, State};
-use crate::nouns::{Check, Key, Limit, Micros, Op, Outcome, Verdict};
+use crate::nouns::{Check, Error, Key, Limit, Micros, Op, Outcome, Verdict};
 use crate::store::group::decide_one;
 
 /// Places of the table that are swept for each operation.
@@ -86,6 +86,16 @@ fn verdict(check: Check, outcome: Outcome, charged: u32) -> Verdict {
 #[derive(Debug)]
 pub(super) struct Full;
 
+impl Full {
+    pub(super) fn of(self, limit: &Limit) -> Error {
+        let full = Error::full(
+            "its budgets are exhausted, and an exhausted budget is never evicted; raise \
+             `MemoryStore::max_keys`",
+        );
+        full.of_limit(limit)
+    }
+}
+
 pub(super) struct Shard {
     table: Table<Budget>,
     /// The most budgets in the table.
@@ -117,12 +127,12 @@ impl Shard {
         op: Op,
         check: Check,
         now: Micros,
-    ) -> Result<Verdict, Full> {
+    ) -> Result<Verdict, Error> {
         let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(&check)) else {
             let mut state = None;
             let (outcome, charged) = decide_one(op, &check, &mut state, now);
             if state.is_some() {
-                self.make_room(1, now)?;
+                self.make_room(1, now).map_err(|full| full.of(check.limit()))?;
                 let mut budget = Budget::new(&check, state);
                 if self.cap.is_some() {
                     budget.note(op, check.limit(), &outcome, now);

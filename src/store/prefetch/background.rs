@@ -13,6 +13,7 @@ use super::Shared;
 use super::stock::{Refill, Stock, Unspent};
 use crate::nouns::{Check, Error, Key, Limit, Op};
 use crate::store::Store;
+use crate::telemetry;
 
 /// Guards a charge of a block that is in flight.
 pub(super) struct Refilling<S: Store> {
@@ -71,6 +72,10 @@ pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Re
     let mut result = Ok(());
     for block in blocks {
         let answer = store.apply(Op::Refund, block.refund.clone().into()).await;
+        if answer.is_ok() {
+            let (limit, units) = (block.refund.limit().name(), block.refund.cost());
+            telemetry::prefetched(limit, "returned", units.into());
+        }
         result = result.and(answer.map(drop));
     }
     result

@@ -20,6 +20,7 @@ pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op};
+use crate::telemetry;
 
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -221,6 +222,9 @@ impl<S: Store> Shared<S> {
         let Refilling { block, refill, .. } = refilling;
         let units = refill.units;
         let granted = answer.ok().filter(Decision::allowed);
+        if granted.is_some() {
+            telemetry::prefetched(block.limit().name(), "charged", units.into());
+        }
         let (hash, mut entries) = self.shard(block);
         let entry = entries.find_mut(hash, |entry| entry.is_of(block));
         match (entry.filter(|entry| entry.stock.is_refilled_by(*refill)), granted) {

@@ -18,6 +18,7 @@ use crate::algorithm::Rule;
 use crate::nouns::{Check, Decision, Error, Limit, Op};
 use crate::store::denials::{Asked, Change, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
+use crate::telemetry::Trace;
 
 /// The most charges in one call. It bounds for how long Redis serves no other client: 3 to 4 ms for
 /// buckets, 8 ms for windows of ten sub-windows and logs, 20 ms for windows of a hundred. A run of
@@ -82,6 +83,7 @@ pub(super) struct Caller {
     pub(super) change: Option<Change>,
     /// `None` after the answer.
     pub(super) promise: Option<Promise>,
+    pub(super) trace: Trace,
 }
 
 impl Batch {
@@ -95,6 +97,12 @@ impl Batch {
 
     pub(super) fn len(&self) -> usize {
         self.waiters.len()
+    }
+
+    /// The spans of the groups that are sent, and how many groups there are.
+    pub(super) fn traces(&self) -> (usize, impl Iterator<Item = &Trace>) {
+        let sent = || self.waiters.iter().filter(|waiter| waiter.sent);
+        (sent().count(), sent().map(|waiter| &waiter.caller.trace))
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {

@@ -152,6 +152,19 @@ pub(super) fn brief(error: &RedisError) -> String {
     }
 }
 
+/// Why a call failed, if it did: in one word, and with the code of the server's error. No answer is a timeout.
+pub(super) fn failure(
+    answer: Option<&RedisResult<Vec<i64>>>,
+) -> Option<(&'static str, Option<&str>)> {
+    match answer {
+        Some(Ok(_)) => None,
+        Some(Err(error)) if error.is_io_error() => Some(("io", None)),
+        Some(Err(error)) if is_out_of_step(error) => Some(("invalid_reply", None)),
+        Some(Err(error)) => Some(("error", error.code())),
+        None => Some(("timeout", None)),
+    }
+}
+
 /// The effect of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {

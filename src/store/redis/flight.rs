@@ -24,6 +24,7 @@ use super::route::Route;
 use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
+use crate::telemetry::ObservedCall;
 
 /// The most redirections of one call.
 const MOST_REDIRECTIONS: usize = 5;
@@ -92,6 +93,7 @@ fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
 pub(super) async fn send_claims(
     lane: &Lane,
     command: &redis::Cmd,
+    claims: usize,
     deadline: Instant,
 ) -> Result<Vec<i64>, ClaimFailure> {
     let mut watch = Watch::begin(lane.route.node().as_deref());
@@ -108,8 +110,12 @@ pub(super) async fn send_claims(
     };
     let (mut node, mut handle, mut is_asking, mut redirections) = (node, handle, false, 0);
     loop {
-        let call = call::run(command.clone(), handle.connection.clone(), is_asking);
-        let Ok(answer) = timeout_at(deadline, call).await else {
+        let events = Arc::clone(node.connections.events());
+        let observed = ObservedCall::begin(&events, claims, std::iter::empty());
+        let reply = call::run(command.clone(), handle.connection.clone(), is_asking);
+        let answer = timeout_at(deadline, observed.around(reply)).await;
+        observed.end(call::failure(answer.as_ref().ok()));
+        let Ok(answer) = answer else {
             watch.end(true);
             node.connections.discard(&handle, &Error::timeout());
             lane.route.has_moved();
@@ -228,9 +234,19 @@ impl Call {
         self.conclude(answer);
     }
 
+    /// The reply, as it is seen from outside.
+    async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
+        let events = Arc::clone(self.node.connections.events());
+        let (checks, traces) = self.place.batch.traces();
+        let call = ObservedCall::begin(&events, checks, traces);
+        let answer = call.around(self.reply()).await;
+        call.end(call::failure(answer.as_ref()));
+        answer
+    }
+
     /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited for
     /// one more deadline: a late denial still stands.
-    async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
+    async fn reply(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let Self { place, handle, watch, is_asking, .. } = self;
         let deadline = place.lane().settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);

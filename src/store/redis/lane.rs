@@ -21,6 +21,7 @@ use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{Change, Denials};
 use crate::store::permits::Claim;
 use crate::store::promise::{Promise, Promised};
+use crate::telemetry::{Queued as QueuedLevel, Trace};
 
 /// The most calls in flight.
 const IN_FLIGHT: usize = 2;
@@ -60,6 +61,8 @@ struct Queue {
     round: u64,
     /// Empty batches, whose memory is used again.
     spare: Vec<Batch>,
+    /// In the gauge of queued checks. It is set when a call is sent and when it is answered.
+    level: QueuedLevel,
 }
 
 /// Whether a check may be rejected before it is sent.
@@ -129,7 +132,8 @@ impl Lane {
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let asked = self.settings.denials.as_ref().map(|denials| denials.asked(now));
-        let caller = Caller { deadline, promise: Some(promise), asked, change };
+        let (promise, trace) = (Some(promise), Trace::current());
+        let caller = Caller { deadline, promise, asked, change, trace };
         let entry = match queue.in_flight {
             IN_FLIGHT => Entry::Sent,
             0 if queue.batches.is_empty() => Entry::ByCaller,
@@ -174,7 +178,7 @@ impl Lane {
         } else {
             let checks = batch.len();
             batch.clear();
-            self.queue().finish(checks, batch);
+            self.finish(checks, batch);
         }
     }
 
@@ -188,13 +192,26 @@ impl Lane {
             batch.deliver(None);
             let checks = batch.len();
             batch.clear();
-            self.queue().finish(checks, batch);
+            self.finish(checks, batch);
         }
     }
 
     /// The deadline of the first queued check.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.queue().batches.front().and_then(Batch::first_deadline)
+    }
+
+    /// Reports how long the queue is.
+    fn measure(&self, queue: &mut Queue) {
+        let checks = queue.waiting;
+        self.route.events().metrics().queued(&mut queue.level, checks);
+    }
+
+    /// Takes back a batch, emptied, that had so many checks.
+    fn finish(&self, checks: usize, batch: Batch) {
+        let mut queue = self.queue();
+        queue.finish(checks, batch);
+        self.measure(&mut queue);
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -283,6 +300,7 @@ impl Place {
         let mut queue = self.lane.queue();
         let batch = queue.batches.pop_front();
         queue.moved = Some(Instant::now());
+        self.lane.measure(&mut queue);
         drop(queue);
         self.with(batch.unwrap_or_default())
     }
@@ -324,7 +342,7 @@ impl Place {
         let mut batch = mem::take(&mut self.batch);
         let checks = batch.len();
         batch.clear();
-        self.lane.queue().finish(checks, batch);
+        self.lane.finish(checks, batch);
     }
 
     /// Frees the place, unless checks are queued.

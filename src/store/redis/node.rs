@@ -7,7 +7,7 @@ use super::connect::{Connect, Terms};
 use super::connection::Connections;
 use super::probe::{LanesOf, RedisProbe};
 use crate::store::breaker::{Breaker, BreakerSettings};
-use crate::telemetry::RedisEvents;
+use crate::telemetry::{RedisEvents, StoreMetrics};
 
 pub(super) struct Node {
     /// The host of a cluster's node. Empty for any other server.
@@ -23,12 +23,14 @@ pub(super) struct Nodes {
     pub(super) deadline: Duration,
     pub(super) breaker: Option<BreakerSettings>,
     pub(super) lanes: LanesOf,
+    pub(super) label: Arc<str>,
 }
 
 impl Nodes {
     /// Creates a node. The name appears in its events.
     pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str, host: &str) -> Node {
-        let events = Arc::new(RedisEvents::new(name.into()));
+        let events =
+            Arc::new(RedisEvents::new(name.into(), StoreMetrics::new(Arc::clone(&self.label))));
         let connections = Connections::new(connect, Arc::clone(&self.terms), events);
         let breaker = self.breaker.map(|settings| {
             let probe = RedisProbe {
@@ -37,7 +39,8 @@ impl Nodes {
                 lanes: Arc::clone(&self.lanes),
             };
             let store = format!("Redis at {name}").into();
-            Breaker::new(settings.for_deadline(self.deadline), store, probe)
+            let label = Arc::clone(&self.label);
+            Breaker::new(settings.for_deadline(self.deadline), store, label, probe)
         });
         Node { host: host.to_owned(), connections, breaker }
     }

@@ -89,7 +89,7 @@ async fn send(
     let time = lane.settings.clock.as_ref().map(ManualClock::now);
     let command = call::by_hash(keys.iter().map(String::as_str), bytes, &body, time);
     loop {
-        match flight::send_claims(lane, &command, deadline).await {
+        match flight::send_claims(lane, &command, part.len(), deadline).await {
             Ok(reply) => return read(lane, &keys, part, &reply).map_err(ClaimFailure::end),
             Err(failure)
                 if failure.is_final

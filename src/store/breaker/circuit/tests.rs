@@ -24,7 +24,10 @@ impl Bench {
     fn call(&mut self, millis: u32, failed: bool) -> Option<Calls> {
         let begun = self.circuit.begin(self.now);
         self.wait(millis);
-        self.circuit.end(begun, failed, self.now)
+        match self.circuit.end(begun, failed, self.now) {
+            Some(Change::Opened(calls)) => Some(calls),
+            Some(Change::HalfOpened) | None => None,
+        }
     }
 
     fn is_open(&self) -> bool {

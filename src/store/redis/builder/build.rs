@@ -24,6 +24,8 @@ const MAX_PREFIX: usize = 64;
 
 const MAX_CLIENT_NAME: usize = 64;
 
+const MAX_LABEL: usize = 64;
+
 const MAX_LANES: usize = 16;
 
 /// The fewest places of the queue of a lane, unless the whole queue has fewer: many partitions must not make a queue
@@ -70,6 +72,7 @@ impl RedisStoreBuilder {
             deadline: self.deadline,
             breaker: self.breaker,
             lanes: Arc::clone(&lanes_of),
+            label: self.label.into(),
         };
         let settings = |lanes: usize| Settings {
             deadline: self.deadline,
@@ -141,6 +144,15 @@ impl RedisStoreBuilder {
             return Err(ConfigError::new(format!(
                 "`client_name` is `{}`; use 1 to {MAX_CLIENT_NAME} printable ASCII characters without spaces",
                 name.escape_debug()
+            )));
+        }
+        if self.label.is_empty()
+            || self.label.len() > MAX_LABEL
+            || !self.label.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            return Err(ConfigError::new(format!(
+                "`metrics_label` is `{}`; use 1 to {MAX_LABEL} printable ASCII characters without spaces",
+                self.label.escape_debug()
             )));
         }
         if !(1..=MAX_LANES).contains(&self.lanes) {

@@ -27,7 +27,7 @@ use self::slots::Range;
 use super::connect::Server;
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
-use crate::telemetry::RedisEvents;
+use crate::telemetry::{RedisEvents, StoreMetrics};
 
 /// The deadline of one `CLUSTER SLOTS`, including the time to connect.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -76,7 +76,8 @@ impl Cluster {
         seeds: Vec<Server>,
         name: &str,
     ) -> Arc<Self> {
-        let events = RedisEvents::new(name.into());
+        let metrics = StoreMetrics::new(Arc::clone(&nodes.label));
+        let events = RedisEvents::new(name.into(), metrics);
         let (table, was_read, failure, refreshing, denied) = Default::default();
         Arc::new(Self {
             partitions,

@@ -1,0 +1,234 @@
+//! The keys that are denied most often.
+
+mod report;
+mod shard;
+mod sketch;
+mod summary;
+
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, mem};
+
+use hashbrown::DefaultHashBuilder;
+use tokio::time::Instant;
+
+use self::report::Reports;
+use self::shard::{Denied, Shard};
+use self::sketch::Counted;
+pub use self::summary::{DeniedKey, DeniedSummary};
+use super::{ConcurrencyLimiter, RateLimiter};
+use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Source};
+
+/// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each other.
+const SHARDS: usize = 16;
+
+/// The keys that an event names.
+const IN_EVENT: usize = 10;
+
+/// The keys that a limiter denies most often, counted in this process: which clients to look at, or to
+/// [block](RateLimiter::block).
+///
+/// It is off until a limiter [counts](RateLimiter::count_denied_keys) with it. Then the event `most denied keys` names the first
+/// ten, once in each minute with a denial, and [`current`](Self::current) and [`previous`](Self::previous) return more. Metrics cannot do this:
+/// a key is no label.
+///
+/// ```
+/// use tollgate::denied_keys::DeniedKeys;
+/// use tollgate::{Key, Limit, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::in_memory();
+/// let denied = DeniedKeys::new();
+/// limiter.count_denied_keys(&denied)?;
+///
+/// let login = Limit::gcra("login", Quota::per_minute(1))?;
+/// for _ in 0..4 {
+///     limiter.check(&login, &Key::new("mallory")).await?;
+/// }
+/// let summary = denied.current();
+/// assert_eq!(summary.denials(), 3);
+/// let first = &summary.keys()[0];
+/// assert_eq!((first.limit(), first.key(), first.denials()), ("login", "mallory", 3));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Bounds
+///
+/// It needs at most 1,024 counters, whatever clients send: about 200 KB. Up to about 600 different keys in a period, every count
+/// is exact. With more, the count of a key may be too large, by at most [`error`](DeniedKey::error). A key with more than 1/64 of
+/// the denials of its shard, a sixteenth of all keys, is always found.
+///
+/// Of more than 65,536 denials in a period, a growing part is left out at random, and the others count for them. Of ten million
+/// denials, 97 % are left out. The count of a key with a hundredth of them is then wrong by about 4 %.
+///
+/// Denials of a limit in shadow mode do not count, nor do requests that are rejected because the store is unavailable.
+///
+/// # Privacy
+///
+/// Keys are often personal data: addresses, names. [`hashed`](Self::hashed) returns digests in their place.
+#[derive(Clone)]
+pub struct DeniedKeys {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    secret: Option<DigestSecret>,
+    hasher: DefaultHashBuilder,
+    period: Mutex<Period>,
+    shards: [Mutex<Shard>; SHARDS],
+    reports: Reports,
+}
+
+/// The periods of the summaries.
+struct Period {
+    started: Instant,
+    previous: DeniedSummary,
+}
+
+impl DeniedKeys {
+    /// Counts keys as they are.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::build(None)
+    }
+
+    /// Shows digests in place of keys: the first 16 bytes of an HMAC-SHA256 of the limit's name and the key, in hexadecimal. They are
+    /// the same on all replicas with this secret, and those of `RateLimitLayer::partition_key` with the same secret.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the secret has fewer than 16 bytes.
+    pub fn hashed(secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        Ok(Self::build(Some(DigestSecret::new("DeniedKeys::hashed", secret.as_ref())?)))
+    }
+
+    fn build(secret: Option<DigestSecret>) -> Self {
+        let period = Period { started: Instant::now(), previous: DeniedSummary::default() };
+        let shards = std::array::from_fn(|_| Mutex::default());
+        let hasher = DefaultHashBuilder::default();
+        let (period, reports) = (Mutex::new(period), Reports::default());
+        Self { shared: Arc::new(Shared { secret, hasher, period, shards, reports }) }
+    }
+
+    /// The summary of the period that has begun: it is at most a minute old.
+    #[must_use]
+    pub fn current(&self) -> DeniedSummary {
+        let shared = &self.shared;
+        let started = shared.period().started;
+        shared.summary(started.elapsed(), |shard, add| add(&lock(shard)))
+    }
+
+    /// The summary of the last period that has ended, which the last event reported.
+    #[must_use]
+    pub fn previous(&self) -> DeniedSummary {
+        self.shared.period().previous.clone()
+    }
+
+    /// Counts the denials of a group.
+    pub(super) fn count(&self, group: &Group, decision: &Decision) {
+        if decision.source() == Source::FailClosed {
+            return;
+        }
+        for (check, verdict) in group.iter().zip(decision.verdicts()) {
+            if !verdict.allowed() {
+                self.count_one(check.limit().name(), check.key());
+            }
+        }
+    }
+
+    /// Counts one denial.
+    pub(super) fn count_one(&self, limit: &str, key: &Key) {
+        let shared = &self.shared;
+        Shared::report(shared);
+        let hash = shared.hasher.hash_one((limit, key.as_str()));
+        let random = |number: u64| shared.hasher.hash_one(number);
+        lock(&shared.shards[hash as usize % SHARDS]).count(hash, limit, key, random);
+    }
+}
+
+impl Shared {
+    fn period(&self) -> MutexGuard<'_, Period> {
+        self.period.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the period, and begins another.
+    fn next_period(&self) -> DeniedSummary {
+        let mut period = self.period();
+        let ended = self.summary(period.started.elapsed(), |shard, add| {
+            let shard = mem::take(&mut *lock(shard));
+            add(&shard);
+        });
+        *period = Period { started: Instant::now(), previous: ended.clone() };
+        ended
+    }
+
+    /// Sums up the shards. `each` passes on what is in one of them.
+    fn summary(
+        &self,
+        period: Duration,
+        mut each: impl FnMut(&Mutex<Shard>, &mut dyn FnMut(&Shard)),
+    ) -> DeniedSummary {
+        let mut summary = DeniedSummary::of(period);
+        for shard in &self.shards {
+            each(shard, &mut |shard| {
+                summary.denials += shard.denials();
+                for Counted { item: Denied { limit, key }, count, error } in shard.counted() {
+                    let key = match &self.secret {
+                        Some(secret) => secret.digest(limit, key.as_str()).to_string(),
+                        None => key.as_str().to_owned(),
+                    };
+                    summary.keys.push(DeniedKey::new(limit, key, count, error));
+                }
+            });
+        }
+        summary.sort();
+        summary
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RateLimiter {
+    /// Counts the keys that this limiter denies, in all its layers and direct calls.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it counts with another [`DeniedKeys`] already.
+    pub fn count_denied_keys(&self, keys: &DeniedKeys) -> Result<(), ConfigError> {
+        self.shared.denied_keys.set(keys.clone()).map_err(|_| counted_already())
+    }
+}
+
+impl ConcurrencyLimiter {
+    /// Counts the keys that get no permit, in all layers of this limiter and direct calls.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it counts with another [`DeniedKeys`] already.
+    pub fn count_denied_keys(&self, keys: &DeniedKeys) -> Result<(), ConfigError> {
+        self.shared.denied_keys.set(keys.clone()).map_err(|_| counted_already())
+    }
+}
+
+fn counted_already() -> ConfigError {
+    ConfigError::new("the limiter counts denied keys already; call `count_denied_keys` once")
+}
+
+impl Default for DeniedKeys {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for DeniedKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeniedKeys")
+            .field("is_hashed", &self.shared.secret.is_some())
+            .finish_non_exhaustive()
+    }
+}

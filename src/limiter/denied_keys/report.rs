@@ -1,0 +1,55 @@
+//! The event about the most denied keys: once in each minute with a denial.
+//!
+//! A period begins with its first denial, which starts a task that sleeps for the period. While nothing is denied, there is no
+//! task.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::{Instant, sleep};
+
+use super::{IN_EVENT, Shared};
+use crate::telemetry;
+
+const PERIOD: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub(super) struct Reports {
+    /// Whether a task waits for the end of the period.
+    is_due: AtomicBool,
+}
+
+impl Shared {
+    /// Reports the denials of the period when it ends. Outside of a runtime, a later denial inside one starts that.
+    pub(super) fn report(shared: &Arc<Self>) {
+        let is_due = &shared.reports.is_due;
+        if is_due.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = Runtime::try_current() else { return };
+        if !is_due.swap(true, Ordering::AcqRel) {
+            shared.period().started = Instant::now();
+            let report = Report(Arc::downgrade(shared));
+            runtime.spawn(async move {
+                sleep(PERIOD).await;
+                drop(report);
+            });
+        }
+    }
+}
+
+/// Ends the period when it is dropped: after its time, or with its runtime.
+struct Report(Weak<Shared>);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        // A denial that is counted from here on begins a period of its own, even if this one still has it.
+        shared.reports.is_due.store(false, Ordering::Release);
+        let ended = shared.next_period();
+        let keys: Vec<_> = ended.keys().iter().take(IN_EVENT).map(ToString::to_string).collect();
+        telemetry::most_denied_keys(ended.period(), ended.denials(), &keys.join(", "));
+    }
+}

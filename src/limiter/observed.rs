@@ -1,0 +1,105 @@
+//! What is seen of a check: its span, its metrics, and its key if it is denied.
+//!
+//! A check has an outcome when its caller gets it. So a request that waits for units counts once, however often the store was
+//! asked, and a call whose caller is gone counts as none.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+
+use super::concurrency::Acquired;
+use super::{ConcurrencyLimiter, RateLimiter};
+use crate::nouns::{Check, ConcurrencyLimit, Decision, Error, Group, Key, Op};
+use crate::store::Answer;
+use crate::telemetry::{self, CheckSpan, Origin, Outcome};
+
+/// A check that is asked.
+pub(crate) struct Observed {
+    pub(crate) span: CheckSpan,
+    /// If its limits or its keys have to be known at the end.
+    group: Option<Group>,
+}
+
+impl RateLimiter {
+    /// Begins to observe a charge.
+    #[inline]
+    pub(crate) fn observe(&self, group: &Group) -> Observed {
+        // An embedded store names the limit of an error itself. Others have no time for that while they are overloaded.
+        let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
+        let is_kept = names_limits || self.shared.denied_keys.get().is_some();
+        Observed { span: CheckSpan::begin(), group: is_kept.then(|| group.clone()) }
+    }
+
+    /// Ends to observe a charge. `undecided` is what stands in for a decision after an error.
+    #[inline]
+    pub(crate) fn conclude(
+        &self,
+        observed: &Observed,
+        answer: &Result<Decision, Error>,
+        undecided: Origin,
+    ) {
+        match answer {
+            Ok(decision) => {
+                telemetry::decided(&observed.span, decision);
+                if !decision.allowed()
+                    && let (Some(denied), Some(group)) =
+                        (self.shared.denied_keys.get(), &observed.group)
+                {
+                    denied.count(group, decision);
+                }
+            }
+            Err(error) => {
+                let group = observed.group.as_deref().unwrap_or_default();
+                let named = error.limit().filter(|_| group.is_empty());
+                let limits = group.iter().map(Check::limit).chain(named);
+                telemetry::undecided(&observed.span, limits, error, undecided);
+            }
+        }
+    }
+
+    /// Charges a group, and observes it.
+    pub(super) fn charge(&self, group: Group) -> Answer {
+        let observed = self.observe(&group);
+        let mut answer = observed.span.within(|| self.ask(Op::Charge, group));
+        if let Some(answer) = answer.take_ready() {
+            self.conclude(&observed, &answer, Origin::None);
+            return Answer::ready(answer);
+        }
+        let limiter = self.clone();
+        Answer::later(async move {
+            let answer = poll_fn(|cx| observed.span.poll(&mut answer, cx)).await;
+            limiter.conclude(&observed, &answer, Origin::None);
+            answer
+        })
+    }
+}
+
+impl ConcurrencyLimiter {
+    /// Acquires a permit as `acquiring` does, and observes it.
+    pub(crate) async fn observe(
+        &self,
+        limit: &ConcurrencyLimit,
+        key: &Key,
+        is_enforced: bool,
+        acquiring: impl Future<Output = Result<Acquired, Error>>,
+    ) -> Result<Acquired, Error> {
+        let (span, mut acquiring) = (CheckSpan::begin(), pin!(acquiring));
+        let answer = poll_fn(|cx| span.poll(&mut acquiring, cx)).await;
+        let denied = if is_enforced { Outcome::Denied } else { Outcome::ShadowDenied };
+        match &answer {
+            Ok(Acquired { permit: Some(_), source, .. }) => {
+                telemetry::decided_in_flight(&span, limit, Outcome::Allowed, *source);
+            }
+            Ok(Acquired { permit: None, source, .. }) => {
+                telemetry::decided_in_flight(&span, limit, denied, *source);
+                if let Some(keys) = self.shared.denied_keys.get().filter(|_| is_enforced) {
+                    keys.count_one(limit.name(), key);
+                }
+            }
+            Err(error) => {
+                let outcome = if error.is_unavailable() { denied } else { Outcome::Error };
+                telemetry::undecided_in_flight(&span, limit, outcome, error);
+            }
+        }
+        answer
+    }
+}

@@ -1,0 +1,117 @@
+//! Every metric of the crate, and its labels; nowhere else.
+//!
+//! Names and units follow the conventions of Prometheus. Labels are bounded: the names of limits and of stores, and words
+//! of this room. No label is a key, a path or an address.
+//!
+//! `recorder` and `limits` talk to the facade of the `metrics` crate. Without the feature `metrics`, files that do nothing stand
+//! in their places, and the compiler removes the rest.
+
+mod label;
+#[cfg_attr(not(feature = "metrics"), path = "no_limits.rs")]
+mod limits;
+#[cfg_attr(
+    not(feature = "metrics"),
+    allow(dead_code, reason = "`no_recorder` has no use for them")
+)]
+mod names;
+#[cfg_attr(not(feature = "metrics"), path = "no_recorder.rs")]
+mod recorder;
+#[cfg(feature = "redis")]
+mod store;
+
+pub(crate) use self::label::{Origin, Outcome};
+pub(crate) use self::recorder::Level;
+#[cfg(feature = "redis")]
+pub(crate) use self::store::{BreakerMetrics, Queued, StoreMetrics};
+use crate::nouns::{ConcurrencyLimit, Decision, Error, Limit, Source};
+
+/// Counts the decision of each limit of a group.
+#[inline]
+pub(super) fn decided(decision: &Decision) {
+    let origin = decision.source().into();
+    for verdict in decision.verdicts() {
+        limits::count(verdict.limit().name(), Outcome::of(decision, verdict), origin);
+    }
+}
+
+/// Counts a group that has no decision, under each of its limits.
+pub(super) fn undecided<'a>(
+    limits: impl Iterator<Item = &'a Limit>,
+    error: &Error,
+    origin: Origin,
+) {
+    for limit in limits {
+        limits::count(limit.name(), Outcome::Error, origin);
+    }
+    failed(error);
+}
+
+/// Counts the decision of a concurrency limit.
+#[inline]
+pub(super) fn decided_in_flight(limit: &ConcurrencyLimit, outcome: Outcome, source: Source) {
+    limits::count(limit.name(), outcome, source.into());
+}
+
+/// Counts a permit as held, until it is dropped.
+#[inline]
+pub(crate) fn hold_permit(limit: &str) -> Level {
+    limits::hold_permit(limit)
+}
+
+/// Counts a check that the store did not decide.
+pub(super) fn failed(error: &Error) {
+    recorder::add(&names::STORE_FAILURES, &[("cause", error.cause())], 1);
+}
+
+/// Counts a request that no limit is asked about.
+#[cfg(feature = "http")]
+pub(super) fn unchecked(reason: &'static str, is_rejected: bool) {
+    let outcome = if is_rejected { "rejected" } else { "forwarded" };
+    let labels = [("reason", reason), ("outcome", outcome)];
+    recorder::add(&names::UNCHECKED_REQUESTS, &labels, 1);
+}
+
+/// Counts a block of a key that begins with a denial.
+pub(super) fn blocked(limit: &str) {
+    recorder::add(&names::BLOCKS, &[("limit", limits::label(limit))], 1);
+}
+
+/// Counts a check that is denied again without asking the store.
+#[cfg(feature = "redis")]
+#[inline]
+pub(crate) fn denied_from_cache() {
+    limits::denied_from_cache();
+}
+
+/// Counts units that are charged in advance, or returned.
+#[cfg(feature = "redis")]
+pub(crate) fn prefetched(limit: &str, event: &'static str, units: u64) {
+    let labels = [("limit", limits::label(limit)), ("event", event)];
+    recorder::add(&names::PREFETCHED_UNITS, &labels, units);
+}
+
+/// Counts a request as waiting, until the level is dropped.
+#[cfg(feature = "http")]
+pub(crate) fn waiting() -> Level {
+    let mut level = Level::none();
+    level.set(&names::WAITING_REQUESTS, &[], 1);
+    level
+}
+
+/// Counts a look-up that failed.
+#[cfg(feature = "http")]
+pub(super) fn lookup_failed() {
+    recorder::add(&names::LOOKUP_FAILURES, &[], 1);
+}
+
+/// Counts a settlement that failed.
+#[cfg(feature = "http")]
+pub(super) fn unsettled() {
+    recorder::add(&names::UNSETTLED, &[], 1);
+}
+
+/// Counts a new version of a configuration.
+#[cfg(feature = "config")]
+pub(super) fn configuration(outcome: &'static str) {
+    recorder::add(&names::CONFIGURATION_UPDATES, &[("outcome", outcome)], 1);
+}

@@ -1,0 +1,106 @@
+//! The metrics: names, units and descriptions.
+
+use super::recorder::Metric;
+
+pub(super) static DECISIONS: Metric = Metric::counter(
+    "tollgate_decisions_total",
+    "Decisions, one for each limit of a request, by outcome and by the place where they were made.",
+);
+
+pub(super) static STORE_FAILURES: Metric = Metric::counter(
+    "tollgate_store_failures_total",
+    "Checks that the store did not decide, by cause.",
+);
+
+pub(super) static UNCHECKED_REQUESTS: Metric = Metric::counter(
+    "tollgate_unchecked_requests_total",
+    "Requests that no limit was asked about, by reason, and whether they were forwarded or rejected.",
+);
+
+pub(super) static BLOCKS: Metric =
+    Metric::counter("tollgate_blocks_total", "Blocks of keys that began with a denial.");
+
+pub(super) static LOOKUP_FAILURES: Metric = Metric::counter(
+    "tollgate_lookup_failures_total",
+    "Look-ups of the application that failed or took too long.",
+);
+
+pub(super) static UNSETTLED: Metric = Metric::counter(
+    "tollgate_settlement_failures_total",
+    "Real costs of requests that were not charged, or not given back.",
+);
+
+pub(super) static CONFIGURATION_UPDATES: Metric = Metric::counter(
+    "tollgate_configuration_updates_total",
+    "New versions of limits from a configuration that were put in force or rejected.",
+);
+
+pub(super) static DENY_CACHE_HITS: Metric = Metric::counter(
+    "tollgate_deny_cache_hits_total",
+    "Checks that were denied again without asking the store.",
+);
+
+pub(super) static PREFETCHED_UNITS: Metric = Metric::counter(
+    "tollgate_prefetched_units_total",
+    "Units that were charged in advance, and those of them that were returned.",
+);
+
+pub(super) static PERMITS_HELD: Metric = Metric::gauge(
+    "tollgate_permits_held",
+    "Permits of concurrency limits that this process holds.",
+);
+
+pub(super) static WAITING_REQUESTS: Metric = Metric::gauge(
+    "tollgate_waiting_requests",
+    "Requests of this process that wait for units or for permits.",
+);
+
+pub(super) static STORE_CALL_DURATION: Metric = Metric::seconds(
+    "tollgate_store_call_duration_seconds",
+    "Time from sending a call to the store to its reply, or to the end of the wait for it.",
+);
+
+pub(super) static STORE_CALL_CHECKS: Metric =
+    Metric::histogram("tollgate_store_call_checks", "Checks that one call to the store decides.");
+
+pub(super) static QUEUED_CHECKS: Metric = Metric::gauge(
+    "tollgate_queued_checks",
+    "Checks of this process that wait to be sent to the store, or for its answer.",
+);
+
+pub(super) static CONNECTIONS: Metric = Metric::counter(
+    "tollgate_store_connections_total",
+    "Connections to the store that were opened, that failed to open, and that were lost.",
+);
+
+pub(super) static BREAKERS: Metric = Metric::gauge(
+    "tollgate_circuit_breakers",
+    "Circuit breakers of this process that are open or half-open.",
+);
+
+pub(super) static BREAKER_TRANSITIONS: Metric = Metric::counter(
+    "tollgate_circuit_breaker_transitions_total",
+    "Transitions of circuit breakers, by the new state.",
+);
+
+/// All of them, for their descriptions.
+#[cfg(feature = "metrics")]
+pub(super) static ALL: [&Metric; 17] = [
+    &DECISIONS,
+    &STORE_FAILURES,
+    &UNCHECKED_REQUESTS,
+    &BLOCKS,
+    &LOOKUP_FAILURES,
+    &UNSETTLED,
+    &CONFIGURATION_UPDATES,
+    &DENY_CACHE_HITS,
+    &PREFETCHED_UNITS,
+    &PERMITS_HELD,
+    &WAITING_REQUESTS,
+    &STORE_CALL_DURATION,
+    &STORE_CALL_CHECKS,
+    &QUEUED_CHECKS,
+    &CONNECTIONS,
+    &BREAKERS,
+    &BREAKER_TRANSITIONS,
+];

@@ -1,0 +1,21 @@
+//! What stands in place of `limits` without the feature `metrics`: nothing.
+
+use super::recorder::Level;
+use super::{Origin, Outcome};
+
+#[inline]
+pub(super) const fn count(_: &str, _: Outcome, _: Origin) {}
+
+#[inline]
+pub(super) const fn hold_permit(_: &str) -> Level {
+    Level::none()
+}
+
+#[cfg(feature = "redis")]
+#[inline]
+pub(super) const fn denied_from_cache() {}
+
+#[inline]
+pub(super) const fn label(limit: &str) -> &str {
+    limit
+}

@@ -1,0 +1,151 @@
+//! The recorder of the application, through the facade of the `metrics` crate.
+//!
+//! A service may install its recorder after it has built its layers, and a test has one for each thread. So a handle
+//! belongs to the recorder that made it, and is replaced if another recorder is in its place.
+
+use std::cell::Cell;
+use std::ptr;
+
+use metrics::{Counter, Gauge, Key, KeyName, Label, Level as Importance, Metadata, Recorder, Unit};
+
+use super::names::ALL;
+
+/// A metric, and what it is.
+pub(super) struct Metric {
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+}
+
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram(Option<Unit>),
+}
+
+impl Metric {
+    pub(super) const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: Kind::Counter }
+    }
+
+    pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: Kind::Gauge }
+    }
+
+    pub(super) const fn histogram(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: Kind::Histogram(None) }
+    }
+
+    pub(super) const fn seconds(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: Kind::Histogram(Some(Unit::Seconds)) }
+    }
+
+    fn describe(&self, recorder: &dyn Recorder) {
+        let (name, help) = (KeyName::from_const_str(self.name), self.help.into());
+        match self.kind {
+            Kind::Counter => recorder.describe_counter(name, None, help),
+            Kind::Gauge => recorder.describe_gauge(name, None, help),
+            Kind::Histogram(unit) => recorder.describe_histogram(name, unit, help),
+        }
+    }
+
+    fn key(&self, labels: &[(&'static str, &str)]) -> Key {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+        Key::from_parts(self.name, labels)
+    }
+}
+
+/// Which recorder it is, to compare.
+pub(super) type Address = *const ();
+
+const METADATA: Metadata<'static> = Metadata::new("tollgate", Importance::INFO, None);
+
+thread_local! {
+    /// The recorder that this thread has described the metrics to.
+    static DESCRIBED: Cell<Address> = const { Cell::new(ptr::null()) };
+}
+
+/// Calls `act` with the recorder in force.
+#[inline]
+pub(super) fn with<T>(act: impl FnOnce(&dyn Recorder, Address) -> T) -> T {
+    metrics::with_recorder(|recorder| act(recorder, ptr::from_ref(recorder).cast()))
+}
+
+/// Describes the metrics, if this thread has not done so.
+fn describe(recorder: &dyn Recorder) {
+    let address = ptr::from_ref(recorder).cast();
+    // A thread that ends has described them before.
+    if DESCRIBED.try_with(|described| described.replace(address)) != Ok(address) {
+        ALL.iter().for_each(|metric| metric.describe(recorder));
+    }
+}
+
+pub(super) fn counter(
+    recorder: &dyn Recorder,
+    metric: &Metric,
+    labels: &[(&'static str, &str)],
+) -> Counter {
+    describe(recorder);
+    recorder.register_counter(&metric.key(labels), &METADATA)
+}
+
+pub(super) fn gauge(
+    recorder: &dyn Recorder,
+    metric: &Metric,
+    labels: &[(&'static str, &str)],
+) -> Gauge {
+    describe(recorder);
+    recorder.register_gauge(&metric.key(labels), &METADATA)
+}
+
+/// Adds to a counter.
+pub(super) fn add(metric: &Metric, labels: &[(&'static str, &str)], amount: u64) {
+    with(|recorder, _| counter(recorder, metric, labels).increment(amount));
+}
+
+/// Adds a value to a histogram.
+#[cfg(feature = "redis")]
+pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f64) {
+    with(|recorder, _| {
+        describe(recorder);
+        recorder.register_histogram(&metric.key(labels), &METADATA).record(value);
+    });
+}
+
+/// A part of a gauge, which is taken off when it is dropped.
+pub(crate) struct Level {
+    /// That of the recorder which was in force when the amount was last zero: what is added is taken off again.
+    gauge: Gauge,
+    amount: usize,
+}
+
+impl Level {
+    #[cfg(any(feature = "http", feature = "redis"))]
+    pub(super) const fn none() -> Self {
+        Self { gauge: Gauge::noop(), amount: 0 }
+    }
+
+    /// One of a gauge.
+    pub(super) fn one(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self { gauge, amount: 1 }
+    }
+
+    #[cfg(any(feature = "http", feature = "redis"))]
+    pub(super) fn set(&mut self, metric: &Metric, labels: &[(&'static str, &str)], amount: usize) {
+        if self.amount == 0 && amount > 0 {
+            self.gauge = with(|recorder, _| gauge(recorder, metric, labels));
+        }
+        self.gauge.increment(amount as f64 - self.amount as f64);
+        self.amount = amount;
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        if self.amount > 0 {
+            self.gauge.decrement(self.amount as f64);
+        }
+    }
+}

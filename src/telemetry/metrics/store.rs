@@ -1,0 +1,85 @@
+//! The metrics of a store on Redis.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::names::{
+    BREAKER_TRANSITIONS, BREAKERS, CONNECTIONS, QUEUED_CHECKS, STORE_CALL_CHECKS,
+    STORE_CALL_DURATION,
+};
+use super::recorder::{self, Level};
+use crate::store::BreakerState;
+
+/// The metrics of one store. All its nodes and lanes share the label.
+#[derive(Clone)]
+pub(crate) struct StoreMetrics {
+    store: Arc<str>,
+}
+
+impl StoreMetrics {
+    /// `store` is the label.
+    pub(crate) const fn new(store: Arc<str>) -> Self {
+        Self { store }
+    }
+
+    /// A call ended: with a reply, or because the wait for it did.
+    pub(crate) fn called(&self, took: Duration, checks: usize) {
+        let labels = [("store", &*self.store)];
+        recorder::record(&STORE_CALL_DURATION, &labels, took.as_secs_f64());
+        recorder::record(&STORE_CALL_CHECKS, &labels, checks as f64);
+    }
+
+    /// A connection was opened, failed to open, or was lost.
+    pub(crate) fn connection(&self, event: &'static str) {
+        recorder::add(&CONNECTIONS, &[("store", &*self.store), ("event", event)], 1);
+    }
+
+    /// The checks that a lane has queued or in flight.
+    pub(crate) fn queued(&self, level: &mut Queued, checks: usize) {
+        level.0.set(&QUEUED_CHECKS, &[("store", &*self.store)], checks);
+    }
+}
+
+/// The part of one lane in the gauge of queued checks.
+pub(crate) struct Queued(Level);
+
+impl Default for Queued {
+    fn default() -> Self {
+        Self(Level::none())
+    }
+}
+
+/// The metrics of one circuit breaker.
+pub(crate) struct BreakerMetrics {
+    store: Arc<str>,
+    levels: Mutex<Levels>,
+}
+
+/// Its parts in the gauge of breakers.
+struct Levels {
+    open: Level,
+    half_open: Level,
+}
+
+impl BreakerMetrics {
+    /// `store` is the label.
+    pub(crate) fn new(store: Arc<str>) -> Self {
+        let levels = Levels { open: Level::none(), half_open: Level::none() };
+        Self { store, levels: Mutex::new(levels) }
+    }
+
+    /// The breaker is in another state.
+    pub(crate) fn is_now(&self, state: BreakerState) {
+        let name = match state {
+            BreakerState::Closed => "closed",
+            BreakerState::Open => "open",
+            BreakerState::HalfOpen => "half_open",
+        };
+        recorder::add(&BREAKER_TRANSITIONS, &[("store", &*self.store), ("state", name)], 1);
+        let labels = |state| [("store", &*self.store), ("state", state)];
+        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        levels.open.set(&BREAKERS, &labels("open"), usize::from(state == BreakerState::Open));
+        let is_half_open = usize::from(state == BreakerState::HalfOpen);
+        levels.half_open.set(&BREAKERS, &labels("half_open"), is_half_open);
+    }
+}

@@ -1,0 +1,85 @@
+//! Spans: one for each check, and one for each call to Redis.
+//!
+//! They are at the level `DEBUG`, like those of tower-http's `TraceLayer`, and cost a comparison if no subscriber asks for
+//! them. The names of the fields of a call are those of OpenTelemetry's [semantic conventions for
+//! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for tracing-opentelemetry.
+
+use std::future::Future;
+use std::task::{Context, Poll};
+
+use tracing::Span;
+use tracing::field::Empty;
+
+use super::metrics::Origin;
+use super::{TARGET, milliseconds};
+use crate::nouns::{ConcurrencyLimit, Decision, Error, Source};
+
+/// The span of a check, from the question to the outcome. It does nothing if the subscriber does not ask for it.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckSpan(Span);
+
+impl CheckSpan {
+    /// Begins, as a child of the current span.
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        Self(tracing::debug_span!(
+            target: TARGET,
+            "rate_limit",
+            limit = Empty,
+            allowed = Empty,
+            remaining = Empty,
+            retry_after_ms = Empty,
+            source = Empty,
+            error = Empty,
+        ))
+    }
+
+    /// Calls `act` in the span.
+    #[inline]
+    pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
+        if self.0.is_disabled() { act() } else { self.0.in_scope(act) }
+    }
+
+    /// Polls a future in the span.
+    #[inline]
+    pub(crate) fn poll<F: Future + Unpin>(
+        &self,
+        future: &mut F,
+        cx: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        self.within(|| std::pin::Pin::new(future).poll(cx))
+    }
+
+    #[inline]
+    pub(crate) fn decided(&self, decision: &Decision) {
+        if self.0.is_disabled() {
+            return;
+        }
+        tracing::record_all!(
+            self.0,
+            limit = decision.limit().name(),
+            allowed = decision.allowed(),
+            remaining = decision.remaining(),
+            retry_after_ms = decision.retry_after().map(milliseconds),
+            source = Origin::from(decision.source()).name(),
+        );
+    }
+
+    pub(crate) fn decided_in_flight(
+        &self,
+        limit: &ConcurrencyLimit,
+        is_allowed: bool,
+        source: Source,
+    ) {
+        tracing::record_all!(
+            self.0,
+            limit = limit.name(),
+            allowed = is_allowed,
+            source = Origin::from(source).name(),
+        );
+    }
+
+    pub(crate) fn undecided(&self, error: &Error) {
+        self.0.record("error", tracing::field::display(error));
+    }
+}
