@@ -3,11 +3,9 @@
 //! The names of the fields are those of OpenTelemetry's [semantic conventions for
 //! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for tracing-opentelemetry.
 
-use std::future::Future;
-
 use tokio::time::Instant;
 use tracing::field::Empty;
-use tracing::{Instrument, Level, Span};
+use tracing::{Level, Span};
 
 use super::{RedisEvents, TARGET};
 
@@ -53,12 +51,7 @@ impl<'a> ObservedCall<'a> {
         Self { span, events, checks, sent: Instant::now() }
     }
 
-    /// Polls the call in its span.
-    pub(crate) fn around<F: Future>(&self, call: F) -> impl Future<Output = F::Output> + use<F> {
-        call.instrument(self.span.clone())
-    }
-
-    /// The call has ended. A failure has a name, and of a server that answered, the code of its error.
+    /// The call has ended, or its deadline. A failure has a name, and of a server that answered, the code of its error.
     pub(crate) fn end(self, failure: Option<(&str, Option<&str>)>) {
         self.events.metrics().called(self.sent.elapsed(), self.checks);
         let Some((name, code)) = failure else { return };
@@ -87,8 +80,9 @@ fn span<'t>(server: &str, checks: usize, traces: impl Iterator<Item = &'t Trace>
         db.system.name = "redis",
         db.operation.name = "EVALSHA",
         server.address = host,
-        server.port = port,
-        checks,
+        server.port = port.map(i64::from),
+        // OpenTelemetry has no unsigned numbers.
+        checks = i64::try_from(checks).unwrap_or(i64::MAX),
         "error.type" = Empty,
         db.response.status_code = Empty,
     );

@@ -59,8 +59,8 @@ impl CheckSpan {
             self.0,
             limit = decision.limit().name(),
             allowed = decision.allowed(),
-            remaining = decision.remaining(),
-            retry_after_ms = decision.retry_after().map(milliseconds),
+            remaining = signed(decision.remaining()),
+            retry_after_ms = decision.retry_after().map(|wait| signed(milliseconds(wait))),
             source = Origin::from(decision.source()).name(),
         );
     }
@@ -82,4 +82,9 @@ impl CheckSpan {
     pub(crate) fn undecided(&self, error: &Error) {
         self.0.record("error", tracing::field::display(error));
     }
+}
+
+/// OpenTelemetry has no unsigned numbers.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -6,22 +6,26 @@ use std::sync::{Arc, Mutex, Once};
 
 use tracing::subscriber::DefaultGuard;
 
+/// Other tests run without a subscriber. Where one of them first comes to an event or a span, `tracing` may take it for
+/// disabled on all threads. A subscriber for all threads keeps it from that.
+pub fn subscribe_everywhere() {
+    static EVERYWHERE: Once = Once::new();
+    EVERYWHERE.call_once(|| {
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(io::sink)
+            .finish();
+        let _ = tracing::subscriber::set_global_default(subscriber);
+    });
+}
+
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     /// Logs until the guard is dropped.
     pub fn start() -> (Self, DefaultGuard) {
-        // Other tests run without a subscriber. Where one of them first comes to an event, `tracing` may take the event for
-        // disabled, here, too. A subscriber for all threads keeps it from that.
-        static EVERYWHERE: Once = Once::new();
-        EVERYWHERE.call_once(|| {
-            let subscriber = tracing_subscriber::fmt()
-                .with_max_level(tracing::Level::DEBUG)
-                .with_writer(io::sink)
-                .finish();
-            let _ = tracing::subscriber::set_global_default(subscriber);
-        });
+        subscribe_everywhere();
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()

@@ -41,8 +41,12 @@ impl Recorded {
                 None if labels.is_empty() => "",
                 None => return None,
             };
-            let values = labels.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" ");
-            Some((values, value.parse().ok()?))
+            let mut pairs: Vec<_> =
+                labels.split("\",").filter_map(|pair| pair.split_once("=\"")).collect();
+            pairs.sort_unstable();
+            let values: Vec<_> =
+                pairs.iter().map(|(_, value)| value.trim_end_matches('"')).collect();
+            Some((values.join(" "), value.parse().ok()?))
         });
         of_metric.filter(|(_, value)| *value != 0.0).collect()
     }

@@ -235,9 +235,7 @@ impl Batch {
         let before = self.expired;
         while self.first_deadline().is_some_and(|deadline| deadline <= now) {
             let waiter = &mut self.waiters[self.expired];
-            if let Some(promise) = waiter.caller.promise.take() {
-                promise.keep(Err(error()));
-            }
+            waiter.caller.keep(Err(error()));
             self.expired += 1;
         }
         self.expired - before
@@ -336,9 +334,7 @@ impl Batch {
             if let Some(mut change) = caller.change.take() {
                 change.answered(&answer);
             }
-            if let Some(promise) = caller.promise.take() {
-                promise.keep(answer);
-            }
+            caller.keep(answer);
         }
     }
 
@@ -384,6 +380,16 @@ fn blocks(op: Op, check: &Check) -> bool {
         Op::Charge | Op::Peek => check.blocking().is_some(),
         Op::Reset | Op::Block => check.limit().blocking().is_some(),
         Op::Refund | Op::Settle => false,
+    }
+}
+
+impl Caller {
+    /// Answers it, once. Its span ends then, and not with a call that may still hang.
+    fn keep(&mut self, answer: Result<Decision, Error>) {
+        drop(mem::take(&mut self.trace));
+        if let Some(promise) = self.promise.take() {
+            promise.keep(answer);
+        }
     }
 }
 

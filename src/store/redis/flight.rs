@@ -113,7 +113,7 @@ pub(super) async fn send_claims(
         let events = Arc::clone(node.connections.events());
         let observed = ObservedCall::begin(&events, claims, std::iter::empty());
         let reply = call::run(command.clone(), handle.connection.clone(), is_asking);
-        let answer = timeout_at(deadline, observed.around(reply)).await;
+        let answer = timeout_at(deadline, reply).await;
         observed.end(call::failure(answer.as_ref().ok()));
         let Ok(answer) = answer else {
             watch.end(true);
@@ -238,15 +238,20 @@ impl Call {
     async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let events = Arc::clone(self.node.connections.events());
         let (checks, traces) = self.place.batch.traces();
-        let call = ObservedCall::begin(&events, checks, traces);
-        let answer = call.around(self.reply()).await;
-        call.end(call::failure(answer.as_ref()));
+        let mut observed = Some(ObservedCall::begin(&events, checks, traces));
+        let answer = self.reply(&mut observed).await;
+        if let Some(observed) = observed {
+            observed.end(call::failure(answer.as_ref()));
+        }
         answer
     }
 
     /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited for
     /// one more deadline: a late denial still stands.
-    async fn reply(&mut self) -> Option<RedisResult<Vec<i64>>> {
+    async fn reply(
+        &mut self,
+        observed: &mut Option<ObservedCall<'_>>,
+    ) -> Option<RedisResult<Vec<i64>>> {
         let Self { place, handle, watch, is_asking, .. } = self;
         let deadline = place.lane().settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
@@ -261,6 +266,9 @@ impl Call {
             }
             if late_at.take_if(|late_at| *late_at <= next).is_some() {
                 watch.end(true);
+                if let Some(observed) = observed.take() {
+                    observed.end(call::failure(None));
+                }
             }
             place.expire();
         }
