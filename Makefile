@@ -14,8 +14,8 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients browser failures servers schema outage fuzz features msrv minimal package deny public-types test-image \
-	bench micro layers attack lint-lua redis wrk luacheck nginx haproxy chromium
+.PHONY: help test check doc proxies clients browser failures dashboards servers schema outage fuzz features msrv minimal package deny public-types test-image \
+	bench micro layers attack lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ servers: ## the suites on several versions of Redis and Valkey, which are downlo
 	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
 	sh tests/servers.sh
 
+dashboards: redis prometheus ## a real Prometheus scrapes the example, and evaluates the dashboard and the alerts
+	cargo test --all-features --test observability -- --ignored
+
 schema: ## writes the JSON Schema of files of limits
 	WRITE_SCHEMA=1 cargo test --all-features --test configuration_files schema_in_the_repository
 
@@ -123,6 +126,10 @@ wrk:
 # Install the proxies of the tests where they are missing. They are not always on a user's path.
 nginx haproxy:
 	@PATH="$$PATH:/usr/sbin" command -v $@ >/dev/null || sh tests/install.sh $@
+
+# Installs Prometheus, with promtool, where it is missing.
+prometheus:
+	@command -v promtool >/dev/null || sh tests/install.sh prometheus
 
 # Installs the browser of the tests where it is missing.
 chromium:

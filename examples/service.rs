@@ -1,18 +1,22 @@
-//! A complete service: a limit for each user, one for a costly route, one for the whole service, and
-//! rejected requests answered in JSON.
+//! A complete service: a limit for each user, one for a costly route, one for the whole service,
+//! rejected requests answered in JSON, and metrics for Prometheus.
 //!
 //! ```sh
-//! cargo run --example service
+//! cargo run --example service --features metrics
 //! curl -i http://127.0.0.1:3000/search -H 'authorization: alice'
 //! curl -i http://127.0.0.1:3000/health
+//! curl http://127.0.0.1:9464/metrics
 //! ```
 //!
-//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are, `PORT` another port. While Redis
-//! does not answer, each replica allows its share of the limits, and says so to its health check.
+//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are. `HOST`, `PORT` and `METRICS_PORT` set
+//! where it listens. While Redis does not answer, each replica allows its share of the limits, and says so to its health check.
+//!
+//! The folder `deploy` starts two replicas with Redis, Prometheus and Grafana.
 
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
@@ -20,7 +24,10 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
+use tokio::time::interval;
+use tollgate::denied_keys::DeniedKeys;
 use tollgate::key::{self, Global, KeyExtractor, PeerIp};
 use tollgate::layer::{OnStoreFailure, Rejection};
 use tollgate::store::BreakerState;
@@ -97,21 +104,55 @@ fn app(
         .layer(from_fn(authenticate)))
 }
 
+/// Records metrics. Histograms have buckets, so that they can be added up over replicas.
+fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
+    let mut builder = PrometheusBuilder::new();
+    for (name, buckets) in tollgate::metrics::HISTOGRAMS {
+        builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)?;
+    }
+    let metrics = builder.install_recorder()?;
+    let upkeep = metrics.clone();
+    tokio::spawn(async move {
+        let mut every = interval(Duration::from_secs(5));
+        loop {
+            every.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(metrics)
+}
+
+/// Listens on a port from the environment.
+async fn listen(variable: &str, default: &str) -> Result<TcpListener, Box<dyn Error>> {
+    let host = env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
+    let port = env::var(variable).unwrap_or_else(|_| default.to_owned());
+    let port: u16 =
+        port.parse().map_err(|_| format!("{variable} is not a port number: `{port}`"))?;
+    let listener = TcpListener::bind((&*host, port)).await;
+    Ok(listener.map_err(|error| format!("cannot listen on {host}:{port}: {error}"))?)
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
+    let metrics = recorder()?;
     let redis = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url).await?),
         _ => None,
     };
     let limiter = redis.clone().map_or_else(RateLimiter::in_memory, RateLimiter::new);
-    let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
-    let port: u16 = port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?;
+    // The most denied keys are logged once a minute.
+    limiter.count_denied_keys(&DeniedKeys::new())?;
     let replicas = env::var("REPLICAS").unwrap_or_else(|_| "1".to_owned());
     let replicas =
         replicas.parse().map_err(|_| format!("REPLICAS is not a number: `{replicas}`"))?;
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let listener = listen("PORT", "3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
+    // Metrics have a port of their own, which clients do not reach.
+    let for_prometheus = listen("METRICS_PORT", "9464").await?;
+    println!("metrics on http://{}/metrics", for_prometheus.local_addr()?);
+    let operations = Router::new().route("/metrics", get(move || async move { metrics.render() }));
+    tokio::spawn(async { axum::serve(for_prometheus, operations).await });
     let service =
         app(&limiter, redis, replicas)?.into_make_service_with_connect_info::<SocketAddr>();
     Ok(axum::serve(listener, service).await?)

@@ -112,6 +112,12 @@ pub mod limit {
     pub use crate::nouns::{Algorithm, BlockPolicy, Limit, OnStoreFailure, Quota};
 }
 
+/// What a recorder of metrics may need. The [guide](guide::observability) lists all metrics.
+#[cfg(feature = "metrics")]
+pub mod metrics {
+    pub use crate::telemetry::HISTOGRAMS;
+}
+
 /// How to use tollgate, by topic. Documentation only.
 #[cfg(all(feature = "axum", any(doc, doctest)))]
 pub mod guide {
@@ -130,6 +136,10 @@ pub mod guide {
     #[cfg(feature = "yaml")]
     #[doc = include_str!("guide/live_configuration.md")]
     pub mod live_configuration {}
+
+    #[cfg(feature = "metrics")]
+    #[doc = include_str!("guide/observability.md")]
+    pub mod observability {}
 
     #[doc = include_str!("guide/offenders.md")]
     pub mod offenders {}

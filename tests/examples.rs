@@ -126,6 +126,17 @@ async fn service_limits_users_a_costly_route_and_not_its_health() {
 }
 
 #[tokio::test]
+async fn service_serves_its_metrics_where_clients_do_not_reach_them() {
+    let mut example = start("service", &[]);
+    until_denied(example.port, "/search", Some("alice")).await;
+    assert_eq!(send("GET", example.port, "/metrics", Some("bob")).await.0, 404);
+    let (status, _, text) = send("GET", example.next_port(), "/metrics", None).await;
+    assert_eq!(status, 200);
+    let denied = r#"tollgate_decisions_total{limit="user",outcome="denied",source="store"} 1"#;
+    assert!(text.contains(denied), "{text}");
+}
+
+#[tokio::test]
 async fn service_is_healthy_without_redis_and_says_so() {
     let mut redis = RedisServer::start();
     let example = start("service", &[("REDIS_URL", &redis.url())]);

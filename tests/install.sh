@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm or luacheck with the machine's package manager: sh install.sh TOOL
+# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm, prometheus or luacheck with the machine's package manager: sh install.sh TOOL
 set -eu
 tool=$1
 
@@ -21,6 +21,7 @@ elif command -v dnf >/dev/null; then
   case $tool in
     redis-server) as_root dnf install -y redis || as_root dnf install -y valkey-compat-redis ;;
     python3-venv) as_root dnf install -y python3 ;;
+    prometheus) as_root dnf install -y golang-github-prometheus ;;
     luacheck) as_root dnf install -y luarocks lua-devel gcc && as_root luarocks install luacheck ;;
     *) as_root dnf install -y "$tool" ;;
   esac

@@ -31,6 +31,8 @@ pub(crate) use self::config::{
 };
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};
+#[cfg(feature = "metrics")]
+pub use self::metrics::HISTOGRAMS;
 #[cfg(feature = "http")]
 pub(crate) use self::metrics::waiting;
 #[cfg(feature = "redis")]

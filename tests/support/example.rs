@@ -12,6 +12,20 @@ pub struct Example {
     pub port: u16,
 }
 
+impl Example {
+    /// The port that a later line names.
+    pub fn next_port(&mut self) -> u16 {
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).unwrap();
+            assert!(read > 0, "the example ended without a port");
+            if let Some(port) = port(&line) {
+                return port;
+            }
+        }
+    }
+}
+
 impl Drop for Example {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -47,16 +61,15 @@ pub fn program(name: &str) -> Command {
 /// Starts a server with these settings, on a free port.
 pub fn start(name: &str, settings: &[(&str, &str)]) -> Example {
     let mut command = program(name);
-    command.env("PORT", "0").envs(settings.iter().copied()).stdout(Stdio::piped());
+    command
+        .env("PORT", "0")
+        .env("METRICS_PORT", "0")
+        .envs(settings.iter().copied())
+        .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     let mut example = Example { child, output, port: 0 };
-    while example.port == 0 {
-        let mut line = String::new();
-        let read = example.output.read_line(&mut line).unwrap();
-        assert!(read > 0, "`{name}` ended without a port");
-        example.port = port(&line).unwrap_or(0);
-    }
+    example.port = example.next_port();
     example
 }
 

@@ -20,6 +20,8 @@ mod recorder;
 mod store;
 
 pub(crate) use self::label::{Origin, Outcome};
+#[cfg(feature = "metrics")]
+pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::Level;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{BreakerMetrics, Queued, StoreMetrics};

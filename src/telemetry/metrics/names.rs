@@ -83,6 +83,19 @@ pub(super) static BREAKER_TRANSITIONS: Metric = Metric::counter(
     "Transitions of circuit breakers, by the new state.",
 );
 
+/// The histograms, each with boundaries of buckets that suit it: seconds of a call, and checks in one call.
+#[cfg(feature = "metrics")]
+pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
+    (
+        "tollgate_store_call_duration_seconds",
+        &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0],
+    ),
+    (
+        "tollgate_store_call_checks",
+        &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0],
+    ),
+];
+
 /// All of them, for their descriptions.
 #[cfg(feature = "metrics")]
 pub(super) static ALL: [&Metric; 17] = [

@@ -115,7 +115,7 @@ pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f6
 
 /// A part of a gauge, which is taken off when it is dropped.
 pub(crate) struct Level {
-    /// That of the recorder which was in force when the amount was last zero: what is added is taken off again.
+    /// That of the recorder which was in force when the amount was last zero. So what is added is taken off again.
     gauge: Gauge,
     amount: usize,
 }
@@ -134,7 +134,7 @@ impl Level {
 
     #[cfg(any(feature = "http", feature = "redis"))]
     pub(super) fn set(&mut self, metric: &Metric, labels: &[(&'static str, &str)], amount: usize) {
-        if self.amount == 0 && amount > 0 {
+        if self.amount == 0 {
             self.gauge = with(|recorder, _| gauge(recorder, metric, labels));
         }
         self.gauge.increment(amount as f64 - self.amount as f64);
