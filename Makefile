@@ -15,7 +15,7 @@ NIGHTLY ?= nightly
 FUZZ_SECONDS ?= 60
 
 .PHONY: help test check doc proxies clients browser failures dashboards servers schema outage fuzz features msrv minimal package deny public-types test-image \
-	bench micro layers attack lint-lua redis wrk luacheck nginx haproxy chromium prometheus
+	bench micro layers telemetry attack lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ micro: redis ## the decisions, the embedded store, and allocations a request
 
 layers: redis ## what each setting of the layer costs, against a fixed limit
 	cargo run --release -p tollgate-benches --bin layers
+
+telemetry: redis ## what metrics, spans and the most denied keys cost
+	cargo run --release -p tollgate-benches --features telemetry --bin telemetry
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
 	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1

@@ -112,7 +112,7 @@ pub mod limit {
     pub use crate::nouns::{Algorithm, BlockPolicy, Limit, OnStoreFailure, Quota};
 }
 
-/// What a recorder of metrics may need. The [guide](guide::observability) lists all metrics.
+/// What a recorder of metrics may need. The [guide](https://docs.rs/tollgate/latest/tollgate/guide/observability/) lists all metrics.
 #[cfg(feature = "metrics")]
 pub mod metrics {
     pub use crate::telemetry::HISTOGRAMS;

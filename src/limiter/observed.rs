@@ -23,7 +23,7 @@ impl RateLimiter {
     /// Begins to observe a charge.
     #[inline]
     pub(crate) fn observe(&self, group: &Group) -> Observed {
-        // An embedded store names the limit of an error itself. Others have no time for that while they are overloaded.
+        // An error of the embedded store has its limit, so that no request in memory copies its group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
         let is_kept = names_limits || self.shared.denied_keys.get().is_some();
         Observed { span: CheckSpan::begin(), group: is_kept.then(|| group.clone()) }

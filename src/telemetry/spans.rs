@@ -1,8 +1,6 @@
-//! Spans: one for each check, and one for each call to Redis.
+//! The span of a check.
 //!
-//! They are at the level `DEBUG`, like those of tower-http's `TraceLayer`, and cost a comparison if no subscriber asks for
-//! them. The names of the fields of a call are those of OpenTelemetry's [semantic conventions for
-//! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for tracing-opentelemetry.
+//! It is at the level `DEBUG`, like that of tower-http's `TraceLayer`, and costs a comparison if no subscriber asks for it.
 
 use std::future::Future;
 use std::task::{Context, Poll};
