@@ -2,7 +2,7 @@
 FEWER_FEATURES = "" redis tls http "http redis"
 
 # All packages but the peers in benches/.
-TESTED = -p tollgate -p tollgate-replay
+TESTED = -p tollgate -p tollgate-charts -p tollgate-plots -p tollgate-replay
 
 # Tests of arithmetic that take seconds, and that features do not change.
 LONG = alternating_quotas_ memory_and_redis_decide_the_same two_algorithms_in_turn_ rate_does_not_drift_ \
@@ -14,7 +14,7 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients browser failures dashboards servers schema outage fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc proxies clients browser failures dashboards servers schema plots fuzz features msrv minimal package deny public-types test-image \
 	bench micro layers telemetry attack lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
@@ -94,17 +94,16 @@ dashboards: redis prometheus ## a real Prometheus scrapes the example, and evalu
 schema: ## writes the JSON Schema of files of limits
 	WRITE_SCHEMA=1 cargo test --all-features --test configuration_files schema_in_the_repository
 
-outage: redis ## draws the picture of the guide about outages
-	cargo build --release --all-features --example outage
-	cargo build --release -p tollgate-benches --bin outage_plot
-	target/release/examples/outage | target/release/outage_plot src/guide/outage.svg
+plots: ## draws the pictures of the README and the guide, from decisions in virtual time
+	cargo run -p tollgate-plots
 
 test-image: ## the tests on the server of an image (docker): make test-image IMAGE=valkey/valkey:8
 	server=$$(sh tests/server-of-image.sh "$(IMAGE)") && \
 	  REDIS_SERVER="$(CURDIR)/$$server" cargo test --all-features $(TESTED)
 
-bench: redis wrk ## tollgate and its peers side by side, in about 16 minutes: writes benches/RESULTS.md and benches/results.svg
+bench: redis wrk ## tollgate and its peers side by side, in about 16 minutes: writes benches/RESULTS.md and its pictures
 	cargo run --release -p tollgate-benches --bin tollgate-benches
+	$(MAKE) plots
 
 micro: redis ## the decisions, the embedded store, and allocations a request
 	cargo bench -p tollgate-benches

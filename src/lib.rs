@@ -1,3 +1,5 @@
+// The README's pictures, as data. A link's first definition counts.
+#![cfg_attr(doc, doc = include_str!("guide/pictures/readme.md"))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Nothing in a request can make the library panic.
@@ -121,6 +123,8 @@ pub mod metrics {
 /// How to use tollgate, by topic. Documentation only.
 #[cfg(all(feature = "axum", any(doc, doctest)))]
 pub mod guide {
+    pub mod algorithms;
+
     #[doc = include_str!("guide/behind_a_proxy.md")]
     pub mod behind_a_proxy {}
 
@@ -146,7 +150,7 @@ pub mod guide {
 
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]
-    #[doc = include_str!("guide/outage.svg")]
+    #[doc = include_str!("guide/pictures/outage.svg")]
     #[doc = ""]
     #[doc = include_str!("guide/failures.md")]
     pub mod outages {}

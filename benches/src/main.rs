@@ -1,7 +1,7 @@
 //! tollgate and its peers, side by side: on one machine and one Redis, in turn and in several
 //! rounds.
 //!
-//! Without an argument, everything is measured, and `benches/RESULTS.md` and `benches/results.svg`
+//! Without an argument, everything is measured, and `benches/RESULTS.md` and its pictures
 //! are written. With arguments, only those scenarios are measured whose titles contain one of them,
 //! and the results are printed. `--short` measures one round.
 
@@ -107,7 +107,8 @@ async fn measure(wanted: &[String], length: Length) -> Result<(), Box<dyn Error>
     if wanted.is_empty() && length == Length::Full {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         std::fs::write(folder.join("RESULTS.md"), text)?;
-        plot::draw(&folder.join("results.svg"), &measured)?;
+        let short = folder.join("../src/guide/pictures/benchmark.svg");
+        plot::draw(&folder.join("results.svg"), &short, &measured)?;
     }
     Ok(())
 }

@@ -1,53 +1,85 @@
-//! The decisions a second of every contender in every scenario, as bars.
+//! The decisions a second of the contenders, as bars: of every scenario, and of those that a newcomer asks about.
 
-use std::error::Error;
 use std::path::Path;
 
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use tollgate_charts::{Align, Chart, Ink};
 
 use crate::contenders::Side;
 use crate::report::median_of;
 use crate::sample::Sample;
 use crate::scenario::Outcome;
 
-const WIDTH: i32 = 1000;
-const NAMES: i32 = 250;
-const BAR: i32 = 18;
-const TITLE: i32 = 44;
-const NUMBERS: i32 = 110;
+const WIDTH: u32 = 860;
+const NAMES: f64 = 260.0;
+const NUMBERS: f64 = 110.0;
+const BAR: f64 = 20.0;
+const TITLE: f64 = 40.0;
+const LEGEND: f64 = 34.0;
 
-const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
-const THEIRS: RGBColor = RGBColor(0xb8, 0xbe, 0xc6);
+/// The scenarios of the short picture, and the contenders that it leaves out: variants of others.
+const SHORT: [&str; 4] = [
+    "256 at once, 10,000 keys",
+    "256 at once, one hot key",
+    "256 at once, one key that is denied",
+    "256 at once, three limits (in one check; peers in three layers)",
+];
+const LEFT_OUT: [&str; 2] = ["no deny cache", "deadpool-redis"];
 
-pub fn draw(path: &Path, measured: &[(&str, Vec<Outcome>)]) -> Result<(), Box<dyn Error>> {
-    let rows: usize = measured.iter().map(|(_, outcomes)| outcomes.len()).sum();
-    let height = rows as i32 * BAR + measured.len() as i32 * TITLE + 20;
-    let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let text = ("sans-serif", 12).into_font().color(&BLACK);
-    let title_style = ("sans-serif", 15).into_font().color(&BLACK);
-    let (left, right) = (
-        text.pos(Pos::new(HPos::Left, VPos::Center)),
-        text.pos(Pos::new(HPos::Right, VPos::Center)),
-    );
-    let mut y = 0;
+type Measured<'a> = [(&'a str, Vec<&'a Outcome>)];
+
+/// Writes the picture of everything that was measured, and the short one.
+pub fn draw(
+    all_to: &Path,
+    short_to: &Path,
+    measured: &[(&str, Vec<Outcome>)],
+) -> std::io::Result<()> {
+    let all: Vec<_> =
+        measured.iter().map(|(title, outcomes)| (*title, outcomes.iter().collect())).collect();
+    write(all_to, &all)?;
+    let is_shown = |it: &&Outcome| !LEFT_OUT.iter().any(|variant| it.name.contains(variant));
+    let short = measured.iter().filter(|(title, _)| SHORT.contains(title));
+    let short: Vec<_> = short
+        .map(|(title, outcomes)| (*title, outcomes.iter().filter(is_shown).collect()))
+        .collect();
+    write(short_to, &short)
+}
+
+fn write(path: &Path, measured: &Measured<'_>) -> std::io::Result<()> {
+    let bars: usize = measured.iter().map(|(_, outcomes)| outcomes.len()).sum();
+    let height = LEGEND + bars as f64 * BAR + measured.len() as f64 * TITLE + 12.0;
+    let description = "Decisions a second of tollgate and its peers, on one machine and one Redis.";
+    let mut chart = Chart::new(WIDTH, height as u32, description);
+    let meaning =
+        [(Ink::Allowed, "tollgate"), (Ink::Faint, "others"), (Ink::Level, "no rate limiting")];
+    chart.legend((NAMES, 24.0), meaning);
+    let mut y = LEGEND;
     for (title, outcomes) in measured {
         y += TITLE;
-        area.draw_text(&format!("{title}: decisions a second"), &title_style, (NAMES, y - 24))?;
+        chart.heading(Align::Start, (NAMES, y - 10.0), &format!("{title}: decisions a second"));
         let rates: Vec<_> =
             outcomes.iter().map(|it| median_of(&it.samples, Sample::rate)).collect();
         let most = rates.iter().copied().fold(1.0, f64::max);
         for (outcome, rate) in outcomes.iter().zip(rates) {
-            let end = NAMES + (rate / most * f64::from(WIDTH - NAMES - NUMBERS)) as i32;
-            let color = if outcome.side == Side::Tollgate { OURS } else { THEIRS };
-            let bar = [(NAMES, y + 2), (end, y + BAR - 2)];
-            area.draw(&Rectangle::new(bar, color.filled()))?;
-            area.draw_text(&outcome.name, &right, (NAMES - 8, y + BAR / 2))?;
-            area.draw_text(&format!("{rate:.0}"), &left, (end + 6, y + BAR / 2))?;
+            let length = rate / most * (f64::from(WIDTH) - NAMES - NUMBERS);
+            let ink = match outcome.side {
+                Side::Tollgate => Ink::Allowed,
+                Side::Bare => Ink::Level,
+                Side::Peer => Ink::Faint,
+            };
+            chart.rectangle(ink, (NAMES, y + 2.0), (NAMES + length, y + BAR - 3.0));
+            let line = y + BAR - 6.0;
+            chart.text(Ink::Text, Align::End, (NAMES - 8.0, line), &outcome.name);
+            let rate = grouped(rate);
+            chart.text(Ink::Text, Align::Start, (NAMES + length + 6.0, line), &rate);
             y += BAR;
         }
     }
-    area.present()?;
-    Ok(())
+    std::fs::write(path, format!("{chart}\n"))
+}
+
+/// `12345.6` as `12,346`.
+fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
