@@ -14,7 +14,7 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients browser failures dashboards servers schema plots fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
 	bench micro layers telemetry attack lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
@@ -56,8 +56,15 @@ clients: ## clients from npm, PyPI and crates.io, by exact version: each waits u
 	cargo build --manifest-path tests/clients/reqwest/Cargo.toml --target-dir target/clients/reqwest
 	cargo test --all-features --test clients --test grpc -- --ignored --nocapture
 
-browser: chromium ## a page in headless Chromium that reads the headers of a denial
-	cargo test --all-features --test cors -- --ignored
+browser: redis chromium ## headless Chromium: the playground's page, and a page that reads the headers of a denial
+	@command -v npm >/dev/null || sh tests/install.sh npm
+	mkdir -p target/browser
+	cp tests/browser/* target/browser
+	npm install --silent --no-audit --no-fund --prefix target/browser
+	cargo test --all-features --test cors --test playground -- --ignored --nocapture
+
+screenshots: export SCREENSHOTS = $(CURDIR)/docs
+screenshots: browser plots ## the pictures of the playground in docs/
 
 fuzz: ## the parsers of forwarding headers, for FUZZ_SECONDS (cargo-fuzz, nightly)
 	mkdir -p fuzz/corpus/client_ip

@@ -28,8 +28,12 @@ const PICTURES: [(&str, Draw); 6] = [
     ("outage", pictures::outage::draw),
 ];
 
-/// The pictures of the README. The last one is drawn by the benchmarks.
-const README: [&str; 2] = ["algorithms", "benchmark"];
+/// The pictures of the README, with their files and media types. The benchmarks draw one, and a browser takes another.
+const README: [(&str, &str, &str); 3] = [
+    ("algorithms", "algorithms.svg", "svg+xml"),
+    ("benchmark", "benchmark.svg", "svg+xml"),
+    ("playground", "../../../docs/playground-light.png", "png"),
+];
 
 fn file_of(name: &str) -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -50,8 +54,9 @@ fn links() -> Result<(String, String), Box<dyn Error>> {
     let links: Result<String, std::io::Error> = README
         .iter()
         .map(|name| {
-            let picture = fs::read(file_of(name).with_extension("svg"))?;
-            Ok(format!("[picture: {name}]: data:image/svg+xml;base64,{}\n", BASE64.encode(picture)))
+            let (name, file, kind) = name;
+            let picture = BASE64.encode(fs::read(file_of(file))?);
+            Ok(format!("[picture: {name}]: data:image/{kind};base64,{picture}\n"))
         })
         .collect();
     Ok(("readme.md".to_owned(), links?))

@@ -1,0 +1,65 @@
+//! The Rust code of a limit, to copy.
+
+use std::time::Duration;
+
+use crate::message::{Algorithm, Settings};
+
+/// A function that returns the layer of these settings.
+pub(crate) fn of(algorithm: Algorithm, settings: &Settings) -> String {
+    let (quota, needs_duration) = quota(settings.limit, settings.period());
+    let burst = settings.burst.filter(|_| takes_burst(algorithm));
+    let quota = burst.map_or(quota.clone(), |burst| format!("{quota}.burst({burst})"));
+    let duration = if needs_duration { "use std::time::Duration;\n\n" } else { "" };
+    match (algorithm, settings.sub_windows) {
+        (Algorithm::SlidingWindow, sub_windows @ 2..) => format!(
+            "{duration}use tollgate::key::PeerIp;
+use tollgate::{{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter}};
+
+fn rate_limit(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {{
+    let limit = Limit::sliding_window_with(\"api\", {quota}, {sub_windows})?;
+    RateLimitLayer::of(limiter, limit).key(PeerIp)
+}}
+"
+        ),
+        _ => format!(
+            "{duration}use tollgate::key::PeerIp;
+use tollgate::{{ConfigError, Quota, RateLimitLayer, RateLimiter}};
+
+fn rate_limit(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {{
+    RateLimitLayer::{}(limiter, \"api\", {quota}).key(PeerIp)
+}}
+",
+            name(algorithm)
+        ),
+    }
+}
+
+fn name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::TokenBucket => "token_bucket",
+        Algorithm::Gcra => "gcra",
+        Algorithm::LeakyBucket => "leaky_bucket",
+        Algorithm::SlidingWindow => "sliding_window",
+        Algorithm::SlidingLog => "sliding_log",
+        Algorithm::FixedWindow => "fixed_window",
+    }
+}
+
+fn takes_burst(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket)
+}
+
+/// The quota, and whether it names a duration.
+fn quota(limit: u64, period: Duration) -> (String, bool) {
+    let named = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
+    for (name, seconds) in named {
+        if period == Duration::from_secs(seconds) {
+            return (format!("Quota::per_{name}({limit})"), false);
+        }
+    }
+    let period = match (period.as_secs(), period.subsec_millis()) {
+        (seconds, 0) => format!("Duration::from_secs({seconds})"),
+        _ => format!("Duration::from_millis({})", period.as_millis()),
+    };
+    (format!("Quota::new({limit}, {period})"), true)
+}

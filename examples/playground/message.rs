@@ -1,0 +1,123 @@
+//! What a tab and the server tell each other, as JSON.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tollgate::{ConfigError, Limit, Quota};
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Algorithm {
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    SlidingWindow,
+    SlidingLog,
+    FixedWindow,
+}
+
+/// What the visitor chose.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Settings {
+    pub(crate) client: String,
+    pub(crate) algorithms: Vec<Algorithm>,
+    pub(crate) limit: u64,
+    pub(crate) period_ms: u64,
+    /// Of the buckets. `None`: the limit.
+    pub(crate) burst: Option<u64>,
+    /// Of the sliding window.
+    pub(crate) sub_windows: u32,
+}
+
+impl Settings {
+    pub(crate) fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+
+    /// The limit of an algorithm. All have the same quota, and budgets of their own.
+    pub(crate) fn limit_of(&self, algorithm: Algorithm) -> Result<Limit, ConfigError> {
+        let quota = Quota::new(self.limit, self.period());
+        let with_burst = self.burst.map_or(quota, |burst| quota.burst(burst));
+        match algorithm {
+            Algorithm::TokenBucket => Limit::token_bucket("token_bucket", with_burst),
+            Algorithm::Gcra => Limit::gcra("gcra", with_burst),
+            Algorithm::LeakyBucket => Limit::leaky_bucket("leaky_bucket", with_burst),
+            Algorithm::SlidingWindow => {
+                Limit::sliding_window_with("sliding_window", quota, self.sub_windows)
+            }
+            Algorithm::SlidingLog => Limit::sliding_log("sliding_log", quota),
+            Algorithm::FixedWindow => Limit::fixed_window("fixed_window", quota),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Pattern {
+    Off,
+    Steady,
+    Bursts,
+    Crowd,
+    Attack,
+}
+
+/// From the tab.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Command {
+    Configure(Settings),
+    Send { count: u32 },
+    Traffic { pattern: Pattern, per_second: f64 },
+    Reset,
+}
+
+/// To the tab. Times are in milliseconds since the tab connected.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "type")]
+pub(crate) enum Event {
+    /// The settings are in force.
+    Configured {
+        store: &'static str,
+        racers: Vec<Racer>,
+    },
+    /// They are not, or a command was not followed.
+    Invalid {
+        message: String,
+    },
+    Response(Response),
+    Levels {
+        at_ms: f64,
+        remaining: Vec<(Algorithm, u64)>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Racer {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) capacity: u64,
+    pub(crate) code: String,
+}
+
+/// The response to one request under one algorithm.
+#[derive(Debug, Serialize)]
+pub(crate) struct Response {
+    pub(crate) algorithm: Algorithm,
+    /// Whether the visitor's own client sent it, or a synthetic one.
+    pub(crate) is_own: bool,
+    pub(crate) arrived_ms: f64,
+    pub(crate) answered_ms: f64,
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+    pub(crate) decided_by: Option<DecidedBy>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DecidedBy {
+    Store,
+    /// This process, which remembers the denial.
+    DenyCache,
+    /// The store was unavailable, and the limit failed open.
+    Nobody,
+}
