@@ -1,0 +1,230 @@
+//! The command line, from which the help, the man pages and the shell completions are generated.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::limit::LimitSpec;
+use crate::replay::{KeySpec, Suggest};
+
+/// For operators of services that tollgate limits.
+///
+/// `replay` says what a limit would have done to recorded traffic. The other commands read and change budgets in Redis,
+/// examine a Redis, and check files of limits.
+///
+/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` an error, 2 if a command failed.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Says what a limit would have done to the requests of an access log
+    Replay(Box<ReplayArguments>),
+    /// Lists the budgets in Redis
+    Keys(KeysArguments),
+    /// Shows what Redis knows of a client: the units used, the requests in flight, and blocks
+    Show(ShowArguments),
+    /// Asks how many units a client has left under a limit, without consuming any
+    Peek(PeekArguments),
+    /// Gives a client its budgets back
+    Reset(ResetArguments),
+    /// Blocks a client under a limit for a while
+    Block(BlockArguments),
+    /// Examines a Redis: version, rights, eviction, replication, cluster, latency and clock
+    Doctor(DoctorArguments),
+    /// Checks a file of limits, and shows the limits of each route
+    CheckConfig(CheckConfigArguments),
+    /// Prints the completions of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Prints the man page, or writes one for each command into a folder
+    Man {
+        /// The folder
+        folder: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// Access logs, the oldest first. Gzip is recognized. Without a file, or with `-`, reads standard input
+    pub(crate) files: Vec<PathBuf>,
+    /// The limit, such as `100/min`, `gcra 10/s burst 20` or `sliding_window(10) 5/15m`
+    ///
+    /// An algorithm (default: token_bucket), a quota, and for buckets a burst. The algorithms are token_bucket, gcra,
+    /// leaky_bucket, sliding_window, sliding_log, fixed_window and fixed_window_aligned.
+    #[arg(long, value_name = "LIMIT")]
+    pub(crate) limit: LimitSpec,
+    /// Another limit or algorithm to compare with, such as `50/min` or `sliding_log`. Can be repeated
+    ///
+    /// What it leaves out, it has of `--limit`.
+    #[arg(long, value_name = "LIMIT")]
+    pub(crate) compare: Vec<String>,
+    /// Whose budget a request consumes: client_ip, user, method, host, path, global or field:NAME, joined by `+`
+    #[arg(long, default_value = "client_ip", value_name = "KEY")]
+    pub(crate) key: KeySpec,
+    /// The format of the log. Default: recognized from its first lines
+    #[arg(long)]
+    pub(crate) format: Option<FormatName>,
+    /// Networks of proxies: a client's address is the last of X-Forwarded-For that is in none of them (Envoy). Default:
+    /// private networks
+    #[arg(long, value_delimiter = ',', value_name = "NETWORK")]
+    pub(crate) trusted: Vec<ipnet::IpNet>,
+    /// Looks for the smallest limit per period that denies no more than a share: `requests=1%` or `clients=0.5%`
+    #[arg(long, value_name = "SHARE", conflicts_with = "compare")]
+    pub(crate) suggest: Option<Suggest>,
+    /// How many of the most denied keys to show
+    #[arg(long, default_value_t = 10, value_name = "COUNT")]
+    pub(crate) top: usize,
+    /// Writes a report with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Prints the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatName {
+    /// nginx's and Apache's combined or common format, also with a virtual host in front
+    Combined,
+    /// Caddy's JSON
+    Caddy,
+    /// Envoy's default format
+    Envoy,
+    /// AWS Application Load Balancer
+    Alb,
+    /// JSON, one object a line, with the usual names of fields
+    Json,
+}
+
+/// Where the budgets are.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RedisArguments {
+    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
+    #[arg(long, env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
+    pub(crate) url: String,
+    /// The prefix of the keys, as the services set it
+    #[arg(long, default_value = "tollgate", value_name = "PREFIX")]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeysArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// Only budgets of this limit
+    #[arg(long, value_name = "NAME")]
+    pub(crate) limit: Option<String>,
+    /// Only budgets of keys that contain this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) containing: Option<String>,
+    /// Shows no more than this number
+    #[arg(long, default_value_t = 1_000, value_name = "COUNT")]
+    pub(crate) max: usize,
+    /// Prints one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The client's key as `keys` prints it, or a whole key of Redis
+    pub(crate) key: String,
+    /// Prints one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PeekArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The client's key, as `keys` prints it
+    pub(crate) key: String,
+    /// The limit's name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// What it allows, such as `gcra 100/min burst 20`
+    #[arg(long, value_name = "LIMIT")]
+    pub(crate) limit: LimitSpec,
+    /// The units to ask for
+    #[arg(long, default_value_t = 1)]
+    pub(crate) cost: u32,
+    /// Prints JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResetArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The client's key, as `keys` prints it
+    pub(crate) key: String,
+    /// Only the budget of this limit. Default: all of the key's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Does not ask for confirmation
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BlockArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The client's key, as `keys` prints it
+    pub(crate) key: String,
+    /// The limit's name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// The algorithm of the limit, or what it allows: `sliding_window`, or `gcra 100/min`
+    #[arg(long, default_value = "token_bucket", value_name = "LIMIT")]
+    pub(crate) limit: String,
+    /// For how long, such as `10m` or `1day`. `0s` ends a block
+    #[arg(long = "for", value_name = "TIME", value_parser = period)]
+    pub(crate) length: Duration,
+    /// Does not ask for confirmation
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
+    #[arg(env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
+    pub(crate) url: String,
+    /// Prints JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckConfigArguments {
+    /// The file: TOML, JSON or YAML
+    pub(crate) file: PathBuf,
+    /// Prints JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `10m`, as in a quota.
+fn period(text: &str) -> Result<Duration, String> {
+    if text.trim_start_matches('0') == "s" {
+        return Ok(Duration::ZERO);
+    }
+    let quota: tollgate::Quota = format!("1/{text}").parse().map_err(|_| {
+        format!("`{text}` is not a time; write numbers with units, such as `10m` or `1h 30min`")
+    })?;
+    Ok(quota.period())
+}

@@ -1,0 +1,137 @@
+//! `tollgate check-config`: whether a service would accept a file of limits.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tollgate::config::{Config, LimitSet, Names};
+use tollgate::key::Global;
+
+use crate::arguments::CheckConfigArguments;
+use crate::table;
+
+/// The names that a file uses, and that the application has to define.
+#[derive(Default)]
+struct Used {
+    keys: BTreeSet<String>,
+    plans: BTreeSet<String>,
+    costs: BTreeSet<String>,
+}
+
+/// The names that every application has.
+const BUILT_IN: [&str; 3] = ["global", "peer_ip", "route"];
+
+pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> {
+    let checked = Config::read(&arguments.file).and_then(|config| {
+        let used = Used::of(&config);
+        LimitSet::new(config.clone(), used.names()).map(|_| (config, used))
+    });
+    let (config, used) = match checked {
+        Ok(checked) => checked,
+        Err(error) if arguments.json => {
+            println!("{}", json!({ "valid": false, "error": error.to_string() }));
+            return Ok(ExitCode::FAILURE);
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let limits = serde_json::to_value(&config)?;
+    if arguments.json {
+        let answer = json!({
+            "valid": true, "limits": limits["limits"], "concurrency_limits": limits["concurrency_limits"],
+            "keys": used.keys, "plans": used.plans, "costs": used.costs,
+        });
+        println!("{answer}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = table::new(&["limit", "allows", "key", "requests", "settings"], &[]);
+    for limit in list(&limits["limits"]).iter().chain(list(&limits["concurrency_limits"])) {
+        table.add_row(row(limit));
+    }
+    println!("{table}");
+    for (what, names) in [("keys", &used.keys), ("plans", &used.plans), ("costs", &used.costs)] {
+        if !names.is_empty() {
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            println!("{what} that the application has to name: {}", names.join(", "));
+        }
+    }
+    println!("valid: {} limits", table.row_count());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A limit in words.
+fn row(limit: &Value) -> [String; 5] {
+    let text = |name: &str| limit[name].as_str().unwrap_or_default().to_owned();
+    let allows = match limit["algorithm"].as_str() {
+        Some(algorithm) => format!("{algorithm} {}", text("quota")),
+        None => format!("{} at once", limit["limit"]),
+    };
+    let requests = match (&limit["match"], &limit["except"]) {
+        (Value::Null, Value::Null) => "all".to_owned(),
+        (Value::Null, except) => format!("all except {}", compact(except)),
+        (matches, Value::Null) => compact(matches),
+        (matches, except) => format!("{} except {}", compact(matches), compact(except)),
+    };
+    let told = ["name", "algorithm", "quota", "limit", "key", "match", "except"];
+    let settings = limit.as_object().into_iter().flatten();
+    let settings = settings.filter(|(name, _)| !told.contains(&name.as_str()));
+    let settings: Vec<_> =
+        settings.map(|(name, value)| format!("{name} = {}", compact(value))).collect();
+    [text("name"), allows, compact(&limit["key"]), requests, settings.join(", ")]
+}
+
+/// A value without the marks of JSON that a reader does not need.
+fn compact(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(compact).collect::<Vec<_>>().join(" + "),
+        Value::Object(fields) => match (fields.get("method"), fields.get("path")) {
+            (Some(method), Some(path)) => format!("{} {}", compact(method), compact(path)),
+            (None, Some(path)) if fields.len() == 1 => compact(path),
+            (Some(method), None) => compact(method),
+            _ => {
+                let fields =
+                    fields.iter().map(|(name, value)| format!("{name}: {}", compact(value)));
+                fields.collect::<Vec<_>>().join(", ")
+            }
+        },
+        value => value.to_string(),
+    }
+}
+
+impl Used {
+    fn of(config: &Config) -> Self {
+        let mut used = Self::default();
+        // What a configuration serializes to is its own format.
+        let config = serde_json::to_value(config).unwrap_or_default();
+        for limit in list(&config["limits"]).iter().chain(list(&config["concurrency_limits"])) {
+            collect(&limit["key"], &mut used.keys);
+            collect(&limit["plan"], &mut used.plans);
+            collect(&limit["cost"], &mut used.costs);
+        }
+        used.keys.retain(|name| !BUILT_IN.contains(&name.as_str()));
+        used
+    }
+
+    fn names(&self) -> Names {
+        let names = self.keys.iter().fold(Names::new(), |names, key| names.key(key, Global));
+        let names = self.plans.iter().fold(names, |names, plan| names.plan(plan, |_| None));
+        self.costs.iter().fold(names, |names, cost| names.cost(cost, |_| 1))
+    }
+}
+
+/// All texts of a value: a name, a list of names, or `{ first_of = [...] }`.
+fn collect(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::String(name) => drop(into.insert(name.clone())),
+        Value::Array(values) => values.iter().for_each(|value| collect(value, into)),
+        Value::Object(fields) => fields.values().for_each(|value| collect(value, into)),
+        _ => {}
+    }
+}

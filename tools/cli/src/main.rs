@@ -1,0 +1,43 @@
+//! `tollgate`: a tool for operators. `tollgate help` lists its commands.
+
+mod arguments;
+mod check_config;
+mod generate;
+mod limit;
+mod redis;
+mod replay;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tollgate: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Replay(arguments) => replay::run(*arguments).await,
+            Command::Keys(arguments) => redis::keys::run(arguments).await,
+            Command::Show(arguments) => redis::show::run(arguments).await,
+            Command::Peek(arguments) => redis::change::peek(arguments).await,
+            Command::Reset(arguments) => redis::change::reset(arguments).await,
+            Command::Block(arguments) => redis::change::block(arguments).await,
+            Command::Doctor(arguments) => redis::doctor::run(arguments).await,
+            Command::CheckConfig(arguments) => check_config::run(&arguments),
+            Command::Completions { shell } => generate::completions(shell),
+            Command::Man { folder } => generate::man(folder.as_deref()),
+        }
+    })
+}

@@ -1,0 +1,116 @@
+//! Keys of Redis: `prefix:{client}:kind:limit`, on a cluster with the partition's tag in front.
+
+use tollgate::Key;
+
+/// What a budget is, by its letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    InFlight,
+}
+
+/// A key of Redis, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Name<'a> {
+    /// As the library writes it.
+    pub(super) client: &'a str,
+    pub(super) kind: Kind,
+    /// Whether it holds the denials that were counted and the block, instead of a budget.
+    pub(super) is_offences: bool,
+    pub(super) limit: &'a str,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bucket => "bucket",
+            Self::FixedWindow => "fixed window",
+            Self::SlidingWindow => "sliding window",
+            Self::SlidingLog => "sliding log",
+            Self::InFlight => "requests in flight",
+        }
+    }
+
+    /// An algorithm that has such budgets.
+    pub(super) fn algorithm(self) -> Option<&'static str> {
+        match self {
+            Self::Bucket => Some("token_bucket"),
+            Self::FixedWindow => Some("fixed_window"),
+            Self::SlidingWindow => Some("sliding_window"),
+            Self::SlidingLog => Some("sliding_log"),
+            Self::InFlight => None,
+        }
+    }
+}
+
+impl<'a> Name<'a> {
+    /// `None`: the key is another program's.
+    pub(super) fn parse(key: &'a str, prefix: &str) -> Option<Self> {
+        let rest = key.strip_prefix(prefix)?.strip_prefix(':')?;
+        let (first, rest) = rest.strip_prefix('{')?.split_once('}')?;
+        let (client, rest) = match rest.strip_prefix('{') {
+            Some(rest) => rest.split_once('}')?,
+            None => (first, rest),
+        };
+        let (letters, limit) = rest.strip_prefix(':')?.split_once(':')?;
+        let (kind, is_offences) = match letters.strip_suffix('x') {
+            Some(kind) => (kind, true),
+            None => (letters, false),
+        };
+        let kind = match kind {
+            "b" => Kind::Bucket,
+            "w" => Kind::FixedWindow,
+            "s" => Kind::SlidingWindow,
+            "l" => Kind::SlidingLog,
+            "c" if !is_offences => Kind::InFlight,
+            _ => return None,
+        };
+        Some(Self { client, kind, is_offences, limit })
+    }
+
+    pub(super) fn what(&self) -> String {
+        if self.is_offences {
+            format!("denials, {}", self.kind.name())
+        } else {
+            self.kind.name().to_owned()
+        }
+    }
+}
+
+/// A client's key as `keys` prints it, or a client's name as it is.
+pub(super) fn client(text: &str) -> Key {
+    Key::from_encoded(text).unwrap_or_else(|_| Key::new(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_the_library_are_taken_apart_and_others_are_not() {
+        let name = |key| Name::parse(key, "tollgate");
+        let of = |client, kind, is_offences, limit| Some(Name { client, kind, is_offences, limit });
+        assert_eq!(name("tollgate:{alice}:b:api"), of("alice", Kind::Bucket, false, "api"));
+        assert_eq!(name("tollgate:{a:b}:lx:a:b"), of("a:b", Kind::SlidingLog, true, "a:b"));
+        assert_eq!(name("tollgate:{7}{alice}:c:in"), of("alice", Kind::InFlight, false, "in"));
+        for other in [
+            "tollgate:{alice}:q:api",
+            "other:{alice}:b:api",
+            "tollgate:{alice",
+            "tollgate:config",
+            "",
+        ] {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn client_is_an_encoded_key_or_else_a_name() {
+        assert_eq!(client("alice").as_str(), "alice");
+        assert_eq!(client("(a&b)").as_str(), "(a&b)");
+        assert_eq!(client("a b").as_str(), "a%20b");
+    }
+}

@@ -1,0 +1,189 @@
+//! The servers of a URL: the one, the master that sentinels name, or the masters of a cluster.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, cmd};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server that accepts writes.
+pub(super) struct Server {
+    /// Without a password.
+    pub(super) address: String,
+    pub(super) connection: MultiplexedConnection,
+}
+
+impl Server {
+    async fn connect(url: &str, address: &str) -> anyhow::Result<Self> {
+        let client = Client::open(url).with_context(|| format!("the Redis URL of {address}"))?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = connection.with_context(|| format!("cannot connect to {address}"))?;
+        Ok(Self { address: address.to_owned(), connection })
+    }
+
+    /// Sends a command.
+    pub(super) async fn ask<T: FromRedisValue>(&mut self, command: &[&str]) -> anyhow::Result<T> {
+        let (name, arguments) = command.split_first().context("a command has a name")?;
+        let answer = cmd(name).arg(arguments).query_async(&mut self.connection).await;
+        answer.with_context(|| format!("{}: {}", self.address, command.join(" ")))
+    }
+
+    /// The server's time, in microseconds since the Unix epoch.
+    pub(super) async fn now(&mut self) -> anyhow::Result<u64> {
+        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]).await?;
+        Ok(seconds * 1_000_000 + micros)
+    }
+}
+
+/// What a URL of several servers consists of.
+struct Parts<'a> {
+    /// `redis` or `rediss`.
+    scheme: &'static str,
+    /// `user:password@`, or nothing.
+    login: &'a str,
+    hosts: Vec<&'a str>,
+    path: &'a str,
+    query: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn parse(url: &'a str, scheme: &'static str) -> anyhow::Result<Self> {
+        let (_, rest) = url.split_once("://").context("the Redis URL has no scheme")?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rfind('@') {
+            Some(at) => authority.split_at(at + 1),
+            None => ("", authority),
+        };
+        let hosts: Vec<_> = hosts.split(',').filter(|host| !host.is_empty()).collect();
+        if hosts.is_empty() {
+            bail!("the Redis URL names no servers");
+        }
+        Ok(Self { scheme, login, hosts, path, query })
+    }
+
+    fn url(&self, host: &str, path: &str) -> String {
+        format!("{}://{}{host}/{path}", self.scheme, self.login)
+    }
+}
+
+/// Connects to the servers that hold the budgets.
+pub(super) async fn connect(url: &str) -> anyhow::Result<Vec<Server>> {
+    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+        "redis-cluster" => masters(&Parts::parse(url, "redis")?).await,
+        "rediss-cluster" => masters(&Parts::parse(url, "rediss")?).await,
+        "redis-sentinel" => master(&Parts::parse(url, "redis")?).await,
+        "rediss-sentinel" => master(&Parts::parse(url, "rediss")?).await,
+        _ => Ok(vec![Server::connect(url, address_of(url)).await?]),
+    }
+}
+
+/// Host and port, for messages.
+fn address_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    if host.is_empty() { rest.split('?').next().unwrap_or(rest) } else { host }
+}
+
+async fn masters(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
+    let mut failure = None;
+    for host in &parts.hosts {
+        let answer = async {
+            let mut seed = Server::connect(&parts.url(host, ""), host).await?;
+            seed.ask::<Vec<redis::Value>>(&["CLUSTER", "SLOTS"]).await
+        };
+        match answer.await {
+            Ok(slots) => {
+                let mut addresses: Vec<String> = slots.iter().filter_map(master_of).collect();
+                addresses.sort();
+                addresses.dedup();
+                let mut servers = Vec::new();
+                for address in addresses {
+                    // A node that does not know its own name.
+                    let address = match address.strip_prefix(':') {
+                        Some(port) => {
+                            format!("{}:{port}", host.rsplit_once(':').map_or(*host, |it| it.0))
+                        }
+                        None => address,
+                    };
+                    servers.push(Server::connect(&parts.url(&address, ""), &address).await?);
+                }
+                return Ok(servers);
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.context("the Redis URL names no servers")?)
+}
+
+/// The address of a range's master: `[start, end, [host, port, ...], ...]`.
+fn master_of(range: &redis::Value) -> Option<String> {
+    let redis::Value::Array(range) = range else { return None };
+    let redis::Value::Array(node) = range.get(2)? else { return None };
+    let host: String = redis::from_redis_value(node.first()?.clone()).unwrap_or_default();
+    let port: u16 = redis::from_redis_value(node.get(1)?.clone()).ok()?;
+    Some(format!("{host}:{port}"))
+}
+
+async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
+    let (service, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let setting = |name: &str| {
+        let settings = parts.query.split('&').filter_map(|it| it.split_once('='));
+        settings.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or_default()
+    };
+    let (user, password) = (setting("sentinel_username"), setting("sentinel_password"));
+    let login = if password.is_empty() { String::new() } else { format!("{user}:{password}@") };
+    let mut failure = None;
+    for host in &parts.hosts {
+        let host = if host.contains(':') { (*host).to_owned() } else { format!("{host}:26379") };
+        let answer = async {
+            let url = format!("{}://{login}{host}/", parts.scheme);
+            let mut sentinel = Server::connect(&url, &host).await?;
+            let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service];
+            let address: Option<(String, u16)> = sentinel.ask(&command).await?;
+            address.with_context(|| format!("{host}: knows no service `{service}`"))
+        };
+        match answer.await {
+            Ok((address, port)) => {
+                let address = format!("{address}:{port}");
+                let server = Server::connect(&parts.url(&address, database), &address).await?;
+                return Ok(vec![server]);
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.context("the Redis URL names no sentinels")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_in_messages_has_no_password() {
+        for (url, address) in [
+            ("redis://:p@ss%40@h:7/1", "h:7"),
+            ("redis://h", "h"),
+            ("redis+unix:///run/redis.sock?pass=secret", "/run/redis.sock"),
+        ] {
+            assert_eq!(address_of(url), address);
+        }
+    }
+
+    #[test]
+    fn url_of_several_servers_is_taken_apart() {
+        let parts =
+            Parts::parse("redis-sentinel://u:p@a:1,b/limits/2?sentinel_password=s", "redis");
+        let parts = parts.unwrap();
+        assert_eq!((parts.login, &parts.hosts[..]), ("u:p@", &["a:1", "b"][..]));
+        assert_eq!((parts.path, parts.query), ("limits/2", "sentinel_password=s"));
+        assert_eq!(parts.url("b:6379", "2"), "redis://u:p@b:6379/2");
+        assert!(Parts::parse("redis-cluster:///", "redis").is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! `tollgate show`: all that Redis knows of a client.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use super::keys::{print, rows_of};
+use super::name::{Name, client};
+use super::scan::Scan;
+use super::servers::{self, Server};
+use crate::arguments::ShowArguments;
+
+pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
+    let prefix = arguments.redis.prefix.trim_end_matches(':');
+    let mut rows = Vec::new();
+    for mut server in servers::connect(&arguments.redis.url).await? {
+        let keys = match Name::parse(&arguments.key, prefix) {
+            Some(_) => [arguments.key.clone()].into(),
+            None => keys_of(&mut server, prefix, client(&arguments.key).as_str()).await?,
+        };
+        rows.extend(rows_of(&mut server, &Vec::from_iter(keys), prefix).await?);
+    }
+    print(&rows, arguments.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The keys of a client on a server.
+pub(super) async fn keys_of(
+    server: &mut Server,
+    prefix: &str,
+    client: &str,
+) -> anyhow::Result<BTreeSet<String>> {
+    let (mut scan, mut keys) = (Scan::new(prefix, Some(client)), BTreeSet::new());
+    while let Some(some) = scan.next(server).await? {
+        let is_of_client =
+            |key: &String| Name::parse(key, prefix).is_some_and(|name| name.client == client);
+        keys.extend(some.into_iter().filter(is_of_client));
+    }
+    Ok(keys)
+}

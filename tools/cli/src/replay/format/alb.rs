@@ -1,0 +1,30 @@
+//! AWS Application Load Balancer.
+//!
+//! `h2 time elb client:port target:port 0.0 0.0 0.0 200 200 5 257 "GET https://host:443/a HTTP/2.0" "agent" ...`
+
+use super::line::{Parts, request_line};
+use super::time::Times;
+use crate::replay::request::{Request, address};
+
+pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
+    let mut parts = Parts::of(line);
+    let kind = parts.word()?;
+    if !matches!(kind, "http" | "https" | "h2" | "grpcs" | "ws" | "wss") {
+        return Err(format!("`{kind}` is no type of request"));
+    }
+    let at_us = times.of_iso(parts.word()?)?;
+    let _balancer = parts.word()?;
+    let client_ip = address(parts.word()?);
+    // Target, three times, two statuses, two sizes.
+    for _ in 0..8 {
+        parts.word()?;
+    }
+    let (method, target) = request_line(parts.quoted()?);
+    let host = target.as_ref().and_then(|target| {
+        let (_, rest) = target.split_once("://")?;
+        let authority = rest.split('/').next()?;
+        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+        Some(host.to_owned().into())
+    });
+    Ok(Request { at_us, client_ip, user: None, method, host, target, json: None })
+}

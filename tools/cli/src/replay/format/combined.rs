@@ -1,0 +1,33 @@
+//! nginx's and Apache's combined format, the common one, and both with a virtual host in front.
+//!
+//! `203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent"`
+
+use super::line::{Parts, given, request_line};
+use super::time::Times;
+use crate::replay::request::{Request, address};
+
+pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
+    // A user chooses its name, which may have brackets. Its quotes are escaped.
+    let (head, rest) = line.split_once("] \"").ok_or("no time in brackets before a request")?;
+    let (who, time) = head.rsplit_once('[').ok_or("no time in brackets")?;
+    let who = who.trim_end();
+    let mut parts = Parts::of(&line[line.len() - rest.len() - 1..]);
+    let (first, rest) = who.split_once(' ').unwrap_or((who, ""));
+    // A name as in `host:port`, then the client.
+    let (host, first, rest) = match rest.split_once(' ') {
+        Some((second, rest)) if address(first).is_none() && address(second).is_some() => {
+            (first.rsplit_once(':').map(|(host, _)| host.into()), second, rest)
+        }
+        _ => (None, first, rest),
+    };
+    // The identity is never used, and a user's name may have spaces.
+    let (_, user) = rest.split_once(' ').unwrap_or_default();
+    let at_us = times.of_combined(time)?;
+    let (method, target) = request_line(parts.quoted()?);
+    let status = parts.word()?;
+    if !status.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("the status `{status}` is no number"));
+    }
+    let client_ip = address(first);
+    Ok(Request { at_us, client_ip, user: given(user), method, host, target, json: None })
+}

@@ -1,0 +1,193 @@
+//! The formats of access logs.
+
+mod alb;
+mod combined;
+mod envoy;
+mod json;
+mod line;
+mod time;
+
+use anyhow::bail;
+use ipnet::IpNet;
+
+use self::time::Times;
+use super::request::Request;
+use crate::arguments::FormatName;
+
+/// A parser of lines.
+pub(super) struct Format {
+    name: FormatName,
+    trusted: Vec<IpNet>,
+    times: Times,
+}
+
+/// From the most specific to the least.
+const ALL: [FormatName; 5] =
+    [FormatName::Envoy, FormatName::Alb, FormatName::Combined, FormatName::Caddy, FormatName::Json];
+
+/// Where proxies are, unless `--trusted` says otherwise.
+const PRIVATE: [&str; 6] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "fc00::/7", "::1/128"];
+
+impl Format {
+    pub(super) fn new(name: FormatName, trusted: &[IpNet]) -> Self {
+        let trusted = match trusted {
+            [] => PRIVATE.iter().filter_map(|network| network.parse().ok()).collect(),
+            networks => networks.to_vec(),
+        };
+        Self { name, trusted, times: Times::default() }
+    }
+
+    /// The format of most of these lines.
+    pub(super) fn recognize(lines: &[String], trusted: &[IpNet]) -> anyhow::Result<Self> {
+        let lines: Vec<_> =
+            lines.iter().filter(|it| !it.is_empty() && !it.starts_with('#')).collect();
+        for name in ALL {
+            let mut format = Self::new(name, trusted);
+            let parsed = lines.iter().filter(|line| format.parse(line).is_ok()).count();
+            if parsed > 0 && parsed * 2 >= lines.len() {
+                return Ok(format);
+            }
+        }
+        let Some(first) = lines.first() else { bail!("the log is empty") };
+        let mut tried = Vec::new();
+        for name in ALL {
+            if let Err(why) = Self::new(name, trusted).parse(first) {
+                tried.push(format!("\n  {}: {why}", name_of(name)));
+            }
+        }
+        bail!(
+            "the log has none of the known formats; its first line is `{}`; --format names one{}",
+            first.chars().take(200).collect::<String>(),
+            tried.concat()
+        )
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        name_of(self.name)
+    }
+
+    /// Reads a line, or says why it cannot.
+    pub(super) fn parse<'a>(&mut self, line: &'a str) -> Result<Request<'a>, String> {
+        match self.name {
+            FormatName::Combined => combined::parse(line, &mut self.times),
+            FormatName::Envoy => envoy::parse(line, &self.trusted, &mut self.times),
+            FormatName::Alb => alb::parse(line, &mut self.times),
+            FormatName::Caddy => json::caddy(line, &mut self.times),
+            FormatName::Json => json::parse(line, &mut self.times),
+        }
+    }
+}
+
+fn name_of(name: FormatName) -> &'static str {
+    match name {
+        FormatName::Combined => "combined",
+        FormatName::Caddy => "caddy",
+        FormatName::Envoy => "envoy",
+        FormatName::Alb => "alb",
+        FormatName::Json => "json",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: [(&str, &str, &str, &str); 9] = [
+        (
+            "combined",
+            r#"203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a?b=c HTTP/1.1" 200 2326 "https://x/" "curl/8 \"quoted\"""#,
+            "203.0.113.7 alice GET /a",
+            "2025-10-10T20:55:36Z",
+        ),
+        (
+            "combined",
+            r#"shop.example:443 203.0.113.7 - - [10/Oct/2025:13:55:36 +0000] "POST /pay HTTP/2.0" 201 12"#,
+            "203.0.113.7 - POST /pay",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "combined",
+            r#"203.0.113.7 - first last [10/Oct/2025:13:55:36 +0000] "-" 400 0"#,
+            "203.0.113.7 first last - -",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "caddy",
+            r#"{"level":"info","ts":1646861401.5241024,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","client_ip":"203.0.113.7","proto":"HTTP/2.0","method":"GET","host":"shop.example","uri":"/a?b=c","headers":{}},"user_id":"alice","duration":0.0009,"status":200}"#,
+            "203.0.113.7 alice GET /a",
+            "2022-03-09T21:30:01.524102Z",
+        ),
+        (
+            "envoy",
+            r#"[2025-10-10T13:55:36.310Z] "POST /api/v1/locations HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.35.28" "nsq2http" "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "locations" "tcp://10.0.2.1:80""#,
+            "203.0.113.7 - POST /api/v1/locations",
+            "2025-10-10T13:55:36.31Z",
+        ),
+        (
+            "alb",
+            r#"h2 2025-10-10T13:55:36.186641Z app/lb/50dc6c495c0c9188 203.0.113.7:48160 10.0.0.66:9000 0.000 0.002 0.000 200 200 5 257 "GET https://shop.example:443/a?b=c HTTP/2.0" "curl/7.46.0" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 arn:aws:x "Root=1" "-" "-" 1 2025-10-10T13:55:36.184000Z "redirect" "-" "-" "-" "-" "-" "-""#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36.186641Z",
+        ),
+        (
+            "json",
+            r#"{"time":"2025-10-10T13:55:36.5+02:00","remote_addr":"203.0.113.7","remote_user":"alice","request":"GET /a?b=c HTTP/1.1","status":"200"}"#,
+            "203.0.113.7 alice GET /a",
+            "2025-10-10T11:55:36.5Z",
+        ),
+        (
+            "json",
+            r#"{"msec":"1760104536.250","http_x_forwarded_for":"203.0.113.7","remote_addr":"203.0.113.7","request_method":"GET","request_uri":"/a"}"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36.25Z",
+        ),
+        (
+            "json",
+            r#"{"@timestamp":1760104536250,"clientIp":"203.0.113.7","method":"GET","path":"/a"}"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36.25Z",
+        ),
+    ];
+
+    #[test]
+    fn lines_of_each_format_are_recognized_and_read() {
+        for (name, line, parts, time) in LINES {
+            let mut format = Format::recognize(&[line.to_owned()], &[]).unwrap();
+            assert_eq!(format.name(), name, "{line}");
+            let request = format.parse(line).unwrap();
+            let part = |part: Option<&str>| part.unwrap_or("-").to_owned();
+            let ip = request.client_ip.map(|it| it.to_string());
+            let found = [
+                part(ip.as_deref()),
+                part(request.user.as_deref()),
+                part(request.method.as_deref()),
+                part(request.path()),
+            ];
+            assert_eq!(found.join(" "), parts, "{line}");
+            let at = jiff::Timestamp::from_microsecond(request.at_us as i64).unwrap();
+            assert_eq!(at.to_string(), time, "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_cut_off_anywhere_are_errors_and_no_panics() {
+        for (_, line, ..) in LINES {
+            for name in ALL {
+                for end in (0..line.len()).filter(|end| line.is_char_boundary(*end)) {
+                    let _ = Format::new(name, &[]).parse(&line[..end]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn log_of_no_known_format_is_an_error_that_says_what_each_format_lacks() {
+        let error = Format::recognize(&["hello".to_owned()], &[]).err().unwrap().to_string();
+        for part in ["its first line is `hello`", "--format", "combined: ", "json: "] {
+            assert!(error.contains(part), "{error}");
+        }
+        let error = Format::recognize(&[String::new()], &[]).err().unwrap().to_string();
+        assert!(error.contains("the log is empty"), "{error}");
+    }
+}

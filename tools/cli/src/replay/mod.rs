@@ -1,0 +1,116 @@
+//! `tollgate replay`: what a limit would have done to recorded traffic.
+//!
+//! Lines become requests, requests become checks in virtual time, and checks are counted: a log passes through once, and
+//! what is kept is bounded by the number of keys.
+
+mod format;
+mod html;
+mod input;
+mod key;
+mod race;
+mod report;
+mod request;
+mod suggest;
+mod table;
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+pub(crate) use self::key::KeySpec;
+pub(crate) use self::suggest::Suggest;
+
+use self::format::Format;
+use self::input::Input;
+use self::race::Race;
+use self::report::{Lines, Report};
+use self::suggest::Spool;
+use crate::arguments::ReplayArguments;
+
+/// How many lines are read before the format is recognized.
+const SAMPLE: usize = 20;
+
+pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> {
+    let mut limits = vec![arguments.limit.clone()];
+    for text in &arguments.compare {
+        let limit = arguments.limit.varied(text);
+        limits.push(limit.with_context(|| format!("--compare `{text}`"))?);
+    }
+    let mut spool = arguments.suggest.as_ref().map(|_| Spool::new()).transpose()?;
+    let mut race = Race::new(&limits)?;
+    let lines = read(&arguments, async |at_us, key, name| {
+        if let Some(spool) = &mut spool {
+            spool.push(at_us, key)?;
+        }
+        race.check(at_us, key, name).await
+    })
+    .await?;
+    if race.requests() == 0 {
+        bail!("the log has no request of a key; {}", lines.explained(&arguments.key));
+    }
+    let mut report = Report::new(&arguments.key, lines, race, arguments.top);
+    if let (Some(suggest), Some(spool)) = (&arguments.suggest, spool) {
+        report.suggestion = Some(suggest.search(&arguments.limit, spool, report.keys).await?);
+    }
+    if let Some(file) = &arguments.html {
+        fs::write(file, html::page(&report))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        eprintln!("wrote {}", file.display());
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{}", table::text(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads all files, and passes on the time, the key and the name of the key of each request.
+async fn read(
+    arguments: &ReplayArguments,
+    mut take: impl AsyncFnMut(u64, &tollgate::Key, &str) -> anyhow::Result<()>,
+) -> anyhow::Result<Lines> {
+    let mut lines = Lines::default();
+    let mut format = arguments.format.map(|name| Format::new(name, &arguments.trusted));
+    let (mut input, mut line, mut name) =
+        (Input::open(&arguments.files)?, Vec::new(), String::new());
+    if format.is_none() {
+        let sample = input.sample(SAMPLE)?;
+        format = Some(Format::recognize(&sample, &arguments.trusted)?);
+    }
+    let Some(mut format) = format else { bail!("the format is unknown") };
+    let mut now = 0;
+    loop {
+        line.clear();
+        if input.read_until(b'\n', &mut line).map_err(|error| input.failed(&error))? == 0 {
+            break;
+        }
+        lines.read += 1;
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if text.is_empty() || text.starts_with('#') {
+            lines.empty += 1;
+            continue;
+        }
+        let request = match format.parse(text) {
+            Ok(request) => request,
+            Err(why) => {
+                lines.skip(text, &why);
+                continue;
+            }
+        };
+        name.clear();
+        let Some(key) = arguments.key.key_of(&request, &mut name) else {
+            lines.without_key += 1;
+            continue;
+        };
+        // A request is logged when it ends. Time goes on all the same.
+        lines.out_of_order += u64::from(request.at_us < now);
+        now = request.at_us.max(now);
+        take(now, &key, &name).await?;
+    }
+    input.finish();
+    lines.format = format.name().to_owned();
+    Ok(lines)
+}

@@ -1,0 +1,153 @@
+//! What a replay found.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::key::KeySpec;
+use super::race::{MINUTE, Race};
+use super::suggest::Suggestion;
+
+/// What became of the lines.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Lines {
+    pub(super) format: String,
+    pub(super) read: u64,
+    pub(super) empty: u64,
+    /// That could not be read, and why the first of them.
+    pub(super) skipped: u64,
+    pub(super) first_skipped: Option<String>,
+    /// Of requests that lack a part of the key.
+    pub(super) without_key: u64,
+    /// Whose time is before that of an earlier line.
+    pub(super) out_of_order: u64,
+}
+
+impl Lines {
+    pub(super) fn skip(&mut self, line: &str, why: &str) {
+        self.skipped += 1;
+        if self.first_skipped.is_none() {
+            let start: String = line.chars().take(120).collect();
+            // A terminal obeys some characters.
+            let (why, start) = (why.escape_debug(), start.escape_debug());
+            self.first_skipped = Some(format!("line {}: {why}: `{start}`", self.read));
+        }
+    }
+
+    /// Where the lines went, for an error.
+    pub(super) fn explained(&self, key: &KeySpec) -> String {
+        let skipped = self.first_skipped.as_ref().map(|it| format!(", the first is {it}"));
+        format!(
+            "of {} lines, {} have no {key}, and {} could not be read as {}{}",
+            self.read,
+            self.without_key,
+            self.skipped,
+            self.format,
+            skipped.unwrap_or_default()
+        )
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) lines: Lines,
+    pub(super) key: String,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) requests: u64,
+    pub(super) keys: u64,
+    pub(super) limits: Vec<OfLimit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) suggestion: Option<Suggestion>,
+    /// Requests by minute, for the plots.
+    #[serde(skip)]
+    pub(super) minutes: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct OfLimit {
+    pub(super) limit: String,
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    pub(super) denied_share: f64,
+    /// Keys with at least one denial.
+    pub(super) keys_denied: u64,
+    pub(super) keys_denied_share: f64,
+    /// The minute with the most denials.
+    pub(super) worst_minute: Option<Minute>,
+    pub(super) most_denied: Vec<Denied>,
+    /// Denials by minute, for the plots.
+    #[serde(skip)]
+    pub(super) minutes: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Minute {
+    pub(super) at: String,
+    pub(super) requests: u64,
+    pub(super) denied: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Denied {
+    pub(super) key: String,
+    pub(super) requests: u64,
+    pub(super) denied: u64,
+}
+
+impl Report {
+    pub(super) fn new(key: &KeySpec, lines: Lines, mut race: Race, top: usize) -> Self {
+        race.end_minute();
+        let limits = (0..race.runners.len()).map(|number| of_limit(&race, number, top)).collect();
+        Self {
+            lines,
+            key: key.to_string(),
+            from: time(race.first_us),
+            to: time(race.last_us),
+            requests: race.requests(),
+            keys: race.keys.len() as u64,
+            limits,
+            suggestion: None,
+            minutes: race.minutes.iter().map(|(at, it)| (*at, it.requests)).collect(),
+        }
+    }
+}
+
+fn of_limit(race: &Race, number: usize, top: usize) -> OfLimit {
+    let denied: u64 = race.keys.values().map(|it| it.denied[number]).sum();
+    let mut offenders: Vec<_> = race.keys.values().filter(|it| it.denied[number] > 0).collect();
+    let keys_denied = offenders.len() as u64;
+    offenders.sort_by(|a, b| (b.denied[number], &a.name).cmp(&(a.denied[number], &b.name)));
+    let most_denied = offenders.iter().take(top).map(|it| Denied {
+        key: it.name.to_string(),
+        requests: it.requests,
+        denied: it.denied[number],
+    });
+    // Of equal minutes, the first.
+    let worst = race.minutes.iter().rev().max_by_key(|(_, it)| it.denied[number]);
+    let worst = worst.filter(|(_, it)| it.denied[number] > 0);
+    OfLimit {
+        limit: race.runners[number].spec.to_string(),
+        allowed: race.requests() - denied,
+        denied,
+        denied_share: share(denied, race.requests()),
+        keys_denied,
+        keys_denied_share: share(keys_denied, race.keys.len() as u64),
+        worst_minute: worst.map(|(at, it)| Minute {
+            at: time(at * MINUTE),
+            requests: it.requests,
+            denied: it.denied[number],
+        }),
+        most_denied: most_denied.collect(),
+        minutes: race.minutes.iter().map(|(at, it)| (*at, it.denied[number])).collect(),
+    }
+}
+
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// In UTC, to the second.
+pub(super) fn time(at_us: u64) -> String {
+    let seconds = i64::try_from(at_us / 1_000_000).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).map_or_else(|_| at_us.to_string(), |it| it.to_string())
+}

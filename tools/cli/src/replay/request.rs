@@ -1,0 +1,70 @@
+//! A request of a log.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+/// What a line says of a request.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Request<'a> {
+    /// Microseconds since the Unix epoch.
+    pub(super) at_us: u64,
+    pub(super) client_ip: Option<IpAddr>,
+    pub(super) user: Option<Cow<'a, str>>,
+    pub(super) method: Option<Cow<'a, str>>,
+    pub(super) host: Option<Cow<'a, str>>,
+    /// With its query.
+    pub(super) target: Option<Cow<'a, str>>,
+    /// The whole line, if it is JSON.
+    pub(super) json: Option<Value>,
+}
+
+impl Request<'_> {
+    /// The path of the target: without scheme, host and query.
+    pub(super) fn path(&self) -> Option<&str> {
+        let target = self.target.as_deref()?;
+        let target = target.split(['?', '#']).next().unwrap_or(target);
+        Some(match target.split_once("://") {
+            Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
+            None => target,
+        })
+    }
+}
+
+/// A client's address, which may have a port: `10.0.0.1:80`, `[::1]:80`.
+pub(super) fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.to_canonical());
+    }
+    text.parse::<std::net::SocketAddr>().ok().map(|it| it.ip().to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_has_no_host_and_no_query() {
+        for (target, path) in [
+            ("/a/b?c=/d", "/a/b"),
+            ("https://api.example:443/a#b", "/a"),
+            ("https://api.example", "/"),
+            ("*", "*"),
+            ("/redirect?to=https://x/y", "/redirect"),
+        ] {
+            let request = Request { target: Some(target.into()), ..Request::default() };
+            assert_eq!(request.path(), Some(path), "{target}");
+        }
+    }
+
+    #[test]
+    fn address_may_have_a_port() {
+        let one: IpAddr = "10.0.0.1".parse().unwrap();
+        assert_eq!(address("10.0.0.1:80"), Some(one));
+        assert_eq!(address(" ::ffff:10.0.0.1"), Some(one));
+        assert_eq!(address("[2001:db8::1]:443"), "2001:db8::1".parse().ok());
+        assert_eq!(address("-"), None);
+    }
+}

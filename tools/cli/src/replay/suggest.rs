@@ -1,0 +1,221 @@
+//! The smallest quota that denies no more than a share of requests or clients.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tollgate::Key;
+
+use super::race::Runner;
+use super::report::share;
+use crate::limit::LimitSpec;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Of {
+    Requests,
+    Clients,
+}
+
+/// `requests=1%`: no more than this share may be denied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Suggest {
+    of: Of,
+    share: f64,
+}
+
+impl FromStr for Suggest {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (of, share) = text.split_once('=').unwrap_or(("requests", text));
+        let of = match of {
+            "requests" => Of::Requests,
+            "clients" => Of::Clients,
+            _ => bail!("`{of}` is no share; use `requests=1%` or `clients=1%`"),
+        };
+        let percent = share.strip_suffix('%').and_then(|it| it.parse::<f64>().ok());
+        match percent {
+            Some(percent) if (0.0..100.0).contains(&percent) => {
+                Ok(Self { of, share: percent / 100.0 })
+            }
+            _ => bail!("the share `{share}` is no percentage of 0% to less than 100%"),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Suggestion {
+    pub(super) limit: String,
+    pub(super) denied: u64,
+    pub(super) denied_share: f64,
+    pub(super) keys_denied: u64,
+    pub(super) keys_denied_share: f64,
+    /// The next smaller limit, which denies more than that.
+    pub(super) smaller: Option<Smaller>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Smaller {
+    pub(super) limit: String,
+    pub(super) denied_share: f64,
+    pub(super) keys_denied_share: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Denials {
+    requests: u64,
+    keys: u64,
+}
+
+/// The times and the keys of all requests, in a file without a name: a replay for each limit that is tried.
+pub(super) struct Spool {
+    file: BufWriter<File>,
+    hasher: RandomState,
+    requests: u64,
+}
+
+/// A time, and the hash of a key.
+const ENTRY: usize = 16;
+
+impl Spool {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let file = tempfile::tempfile().context("cannot create a temporary file")?;
+        Ok(Self { file: BufWriter::new(file), hasher: RandomState::new(), requests: 0 })
+    }
+
+    pub(super) fn push(&mut self, at_us: u64, key: &Key) -> anyhow::Result<()> {
+        let hash = self.hasher.hash_one(key);
+        self.file.write_all(&at_us.to_le_bytes()).context("cannot write a temporary file")?;
+        self.file.write_all(&hash.to_le_bytes()).context("cannot write a temporary file")?;
+        self.requests += 1;
+        Ok(())
+    }
+
+    /// What a limit denies.
+    async fn replay(&mut self, spec: &LimitSpec) -> anyhow::Result<Denials> {
+        self.file.seek(SeekFrom::Start(0))?;
+        let mut entries = BufReader::with_capacity(1 << 20, self.file.get_ref());
+        let (runner, mut denied, mut requests) = (Runner::new(spec)?, HashSet::new(), 0);
+        let mut entry = [0; ENTRY];
+        loop {
+            match entries.read_exact(&mut entry) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error.into()),
+            }
+            let (at, key) = entry.split_at(ENTRY / 2);
+            let at_us = u64::from_le_bytes(at.try_into()?);
+            if !runner.allows(at_us, &Key::new(key)).await? {
+                requests += 1;
+                denied.insert(u64::from_le_bytes(key.try_into()?));
+            }
+        }
+        Ok(Denials { requests, keys: denied.len() as u64 })
+    }
+}
+
+impl Suggest {
+    /// Tries limits with the period, the burst and the algorithm of `like`.
+    pub(super) async fn search(
+        self,
+        like: &LimitSpec,
+        mut spool: Spool,
+        keys: u64,
+    ) -> anyhow::Result<Suggestion> {
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{spinner} tried {msg}")?);
+        let requests = spool.requests;
+        let fits = |denials: Denials| match self.of {
+            Of::Requests => share(denials.requests, requests) <= self.share,
+            Of::Clients => share(denials.keys, keys) <= self.share,
+        };
+        let mut try_limit = async |limit: u64| {
+            let spec = like.with_limit(limit);
+            let denials = spool.replay(&spec).await?;
+            bar.set_message(format!("{spec}: {} denied", denials.requests));
+            bar.tick();
+            anyhow::Ok(denials)
+        };
+        // Between a limit that denies too much, if there is one, and one that does not.
+        let (mut low, mut high) = (0, 1_u64);
+        let (mut of_low, mut of_high) = (None, try_limit(1).await?);
+        while !fits(of_high) {
+            (low, of_low) = (high, Some(of_high));
+            high = high.checked_mul(2).context("no limit denies so few")?;
+            of_high = try_limit(high).await.with_context(|| {
+                format!("{low} in the period still deny too much; a longer period may help")
+            })?;
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let denials = try_limit(middle).await?;
+            if fits(denials) {
+                (high, of_high) = (middle, denials);
+            } else {
+                (low, of_low) = (middle, Some(denials));
+            }
+        }
+        bar.finish_and_clear();
+        Ok(Suggestion {
+            limit: like.with_limit(high).to_string(),
+            denied: of_high.requests,
+            denied_share: share(of_high.requests, requests),
+            keys_denied: of_high.keys,
+            keys_denied_share: share(of_high.keys, keys),
+            smaller: of_low.map(|denials| Smaller {
+                limit: like.with_limit(low).to_string(),
+                denied_share: share(denials.requests, requests),
+                keys_denied_share: share(denials.keys, keys),
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_is_a_percentage_of_requests_or_clients() {
+        let parse = |text: &str| text.parse::<Suggest>();
+        assert_eq!(parse("requests=1%").unwrap(), Suggest { of: Of::Requests, share: 0.01 });
+        assert_eq!(parse("0.5%").unwrap(), Suggest { of: Of::Requests, share: 0.005 });
+        assert_eq!(parse("clients=0%").unwrap(), Suggest { of: Of::Clients, share: 0.0 });
+        for text in ["clients=1", "users=1%", "clients=100%", "clients=-1%", "clients=NaN%"] {
+            assert!(parse(text).unwrap_err().to_string().contains('%'), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn smallest_limit_that_denies_no_more_than_the_share_is_found() {
+        // One client sends 7 requests at once, nine clients send 2.
+        let mut spool = Spool::new().unwrap();
+        for client in 0..10 {
+            for _ in 0..if client == 0 { 7 } else { 2 } {
+                spool.push(1_000_000, &Key::new(client.to_string())).unwrap();
+            }
+        }
+        for (share, limit, smaller) in [
+            ("requests=0%", "fixed_window 7/1m", "fixed_window 6/1m"),
+            ("requests=20%", "fixed_window 2/1m", "fixed_window 1/1m"),
+            ("clients=10%", "fixed_window 2/1m", "fixed_window 1/1m"),
+        ] {
+            let again = Spool {
+                file: BufWriter::new(spool.file.get_ref().try_clone().unwrap()),
+                hasher: spool.hasher.clone(),
+                requests: spool.requests,
+            };
+            spool.file.flush().unwrap();
+            let suggest: Suggest = share.parse().unwrap();
+            let like = "fixed_window 100/min".parse().unwrap();
+            let found = suggest.search(&like, again, 10).await.unwrap();
+            assert_eq!(found.limit, limit, "{share}");
+            assert_eq!(found.smaller.unwrap().limit, smaller, "{share}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! `tollgate replay` on logs of every format.
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+use self::support::{tollgate, tollgate_with};
+
+/// Requests of several clients: their seconds since 2025-10-10 00:00 UTC, and their addresses.
+fn requests() -> Vec<(u64, String)> {
+    let mut requests = Vec::new();
+    for second in 0..600 {
+        requests.push((second, "203.0.113.1".to_owned()));
+        if second % 3 == 0 {
+            requests.push((second, "203.0.113.2".to_owned()));
+        }
+        if second % 60 == 7 {
+            requests.extend((0..25).map(|_| (second, "203.0.113.3".to_owned())));
+        }
+        if second % 90 == 0 {
+            requests.push((second, format!("198.51.100.{}", second / 90)));
+        }
+    }
+    requests
+}
+
+fn clock(second: u64) -> String {
+    format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
+}
+
+fn combined() -> String {
+    let line = |(second, ip): &(u64, String)| {
+        let time = clock(*second);
+        format!("{ip} - - [10/Oct/2025:{time} +0000] \"GET /a HTTP/1.1\" 200 12 \"-\" \"curl\"\n")
+    };
+    requests().iter().map(line).collect()
+}
+
+/// The same requests in each format.
+fn logs() -> [(&'static str, String); 5] {
+    let of = |line: &dyn Fn(String, &str) -> String| {
+        requests().iter().map(|(second, ip)| line(clock(*second), ip) + "\n").collect()
+    };
+    [
+        ("combined", combined()),
+        (
+            "caddy",
+            of(&|time, ip| {
+                format!(
+                    r#"{{"level":"info","ts":"2025-10-10T{time}Z","request":{{"client_ip":"{ip}","method":"GET","uri":"/a"}}}}"#
+                )
+            }),
+        ),
+        (
+            "envoy",
+            of(&|time, ip| {
+                format!(
+                    r#"[2025-10-10T{time}.000Z] "GET /a HTTP/2" 200 - 0 226 100 98 "9.9.9.9, {ip}, 10.0.0.1" "agent" "id" "shop.example" "10.0.2.1:80""#
+                )
+            }),
+        ),
+        (
+            "alb",
+            of(&|time, ip| {
+                format!(
+                    r#"https 2025-10-10T{time}.000000Z app/lb/50 {ip}:48160 10.0.0.66:9000 0.0 0.0 0.0 200 200 5 257 "GET https://shop.example:443/a HTTP/2.0" "curl" - -"#
+                )
+            }),
+        ),
+        (
+            "json",
+            of(&|time, ip| {
+                format!(r#"{{"time":"2025-10-10T{time}Z","client_ip":"{ip}","path":"/a"}}"#)
+            }),
+        ),
+    ]
+}
+
+fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(name);
+    fs::write(&file, bytes).unwrap();
+    file
+}
+
+fn gzipped(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// What a fixed window of `limit` a minute denies, counted in the simplest way: by key, and by minute.
+fn denied_by_fixed_window(limit: u64) -> (HashMap<String, u64>, HashMap<u64, u64>) {
+    let mut windows: HashMap<String, (u64, u64)> = HashMap::new();
+    let (mut by_key, mut by_minute) = (HashMap::new(), HashMap::new());
+    for (second, ip) in requests() {
+        let window = windows.entry(ip.clone()).or_insert((second, 0));
+        if second >= window.0 + 60 {
+            *window = (second, 0);
+        }
+        if window.1 < limit {
+            window.1 += 1;
+        } else {
+            *by_key.entry(ip).or_insert(0) += 1;
+            *by_minute.entry(second / 60).or_insert(0) += 1;
+        }
+    }
+    (by_key, by_minute)
+}
+
+#[test]
+fn report_counts_what_a_fixed_window_denies() {
+    let log = combined();
+    let arguments = ["replay", "--limit", "fixed_window 20/min", "--json"];
+    let report = tollgate_with(&arguments, log.as_bytes()).json();
+    let (by_key, by_minute) = denied_by_fixed_window(20);
+    let denied: u64 = by_key.values().sum();
+    assert!(denied > 100, "there is something to count");
+
+    assert_eq!(report["requests"], requests().len());
+    assert_eq!(report["keys"], 3 + 7);
+    assert_eq!(report["from"], "2025-10-10T00:00:00Z");
+    assert_eq!(report["to"], "2025-10-10T00:09:59Z");
+    let limit = &report["limits"][0];
+    assert_eq!(limit["limit"], "fixed_window 20/1m");
+    assert_eq!(limit["denied"], denied);
+    assert_eq!(limit["allowed"], requests().len() as u64 - denied);
+    assert_eq!(limit["keys_denied"], by_key.len());
+    for key in limit["most_denied"].as_array().unwrap() {
+        assert_eq!(key["denied"], by_key[key["key"].as_str().unwrap()], "{key}");
+    }
+    let most = by_minute.values().max().unwrap();
+    assert_eq!(limit["worst_minute"]["denied"], *most);
+}
+
+#[test]
+fn every_format_gives_the_same_report() {
+    let mut reports = Vec::new();
+    for (format, log) in logs() {
+        let run = tollgate_with(&["replay", "--limit", "20/min", "--json"], log.as_bytes());
+        assert_eq!(run.code, 0, "{format}: {run:?}");
+        let mut report = run.json();
+        assert_eq!(report["lines"]["format"], format);
+        report["lines"]["format"] = Value::Null;
+        reports.push(report);
+    }
+    assert!(reports.windows(2).all(|pair| pair[0] == pair[1]), "{reports:#?}");
+}
+
+#[test]
+fn gzip_and_several_files_and_standard_input_are_read_alike() {
+    let log = combined();
+    let (first, second) =
+        log.split_at(log.len() / 2 + log[log.len() / 2..].find('\n').unwrap() + 1);
+    let first = temporary("access.log.1.gz", &gzipped(first));
+    let second = temporary("access.log", second.as_bytes());
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    let arguments = ["replay", "--limit", "20/min", "--json"];
+    let expected = tollgate_with(&arguments, log.as_bytes()).json();
+    let of_files = tollgate(&[&arguments[..], &[first, second]].concat()).json();
+    assert_eq!(of_files, expected);
+    assert_eq!(tollgate_with(&arguments, &gzipped(&log)).json(), expected);
+    let mixed = fs::read(second).unwrap();
+    assert_eq!(tollgate_with(&[&arguments[..], &[first, "-"]].concat(), &mixed).json(), expected);
+}
+
+#[test]
+fn several_limits_are_compared_on_the_same_requests() {
+    let arguments = [
+        "replay",
+        "--limit",
+        "20/min burst 5",
+        "--compare",
+        "40/min",
+        "--compare",
+        "sliding_log",
+        "--compare",
+        "fixed_window 20/min",
+        "--json",
+    ];
+    let report = tollgate_with(&arguments, combined().as_bytes()).json();
+    let limits = report["limits"].as_array().unwrap();
+    let names: Vec<_> = limits.iter().map(|it| it["limit"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "token_bucket 20/1m burst 5",
+            "token_bucket 40/1m",
+            "sliding_log 20/1m",
+            "fixed_window 20/1m"
+        ]
+    );
+    let (by_key, _) = denied_by_fixed_window(20);
+    assert_eq!(limits[3]["denied"], by_key.values().sum::<u64>());
+    let denied = |number: usize| limits[number]["denied"].as_u64().unwrap();
+    assert!(denied(1) < denied(2) && denied(2) <= denied(0), "{names:?}");
+}
+
+#[test]
+fn suggested_limit_is_the_smallest_that_denies_no_more_than_the_share() {
+    let log = combined();
+    let share = |limit: &str| {
+        let arguments = ["replay", "--limit", limit, "--json"];
+        let report = tollgate_with(&arguments, log.as_bytes()).json();
+        let of = |name: &str| report["limits"][0][name].as_f64().unwrap();
+        (of("denied_share"), of("keys_denied_share"))
+    };
+    for (wanted, most) in [("requests=5%", 0.05), ("clients=10%", 0.1), ("requests=0%", 0.0)] {
+        let arguments = ["replay", "--limit", "20/min", "--suggest", wanted, "--json"];
+        let found = tollgate_with(&arguments, log.as_bytes()).json()["suggestion"].clone();
+        let limit = found["limit"].as_str().unwrap();
+        let smaller = found["smaller"]["limit"].as_str().unwrap();
+        let (of_limit, of_smaller) = (share(limit), share(smaller));
+        let pick = |it: (f64, f64)| if wanted.starts_with("clients") { it.1 } else { it.0 };
+        assert!(pick(of_limit) <= most && pick(of_smaller) > most, "{wanted}: {limit}, {smaller}");
+        assert_eq!(found["denied_share"].as_f64().unwrap(), of_limit.0);
+        let number = |text: &str| text.split([' ', '/']).nth(1).unwrap().parse::<u64>().unwrap();
+        assert_eq!(number(limit), number(smaller) + 1);
+    }
+}
+
+#[test]
+fn table_names_the_most_denied_and_html_has_a_plot() {
+    let html = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("report.html");
+    let arguments = ["replay", "--limit", "20/min", "--top", "1", "--html", html.to_str().unwrap()];
+    let run = tollgate_with(&arguments, combined().as_bytes());
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.out.contains("| token_bucket 20/1m |"), "{}", run.out);
+    assert!(run.out.contains("Most denied by token_bucket 20/1m"), "{}", run.out);
+    assert!(run.out.contains("203.0.113.1") && !run.out.contains("203.0.113.2"), "{}", run.out);
+    let page = fs::read_to_string(html).unwrap();
+    assert!(page.contains("<svg") && page.contains("203.0.113.1") && page.ends_with("</html>\n"));
+}
+
+#[test]
+fn hostile_lines_are_counted_and_shown_without_their_power() {
+    let mut log = combined().into_bytes();
+    log.extend(b"\xff\xfe not a line \x1b[2J\n\n# a comment\n");
+    log.extend(
+        b"203.0.113.9 - <script>\x1b[31m [10/Oct/2025:00:20:00 +0000] \"GET / HTTP/1.1\" 200 1\n"
+            .repeat(30),
+    );
+    let html = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("hostile.html");
+    let arguments =
+        ["replay", "--limit", "1/min", "--key", "user", "--html", html.to_str().unwrap()];
+    let run = tollgate_with(&arguments, &log);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(!run.out.contains('\u{1b}') && run.out.contains("\\u{1b}"), "{}", run.out);
+    assert!(run.out.contains("1 lines could not be read as combined"), "{}", run.out);
+    assert!(run.out.contains("requests have no user"), "{}", run.out);
+    let page = fs::read_to_string(html).unwrap();
+    assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn mistakes_are_errors_that_say_what_to_do() {
+    for (arguments, input, why) in [
+        (&["--limit", "20"][..], "", "has no slash"),
+        (&["--limit", "20/min", "/no/such/file"], "", "cannot read /no/such/file"),
+        (&["--limit", "20/min"], "", "the log is empty"),
+        (&["--limit", "20/min"], "hello\n", "none of the known formats"),
+        (&["--limit", "20/min", "--key", "ip"], "", "use client_ip, user"),
+        (&["--limit", "20/min", "--compare", "x"], "", "--compare `x`"),
+        (&["--limit", "20/min", "--suggest", "1"], "", "percentage"),
+        (&["--limit", "20/min", "--format", "json"], "{}\n", "no field of a time"),
+        (
+            &["--limit", "20/min", "--key", "user"],
+            "203.0.113.9 - - [10/Oct/2025:00:20:00 +0000] \"GET / HTTP/1.1\" 200 1\n",
+            "1 have no user",
+        ),
+        (&[], "", "--limit"),
+    ] {
+        let run = tollgate_with(&[&["replay"], arguments].concat(), input.as_bytes());
+        assert!(run.code == 2 && run.err.contains(why), "{arguments:?}: {run:?}");
+    }
+}
+
+#[test]
+fn lines_out_of_order_count_at_the_time_of_the_line_before() {
+    let line = |second: u64| {
+        let time = clock(second);
+        format!("203.0.113.1 - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1\n")
+    };
+    let log: String = [10, 12, 11, 12, 5].map(line).concat();
+    let run = tollgate_with(&["replay", "--limit", "fixed_window 3/10s"], log.as_bytes());
+    assert!(run.out.contains("2 lines are older than a line before them"), "{}", run.out);
+    assert!(run.out.contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"), "{}", run.out);
+}
