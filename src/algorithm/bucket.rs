@@ -383,7 +383,7 @@ impl Bucket {
             } else {
                 0
             },
-            blocked: Blocked::No,
+            blocked: Blocked::NO,
         }
     }
 

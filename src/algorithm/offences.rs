@@ -101,7 +101,7 @@ pub(crate) fn decide(
         reset_after: left.max(reset_after),
         delay: 0,
         drains_after: 0,
-        blocked: if begins { Blocked::Begins(left) } else { Blocked::Stands(left) },
+        blocked: if begins { Blocked::beginning(left) } else { Blocked::standing(left) },
     }
 }
 

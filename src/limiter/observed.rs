@@ -16,7 +16,7 @@ use crate::telemetry::{self, CheckSpan, Origin, Outcome};
 pub(crate) struct Observed {
     pub(crate) span: CheckSpan,
     /// If its limits or its keys have to be known at the end.
-    group: Option<Group>,
+    group: Option<Box<Group>>,
 }
 
 impl RateLimiter {
@@ -26,7 +26,7 @@ impl RateLimiter {
         // An error of the embedded store has its limit, so that no request in memory copies its group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
         let is_kept = names_limits || self.shared.denied_keys.get().is_some();
-        Observed { span: CheckSpan::begin(), group: is_kept.then(|| group.clone()) }
+        Observed { span: CheckSpan::begin(), group: is_kept.then(|| Box::new(group.clone())) }
     }
 
     /// Ends to observe a charge. `undecided` is what stands in for a decision after an error.
@@ -48,7 +48,7 @@ impl RateLimiter {
                 }
             }
             Err(error) => {
-                let group = observed.group.as_deref().unwrap_or_default();
+                let group = observed.group.as_deref().map(|group| &**group).unwrap_or_default();
                 let named = error.limit().filter(|_| group.is_empty());
                 let limits = group.iter().map(Check::limit).chain(named);
                 telemetry::undecided(&observed.span, limits, error, undecided);

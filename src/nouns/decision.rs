@@ -23,7 +23,7 @@ pub struct Decision {
     /// The time of the decision, by the store's clock.
     decided_at: Micros,
     /// Empty for a single limit: the deciding verdict is the only one.
-    group: Vec<Verdict>,
+    group: Box<[Verdict]>,
 }
 
 /// The place where a decision was made.
@@ -55,7 +55,7 @@ impl From<Verdict> for Decision {
             deciding: verdict,
             source: Source::Store,
             decided_at: 0,
-            group: Vec::new(),
+            group: Box::default(),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Decision {
         // `max_by_key` keeps the last of equals. Reversed, the first limit of the group wins.
         let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
         let delay = verdicts.iter().map(Verdict::delay_us).max().unwrap_or(0);
-        let group = if verdicts.len() == 1 { Vec::new() } else { verdicts };
+        let group = if verdicts.len() == 1 { Box::default() } else { verdicts.into() };
         Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
     }
 

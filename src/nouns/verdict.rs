@@ -1,6 +1,7 @@
 //! Verdicts: the answer of one limit.
 
 use std::cmp::Reverse;
+use std::fmt;
 use std::time::Duration;
 
 use super::{Limit, Micros, Receipt};
@@ -20,30 +21,57 @@ pub(crate) struct Outcome {
     pub(crate) blocked: Blocked,
 }
 
-/// Whether a key is blocked, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocked {
-    No,
-    /// Its block begins with this denial.
-    Begins(Micros),
-    Stands(Micros),
-}
+/// Whether a key is blocked, and for how long: the time until the block ends, and one bit.
+///
+/// A number, so that a decision has 128 bytes. Larger values are not moved in registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocked(u64);
 
 impl Blocked {
+    /// The key is not blocked.
+    pub(crate) const NO: Self = Self(0);
+
+    /// Times are shorter than that.
+    const BEGINS: u64 = 1 << 63;
+
+    /// The block begins with this denial.
+    pub(crate) const fn beginning(left: Micros) -> Self {
+        Self(left | Self::BEGINS)
+    }
+
+    /// The block began earlier. 0: there is none.
+    pub(crate) const fn standing(left: Micros) -> Self {
+        Self(left)
+    }
+
     /// The time until the block ends. 0: there is none.
     pub(crate) const fn left(self) -> Micros {
-        match self {
-            Self::No => 0,
-            Self::Begins(left) | Self::Stands(left) => left,
-        }
+        self.0 & !Self::BEGINS
+    }
+
+    /// Whether the block begins with this denial.
+    pub(crate) const fn begins(self) -> bool {
+        self.0 & Self::BEGINS != 0
+    }
+
+    /// Whether the block began earlier.
+    pub(crate) const fn stands(self) -> bool {
+        self.0 != 0 && !self.begins()
     }
 
     /// What stands of it, `elapsed` later.
     #[cfg(feature = "redis")]
     pub(super) const fn after(self, elapsed: Micros) -> Self {
-        match self.left().saturating_sub(elapsed) {
-            0 => Self::No,
-            left => Self::Stands(left),
+        Self::standing(self.left().saturating_sub(elapsed))
+    }
+}
+
+impl fmt::Debug for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.left(), self.begins()) {
+            (0, _) => f.write_str("No"),
+            (left, true) => write!(f, "Begins({left})"),
+            (left, false) => write!(f, "Stands({left})"),
         }
     }
 }
@@ -57,7 +85,7 @@ impl Outcome {
         retry_after: Option<Micros>,
         reset_after: Micros,
     ) -> Self {
-        let (delay, drains_after, blocked) = (0, 0, Blocked::No);
+        let (delay, drains_after, blocked) = (0, 0, Blocked::NO);
         Self {
             allowed,
             exceeds_capacity,
@@ -188,7 +216,7 @@ impl Verdict {
     /// Whether the key is [blocked](crate::Limit::block_offenders) under this limit.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
-        !matches!(self.outcome.blocked, Blocked::No)
+        self.outcome.blocked.left() != 0
     }
 
     /// The time until the block of the key ends. `None` if it is not blocked. [`retry_after`](Self::retry_after) is longer
@@ -200,7 +228,7 @@ impl Verdict {
 
     /// Whether the block of the key begins with this denial.
     pub(crate) const fn begins_block(&self) -> bool {
-        matches!(self.outcome.blocked, Blocked::Begins(_))
+        self.outcome.blocked.begins()
     }
 
     /// The limit that answers.

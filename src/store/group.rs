@@ -1,7 +1,7 @@
 //! The decision of a group of checks: all are charged, or none.
 
 use crate::algorithm::{Cost, Effect, State, offences};
-use crate::nouns::{Blocked, Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
+use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 
 /// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
 ///
@@ -150,7 +150,7 @@ fn decide_group(
     if verdicts.iter().all(Verdict::allowed) {
         return if op == Op::Charge { decide_each(op, group, states, now) } else { verdicts };
     }
-    let is_blocked = |verdict: &Verdict| matches!(verdict.outcome().blocked, Blocked::Stands(_));
+    let is_blocked = |verdict: &Verdict| verdict.outcome().blocked.stands();
     let has_blocked_key = verdicts.iter().any(is_blocked);
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
         let effect = match op {

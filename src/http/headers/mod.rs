@@ -1,5 +1,6 @@
 //! The headers that report budgets, and `Retry-After`.
 
+mod date;
 mod ietf;
 mod retry_after;
 mod x_ratelimit;
@@ -267,13 +268,7 @@ impl Fields {
 
 /// Writes the time of the decision, by the clock of `X-RateLimit-Reset`: clients subtract the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
-    /// The start of the year 10000, which has no HTTP date.
-    const END: Duration = Duration::from_secs(253_402_300_800);
-    let since_epoch = Duration::from_micros(decided_at(decision));
-    let time = SystemTime::UNIX_EPOCH.checked_add(since_epoch).filter(|_| since_epoch < END);
-    if let Some(time) = time
-        && let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(time))
-    {
+    if let Some(date) = date::of(Duration::from_micros(decided_at(decision)).as_secs()) {
         set(headers, DATE, date);
     }
 }

@@ -321,6 +321,8 @@ impl Responder {
         let Rendered { content_type, body, varies } = self.format.render(rejection, status);
         let mut response = Response::new(body);
         *response.status_mut() = status;
+        // Those of a denial. Otherwise the map would grow for the last of them.
+        *response.headers_mut() = HeaderMap::with_capacity(7);
         set(response.headers_mut(), header::CONTENT_TYPE, content_type);
         // A 429 must not be stored (RFC 6585, section 4), and a cache may store some of the others.
         set(response.headers_mut(), header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -88,11 +88,8 @@ impl Failover {
     /// Asks the store. If it is unavailable, the policy decides.
     fn ask(&self, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
         let shared = Arc::clone(&self.shared);
-        let mut answer = shared.store.apply(op, group.clone());
-        match answer.take_ready() {
-            Some(answer) => Answer::ready(shared.resolve(answer, op, &group, policy)),
-            None => Answer::later(async move { shared.resolve(answer.await, op, &group, policy) }),
-        }
+        let answer = shared.store.apply(op, group.clone());
+        answer.resolved(move |answer| shared.resolve(answer, op, &group, policy))
     }
 
     /// Resets or blocks the local budgets, too. Otherwise a client that an operator lets in again stays denied.

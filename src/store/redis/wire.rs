@@ -371,9 +371,9 @@ impl RawVerdict {
     /// The outcome, of a check that was charged or not.
     pub(super) fn outcome(&self, limit: &Rule, is_charged: bool) -> Outcome {
         let blocked = match self.status {
-            status if status & BLOCKED == 0 => Blocked::No,
-            status if status & BEGINS_BLOCK == 0 => Blocked::Stands(self.blocked_for),
-            _ => Blocked::Begins(self.blocked_for),
+            status if status & BLOCKED == 0 => Blocked::NO,
+            status if status & BEGINS_BLOCK == 0 => Blocked::standing(self.blocked_for),
+            _ => Blocked::beginning(self.blocked_for),
         };
         let drains_after = match self.drains_after {
             _ if !is_charged || !limit.drains() => 0,
