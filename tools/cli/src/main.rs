@@ -15,6 +15,8 @@ use clap::Parser;
 use self::arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
+    // Of all connections by TLS. It fails only if there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     match run(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {

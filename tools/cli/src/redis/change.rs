@@ -28,17 +28,20 @@ async fn limiter(redis: &RedisArguments) -> anyhow::Result<RateLimiter> {
 pub(crate) async fn peek(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
     let limit = arguments.limit.limit(&arguments.name)?;
     let key = client(&arguments.key);
-    let decision = limiter(&arguments.redis).await?.peek(&limit, &key, arguments.cost).await?;
+    let limiter = limiter(&arguments.redis).await?;
+    let decision = limiter.peek(&limit, &key, arguments.cost).await?;
+    // The budget as it is, and not as it would be afterwards.
+    let budget = limiter.peek(&limit, &key, 0).await?;
     let ms = |time: Duration| time.as_millis() as u64;
     if arguments.json {
         let answer = json!({
             "client": key.as_str(),
             "limit": limit.name(),
             "allowed": decision.allowed(),
-            "capacity": decision.capacity(),
-            "remaining": decision.remaining(),
+            "capacity": budget.capacity(),
+            "remaining": budget.remaining(),
             "retry_after_ms": decision.retry_after().map(ms),
-            "reset_after_ms": ms(decision.reset_after()),
+            "reset_after_ms": ms(budget.reset_after()),
             "blocked": decision.is_blocked(),
         });
         println!("{answer}");
@@ -49,12 +52,11 @@ pub(crate) async fn peek(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
         (true, false) => "allowed",
         (false, false) => "denied",
     };
-    // A peek reports the budget as it is.
-    print!("{verdict}: {} of {} left", decision.remaining(), decision.capacity());
+    print!("{verdict}: {} of {} left", budget.remaining(), budget.capacity());
     if let Some(wait) = decision.retry_after() {
         print!(", {} {} after {}", arguments.cost, plural(arguments.cost), short(wait));
     }
-    println!(", full in {}", short(decision.reset_after()));
+    println!(", full in {}", short(budget.reset_after()));
     Ok(ExitCode::SUCCESS)
 }
 

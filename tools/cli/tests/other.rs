@@ -1,0 +1,98 @@
+//! `check-config`, and what is generated from the command line.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use self::support::tollgate;
+
+fn example(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    folder.join(name).display().to_string()
+}
+
+#[test]
+fn files_of_the_examples_are_valid_and_shown_as_a_table() {
+    for name in ["limits.toml", "limits.yaml"] {
+        let run = tollgate(&["check-config", &example(name)]);
+        assert_eq!(run.code, 0, "{run:?}");
+        for part in [
+            "| search  | sliding_window 5/10s",
+            "GET /search",
+            "all except /health",
+            "2 at once",
+            "keys that the application has to name: client_ip, user",
+            "plans that the application has to name: account",
+            "valid: 5 limits",
+        ] {
+            assert!(run.out.contains(part), "{part}: {}", run.out);
+        }
+    }
+    let json = tollgate(&["check-config", &example("limits.toml"), "--json"]).json();
+    assert_eq!((&json["valid"], &json["limits"][1]["name"]), (&true.into(), &"search".into()));
+}
+
+#[test]
+fn error_names_the_line_and_the_field() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    for (name, text, parts) in [
+        (
+            "quota.toml",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10\"\nkey = \"peer_ip\"\n",
+            &["quota.toml:4", "limits[0].quota", "slash"][..],
+        ),
+        (
+            "burst.toml",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"sliding_log\"\nquota = \"10/s\"\nburst = 2\nkey = \"peer_ip\"\n",
+            &["burst.toml", "burst"],
+        ),
+        (
+            "path.toml",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/s\"\nkey = \"peer_ip\"\nmatch = { path = \"/a/{\" }\n",
+            &["path.toml", "/a/{"],
+        ),
+        ("limits.ini", "", &["limits.ini", "`.toml`"]),
+    ] {
+        let file = folder.join(name);
+        fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let run = tollgate(&["check-config", file]);
+        assert_eq!(run.code, 1, "{run:?}");
+        assert!(parts.iter().all(|part| run.err.contains(part)), "{parts:?}: {}", run.err);
+        let json = tollgate(&["check-config", file, "--json"]).json();
+        assert_eq!(json["valid"], false);
+    }
+    let missing = tollgate(&["check-config", "/no/such/limits.toml"]);
+    assert!(missing.code == 1 && missing.err.contains("/no/such/limits.toml"), "{missing:?}");
+}
+
+#[test]
+fn man_pages_and_completions_name_every_command() {
+    let commands = ["replay", "keys", "show", "peek", "reset", "block", "doctor", "check-config"];
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let run = tollgate(&["completions", shell]);
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(commands.iter().all(|command| run.out.contains(command)), "{shell}");
+    }
+    let page = tollgate(&["man"]).out;
+    assert!(page.contains(".TH tollgate"), "{page}");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("man");
+    assert_eq!(tollgate(&["man", folder.to_str().unwrap()]).code, 0);
+    for command in commands {
+        let page = fs::read_to_string(folder.join(format!("tollgate-{command}.1"))).unwrap();
+        assert!(page.contains(".TH"), "{command}");
+    }
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let help = tollgate(&["help"]);
+    for command in ["replay", "keys", "show", "peek", "reset", "block", "doctor", "check-config"] {
+        assert!(help.out.contains(command), "{command}");
+        let run = tollgate(&[command, "--help"]);
+        assert!(run.code == 0 && run.out.contains("Usage: tollgate"), "{run:?}");
+    }
+    let unknown = tollgate(&["replya"]);
+    assert!(unknown.code == 2 && unknown.err.contains("replay"), "{unknown:?}");
+}

@@ -1,0 +1,273 @@
+//! The commands that work on Redis: on a server, on a cluster, and next to other programs' keys.
+
+mod support;
+
+use std::time::Duration;
+
+use tollgate::limit::BlockPolicy;
+use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, Quota, RateLimiter, RedisStore};
+
+use self::support::cluster::Cluster;
+use self::support::{RedisServer, Run, tollgate};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn limits() -> Vec<Limit> {
+    let quota = Quota::new(100, HOUR);
+    [
+        Limit::token_bucket("bucket", quota.burst(50)),
+        Limit::fixed_window("fixed", quota),
+        Limit::sliding_window("sliding", quota),
+        Limit::sliding_log("log", quota),
+    ]
+    .map(|limit| limit.unwrap().block_offenders(BlockPolicy::by_operators()).unwrap())
+    .into()
+}
+
+async fn limiter(url: &str) -> RateLimiter {
+    RateLimiter::new(RedisStore::builder().url(url).connect().await.unwrap())
+}
+
+/// Charges seven units to a client under every limit.
+async fn charge(limiter: &RateLimiter, client: &str) {
+    for limit in limits() {
+        assert!(limiter.check_n(&limit, &Key::new(client), 7).await.unwrap().allowed());
+    }
+}
+
+fn run(url: &str, arguments: &[&str]) -> Run {
+    let (command, rest) = arguments.split_first().unwrap();
+    tollgate(&[&[*command, "--url", url][..], rest].concat())
+}
+
+/// What `show` says of a client: the limits, and the units used.
+fn shown(url: &str, client: &str) -> Vec<(String, u64)> {
+    let run = run(url, &["show", client, "--json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    if run.out.trim().is_empty() {
+        return Vec::new();
+    }
+    let used = |row: &serde_json::Value| match row["state"].as_str().unwrap() {
+        "fixed_window" => row["windows"][0]["used"].as_u64(),
+        "in_flight" => row["in_flight"].as_u64(),
+        "offences" => row["denials"].as_u64(),
+        _ => row["used"].as_u64(),
+    };
+    let row =
+        |row: &serde_json::Value| (row["limit"].as_str().unwrap().to_owned(), used(row).unwrap());
+    let mut rows: Vec<_> = run.json_lines().iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_of_every_kind_are_listed_and_shown() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let limiter = limiter(&url).await;
+    charge(&limiter, "alice").await;
+    charge(&limiter, "bob smith").await;
+    let store = RedisStore::builder().url(&url).connect().await.unwrap();
+    let exports = ConcurrencyLimit::new("exports", 3).unwrap();
+    let in_flight = ConcurrencyLimiter::new(store);
+    let first = in_flight.try_acquire(&exports, &Key::new("alice")).await.unwrap().unwrap();
+    let second = in_flight.try_acquire(&exports, &Key::new("alice")).await.unwrap().unwrap();
+
+    let expected = [("bucket", 7), ("exports", 2), ("fixed", 7), ("log", 7), ("sliding", 7)];
+    let expected: Vec<_> = expected.map(|(name, used)| (name.to_owned(), used)).into();
+    assert_eq!(shown(&url, "alice"), expected);
+    // A name as it is, and as it is encoded.
+    assert_eq!(shown(&url, "bob smith"), shown(&url, "bob%20smith"));
+    assert_eq!(shown(&url, "bob smith").len(), 4);
+    assert_eq!(shown(&url, "bob"), []);
+
+    let list = run(&url, &["keys"]);
+    for part in
+        ["alice", "bob%20smith", "sliding log", "7 requests in the last 1h", "requests in flight"]
+    {
+        let part = part.replace("7 requests", "1 requests");
+        assert!(list.out.contains(&part), "{part}: {}", list.out);
+    }
+    assert_eq!(run(&url, &["keys", "--json"]).json_lines().len(), 9);
+    assert_eq!(run(&url, &["keys", "--json", "--limit", "log"]).json_lines().len(), 2);
+    assert_eq!(run(&url, &["keys", "--json", "--containing", "bob"]).json_lines().len(), 4);
+    let some = run(&url, &["keys", "--json", "--max", "3"]);
+    assert_eq!(some.json_lines().len(), 3);
+    assert!(some.err.contains("there are more"), "{some:?}");
+    assert_eq!(server.calls("keys"), 0, "SCAN, never KEYS");
+    drop((first, second));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_other_programs_are_neither_shown_nor_changed() {
+    let server = RedisServer::start();
+    let (url, mut connection) = (server.url(), server.connection());
+    for command in [
+        &["SET", "tollgate:config", "limits"][..],
+        &["SET", "tollgate:{alice}:q:other", "1"],
+        &["HSET", "tollgate:{alice}:b:hash", "a", "1"],
+        &["SET", "session:{alice}:b:api", "1"],
+        &["SET", "tollgate:{alice}:b:corrupt", "five"],
+    ] {
+        redis::cmd(command[0]).arg(&command[1..]).exec(&mut connection).unwrap();
+    }
+    let list = run(&url, &["keys", "--json"]);
+    let rows = list.json_lines();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!((&rows[0]["limit"], &rows[0]["state"]), (&"corrupt".into(), &"unreadable".into()));
+    let reset = run(&url, &["reset", "alice", "--yes"]);
+    assert_eq!(reset.code, 0, "{reset:?}");
+    let left: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    // The corrupt budget is reset, and the hash under a name of ours too.
+    assert!((3..=4).contains(&left), "{left}");
+    for key in ["tollgate:config", "tollgate:{alice}:q:other", "session:{alice}:b:api"] {
+        let found: bool = redis::cmd("EXISTS").arg(key).query(&mut connection).unwrap();
+        assert!(found, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_asks_first_and_gives_back_the_budgets_of_one_client() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let limiter = limiter(&url).await;
+    charge(&limiter, "alice").await;
+    charge(&limiter, "bob").await;
+    let run_reset = run(&url, &["reset", "alice"]);
+    assert!(run_reset.code == 2 && run_reset.err.contains("give --yes"), "{run_reset:?}");
+    assert_eq!(shown(&url, "alice").len(), 4, "nothing was changed");
+
+    let one = run(&url, &["reset", "alice", "--name", "log", "--yes"]);
+    assert_eq!((one.code, one.out.trim()), (0, "reset log"));
+    assert_eq!(shown(&url, "alice").len(), 3);
+    let all = run(&url, &["reset", "alice", "--yes"]);
+    assert_eq!(all.out.trim(), "reset bucket\nreset fixed\nreset sliding");
+    assert_eq!(shown(&url, "alice"), []);
+    assert_eq!(shown(&url, "bob").len(), 4, "another client");
+    let again = run(&url, &["reset", "alice", "--yes"]);
+    assert!(again.code == 0 && again.out.contains("no budget to reset"), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peek_says_what_is_left_and_consumes_nothing() {
+    let server = RedisServer::start();
+    let url = server.url();
+    charge(&limiter(&url).await, "alice").await;
+    let peek = ["peek", "alice", "--name", "log", "--limit", "sliding_log 100/h"];
+    for _ in 0..2 {
+        let answer = run(&url, &[&peek[..], &["--json"]].concat()).json();
+        assert_eq!((&answer["allowed"], &answer["remaining"]), (&true.into(), &93.into()));
+    }
+    let denied = run(&url, &[&peek[..], &["--cost", "94"]].concat());
+    assert!(denied.out.starts_with("denied: 93 of 100 left, 94 units after "), "{denied:?}");
+    let other = run(&url, &["peek", "bob", "--name", "log", "--limit", "sliding_log 100/h"]);
+    assert_eq!(other.out.trim(), "allowed: 100 of 100 left, full in 0s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_client_is_denied_by_services_until_the_block_ends() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let (limiter, limit, alice) = (limiter(&url).await, limits().remove(0), Key::new("alice"));
+    let asks = run(&url, &["block", "alice", "--name", "bucket", "--for", "1h"]);
+    assert!(asks.code == 2 && asks.err.contains("give --yes"), "{asks:?}");
+    assert!(limiter.check(&limit, &alice).await.unwrap().allowed());
+
+    let block = run(&url, &["block", "alice", "--name", "bucket", "--for", "1h", "--yes"]);
+    assert!(block.code == 0 && block.out.contains("blocked under bucket for 1h"), "{block:?}");
+    let decision = limiter.check(&limit, &alice).await.unwrap();
+    assert!(
+        decision.is_blocked() && decision.retry_after().unwrap() > HOUR - Duration::from_secs(60)
+    );
+    let list = run(&url, &["show", "alice"]);
+    assert!(
+        list.out.contains("denials, bucket") && list.out.contains("blocked for 59m"),
+        "{list:?}"
+    );
+
+    let end = run(&url, &["block", "alice", "--name", "bucket", "--for", "0s", "--yes"]);
+    assert_eq!(end.out.trim(), "`alice` is not blocked under bucket");
+    // The replica that denied it remembers that.
+    let other = RateLimiter::new(RedisStore::builder().url(&url).connect().await.unwrap());
+    assert!(other.check(&limit, &alice).await.unwrap().allowed());
+    for (length, why) in [("soon", "not a time"), ("400d", "366 days at most"), ("1", "not a time")]
+    {
+        let run = run(&url, &["block", "a", "--name", "bucket", "--for", length, "--yes"]);
+        assert!(run.code == 2 && run.err.contains(why), "{length}: {run:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_on_a_cluster_are_found_on_every_master() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let limiter = limiter(&url).await;
+    for number in 0..12 {
+        charge(&limiter, &format!("client-{number}")).await;
+    }
+    assert_eq!(run(&url, &["keys", "--json"]).json_lines().len(), 48);
+    for number in 0..12 {
+        assert_eq!(shown(&url, &format!("client-{number}")).len(), 4);
+    }
+    let reset = run(&url, &["reset", "client-7", "--yes"]);
+    assert_eq!(reset.out.lines().count(), 4, "{reset:?}");
+    assert_eq!(run(&url, &["keys", "--json"]).json_lines().len(), 44);
+    let doctor = tollgate(&["doctor", &url]);
+    assert!(doctor.out.contains("3 shards, 6 nodes, 16384 of 16384 slots served"), "{doctor:?}");
+}
+
+#[test]
+fn doctor_finds_nothing_wrong_with_a_server_that_is_set_up_well() {
+    let server =
+        RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
+    let run = tollgate(&["doctor", &server.url()]);
+    assert_eq!(run.code, 0, "{run:?}");
+    for part in [
+        "ok       eviction: noeviction",
+        "ok       rights: this user may",
+        "ok       latency: ",
+        "ok       clock: ",
+    ] {
+        assert!(run.out.contains(part), "{part}: {}", run.out);
+    }
+    assert!(!run.out.contains("PROBLEM"), "{}", run.out);
+    let json = tollgate(&["doctor", &server.url(), "--json"]).json();
+    assert!(json.as_array().unwrap().iter().all(|it| it["level"] != "problem"), "{json}");
+}
+
+#[test]
+fn doctor_says_what_is_wrong_and_what_to_do() {
+    let problems = |arguments: &[&str]| {
+        let server = RedisServer::start_with(arguments);
+        let run = tollgate(&["doctor", &server.url()]);
+        (run.code, run.out)
+    };
+    let (code, out) = problems(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    assert!(code == 1 && out.contains("PROBLEM  eviction: allkeys-lru"), "{out}");
+    assert!(out.contains("set maxmemory-policy noeviction"), "{out}");
+    let (code, out) = problems(&["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
+    assert!(code == 1 && out.contains("PROBLEM  memory"), "{out}");
+
+    let primary = RedisServer::start();
+    let of = primary.port().to_string();
+    let (code, out) = problems(&["--replicaof", "127.0.0.1", &of]);
+    assert!(
+        code == 1 && out.contains("PROBLEM  replication: this server is a read-only replica"),
+        "{out}"
+    );
+
+    let server = RedisServer::start();
+    let user = ["SETUSER", "app", "on", ">secret", "~tollgate:*", "+@all", "-pexpire"];
+    redis::cmd("ACL").arg(&user).exec(&mut server.connection()).unwrap();
+    let url = server.url().replace("//", "//app:secret@");
+    let run = tollgate(&["doctor", &url]);
+    assert!(
+        run.code == 1 && run.out.contains("PROBLEM  rights") && run.out.contains("+pexpire"),
+        "{run:?}"
+    );
+    assert!(!run.out.contains("secret") && !run.err.contains("secret"), "{run:?}");
+    let run = tollgate(&["doctor", &url.replace("secret", "guess")]);
+    assert!(run.code == 2 && run.err.contains("cannot connect to 127.0.0.1"), "{run:?}");
+    let run = tollgate(&["keys", "--url", "redis://127.0.0.1:1/"]);
+    assert!(run.code == 2 && run.err.contains("cannot connect to 127.0.0.1:1"), "{run:?}");
+}
