@@ -120,7 +120,27 @@ pub mod metrics {
     pub use crate::telemetry::HISTOGRAMS;
 }
 
-/// How to use tollgate, by topic. Documentation only.
+/// From the first limit to production. Documentation only.
+///
+/// | question | page |
+/// |---|---|
+/// | which algorithm? | [algorithms] |
+/// | whose budget? | [keys], [behind a proxy](behind_a_proxy) |
+/// | which quota? | [quotas], [operating] (replay your access log), [shadow mode](shadow_mode) |
+/// | one quota for each plan? | [plans] |
+/// | costs that are known later, such as LLM tokens? | [costs] |
+/// | requests that wait, or that are in flight? | [waiting], [in flight](in_flight) |
+/// | clients that keep sending? | [offenders] |
+/// | what do clients see? | [responses], [which clients read which headers](clients) |
+/// | where does the layer go? | [where the layer goes](where_the_layer_goes) |
+/// | how is a service tested? | [testing] |
+/// | which Redis? | [redis], [operating] (`tollgate doctor`) |
+/// | what if Redis is away? | [outages] |
+/// | how do limits change? | live_configuration (feature `yaml`) |
+/// | what is going on? | observability (feature `metrics`), [events] |
+/// | what do attackers try? | [security] |
+/// | what is guaranteed? | [guarantees] |
+/// | coming from another limiter? | [recipes] for Redis, and what they map to |
 #[cfg(all(feature = "axum", any(doc, doctest)))]
 pub mod guide {
     pub mod algorithms;
@@ -134,8 +154,17 @@ pub mod guide {
     #[doc = include_str!("guide/costs.md")]
     pub mod costs {}
 
+    #[doc = include_str!("guide/events.md")]
+    pub mod events {}
+
+    #[doc = include_str!("guide/guarantees.md")]
+    pub mod guarantees {}
+
     #[doc = include_str!("guide/in_flight.md")]
     pub mod in_flight {}
+
+    #[doc = include_str!("guide/keys.md")]
+    pub mod keys {}
 
     #[cfg(feature = "yaml")]
     #[doc = include_str!("guide/live_configuration.md")]
@@ -148,6 +177,9 @@ pub mod guide {
     #[doc = include_str!("guide/offenders.md")]
     pub mod offenders {}
 
+    #[doc = include_str!("guide/operating.md")]
+    pub mod operating {}
+
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]
     #[doc = include_str!("guide/pictures/outage.svg")]
@@ -158,8 +190,27 @@ pub mod guide {
     #[doc = include_str!("guide/plans.md")]
     pub mod plans {}
 
+    #[doc = include_str!("guide/quotas.md")]
+    pub mod quotas {}
+
+    #[doc = include_str!("guide/recipes.md")]
+    pub mod recipes {}
+
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("guide/redis.md")]
+    pub mod redis {}
+
+    #[doc = include_str!("guide/responses.md")]
+    pub mod responses {}
+
+    #[doc = include_str!("guide/security.md")]
+    pub mod security {}
+
     #[doc = include_str!("guide/shadow_mode.md")]
     pub mod shadow_mode {}
+
+    #[doc = include_str!("guide/testing.md")]
+    pub mod testing {}
 
     #[doc = include_str!("guide/waiting.md")]
     pub mod waiting {}
