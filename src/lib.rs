@@ -120,29 +120,30 @@ pub mod metrics {
     pub use crate::telemetry::HISTOGRAMS;
 }
 
-/// From the first limit to production. Documentation only.
-///
-/// | question | page |
-/// |---|---|
-/// | which algorithm? | [algorithms] |
-/// | whose budget? | [keys], [behind a proxy](behind_a_proxy) |
-/// | which quota? | [quotas], [operating] (replay your access log), [shadow mode](shadow_mode) |
-/// | one quota for each plan? | [plans] |
-/// | costs that are known later, such as LLM tokens? | [costs] |
-/// | requests that wait, or that are in flight? | [waiting], [in flight](in_flight) |
-/// | clients that keep sending? | [offenders] |
-/// | what do clients see? | [responses], [which clients read which headers](clients) |
-/// | where does the layer go? | [where the layer goes](where_the_layer_goes) |
-/// | how is a service tested? | [testing] |
-/// | which Redis? | [redis], [operating] (`tollgate doctor`) |
-/// | what if Redis is away? | [outages] |
-/// | how do limits change? | live_configuration (feature `yaml`) |
-/// | what is going on? | observability (feature `metrics`), [events] |
-/// | what do attackers try? | [security] |
-/// | what is guaranteed? | [guarantees] |
-/// | coming from another limiter? | [recipes] for Redis, and what they map to |
 #[cfg(all(feature = "axum", any(doc, doctest)))]
 pub mod guide {
+    //! From the first limit to production. Documentation only.
+    //!
+    //! | question | page |
+    //! |---|---|
+    //! | which algorithm? | [algorithms] |
+    //! | whose budget? | [keys], [behind a proxy](behind_a_proxy) |
+    //! | which quota? | [quotas], [operating] (replay your access log), [shadow mode](shadow_mode) |
+    //! | one quota for each plan? | [plans] |
+    //! | costs that are known later, such as LLM tokens? | [costs] |
+    //! | requests that wait, or that are in flight? | [waiting], [in flight](in_flight) |
+    //! | clients that keep sending? | [offenders] |
+    //! | what do clients see? | [responses], [which clients read which headers](clients) |
+    //! | where does the layer go? | [where the layer goes](where_the_layer_goes) |
+    //! | how is a service tested? | [testing] |
+    //! | which Redis? | [redis], [operating] (`tollgate doctor`) |
+    //! | what if Redis is away? | [outages] |
+    //! | how do limits change? | live_configuration (feature `yaml`) |
+    //! | what is going on? | observability (feature `metrics`), [events] |
+    //! | what do attackers try? | [security] |
+    //! | what is guaranteed? | [guarantees] |
+    //! | coming from another limiter? | [recipes] for Redis, and what they map to |
+
     pub mod algorithms;
 
     #[doc = include_str!("guide/behind_a_proxy.md")]
