@@ -142,7 +142,7 @@ pub mod guide {
     //! | what is going on? | observability (feature `metrics`), [events] |
     //! | what do attackers try? | [security] |
     //! | what is guaranteed? | [guarantees] |
-    //! | coming from another limiter? | [recipes] for Redis, and what they map to |
+    //! | coming from another limiter? | [migrating], and the well-known [recipes] for Redis |
 
     pub mod algorithms;
 
@@ -174,6 +174,9 @@ pub mod guide {
     #[cfg(feature = "metrics")]
     #[doc = include_str!("guide/observability.md")]
     pub mod observability {}
+
+    #[doc = include_str!("guide/migrating.md")]
+    pub mod migrating {}
 
     #[doc = include_str!("guide/offenders.md")]
     pub mod offenders {}

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tollgate_charts::{Align, Area, Chart, Ink, Panel};
 
 use super::report::{OfLimit, Report};
-use super::table::{grouped, percent, worst_minute};
+use super::table::{LIMITS, cells, grouped, percent};
 
 const WIDTH: u32 = 860;
 /// The most bars of a plot.
@@ -30,20 +30,7 @@ pub(super) fn page(report: &Report) -> String {
         report.from,
         report.to
     );
-    let rows = report.limits.iter().map(|it| {
-        [
-            it.limit.clone(),
-            grouped(it.allowed),
-            grouped(it.denied),
-            percent(it.denied_share),
-            grouped(it.keys_denied),
-            percent(it.keys_denied_share),
-            worst_minute(it),
-        ]
-    });
-    let heads =
-        ["limit", "allowed", "denied", "share", "keys denied", "share", "worst minute (denied)"];
-    page += &table(&heads, rows);
+    page += &table(&LIMITS, report.limits.iter().map(cells));
     if let Some(found) = &report.suggestion {
         let _ = writeln!(
             page,

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::report::{OfLimit, Report};
 use crate::table;
 
-const LIMITS: [&str; 7] =
+/// The columns of a limit.
+pub(super) const LIMITS: [&str; 7] =
     ["limit", "allowed", "denied", "share", "keys denied", "of keys", "worst minute"];
 const NUMBERS: [&str; 6] = ["allowed", "denied", "share", "keys denied", "of keys", "requests"];
 
@@ -20,17 +21,7 @@ pub(super) fn text(report: &Report) -> String {
     );
     notes(report, &mut text);
     let mut limits = table::new(&LIMITS, &NUMBERS);
-    for it in &report.limits {
-        limits.add_row([
-            it.limit.clone(),
-            grouped(it.allowed),
-            grouped(it.denied),
-            percent(it.denied_share),
-            grouped(it.keys_denied),
-            percent(it.keys_denied_share),
-            worst_minute(it),
-        ]);
-    }
+    limits.add_rows(report.limits.iter().map(cells));
     let _ = writeln!(text, "\n{limits}");
     // Of the others, --json and --html tell.
     for it in report.limits.iter().take(1).filter(|it| !it.most_denied.is_empty()) {
@@ -65,6 +56,19 @@ pub(super) fn text(report: &Report) -> String {
     text.trim_end().to_owned()
 }
 
+/// A limit, in [`LIMITS`].
+pub(super) fn cells(it: &OfLimit) -> [String; 7] {
+    [
+        it.limit.clone(),
+        grouped(it.allowed),
+        grouped(it.denied),
+        percent(it.denied_share),
+        grouped(it.keys_denied),
+        percent(it.keys_denied_share),
+        worst_minute(it),
+    ]
+}
+
 /// What a reader should know of the lines that do not count.
 fn notes(report: &Report, text: &mut String) {
     let lines = &report.lines;
@@ -84,7 +88,7 @@ fn notes(report: &Report, text: &mut String) {
     }
 }
 
-pub(super) fn worst_minute(it: &OfLimit) -> String {
+fn worst_minute(it: &OfLimit) -> String {
     it.worst_minute.as_ref().map_or_else(
         || "-".to_owned(),
         |minute| {
