@@ -4,6 +4,7 @@ mod arguments;
 mod check_config;
 mod generate;
 mod limit;
+mod output;
 mod redis;
 mod replay;
 mod table;

@@ -293,3 +293,22 @@ fn lines_out_of_order_count_at_the_time_of_the_line_before() {
     assert!(run.out.contains("2 lines are older than a line before them"), "{}", run.out);
     assert!(run.out.contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"), "{}", run.out);
 }
+
+#[test]
+fn reader_that_leaves_early_is_no_error() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    let log = temporary("pipe.log", combined().as_bytes());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["replay", "--limit", "1/min", "--json"])
+        .arg(log)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""));
+}

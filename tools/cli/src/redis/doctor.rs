@@ -9,6 +9,7 @@ use tollgate::RedisStore;
 
 use super::servers::{self, Server};
 use crate::arguments::DoctorArguments;
+use crate::output;
 
 const PINGS: usize = 50;
 
@@ -80,31 +81,30 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
     }
     all.extend(library.all);
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        output::print(&serde_json::to_string_pretty(&all)?)?;
     } else {
-        print(&all);
+        output::print(&text(&all))?;
     }
     let has_problem = all.iter().any(|it| it.level == Level::Problem);
     Ok(if has_problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn print(all: &[Finding]) {
-    let mut server = "";
+fn text(all: &[Finding]) -> String {
+    let (mut lines, mut server) = (Vec::new(), "");
     for it in all {
         if it.server != server {
             server = &it.server;
-            println!("{server}");
+            lines.push(server.to_owned());
         }
         let mark = match it.level {
             Level::Good => "ok     ",
             Level::Advice => "advice ",
             Level::Problem => "PROBLEM",
         };
-        println!("  {mark}  {}: {}", it.about, it.found);
-        if let Some(advice) = it.advice {
-            println!("           -> {advice}");
-        }
+        lines.push(format!("  {mark}  {}: {}", it.about, it.found));
+        lines.extend(it.advice.map(|advice| format!("           -> {advice}")));
     }
+    lines.join("\n")
 }
 
 async fn examine(server: &mut Server, findings: &mut Findings) -> anyhow::Result<()> {

@@ -1,7 +1,6 @@
 //! `tollgate keys`: the budgets in Redis.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -11,7 +10,7 @@ use super::scan::{Entry, Scan, read};
 use super::servers::{self, Server};
 use super::value::Value;
 use crate::arguments::KeysArguments;
-use crate::table;
+use crate::{output, table};
 
 /// A budget, or the offences of a key.
 #[derive(Debug, Serialize)]
@@ -79,7 +78,7 @@ pub(super) async fn rows_of(
     Ok(entries.iter().filter_map(|entry| Row::of(entry, prefix, now)).collect())
 }
 
-/// Prints a table, or a JSON object a line. A reader that has gone is no error.
+/// Prints a table, or a JSON object a line.
 pub(super) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
     let text = if json {
         let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
@@ -104,8 +103,5 @@ pub(super) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
         }
         table.to_string()
     };
-    match writeln!(stdout(), "{text}") {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result?),
-    }
+    Ok(output::print(&text)?)
 }

@@ -27,6 +27,7 @@ use self::race::Race;
 use self::report::{Lines, Report};
 use self::suggest::Spool;
 use crate::arguments::ReplayArguments;
+use crate::output;
 
 /// How many lines are read before the format is recognized.
 const SAMPLE: usize = 20;
@@ -58,11 +59,11 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
             .with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("wrote {}", file.display());
     }
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        println!("{}", table::text(&report));
-    }
+    let text = match arguments.json {
+        true => serde_json::to_string_pretty(&report)?,
+        false => table::text(&report),
+    };
+    output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
