@@ -6,8 +6,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use tollgate::RedisStore;
+use tollgate::store::RedisStoreBuilder;
+
 use crate::limit::LimitSpec;
 use crate::replay::{KeySpec, Suggest};
+
+/// An operator waits longer than a request.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// For operators of services that tollgate limits.
 ///
@@ -114,6 +120,26 @@ pub(crate) struct RedisArguments {
     /// The prefix of the keys, as the services set it
     #[arg(long, default_value = "tollgate", value_name = "PREFIX")]
     pub(crate) prefix: String,
+    /// The partitions on a cluster, as the services set them
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) partitions: Option<usize>,
+}
+
+impl RedisArguments {
+    /// The prefix without a colon, which the library adds.
+    pub(crate) fn prefix(&self) -> &str {
+        self.prefix.trim_end_matches(':')
+    }
+
+    /// The store of the services.
+    pub(crate) fn store(&self) -> RedisStoreBuilder {
+        let store = RedisStore::builder().url(&self.url).prefix(self.prefix());
+        let store = store.client_name("tollgate-cli").deadline(DEADLINE);
+        match self.partitions {
+            Some(partitions) => store.partitions(partitions),
+            None => store,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -188,8 +214,8 @@ pub(crate) struct BlockArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// The algorithm of the limit, or what it allows: `sliding_window`, or `gcra 100/min`
-    #[arg(long, default_value = "token_bucket", value_name = "LIMIT")]
+    /// The algorithm of the limit, such as `sliding_window`: each kind of budget has blocks of its own
+    #[arg(long, value_name = "ALGORITHM")]
     pub(crate) limit: String,
     /// For how long, such as `10m` or `1day`. `0s` ends a block
     #[arg(long = "for", value_name = "TIME", value_parser = period)]
@@ -204,6 +230,9 @@ pub(crate) struct DoctorArguments {
     /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
     #[arg(env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
+    /// The prefix of the keys, as the services set it
+    #[arg(long, default_value = "tollgate", value_name = "PREFIX")]
+    pub(crate) prefix: String,
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -220,7 +249,7 @@ pub(crate) struct CheckConfigArguments {
 
 /// `10m`, as in a quota.
 fn period(text: &str) -> Result<Duration, String> {
-    if text.trim_start_matches('0') == "s" {
+    if matches!(text, "0" | "0s") {
         return Ok(Duration::ZERO);
     }
     let quota: tollgate::Quota = format!("1/{text}").parse().map_err(|_| {

@@ -8,7 +8,7 @@ use tollgate::config::{Config, LimitSet, Names};
 use tollgate::key::Global;
 
 use crate::arguments::CheckConfigArguments;
-use crate::table;
+use crate::{output, table};
 
 /// The names that a file uses, and that the application has to define.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
     let (config, used) = match checked {
         Ok(checked) => checked,
         Err(error) if arguments.json => {
-            println!("{}", json!({ "valid": false, "error": error.to_string() }));
+            output::print(&json!({ "valid": false, "error": error.to_string() }).to_string())?;
             return Ok(ExitCode::FAILURE);
         }
         Err(error) => {
@@ -43,21 +43,22 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
             "valid": true, "limits": limits["limits"], "concurrency_limits": limits["concurrency_limits"],
             "keys": used.keys, "plans": used.plans, "costs": used.costs,
         });
-        println!("{answer}");
+        output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = table::new(&["limit", "allows", "key", "requests", "settings"], &[]);
     for limit in list(&limits["limits"]).iter().chain(list(&limits["concurrency_limits"])) {
         table.add_row(row(limit));
     }
-    println!("{table}");
+    output::print(&table.to_string())?;
     for (what, names) in [("keys", &used.keys), ("plans", &used.plans), ("costs", &used.costs)] {
         if !names.is_empty() {
             let names: Vec<_> = names.iter().map(String::as_str).collect();
-            println!("{what} that the application has to name: {}", names.join(", "));
+            let names = names.join(", ");
+            output::print(&format!("{what} that the application has to name: {names}"))?;
         }
     }
-    println!("valid: {} limits", table.row_count());
+    output::print(&format!("valid: {} limits", table.row_count()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,9 +79,9 @@ fn row(limit: &Value) -> [String; 5] {
         (matches, Value::Null) => compact(matches),
         (matches, except) => format!("{} except {}", compact(matches), compact(except)),
     };
-    let told = ["name", "algorithm", "quota", "limit", "key", "match", "except"];
+    let shown = ["name", "algorithm", "quota", "limit", "key", "match", "except"];
     let settings = limit.as_object().into_iter().flatten();
-    let settings = settings.filter(|(name, _)| !told.contains(&name.as_str()));
+    let settings = settings.filter(|(name, _)| !shown.contains(&name.as_str()));
     let settings: Vec<_> =
         settings.map(|(name, value)| format!("{name} = {}", compact(value))).collect();
     [text("name"), allows, compact(&limit["key"]), requests, settings.join(", ")]

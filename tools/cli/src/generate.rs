@@ -1,7 +1,6 @@
 //! Man pages and shell completions, from the command line's own definition.
 
 use std::fs;
-use std::io::stdout;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,10 +10,13 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::arguments::Arguments;
+use crate::output;
 
 pub(crate) fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
     let mut command = Arguments::command();
-    clap_complete::generate(shell, &mut command, "tollgate", &mut stdout());
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, "tollgate", &mut text);
+    output::print(String::from_utf8_lossy(&text).trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -22,7 +24,11 @@ pub(crate) fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
 pub(crate) fn man(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     let command = Arguments::command();
     match folder {
-        None => Man::new(command).render(&mut stdout())?,
+        None => {
+            let mut text = Vec::new();
+            Man::new(command).render(&mut text)?;
+            output::print(String::from_utf8_lossy(&text).trim_end())?;
+        }
         Some(folder) => {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot create {}", folder.display()))?;

@@ -7,22 +7,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::json;
 use tollgate::limit::BlockPolicy;
-use tollgate::{Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Limit, Quota, RateLimiter};
 
 use super::confirm::confirmed;
 use super::name::{Kind, Name, client};
-use super::servers;
 use super::show::keys_of;
+use super::{scan, servers};
 use crate::arguments::{BlockArguments, PeekArguments, RedisArguments, ResetArguments};
 use crate::limit::LimitSpec;
-
-/// An operator waits longer than a request.
-const DEADLINE: Duration = Duration::from_secs(5);
+use crate::output::{self, printable};
 
 async fn limiter(redis: &RedisArguments) -> anyhow::Result<RateLimiter> {
-    let prefix = redis.prefix.trim_end_matches(':');
-    let store = RedisStore::builder().url(&redis.url).prefix(prefix).client_name("tollgate-cli");
-    Ok(RateLimiter::new(store.deadline(DEADLINE).connect().await?))
+    Ok(RateLimiter::new(redis.store().connect().await?))
 }
 
 pub(crate) async fn peek(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
@@ -44,7 +40,7 @@ pub(crate) async fn peek(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
             "reset_after_ms": ms(budget.reset_after()),
             "blocked": decision.is_blocked(),
         });
-        println!("{answer}");
+        output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     let verdict = match (decision.allowed(), decision.is_blocked()) {
@@ -52,11 +48,16 @@ pub(crate) async fn peek(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
         (true, false) => "allowed",
         (false, false) => "denied",
     };
-    print!("{verdict}: {} of {} left", budget.remaining(), budget.capacity());
-    if let Some(wait) = decision.retry_after() {
-        print!(", {} {} after {}", arguments.cost, plural(arguments.cost), short(wait));
-    }
-    println!(", full in {}", short(budget.reset_after()));
+    let wait = decision.retry_after().map(|wait| {
+        format!(", {} {} after {}", arguments.cost, plural(arguments.cost), short(wait))
+    });
+    output::print(&format!(
+        "{verdict}: {} of {} left{}, full in {}",
+        budget.remaining(),
+        budget.capacity(),
+        wait.unwrap_or_default(),
+        short(budget.reset_after())
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -71,28 +72,18 @@ fn short(time: Duration) -> String {
 }
 
 pub(crate) async fn reset(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
-    let prefix = arguments.redis.prefix.trim_end_matches(':');
     let key = client(&arguments.key);
-    let mut budgets = BTreeSet::new();
-    for mut server in servers::connect(&arguments.redis.url).await? {
-        for found in keys_of(&mut server, prefix, key.as_str()).await? {
-            let Some(name) = Name::parse(&found, prefix) else { continue };
-            if arguments.name.as_deref().is_none_or(|wanted| wanted == name.limit) {
-                match name.kind.algorithm() {
-                    Some(algorithm) => drop(budgets.insert((name.limit.to_owned(), algorithm))),
-                    None => eprintln!("{}: {}", name.limit, of_processes(name.kind)),
-                }
-            }
-        }
-    }
+    let client = printable(key.as_str());
+    let budgets = budgets_of(&arguments, key.as_str()).await?;
     if budgets.is_empty() {
-        println!("`{}` has no budget to reset: all are full", key.as_str());
+        let of = arguments.name.as_ref().map(|name| format!(" under {}", printable(name)));
+        output::print(&format!("no budget of `{client}`{}: it is full", of.unwrap_or_default()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let names: Vec<_> = budgets.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = budgets.iter().map(|(name, _)| printable(name)).collect();
     let names = names.join(", ");
-    if !confirmed(&format!("Reset `{}` under {names}?", key.as_str()), arguments.yes)? {
-        println!("nothing was changed");
+    if !confirmed(&format!("Reset `{client}` under {names}?"), arguments.yes)? {
+        output::print("nothing was changed")?;
         return Ok(ExitCode::SUCCESS);
     }
     let limiter = limiter(&arguments.redis).await?;
@@ -100,9 +91,39 @@ pub(crate) async fn reset(arguments: ResetArguments) -> anyhow::Result<ExitCode>
         // A budget is found by its name and its kind. The quota does not matter.
         let limit = any_quota(algorithm, name)?.block_offenders(BlockPolicy::by_operators())?;
         limiter.reset(&limit, &key).await.with_context(|| format!("reset of {name}"))?;
-        println!("reset {name}");
+    }
+    // On a cluster, keys of another number of partitions are other keys.
+    let is_cluster = arguments.redis.url.contains("-cluster://");
+    if is_cluster && budgets_of(&arguments, key.as_str()).await? == budgets {
+        bail!("the budgets are still there: give --partitions as your services set them");
+    }
+    for (name, _) in &budgets {
+        output::print(&format!("reset {}", printable(name)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The budgets of a client in Redis: the names of their limits, with an algorithm of their kind.
+async fn budgets_of(
+    arguments: &ResetArguments,
+    client: &str,
+) -> anyhow::Result<BTreeSet<(String, &'static str)>> {
+    let prefix = arguments.redis.prefix();
+    let mut budgets = BTreeSet::new();
+    for mut server in servers::connect(&arguments.redis.url).await? {
+        let keys = Vec::from_iter(keys_of(&mut server, prefix, client).await?);
+        // Of other types are keys of other programs.
+        for entry in scan::read(&mut server, &keys).await? {
+            let Some(name) = Name::parse(&entry.key, prefix) else { continue };
+            if arguments.name.as_deref().is_none_or(|wanted| wanted == name.limit) {
+                match name.kind.algorithm() {
+                    Some(algorithm) => drop(budgets.insert((name.limit.to_owned(), algorithm))),
+                    None => eprintln!("{}: {}", printable(name.limit), of_processes(name.kind)),
+                }
+            }
+        }
+    }
+    Ok(budgets)
 }
 
 fn of_processes(kind: Kind) -> String {
@@ -119,35 +140,31 @@ fn any_quota(algorithm: &str, name: &str) -> anyhow::Result<Limit> {
 
 pub(crate) async fn block(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     let key = client(&arguments.key);
-    let text = arguments.limit.trim();
-    let limit = match text.contains('/') {
-        true => text.parse::<LimitSpec>()?.limit(&arguments.name)?,
-        false => any_quota(text, &arguments.name)?,
-    };
+    let limit = any_quota(arguments.limit.trim(), &arguments.name)?;
     let limit = limit.block_offenders(BlockPolicy::by_operators())?;
-    let (name, length) = (&arguments.name, arguments.length);
+    let (name, length, client) = (limit.name(), arguments.length, printable(key.as_str()));
     if length > Quota::per_day(1).period() * 366 {
         bail!("a block lasts 366 days at most");
     }
     let question = match length {
-        Duration::ZERO => format!("End the block of `{}` under {name}?", key.as_str()),
-        _ => format!("Block `{}` under {name} for {}?", key.as_str(), short(length)),
+        Duration::ZERO => format!("End the block of `{client}` under {name}?"),
+        _ => format!("Block `{client}` under {name} for {}?", short(length)),
     };
     if !confirmed(&question, arguments.yes)? {
-        println!("nothing was changed");
+        output::print("nothing was changed")?;
         return Ok(ExitCode::SUCCESS);
     }
     let limiter = limiter(&arguments.redis).await?;
-    if length.is_zero() {
+    let done = if length.is_zero() {
         limiter.unblock(&limit, &key).await?;
-        println!("`{}` is not blocked under {name}", key.as_str());
+        format!("`{client}` is not blocked under {name}")
     } else {
         limiter.block(&limit, &key, length).await?;
-        println!(
-            "`{}` is blocked under {name} for {}, in services whose limit blocks keys",
-            key.as_str(),
+        format!(
+            "`{client}` is blocked under {name} for {}, in services whose limit blocks keys",
             short(length)
-        );
-    }
+        )
+    };
+    output::print(&done)?;
     Ok(ExitCode::SUCCESS)
 }

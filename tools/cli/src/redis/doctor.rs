@@ -75,9 +75,12 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
     }
     let mut library = Findings { server: "tollgate".to_owned(), all: Vec::new() };
     // What a service does at its start: it loads the script, and runs each command that the script needs.
-    match RedisStore::builder().url(&arguments.url).connect().await {
-        Ok(_) => library.good("rights", "this user may run everything that tollgate needs"),
-        Err(error) => library.problem("rights", error.to_string(), "a service would not start"),
+    let prefix = arguments.prefix.trim_end_matches(':');
+    match RedisStore::builder().url(&arguments.url).prefix(prefix).connect().await {
+        Ok(_) => {
+            library.good("start", "a service can start, and this user has the rights it needs")
+        }
+        Err(error) => library.problem("start", error.to_string(), "a service would not start"),
     }
     all.extend(library.all);
     if arguments.json {

@@ -10,7 +10,8 @@ use super::scan::{Entry, Scan, read};
 use super::servers::{self, Server};
 use super::value::Value;
 use crate::arguments::KeysArguments;
-use crate::{output, table};
+use crate::output::{self, printable};
+use crate::table;
 
 /// A budget, or the offences of a key.
 #[derive(Debug, Serialize)]
@@ -41,7 +42,7 @@ impl Row {
 }
 
 pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
-    let prefix = arguments.redis.prefix.trim_end_matches(':');
+    let prefix = arguments.redis.prefix();
     let is_wanted = |key: &str| {
         Name::parse(key, prefix).is_some_and(|name| {
             arguments.limit.as_deref().is_none_or(|limit| limit == name.limit)
@@ -93,8 +94,8 @@ pub(super) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
                 row.expires_in_ms.max(0).unsigned_abs().div_ceil(1_000),
             );
             table.add_row([
-                row.client.clone(),
-                row.limit.clone(),
+                printable(&row.client),
+                printable(&row.limit),
                 row.what.clone(),
                 row.value.used(),
                 row.value.details(),

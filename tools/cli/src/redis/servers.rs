@@ -74,6 +74,7 @@ impl<'a> Parts<'a> {
 
 /// Connects to the servers that hold the budgets.
 pub(super) async fn connect(url: &str) -> anyhow::Result<Vec<Server>> {
+    check_encoding(url)?;
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
         "redis-cluster" => masters(&Parts::parse(url, "redis")?).await,
         "rediss-cluster" => masters(&Parts::parse(url, "rediss")?).await,
@@ -81,6 +82,18 @@ pub(super) async fn connect(url: &str) -> anyhow::Result<Vec<Server>> {
         "rediss-sentinel" => master(&Parts::parse(url, "rediss")?).await,
         _ => Ok(vec![Server::connect(url, address_of(url)).await?]),
     }
+}
+
+/// Rejects a URL with a raw `/`, `?` or `#` in its password, of which messages would show a part.
+fn check_encoding(url: &str) -> anyhow::Result<()> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let after_authority = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
+    if after_authority.contains('@') && !scheme.ends_with("unix") {
+        bail!(
+            "the Redis URL has a password with `/`, `?` or `#`; percent-encode it, such as %23 for `#`"
+        );
+    }
+    Ok(())
 }
 
 /// Host and port, for messages.
@@ -174,6 +187,17 @@ mod tests {
         ] {
             assert_eq!(address_of(url), address);
         }
+    }
+
+    #[test]
+    fn password_that_is_not_encoded_is_an_error_that_does_not_show_it() {
+        for url in ["redis://:pa/ss@h", "redis-cluster://:pa?ss@h", "redis-sentinel://u:pa#ss@h/s"]
+        {
+            let error = check_encoding(url).unwrap_err().to_string();
+            assert!(error.contains("percent-encode") && !error.contains("pa/"), "{error}");
+        }
+        check_encoding("redis+unix:///run/redis.sock?pass=p@ss").unwrap();
+        check_encoding("redis://:pa%2Fss@h/1").unwrap();
     }
 
     #[test]

@@ -10,13 +10,17 @@ use super::servers::{self, Server};
 use crate::arguments::ShowArguments;
 
 pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
-    let prefix = arguments.redis.prefix.trim_end_matches(':');
+    let prefix = arguments.redis.prefix();
     let mut rows = Vec::new();
     for mut server in servers::connect(&arguments.redis.url).await? {
-        let keys = match Name::parse(&arguments.key, prefix) {
-            Some(_) => [arguments.key.clone()].into(),
+        let mut keys = match Name::parse(&arguments.key, prefix) {
+            Some(name) => keys_of(&mut server, prefix, name.client).await?,
             None => keys_of(&mut server, prefix, client(&arguments.key).as_str()).await?,
         };
+        // A whole key is on one server of a cluster.
+        if Name::parse(&arguments.key, prefix).is_some() {
+            keys.retain(|key| *key == arguments.key);
+        }
         rows.extend(rows_of(&mut server, &Vec::from_iter(keys), prefix).await?);
     }
     print(&rows, arguments.json)?;

@@ -115,7 +115,7 @@ impl Value {
                 format!("{sub_windows} sub-windows of {sub_window}")
             }
             Self::SlidingLog { requests, period, .. } => {
-                format!("{requests} requests in the last {period}")
+                format!("{requests} in the last {period}")
             }
             Self::InFlight { waiting, holders, .. } => {
                 format!("{waiting} waiting, of {holders} processes")
@@ -196,7 +196,9 @@ fn sliding_window(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
     let rest = u128::from(leaving) * u128::from(length - now % length);
     let part = rest.div_ceil(u128::from(length));
     Some(Value::SlidingWindow {
-        used: of_sub_windows.iter().sum::<u64>() + u64::try_from(part).ok()?,
+        used: of_sub_windows
+            .iter()
+            .try_fold(u64::try_from(part).ok()?, |sum, it| sum.checked_add(*it))?,
         sub_windows: counts - 1,
         sub_window: duration(length),
     })
@@ -208,15 +210,18 @@ fn sliding_log(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
     let (slots, first, entries) = (numbers.next(4)?, numbers.next(4)?, numbers.next(4)?);
     let (before, _oldest) = (numbers.next(7)?, numbers.next(7)?);
     let (newest, clock, sum) = (numbers.next(7)?, numbers.next(7)?, numbers.next(7)?);
-    if clock_bytes > 7 || sum_bytes > 7 || entries > slots {
+    let size = clock_bytes + sum_bytes;
+    let ring = usize::try_from(slots).ok()?.checked_mul(size)?;
+    let is_empty = clock_bytes == 0 && sum_bytes == 0 && slots == 0;
+    let has_sizes = (1..=7).contains(&clock_bytes) && (1..=7).contains(&sum_bytes);
+    if !(is_empty || has_sizes) || entries > slots || numbers.0.len() != ring {
         return None;
     }
-    let size = clock_bytes + sum_bytes;
     let modulo = |bytes: usize| 1_u64 << (8 * bytes);
     let gone = now.saturating_sub(period);
     let (mut requests, mut used) = (0, 0);
     if newest > gone || now < period {
-        (requests, used) = (1, sum - before);
+        (requests, used) = (1, sum.checked_sub(before)?);
     }
     // From the newest to the oldest.
     for number in (0..entries).rev() {
@@ -255,9 +260,9 @@ fn in_flight(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         let (expires_at, _lease) = (numbers.next(7)?, numbers.next(7)?);
         let places = numbers.next(4)?;
         if expires_at > now {
-            in_flight += granted.saturating_sub(released);
+            in_flight = granted.saturating_sub(released).saturating_add(in_flight);
             holding += usize::from(granted > released);
-            waiting += places;
+            waiting = places.saturating_add(waiting);
         }
     }
     Some(Value::InFlight { in_flight, waiting, holders: holding })

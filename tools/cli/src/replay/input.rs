@@ -11,6 +11,9 @@ use indicatif::{ProgressBar, ProgressBarIter, ProgressStyle};
 
 const BUFFER: usize = 128 * 1024;
 
+/// A longer line is read in parts, which are no requests.
+const LONGEST: u64 = 1 << 20;
+
 /// All logs, one after the other.
 pub(super) struct Input {
     /// Not begun yet.
@@ -71,7 +74,7 @@ impl Input {
         }
         loop {
             if let Some(current) = &mut self.current {
-                let read = current.read_until(end, line)?;
+                let read = current.by_ref().take(LONGEST).read_until(end, line)?;
                 if read > 0 {
                     return Ok(read);
                 }

@@ -29,6 +29,10 @@ use self::suggest::Spool;
 use crate::arguments::ReplayArguments;
 use crate::output;
 
+/// A request takes less than that, in microseconds. Lines that are older come from another file, or a line before them has a wrong
+/// time.
+const FAR: u64 = 600 * 1_000_000;
+
 /// How many lines are read before the format is recognized.
 const SAMPLE: usize = 20;
 
@@ -81,7 +85,7 @@ async fn read(
         format = Some(Format::recognize(&sample, &arguments.trusted)?);
     }
     let Some(mut format) = format else { bail!("the format is unknown") };
-    let mut now = 0;
+    let (mut now, mut requests, mut far_behind) = (0, 0, 0_u64);
     loop {
         line.clear();
         if input.read_until(b'\n', &mut line).map_err(|error| input.failed(&error))? == 0 {
@@ -108,10 +112,18 @@ async fn read(
         };
         // A request is logged when it ends. Time goes on all the same.
         lines.out_of_order += u64::from(request.at_us < now);
+        far_behind += u64::from(request.at_us + FAR < now);
         now = request.at_us.max(now);
+        requests += 1;
         take(now, &key, &name).await?;
     }
     input.finish();
+    if far_behind * 100 > requests {
+        bail!(
+            "{far_behind} of {requests} lines are more than ten minutes older than a line before them: give the oldest \
+             file first, and remove lines with a wrong time"
+        );
+    }
     lines.format = format.name().to_owned();
     Ok(lines)
 }

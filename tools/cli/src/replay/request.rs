@@ -26,8 +26,10 @@ impl Request<'_> {
         let target = self.target.as_deref()?;
         let target = target.split(['?', '#']).next().unwrap_or(target);
         Some(match target.split_once("://") {
-            Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
-            None => target,
+            Some((_, rest)) if !target.starts_with('/') => {
+                rest.find('/').map_or("/", |at| &rest[at..])
+            }
+            _ => target,
         })
     }
 }
@@ -53,6 +55,7 @@ mod tests {
             ("https://api.example", "/"),
             ("*", "*"),
             ("/redirect?to=https://x/y", "/redirect"),
+            ("/x://y/admin", "/x://y/admin"),
         ] {
             let request = Request { target: Some(target.into()), ..Request::default() };
             assert_eq!(request.path(), Some(path), "{target}");

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{OfLimit, Report};
+use crate::output::printable;
 use crate::table;
 
 /// The columns of a limit.
@@ -98,15 +99,6 @@ fn worst_minute(it: &OfLimit) -> String {
     )
 }
 
-/// A key comes from a client, and a terminal obeys some characters.
-pub(super) fn printable(text: &str) -> String {
-    let shown: String = text.chars().take(80).collect();
-    shown
-        .chars()
-        .flat_map(|it| if it.is_control() { it.escape_default().collect() } else { vec![it] })
-        .collect()
-}
-
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".to_owned(),
@@ -130,10 +122,5 @@ mod tests {
     fn numbers_are_grouped_and_shares_are_percentages() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 0.000_01, 0.25].map(percent), ["0 %", "< 0.01 %", "25.00 %"]);
-    }
-
-    #[test]
-    fn control_characters_of_a_key_do_not_reach_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
     }
 }

@@ -53,12 +53,12 @@ impl Format {
         let mut tried = Vec::new();
         for name in ALL {
             if let Err(why) = Self::new(name, trusted).parse(first) {
-                tried.push(format!("\n  {}: {why}", name_of(name)));
+                tried.push(format!("\n  {}: {}", name_of(name), why.escape_debug()));
             }
         }
         bail!(
             "the log has none of the known formats; its first line is `{}`; --format names one{}",
-            first.chars().take(200).collect::<String>(),
+            first.chars().take(200).collect::<String>().escape_debug(),
             tried.concat()
         )
     }
