@@ -252,8 +252,10 @@ fn period(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0s") {
         return Ok(Duration::ZERO);
     }
-    let quota: tollgate::Quota = format!("1/{text}").parse().map_err(|_| {
+    // A unit alone is a period of a quota, and no length of a block.
+    let quota = text.starts_with(|it: char| it.is_ascii_digit()).then(|| format!("1/{text}"));
+    let quota: Option<tollgate::Quota> = quota.and_then(|quota| quota.parse().ok());
+    quota.map(|quota| quota.period()).ok_or_else(|| {
         format!("`{text}` is not a time; write numbers with units, such as `10m` or `1h 30min`")
-    })?;
-    Ok(quota.period())
+    })
 }

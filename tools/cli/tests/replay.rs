@@ -255,6 +255,9 @@ fn hostile_lines_are_counted_and_shown_without_their_power() {
     assert!(!run.out.contains('\u{1b}') && run.out.contains("\\u{1b}"), "{}", run.out);
     assert!(run.out.contains("1 lines could not be read as combined"), "{}", run.out);
     assert!(run.out.contains("requests have no user"), "{}", run.out);
+    assert!(!run.err.contains('\u{1b}'), "{}", run.err);
+    let unknown = tollgate_with(&["replay", "--limit", "1/min"], b"\x1b[2J no log\n");
+    assert!(unknown.code == 2 && !unknown.err.contains('\u{1b}'), "{unknown:?}");
     let page = fs::read_to_string(html).unwrap();
     assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"));
 }
@@ -292,6 +295,26 @@ fn lines_out_of_order_count_at_the_time_of_the_line_before() {
     let run = tollgate_with(&["replay", "--limit", "fixed_window 3/10s"], log.as_bytes());
     assert!(run.out.contains("2 lines are older than a line before them"), "{}", run.out);
     assert!(run.out.contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"), "{}", run.out);
+    let report =
+        tollgate_with(&["replay", "--limit", "fixed_window 3/10s", "--json"], log.as_bytes());
+    let limit = &report.json()["limits"][0];
+    assert_eq!((&limit["allowed"], &limit["denied"]), (&3.into(), &2.into()));
+}
+
+#[test]
+fn files_in_the_wrong_order_are_an_error() {
+    let log = combined();
+    let (first, second) =
+        log.split_at(log.len() / 8 + log[log.len() / 8..].find('\n').unwrap() + 1);
+    // The later file is of the next hour.
+    let second = second.replace(":00:0", ":01:0");
+    let wrong = format!("{second}{first}");
+    let run = tollgate_with(&["replay", "--limit", "1/s"], wrong.as_bytes());
+    assert!(run.code == 2 && run.err.contains("give the oldest file first"), "{run:?}");
+    assert_eq!(
+        tollgate_with(&["replay", "--limit", "1/s"], format!("{first}{second}").as_bytes()).code,
+        0
+    );
 }
 
 #[test]
