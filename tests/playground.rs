@@ -16,8 +16,11 @@ use self::support::{RedisServer, example};
 
 /// Asks for a path, and returns the whole answer.
 fn answer(port: u16, path: &str, headers: &str) -> String {
+    answer_to(port, &format!("127.0.0.1:{port}"), path, headers)
+}
+
+fn answer_to(port: u16, host: &str, path: &str, headers: &str) -> String {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let host = format!("127.0.0.1:{port}");
     write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n").unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
@@ -30,10 +33,15 @@ fn page_needs_nothing_from_elsewhere() {
     let page = answer(example.port, "/", "Connection: close\r\n");
     assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
     assert!(page.contains("content-security-policy: default-src 'none';"), "{page}");
-    for elsewhere in ["src=\"", "https:", "@import", "url("] {
-        let found = page.find(elsewhere).map(|at| &page[at..page.len().min(at + 80)]);
-        // The page's script tells by the address whether it was loaded over TLS.
-        assert!(found.is_none_or(|it| it.starts_with("https:\" ?")), "{found:?}");
+    for elsewhere in ["src=", "=\"//", "http:", "https:", "@import", "url("] {
+        for (at, _) in page.match_indices(elsewhere) {
+            // The page's script tells by the address whether it was loaded over TLS.
+            assert!(
+                page[at..].starts_with("https:\" ?"),
+                "{}",
+                &page[at.saturating_sub(20)..at + 20]
+            );
+        }
     }
 }
 
@@ -46,6 +54,11 @@ fn page_of_another_site_cannot_send_requests() {
         let answer = answer(example.port, "/tab", &format!("{upgrade}{origin}"));
         assert!(answer.starts_with("HTTP/1.1 403"), "{origin}: {answer}");
     }
+    // A name that its owner made an alias of this machine.
+    let alias = format!("evil.example:{}", example.port);
+    let headers = format!("{upgrade}Origin: http://{alias}\r\n");
+    let answer = answer_to(example.port, &alias, "/tab", &headers);
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Contestant {
         let decision = head.extensions.get::<Decision>();
         let decided_by = decision.map(|decision| match decision.source() {
             Source::DenyCache => DecidedBy::DenyCache,
-            Source::FailOpen => DecidedBy::Nobody,
+            Source::FailOpen => DecidedBy::FailOpen,
             _ => DecidedBy::Store,
         });
         let text =
@@ -91,7 +91,7 @@ impl Contestant {
         Some(peeked.ok()?.remaining())
     }
 
-    /// Gives a client its whole budget back.
+    /// Gives a client its budget back, replenished.
     pub(crate) async fn reset(&self, client: &Client) -> Result<(), tollgate::Error> {
         self.limiter.reset(&self.limit, &key_of(client)).await.map(drop)
     }

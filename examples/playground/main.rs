@@ -19,6 +19,7 @@ mod traffic;
 
 use std::env;
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -54,15 +55,24 @@ async fn connect(
     if !is_same_origin(&headers) {
         return (StatusCode::FORBIDDEN, "open the page of this server").into_response();
     }
+    let upgrade = upgrade.max_message_size(4_096);
     upgrade.on_upgrade(move |socket| session::run(socket, playground.budgets, playground.store))
 }
 
 fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|it| it.to_str().ok());
     match (text(header::ORIGIN), text(header::HOST)) {
-        (Some(origin), Some(host)) => origin.split_once("://").is_some_and(|(_, it)| it == host),
+        (Some(origin), Some(host)) => {
+            origin.split_once("://").is_some_and(|(_, it)| it == host) && is_address(host)
+        }
         _ => false,
     }
+}
+
+/// Whether a host is an address. A site can make its own name an alias of this machine, and would then be of the same origin.
+fn is_address(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name == "localhost" || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
 #[tokio::main]
@@ -73,7 +83,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             store: "the embedded store of this process",
         },
         Ok(url) => {
-            Playground { budgets: Arc::new(RedisStore::connect(url).await?), store: "Redis" }
+            // Away from the budgets of services.
+            let redis = RedisStore::builder().url(url).prefix("playground").connect().await?;
+            Playground { budgets: Arc::new(redis), store: "Redis" }
         }
     };
     let host = env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());

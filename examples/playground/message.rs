@@ -119,5 +119,5 @@ pub(crate) enum DecidedBy {
     /// This process, which remembers the denial.
     DenyCache,
     /// The store was unavailable, and the limit failed open.
-    Nobody,
+    FailOpen,
 }

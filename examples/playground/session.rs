@@ -109,6 +109,9 @@ impl Session {
         if settings.client.is_empty() || settings.client.len() > 64 {
             return self.reject("the client's name is empty or long; use 1 to 64 bytes".to_owned());
         }
+        if settings.algorithms.len() > 6 {
+            return self.reject("there are six algorithms; choose each once".to_owned());
+        }
         // A limiter has one limit of a name. Tabs choose their own, and share the budgets.
         let limiter = RateLimiter::new(Arc::clone(&self.budgets));
         let contestants: Result<Vec<_>, _> = settings

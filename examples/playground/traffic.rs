@@ -1,4 +1,4 @@
-//! Synthetic traffic: who sends how many requests, and when.
+//! Synthetic traffic: which clients send requests, how many, and when.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const BETWEEN_BURSTS: f64 = 4.0;
 /// The clients of a crowd.
 const CROWD: u64 = 20;
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// The visitor's own client.
@@ -43,7 +43,7 @@ impl Traffic {
             Pattern::Steady | Pattern::Attack | Pattern::Off => 1.0 / per_second,
         };
         let mut ticks = interval(Duration::from_secs_f64(period));
-        // A machine that was busy makes up for what it missed, but not for minutes asleep.
+        // Ticks that a busy machine misses are dropped.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Some(Self { pattern, per_second, ticks, count: 0 })
     }

@@ -66,7 +66,7 @@
 //!
 //! # A fixed window's end
 //!
-//! A fixed window is the cheapest to explain: "1,000 requests per day, and they are back at midnight". Around its end it allows
+//! A fixed window is the cheapest to explain: "1,000 requests per day, replenished at midnight". Around its end it allows
 //! twice its quota.
 //!
 #![doc = include_str!("pictures/window_end.svg")]

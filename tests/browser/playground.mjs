@@ -197,8 +197,8 @@ test("algorithms are chosen, and keep their place", async () => {
 test("limit, period, unit, burst and sub-windows are those of the decisions and of the code", async () => {
   const { page, errors } = await open();
   await page.getByLabel("Requests", { exact: true }).fill("7");
-  await page.getByLabel("per", { exact: true }).fill("2");
-  await page.getByLabel("unit").selectOption("minutes");
+  await page.getByLabel("Period", { exact: true }).fill("2");
+  await page.getByLabel("Unit of the period").selectOption("minutes");
   await page.getByLabel("Burst of buckets").fill("20");
   await page.getByLabel("Sub-windows").fill("12");
   await until(async () => (await left(page, "token_bucket").textContent()) === "20 of 20 left", "the burst");
@@ -212,7 +212,7 @@ test("limit, period, unit, burst and sub-windows are those of the decisions and 
   await until(async () => (await response.textContent()).includes('"sliding_log";q=7;w=120'), "the policy's header");
   for (const algorithm of ALGORITHMS) writeFileSync(`${CODE}/long_${algorithm}.rs`, (await code(algorithm)) + "\n");
 
-  await page.getByLabel("per", { exact: true }).fill("1");
+  await page.getByLabel("Period", { exact: true }).fill("1");
   await page.getByLabel("Burst of buckets").fill("");
   await page.getByLabel("Sub-windows").fill("1");
   await until(async () => (await code("gcra")).includes("Quota::per_minute(7))"), "the short form");
@@ -229,8 +229,8 @@ test("invalid settings are named, and leave the limits as they are", async () =>
   await page.getByLabel("Requests", { exact: true }).fill("5");
   await until(async () => (await problem.textContent()) === "", "the message is gone");
   // The library's message.
-  await page.getByLabel("per", { exact: true }).fill("90000");
-  await page.getByLabel("unit").selectOption("hours");
+  await page.getByLabel("Period", { exact: true }).fill("90000");
+  await page.getByLabel("Unit of the period").selectOption("hours");
   await until(async () => (await problem.textContent()).includes("366 days"), "the library's message");
   await page.getByRole("button", { name: "Send a request" }).click();
   await counted(page, "gcra", "allowed", 1);

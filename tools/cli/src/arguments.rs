@@ -34,7 +34,7 @@ pub(crate) enum Command {
     Replay(Box<ReplayArguments>),
     /// Lists the budgets in Redis
     Keys(KeysArguments),
-    /// Shows what Redis knows of a client: the units used, the requests in flight, and blocks
+    /// Shows the state of a client: the units used, the requests in flight, and blocks
     Show(ShowArguments),
     /// Asks how many units a client has left under a limit, without consuming any
     Peek(PeekArguments),
