@@ -27,6 +27,8 @@ const ALGORITHMS: [&str; 7] = [
 pub(crate) struct LimitSpec {
     pub(crate) algorithm: Algorithm,
     pub(crate) quota: Quota,
+    /// Whether the burst was written, also if it is the limit.
+    has_burst: bool,
 }
 
 /// The words of a text: what it says, and what it leaves out.
@@ -93,7 +95,7 @@ impl FromStr for LimitSpec {
         let quota = words.burst.map_or(quota, |burst| quota.burst(burst));
         let algorithm =
             words.algorithm.unwrap_or(Algorithm { name: "token_bucket", sub_windows: None });
-        let spec = Self { algorithm, quota };
+        let spec = Self { algorithm, quota, has_burst: words.burst.is_some() };
         spec.limit("limit")?;
         Ok(spec)
     }
@@ -112,7 +114,9 @@ impl LimitSpec {
             (None, None) if takes_burst => self.quota,
             (None, None) => Quota::new(self.quota.limit(), self.quota.period()),
         };
-        let spec = Self { algorithm, quota };
+        let is_own = words.quota.is_some() || words.burst.is_some();
+        let has_burst = if is_own { words.burst.is_some() } else { self.has_burst && takes_burst };
+        let spec = Self { algorithm, quota, has_burst };
         spec.limit("limit")?;
         Ok(spec)
     }
@@ -120,8 +124,8 @@ impl LimitSpec {
     /// The same with another number of units a period.
     pub(crate) fn with_limit(&self, limit: u64) -> Self {
         let quota = Quota::new(limit, self.quota.period());
-        let burst = (self.quota.capacity() != self.quota.limit()).then(|| self.quota.capacity());
-        Self { quota: burst.map_or(quota, |burst| quota.burst(burst)), ..*self }
+        let quota = if self.has_burst { quota.burst(self.quota.capacity()) } else { quota };
+        Self { quota, ..*self }
     }
 
     pub(crate) fn limit(&self, name: &str) -> anyhow::Result<Limit> {
@@ -147,7 +151,7 @@ impl std::fmt::Display for LimitSpec {
         }
         let quota = self.quota;
         write!(f, " {}/{}", quota.limit(), humantime::format_duration(quota.period()))?;
-        if quota.capacity() != quota.limit() {
+        if self.has_burst {
             write!(f, " burst {}", quota.capacity())?;
         }
         Ok(())
@@ -177,6 +181,12 @@ mod tests {
         assert_eq!(first.varied("sliding_log").unwrap(), spec("sliding_log 10/s"));
         assert_eq!(first.varied("sliding_window(5)").unwrap(), spec("sliding_window(5) 10/s"));
         assert_eq!(first.varied("burst 5").unwrap(), spec("10/s burst 5"));
+    }
+
+    #[test]
+    fn burst_that_was_written_stays_when_the_limit_changes() {
+        assert_eq!(spec("100/min burst 100").with_limit(50), spec("50/min burst 100"));
+        assert_eq!(spec("100/min").with_limit(50), spec("50/min"));
     }
 
     #[test]
