@@ -347,10 +347,12 @@ test("two processes on one Redis are two replicas", async () => {
     await Promise.all([one, other].map(({ page }) => page.getByRole("button", { name: "Send 10" }).click()));
     for (const algorithm of ALGORITHMS.filter((it) => it !== "leaky_bucket")) {
       const both = async (name) => (await count(one.page, algorithm, name)) + (await count(other.page, algorithm, name));
-      // A machine that is busy for longer than the deadline lets a request pass without a limit.
+      // On a machine that is busy for longer than the deadline, a request passes without a limit. Redis may have
+      // counted it nevertheless: its answer came too late.
       const all = async () => (await both("allowed")) + (await both("denied")) + (await both("unlimited"));
       await until(async () => (await all()) === 21, `${algorithm}: all are answered`);
-      assert.equal(await both("allowed"), Math.min(6, 21 - (await both("unlimited"))), algorithm);
+      const [allowed, unlimited] = [await both("allowed"), await both("unlimited")];
+      assert.ok(allowed <= 6 && allowed + unlimited >= 6, `${algorithm}: ${allowed} allowed, ${unlimited} unlimited`);
     }
     assert.deepEqual([...one.errors, ...other.errors], []);
   } finally {
