@@ -12,7 +12,7 @@
 //! listens.
 
 mod code;
-mod contest;
+mod limited;
 mod message;
 mod session;
 mod traffic;

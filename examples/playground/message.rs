@@ -78,7 +78,7 @@ pub(crate) enum Event {
     /// The settings are in force.
     Configured {
         store: &'static str,
-        racers: Vec<Racer>,
+        services: Vec<Described>,
     },
     /// They are not, or a command was not followed.
     Invalid {
@@ -92,7 +92,7 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Racer {
+pub(crate) struct Described {
     pub(crate) algorithm: Algorithm,
     pub(crate) capacity: u64,
     pub(crate) code: String,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate::RateLimiter;
 use tollgate::store::Store;
 
-use crate::contest::{Client, Contestant};
+use crate::limited::{Client, LimitedServices};
 use crate::message::{Command, Event, Response, Settings};
 use crate::traffic::{MOST, Sender, Traffic};
 
@@ -28,7 +28,7 @@ struct Session {
     store: &'static str,
     started: Instant,
     client: Client,
-    contestants: Vec<Contestant>,
+    services: Option<LimitedServices>,
     traffic: Option<Traffic>,
     waiting: JoinSet<Response>,
     /// For the tab, with the next frame.
@@ -42,7 +42,7 @@ pub(crate) async fn run(mut socket: WebSocket, budgets: Arc<dyn Store>, store: &
         store,
         started: Instant::now(),
         client: Client(String::new()),
-        contestants: Vec::new(),
+        services: None,
         traffic: None,
         waiting: JoinSet::new(),
         events: Vec::new(),
@@ -114,27 +114,22 @@ impl Session {
         }
         // A limiter has one limit of a name. Tabs choose their own, and share the budgets.
         let limiter = RateLimiter::new(Arc::clone(&self.budgets));
-        let contestants: Result<Vec<_>, _> = settings
-            .algorithms
-            .iter()
-            .map(|algorithm| Contestant::new(&limiter, settings, *algorithm))
-            .collect();
-        match contestants {
-            Ok(contestants) => {
-                let racers = contestants.iter().map(|it| it.describe(settings)).collect();
-                self.events.push(Event::Configured { store: self.store, racers });
+        match LimitedServices::new(limiter, settings) {
+            Ok(services) => {
+                let described = services.describe(settings);
+                self.events.push(Event::Configured { store: self.store, services: described });
                 self.client = Client(settings.client.clone());
-                self.contestants = contestants;
+                self.services = Some(services);
             }
             Err(error) => self.reject(error.to_string()),
         }
     }
 
-    /// Sends a request of each sender to each contestant.
+    /// Sends a request of each sender to each service.
     fn send(&mut self, senders: Vec<Sender>) {
         let (started, arrived_ms) = (self.started, ms_since(self.started));
         for sender in senders {
-            for contestant in &self.contestants {
+            for service in self.services.iter().flat_map(|services| &services.all) {
                 if self.waiting.len() >= MOST_WAITING {
                     let message = format!("{MOST_WAITING} requests wait; the others are not sent");
                     return self.reject(message);
@@ -144,11 +139,11 @@ impl Session {
                     Sender::Own => self.client.clone(),
                     Sender::Other(name) => Client(format!("{}/{name}", self.client.0)),
                 };
-                let contestant = contestant.clone();
+                let service = service.clone();
                 self.waiting.spawn(async move {
-                    let answer = contestant.answer(client).await;
+                    let answer = service.answer(client).await;
                     Response {
-                        algorithm: contestant.algorithm,
+                        algorithm: service.algorithm,
                         is_own,
                         arrived_ms,
                         answered_ms: ms_since(started),
@@ -163,22 +158,16 @@ impl Session {
     }
 
     async fn read_levels(&mut self) {
-        let mut remaining = Vec::new();
-        for contestant in &self.contestants {
-            if let Some(left) = contestant.remaining(&self.client).await {
-                remaining.push((contestant.algorithm, left));
-            }
-        }
+        let Some(services) = &self.services else { return };
+        let remaining = services.remaining(&self.client).await;
         let at_ms = ms_since(self.started);
         self.events.push(Event::Levels { at_ms, remaining });
     }
 
     async fn reset(&mut self) {
-        for contestant in &self.contestants {
-            if let Err(error) = contestant.reset(&self.client).await {
-                let message = format!("the budget was not reset: {error}");
-                return self.reject(message);
-            }
+        let Some(services) = &self.services else { return };
+        if let Err(error) = services.reset(&self.client).await {
+            self.reject(format!("the budgets were not reset: {error}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The racing algorithms: a service behind a layer for each.
+//! A service behind a layer for each algorithm.
 
 use std::convert::Infallible;
 
@@ -9,11 +9,12 @@ use http::Request;
 use tollgate::decision::{Decision, Source};
 use tollgate::key::Extension;
 use tollgate::layer::IetfDraft;
-use tollgate::{ConfigError, Key, Limit, RateLimitLayer, RateLimiter};
+use tollgate::store::Op;
+use tollgate::{Check, ConfigError, Key, Limit, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
 use crate::code;
-use crate::message::{Algorithm, DecidedBy, Racer, Settings};
+use crate::message::{Algorithm, DecidedBy, Described, Settings};
 
 /// The longest body of a response that the page shows, in bytes.
 const BODY: usize = 4_096;
@@ -24,10 +25,9 @@ pub(crate) struct Client(pub(crate) String);
 
 /// A service that one algorithm limits.
 #[derive(Clone)]
-pub(crate) struct Contestant {
+pub(crate) struct LimitedService {
     pub(crate) algorithm: Algorithm,
     limit: Limit,
-    limiter: RateLimiter,
     app: Router,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct Answer {
     pub(crate) decided_by: Option<DecidedBy>,
 }
 
-impl Contestant {
-    pub(crate) fn new(
+impl LimitedService {
+    fn new(
         limiter: &RateLimiter,
         settings: &Settings,
         algorithm: Algorithm,
@@ -50,12 +50,12 @@ impl Contestant {
         let layer = RateLimitLayer::of(limiter, limit.clone()).key(client)?;
         let layer = layer.ietf_headers(IetfDraft::Draft11).insert_decision();
         let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
-        Ok(Self { algorithm, limit, limiter: limiter.clone(), app })
+        Ok(Self { algorithm, limit, app })
     }
 
-    pub(crate) fn describe(&self, settings: &Settings) -> Racer {
+    fn describe(&self, settings: &Settings) -> Described {
         let capacity = self.limit.quota().capacity();
-        Racer { algorithm: self.algorithm, capacity, code: code::of(self.algorithm, settings) }
+        Described { algorithm: self.algorithm, capacity, code: code::of(self.algorithm, settings) }
     }
 
     /// Sends a request through the layer. A leaky bucket holds it until its turn.
@@ -84,19 +84,46 @@ impl Contestant {
             decided_by,
         }
     }
-
-    /// The units that a client has left. `None` if the store does not say.
-    pub(crate) async fn remaining(&self, client: &Client) -> Option<u64> {
-        let peeked = self.limiter.peek(&self.limit, &key_of(client), 0).await;
-        Some(peeked.ok()?.remaining())
-    }
-
-    /// Gives a client its budget back, replenished.
-    pub(crate) async fn reset(&self, client: &Client) -> Result<(), tollgate::Error> {
-        self.limiter.reset(&self.limit, &key_of(client)).await.map(drop)
-    }
 }
 
-fn key_of(client: &Client) -> Key {
-    Key::new(&client.0)
+/// The services of a tab. All have the same quota, each algorithm a budget of its own.
+pub(crate) struct LimitedServices {
+    limiter: RateLimiter,
+    pub(crate) all: Vec<LimitedService>,
+}
+
+impl LimitedServices {
+    pub(crate) fn new(limiter: RateLimiter, settings: &Settings) -> Result<Self, ConfigError> {
+        let algorithms = settings.algorithms.iter();
+        let all = algorithms.map(|algorithm| LimitedService::new(&limiter, settings, *algorithm));
+        Ok(Self { all: all.collect::<Result<_, _>>()?, limiter })
+    }
+
+    pub(crate) fn describe(&self, settings: &Settings) -> Vec<Described> {
+        self.all.iter().map(|service| service.describe(settings)).collect()
+    }
+
+    /// The units that a client has left under each algorithm, by one call of the store. Empty if it does not answer.
+    pub(crate) async fn remaining(&self, client: &Client) -> Vec<(Algorithm, u64)> {
+        if self.all.is_empty() {
+            return Vec::new();
+        }
+        let peeked = self.limiter.apply(Op::Peek, self.checks_of(client)).await;
+        let verdicts = peeked.iter().flat_map(|decision| decision.verdicts());
+        let algorithms = self.all.iter().map(|service| service.algorithm);
+        algorithms.zip(verdicts.map(|verdict| verdict.remaining())).collect()
+    }
+
+    /// Resets the budgets of a client.
+    pub(crate) async fn reset(&self, client: &Client) -> Result<(), tollgate::Error> {
+        if self.all.is_empty() {
+            return Ok(());
+        }
+        self.limiter.apply(Op::Reset, self.checks_of(client)).await.map(drop)
+    }
+
+    fn checks_of(&self, client: &Client) -> Vec<Check> {
+        let key = Key::new(&client.0);
+        self.all.iter().map(|service| Check::new(&service.limit, &key).with_cost(0)).collect()
+    }
 }
