@@ -3,11 +3,11 @@
 //! Lines become requests, requests become checks in virtual time, and checks are counted: a log passes through once, and
 //! what is kept is bounded by the number of keys.
 
+mod comparison;
 mod format;
 mod html;
 mod input;
 mod key;
-mod race;
 mod report;
 mod request;
 mod suggest;
@@ -21,9 +21,9 @@ use anyhow::{Context, bail};
 pub(crate) use self::key::KeySpec;
 pub(crate) use self::suggest::Suggest;
 
+use self::comparison::Comparison;
 use self::format::Format;
 use self::input::Input;
-use self::race::Race;
 use self::report::{Lines, Report};
 use self::suggest::Spool;
 use crate::arguments::ReplayArguments;
@@ -43,18 +43,18 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
         limits.push(limit.with_context(|| format!("--compare `{text}`"))?);
     }
     let mut spool = arguments.suggest.as_ref().map(|_| Spool::new()).transpose()?;
-    let mut race = Race::new(&limits)?;
+    let mut comparison = Comparison::new(&limits)?;
     let lines = read(&arguments, async |at_us, key, name| {
         if let Some(spool) = &mut spool {
             spool.push(at_us, key)?;
         }
-        race.check(at_us, key, name).await
+        comparison.check(at_us, key, name).await
     })
     .await?;
-    if race.requests() == 0 {
+    if comparison.requests() == 0 {
         bail!("the log has no request of a key; {}", lines.explained(&arguments.key));
     }
-    let mut report = Report::new(&arguments.key, lines, race, arguments.top);
+    let mut report = Report::new(&arguments.key, lines, comparison, arguments.top);
     if let (Some(suggest), Some(spool)) = (&arguments.suggest, spool) {
         report.suggestion = Some(suggest.search(&arguments.limit, spool, report.keys).await?);
     }

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::comparison::{Comparison, MINUTE};
 use super::key::KeySpec;
-use super::race::{MINUTE, Race};
 use super::suggest::Suggestion;
 
 /// What became of the lines.
@@ -95,26 +95,29 @@ pub(super) struct Denied {
 }
 
 impl Report {
-    pub(super) fn new(key: &KeySpec, lines: Lines, mut race: Race, top: usize) -> Self {
-        race.end_minute();
-        let limits = (0..race.runners.len()).map(|number| of_limit(&race, number, top)).collect();
+    pub(super) fn new(key: &KeySpec, lines: Lines, mut comparison: Comparison, top: usize) -> Self {
+        comparison.end_minute();
+        let limits = (0..comparison.simulations.len())
+            .map(|number| of_limit(&comparison, number, top))
+            .collect();
         Self {
             lines,
             key: key.to_string(),
-            from: time(race.first_us),
-            to: time(race.last_us),
-            requests: race.requests(),
-            keys: race.keys.len() as u64,
+            from: time(comparison.first_us),
+            to: time(comparison.last_us),
+            requests: comparison.requests(),
+            keys: comparison.keys.len() as u64,
             limits,
             suggestion: None,
-            minutes: race.minutes.iter().map(|(at, it)| (*at, it.requests)).collect(),
+            minutes: comparison.minutes.iter().map(|(at, it)| (*at, it.requests)).collect(),
         }
     }
 }
 
-fn of_limit(race: &Race, number: usize, top: usize) -> OfLimit {
-    let denied: u64 = race.keys.values().map(|it| it.denied[number]).sum();
-    let mut offenders: Vec<_> = race.keys.values().filter(|it| it.denied[number] > 0).collect();
+fn of_limit(comparison: &Comparison, number: usize, top: usize) -> OfLimit {
+    let denied: u64 = comparison.keys.values().map(|it| it.denied[number]).sum();
+    let mut offenders: Vec<_> =
+        comparison.keys.values().filter(|it| it.denied[number] > 0).collect();
     let keys_denied = offenders.len() as u64;
     offenders.sort_by(|a, b| (b.denied[number], &a.name).cmp(&(a.denied[number], &b.name)));
     let most_denied = offenders.iter().take(top).map(|it| Denied {
@@ -123,22 +126,22 @@ fn of_limit(race: &Race, number: usize, top: usize) -> OfLimit {
         denied: it.denied[number],
     });
     // Of equal minutes, the first.
-    let worst = race.minutes.iter().rev().max_by_key(|(_, it)| it.denied[number]);
+    let worst = comparison.minutes.iter().rev().max_by_key(|(_, it)| it.denied[number]);
     let worst = worst.filter(|(_, it)| it.denied[number] > 0);
     OfLimit {
-        limit: race.runners[number].spec.to_string(),
-        allowed: race.requests() - denied,
+        limit: comparison.simulations[number].spec.to_string(),
+        allowed: comparison.requests() - denied,
         denied,
-        denied_share: share(denied, race.requests()),
+        denied_share: share(denied, comparison.requests()),
         keys_denied,
-        keys_denied_share: share(keys_denied, race.keys.len() as u64),
+        keys_denied_share: share(keys_denied, comparison.keys.len() as u64),
         worst_minute: worst.map(|(at, it)| Minute {
             at: time(at * MINUTE),
             requests: it.requests,
             denied: it.denied[number],
         }),
         most_denied: most_denied.collect(),
-        minutes: race.minutes.iter().map(|(at, it)| (*at, it.denied[number])).collect(),
+        minutes: comparison.minutes.iter().map(|(at, it)| (*at, it.denied[number])).collect(),
     }
 }
 

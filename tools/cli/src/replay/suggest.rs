@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tollgate::Key;
 
-use super::race::Runner;
+use super::comparison::Simulation;
 use super::report::share;
 use crate::limit::LimitSpec;
 
@@ -100,7 +100,7 @@ impl Spool {
     async fn replay(&mut self, spec: &LimitSpec) -> anyhow::Result<Denials> {
         self.file.seek(SeekFrom::Start(0))?;
         let mut entries = BufReader::with_capacity(1 << 20, self.file.get_ref());
-        let (runner, mut denied, mut requests) = (Runner::new(spec)?, HashSet::new(), 0);
+        let (simulation, mut denied, mut requests) = (Simulation::new(spec)?, HashSet::new(), 0);
         let mut entry = [0; ENTRY];
         loop {
             match entries.read_exact(&mut entry) {
@@ -110,7 +110,7 @@ impl Spool {
             }
             let (at, key) = entry.split_at(ENTRY / 2);
             let at_us = u64::from_le_bytes(at.try_into()?);
-            if !runner.allows(at_us, &Key::new(key)).await? {
+            if !simulation.allows(at_us, &Key::new(key)).await? {
                 requests += 1;
                 denied.insert(u64::from_le_bytes(key.try_into()?));
             }

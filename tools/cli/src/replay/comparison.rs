@@ -12,14 +12,14 @@ use crate::limit::LimitSpec;
 pub(super) const MINUTE: u64 = 60_000_000;
 
 /// A limit with a store of its own, on a clock set by hand.
-pub(super) struct Runner {
+pub(super) struct Simulation {
     pub(super) spec: LimitSpec,
     limit: Limit,
     limiter: RateLimiter,
     clock: ManualClock,
 }
 
-impl Runner {
+impl Simulation {
     pub(super) fn new(spec: &LimitSpec) -> anyhow::Result<Self> {
         let (limit, clock) = (spec.limit("replay")?, ManualClock::new());
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
@@ -49,8 +49,8 @@ pub(super) struct OfMinute {
     pub(super) denied: Box<[u64]>,
 }
 
-pub(super) struct Race {
-    pub(super) runners: Vec<Runner>,
+pub(super) struct Comparison {
+    pub(super) simulations: Vec<Simulation>,
     pub(super) keys: HashMap<Key, OfKey>,
     /// By the minute since the Unix epoch.
     pub(super) minutes: BTreeMap<u64, OfMinute>,
@@ -61,12 +61,12 @@ pub(super) struct Race {
     requests: u64,
 }
 
-impl Race {
+impl Comparison {
     pub(super) fn new(limits: &[LimitSpec]) -> anyhow::Result<Self> {
-        let runners: anyhow::Result<Vec<_>> = limits.iter().map(Runner::new).collect();
+        let simulations: anyhow::Result<Vec<_>> = limits.iter().map(Simulation::new).collect();
         let nothing = OfMinute { requests: 0, denied: vec![0; limits.len()].into() };
         Ok(Self {
-            runners: runners?,
+            simulations: simulations?,
             keys: HashMap::new(),
             minutes: BTreeMap::new(),
             current: (0, nothing),
@@ -94,15 +94,15 @@ impl Race {
         }
         // An entry would copy the key of every request.
         if !self.keys.contains_key(key) {
-            let denied = vec![0; self.runners.len()].into();
+            let denied = vec![0; self.simulations.len()].into();
             self.keys.insert(key.clone(), OfKey { name: name.into(), requests: 0, denied });
         }
         let Some(of_key) = self.keys.get_mut(key) else { return Ok(()) };
         of_key.requests += 1;
         let of_minute = &mut self.current.1;
         of_minute.requests += 1;
-        for (number, runner) in self.runners.iter().enumerate() {
-            if !runner.allows(at_us, key).await? {
+        for (number, simulation) in self.simulations.iter().enumerate() {
+            if !simulation.allows(at_us, key).await? {
                 of_key.denied[number] += 1;
                 of_minute.denied[number] += 1;
             }
