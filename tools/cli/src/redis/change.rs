@@ -74,7 +74,16 @@ fn short(time: Duration) -> String {
 pub(crate) async fn reset(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
     let key = client(&arguments.key);
     let client = printable(key.as_str());
-    let budgets = budgets_of(&arguments, key.as_str()).await?;
+    let (in_flight, budgets): (BTreeSet<_>, BTreeSet<_>) = budgets_of(&arguments, key.as_str())
+        .await?
+        .into_iter()
+        .partition(|(_, kind)| *kind == Kind::InFlight);
+    for (name, _) in in_flight {
+        eprintln!(
+            "{}: requests in flight are not reset: the processes hold them, and a crashed one's end by themselves",
+            printable(&name)
+        );
+    }
     if budgets.is_empty() {
         let of = arguments.name.as_ref().map(|name| format!(" under {}", printable(name)));
         output::print(&format!("no budget of `{client}`{}: it is full", of.unwrap_or_default()))?;
@@ -87,14 +96,15 @@ pub(crate) async fn reset(arguments: ResetArguments) -> anyhow::Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     let limiter = limiter(&arguments.redis).await?;
-    for (name, algorithm) in &budgets {
+    for (name, kind) in &budgets {
+        let Some(algorithm) = kind.algorithm() else { continue };
         // A budget is found by its name and its kind. The quota does not matter.
         let limit = any_quota(algorithm, name)?.block_offenders(BlockPolicy::by_operators())?;
         limiter.reset(&limit, &key).await.with_context(|| format!("reset of {name}"))?;
     }
     // On a cluster, keys of another number of partitions are other keys.
     let is_cluster = arguments.redis.url.contains("-cluster://");
-    if is_cluster && budgets_of(&arguments, key.as_str()).await? == budgets {
+    if is_cluster && budgets.is_subset(&budgets_of(&arguments, key.as_str()).await?) {
         bail!("the budgets are still there: give --partitions as your services set them");
     }
     for (name, _) in &budgets {
@@ -103,34 +113,23 @@ pub(crate) async fn reset(arguments: ResetArguments) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// The budgets of a client in Redis: the names of their limits, with an algorithm of their kind.
+/// The budgets of a client in Redis: the names of their limits, and their kinds.
 async fn budgets_of(
     arguments: &ResetArguments,
     client: &str,
-) -> anyhow::Result<BTreeSet<(String, &'static str)>> {
+) -> anyhow::Result<BTreeSet<(String, Kind)>> {
     let prefix = arguments.redis.prefix();
+    let is_wanted = |name: &Name<'_>| arguments.name.as_deref().is_none_or(|it| it == name.limit);
     let mut budgets = BTreeSet::new();
     for mut server in servers::connect(&arguments.redis.url).await? {
         let keys = Vec::from_iter(keys_of(&mut server, prefix, client).await?);
-        // Of other types are keys of other programs.
+        // Keys of other types are keys of other programs.
         for entry in scan::read(&mut server, &keys).await? {
-            let Some(name) = Name::parse(&entry.key, prefix) else { continue };
-            if arguments.name.as_deref().is_none_or(|wanted| wanted == name.limit) {
-                match name.kind.algorithm() {
-                    Some(algorithm) => drop(budgets.insert((name.limit.to_owned(), algorithm))),
-                    None => eprintln!("{}: {}", printable(name.limit), of_processes(name.kind)),
-                }
-            }
+            let name = Name::parse(&entry.key, prefix).filter(is_wanted);
+            budgets.extend(name.map(|name| (name.limit.to_owned(), name.kind)));
         }
     }
     Ok(budgets)
-}
-
-fn of_processes(kind: Kind) -> String {
-    format!(
-        "{} are not reset: the processes hold them, and a crashed one's end by themselves",
-        kind.name()
-    )
 }
 
 fn any_quota(algorithm: &str, name: &str) -> anyhow::Result<Limit> {

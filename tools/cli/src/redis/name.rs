@@ -3,7 +3,7 @@
 use tollgate::Key;
 
 /// What a budget is, by its letter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Bucket,
     FixedWindow,

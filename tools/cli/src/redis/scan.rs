@@ -8,7 +8,7 @@ use super::servers::Server;
 /// How many keys Redis looks at in a step.
 const STEP: usize = 1_000;
 
-/// The value of a key, and the time that it has left to live.
+/// The value of a key, and its TTL.
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) value: Vec<u8>,

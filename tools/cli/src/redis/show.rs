@@ -1,4 +1,4 @@
-//! `tollgate show`: all that Redis knows of a client.
+//! `tollgate show`: the state of a client in Redis.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
