@@ -24,7 +24,6 @@ pub enum Align {
 #[derive(Clone, Debug)]
 pub struct Chart {
     document: Document,
-    width: f64,
 }
 
 impl Chart {
@@ -45,12 +44,7 @@ impl Chart {
             .add(Title::new(description))
             .add(Style::new(style_sheet()))
             .add(paper);
-        Self { document, width: f64::from(width) }
-    }
-
-    /// The width, in pixels.
-    pub fn width(&self) -> f64 {
-        self.width
+        Self { document }
     }
 
     /// Adds a text. `y` is its base line.

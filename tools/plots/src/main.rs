@@ -53,8 +53,7 @@ fn files() -> impl Iterator<Item = Result<(String, String), Box<dyn Error>>> {
 fn links() -> Result<(String, String), Box<dyn Error>> {
     let links: Result<String, std::io::Error> = README
         .iter()
-        .map(|name| {
-            let (name, file, kind) = name;
+        .map(|(name, file, kind)| {
             let picture = BASE64.encode(fs::read(file_of(file))?);
             Ok(format!("[picture: {name}]: data:image/{kind};base64,{picture}\n"))
         })
