@@ -46,8 +46,8 @@ where
         if !wanted.is_empty() {
             // Permits come first. So a request without one is charged under no limit.
             let (entering, settings) = (self.settings.enter(wanted), Arc::clone(&self.settings));
-            let (inner, request) = (self.release_inner(), Request::from_parts(parts, body));
-            let waiting = Waiting::for_permits(inner, request, entering, question, settings);
+            let inner = self.release_inner();
+            let waiting = Waiting::for_permits(inner, (parts, body), entering, question, settings);
             return ResponseFuture::waiting(waiting);
         }
         self.settings.hold_none(&mut parts);
@@ -63,9 +63,8 @@ where
                 self.settings.ask(group, &asked)
             }
             Question::LookUp(lookup) => {
-                let request = Request::from_parts(parts, body);
                 let (inner, settings) = (self.release_inner(), Arc::clone(&self.settings));
-                let waiting = Waiting::for_lookup(inner, request, lookup, settings);
+                let waiting = Waiting::for_lookup(inner, (parts, body), lookup, settings);
                 return ResponseFuture::waiting(waiting);
             }
             Question::Rejected(unasked) => {
@@ -74,10 +73,8 @@ where
             }
         };
         let Some(decided) = answer.as_ready() else {
-            let (request, settings) =
-                (Request::from_parts(parts, body), Arc::clone(&self.settings));
-            let inner = self.release_inner();
-            let waiting = Waiting::for_decision(inner, request, answer, asked, settings);
+            let (inner, settings) = (self.release_inner(), Arc::clone(&self.settings));
+            let waiting = Waiting::for_decision(inner, (parts, body), answer, asked, settings);
             return ResponseFuture::waiting(waiting);
         };
         let conclusion = self.settings.conclude(decided, &asked, &mut parts);
@@ -90,12 +87,12 @@ where
                 return ResponseFuture::answered(response);
             }
         };
-        let request = Request::from_parts(parts, body);
         if delay.is_zero() {
+            let request = Request::from_parts(parts, body);
             return ResponseFuture::calling(self.inner.call(request), report);
         }
         let inner = self.release_inner();
-        ResponseFuture::waiting(Waiting::for_delay(inner, request, delay, report))
+        ResponseFuture::waiting(Waiting::for_delay(inner, (parts, body), delay, report))
     }
 }
 

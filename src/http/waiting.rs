@@ -22,20 +22,23 @@ use crate::store::Answer;
 pub(super) struct Waiting<S, ReqBody> {
     /// Not ready: it is polled when the request is about to be forwarded.
     service: S,
-    /// Taken when the wait is over.
-    request: Option<Request<ReqBody>>,
+    /// In parts, because each stage reads or changes the head. Taken when the wait is over.
+    request: Option<(Parts, ReqBody)>,
     report: Option<Report>,
     permits: Option<InFlight>,
-    /// When the request was sent.
-    sent: Instant,
     stage: Stage,
 }
 
 enum Stage {
-    /// For permits. The question is taken when they are there.
-    Entering { entering: Entering, question: Option<Question>, settings: Arc<Settings> },
-    /// For look-ups of the application.
-    LookingUp { lookup: LookUp, settings: Arc<Settings> },
+    /// For permits, since the request was sent. The question is taken when they are there.
+    Entering {
+        entering: Entering,
+        question: Option<Question>,
+        sent: Instant,
+        settings: Arc<Settings>,
+    },
+    /// For look-ups of the application, of a request that was sent then.
+    LookingUp { lookup: LookUp, sent: Instant, settings: Arc<Settings> },
     /// For a decision.
     Checking { answer: Answer, asked: Asked, settings: Arc<Settings> },
     /// For the delay of an allowed request.
@@ -60,30 +63,31 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     /// A request that waits for permits.
     pub(super) fn for_permits(
         service: S,
-        request: Request<ReqBody>,
+        request: (Parts, ReqBody),
         entering: Entering,
         question: Question,
         settings: Arc<Settings>,
     ) -> Self {
-        let stage = Stage::Entering { entering, question: Some(question), settings };
+        let (question, sent) = (Some(question), Instant::now());
+        let stage = Stage::Entering { entering, question, sent, settings };
         Self::new(service, request, stage)
     }
 
     /// A request that waits for look-ups.
     pub(super) fn for_lookup(
         service: S,
-        request: Request<ReqBody>,
+        request: (Parts, ReqBody),
         lookup: LookUp,
         settings: Arc<Settings>,
     ) -> Self {
-        let stage = Stage::LookingUp { lookup, settings };
+        let stage = Stage::LookingUp { lookup, sent: Instant::now(), settings };
         Self::new(service, request, stage)
     }
 
     /// A request that waits for its decision.
     pub(super) fn for_decision(
         service: S,
-        request: Request<ReqBody>,
+        request: (Parts, ReqBody),
         answer: Answer,
         asked: Asked,
         settings: Arc<Settings>,
@@ -95,7 +99,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     /// An allowed request that waits for its delay.
     pub(super) fn for_delay(
         service: S,
-        request: Request<ReqBody>,
+        request: (Parts, ReqBody),
         delay: Duration,
         report: Option<Report>,
     ) -> Self {
@@ -103,9 +107,8 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         Self { report, ..Self::new(service, request, stage) }
     }
 
-    fn new(service: S, request: Request<ReqBody>, stage: Stage) -> Self {
-        let (request, sent) = (Some(request), Instant::now());
-        Self { service, request, report: None, permits: None, sent, stage }
+    const fn new(service: S, request: (Parts, ReqBody), stage: Stage) -> Self {
+        Self { service, request: Some(request), report: None, permits: None, stage }
     }
 }
 
@@ -119,54 +122,43 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
-                Stage::Entering { entering, question, settings } => {
+                Stage::Entering { entering, question, sent, settings } => {
                     let entered = ready!(entering.as_mut().poll(cx));
-                    let taken = (self.request.take(), question.take());
-                    let (Some(request), Some(question)) = taken else { return Poll::Pending };
-                    let (mut parts, body) = request.into_parts();
+                    let Some((parts, _)) = &mut self.request else { return Poll::Pending };
+                    let Some(question) = question.take() else { return Poll::Pending };
                     let stage = match entered {
                         Entered::Permits(permits) => {
-                            settings.hold(&permits, &mut parts);
+                            settings.hold(&permits, parts);
                             self.permits = Some(permits);
-                            Stage::of(question, self.sent, settings, &mut parts)
+                            Stage::of(question, *sent, settings, parts)
                         }
                         Entered::Denied(limit) => {
-                            Err(settings.too_many_in_flight(&limit, &parts).into())
+                            Err(settings.too_many_in_flight(&limit, parts).into())
                         }
                         Entered::Failed(error) => {
-                            Err(settings.without_permits(&error, &parts).into())
+                            Err(settings.without_permits(&error, parts).into())
                         }
                     };
                     match stage {
                         Ok(stage) => self.stage = stage,
                         Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
                     }
-                    self.request = Some(Request::from_parts(parts, body));
                 }
-                Stage::LookingUp { lookup, settings } => {
-                    let Some(request) = self.request.take() else { return Poll::Pending };
-                    let (mut parts, body) = request.into_parts();
-                    let question = match lookup.poll(&parts, cx) {
-                        Poll::Ready(Ok(group)) => {
-                            group.map_or(Question::Unlimited, Question::Group)
-                        }
-                        Poll::Ready(Err(unasked)) => Question::Rejected(unasked),
-                        Poll::Pending => {
-                            self.request = Some(Request::from_parts(parts, body));
-                            return Poll::Pending;
-                        }
+                Stage::LookingUp { lookup, sent, settings } => {
+                    let Some((parts, _)) = &mut self.request else { return Poll::Pending };
+                    let question = match ready!(lookup.poll(parts, cx)) {
+                        Ok(group) => group.map_or(Question::Unlimited, Question::Group),
+                        Err(unasked) => Question::Rejected(unasked),
                     };
-                    match Stage::of(question, self.sent, settings, &mut parts) {
+                    match Stage::of(question, *sent, settings, parts) {
                         Ok(stage) => self.stage = stage,
                         Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
                     }
-                    self.request = Some(Request::from_parts(parts, body));
                 }
                 Stage::Checking { answer, asked, settings } => {
                     let answer = ready!(asked.observed.span.poll(answer, cx));
-                    let Some(request) = self.request.take() else { return Poll::Pending };
-                    let (mut parts, body) = request.into_parts();
-                    let delay = match settings.conclude(&answer, asked, &mut parts) {
+                    let Some((parts, _)) = &mut self.request else { return Poll::Pending };
+                    let delay = match settings.conclude(&answer, asked, parts) {
                         Conclusion::Forward { delay, report } => {
                             self.report = report;
                             delay
@@ -175,7 +167,6 @@ where
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     };
-                    self.request = Some(Request::from_parts(parts, body));
                     self.stage = Stage::after(delay);
                 }
                 Stage::Delaying(delay) => {
@@ -187,9 +178,9 @@ where
                         return Poll::Pending;
                     }
                     ready!(self.service.poll_ready(cx))?;
-                    let Some(request) = self.request.take() else { return Poll::Pending };
+                    let Some((parts, body)) = self.request.take() else { return Poll::Pending };
                     let (report, permits) = (self.report.take(), self.permits.take());
-                    let response = self.service.call(request);
+                    let response = self.service.call(Request::from_parts(parts, body));
                     return Poll::Ready(Ok(Next::Calling { response, report, permits }));
                 }
             }
@@ -216,7 +207,7 @@ impl Stage {
                 let answer = settings.ask_since(sent, group, &asked);
                 Self::Checking { answer, asked, settings: shared }
             }
-            Question::LookUp(lookup) => Self::LookingUp { lookup, settings: shared },
+            Question::LookUp(lookup) => Self::LookingUp { lookup, sent, settings: shared },
             Question::Rejected(unasked) => return Err(settings.answer(unasked, parts).into()),
         })
     }
