@@ -29,18 +29,18 @@ pub(super) struct Key {
 impl Keys {
     /// The number of a check's budget.
     pub(super) fn of_budget(&mut self, prefix: &str, check: &Check) -> u16 {
-        self.number(parts(prefix, check, ""))
+        self.number(|text| write(text, prefix, check, ""))
     }
 
     /// The number of the offences of a check's key under its limit.
     pub(super) fn of_offences(&mut self, prefix: &str, check: &Check) -> u16 {
-        self.number(parts(prefix, check, "x"))
+        self.number(|text| write(text, prefix, check, "x"))
     }
 
-    fn number(&mut self, parts: [&str; 8]) -> u16 {
+    fn number(&mut self, write: impl FnOnce(&mut String)) -> u16 {
         let Self { text, all, numbers, hasher } = self;
         let start = text.len();
-        parts.into_iter().for_each(|part| text.push_str(part));
+        write(text);
         let hash = hasher.hash_one(&text[start..]);
         let key = |number: u16| get(text, all, number.into());
         if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
@@ -74,7 +74,8 @@ impl Keys {
     }
 
     fn find(&self, prefix: &str, check: &Check) -> Option<&Key> {
-        let wanted = parts(prefix, check, "").concat();
+        let mut wanted = String::new();
+        write(&mut wanted, prefix, check, "");
         let same = |&number: &u16| self.get(number.into()) == wanted;
         let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
         self.all.get(usize::from(*number))
@@ -90,11 +91,18 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
     &text[start..all[number].end]
 }
 
-/// The key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so they are a hash tag:
-/// Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: that of the key's
+/// Appends the key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so they are a hash
+/// tag: Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: that of the key's
 /// partition. A kind is one letter, and the offences of a budget's key have one letter more. The name comes last, so
 /// it may contain colons.
-fn parts<'a>(prefix: &'a str, check: &'a Check, more: &'a str) -> [&'a str; 8] {
-    let (key, limit) = (check.key().as_str(), check.limit());
-    [prefix, "{", key, "}:", limit.kind(), more, ":", limit.name()]
+#[inline]
+fn write(text: &mut String, prefix: &str, check: &Check, more: &str) {
+    text.push_str(prefix);
+    text.push('{');
+    text.push_str(check.key().as_str());
+    text.push_str("}:");
+    text.push_str(check.limit().kind());
+    text.push_str(more);
+    text.push(':');
+    text.push_str(check.limit().name());
 }
