@@ -102,6 +102,10 @@ impl FromStr for LimitSpec {
 }
 
 impl LimitSpec {
+    pub(crate) fn of(algorithm: Algorithm, quota: Quota) -> Self {
+        Self { algorithm, quota, has_burst: false }
+    }
+
     /// Another limit, which has of this one what its text leaves out. A burst goes with its quota.
     pub(crate) fn varied(&self, text: &str) -> anyhow::Result<Self> {
         let words: Words = text.parse()?;
@@ -128,6 +132,14 @@ impl LimitSpec {
         Self { quota, ..*self }
     }
 
+    /// What to do if a limit denies too much, however large it is.
+    pub(crate) fn larger(&self) -> String {
+        match self.has_burst {
+            true => format!("a burst larger than {}, or none, may help", self.quota.capacity()),
+            false => "a longer period may help".to_owned(),
+        }
+    }
+
     pub(crate) fn limit(&self, name: &str) -> anyhow::Result<Limit> {
         let quota = self.quota;
         Ok(match (self.algorithm.name, self.algorithm.sub_windows) {
@@ -150,7 +162,13 @@ impl std::fmt::Display for LimitSpec {
             write!(f, "({number})")?;
         }
         let quota = self.quota;
-        write!(f, " {}/{}", quota.limit(), humantime::format_duration(quota.period()))?;
+        match quota.period().as_micros() {
+            1_000_000 => write!(f, " {}/s", quota.limit())?,
+            60_000_000 => write!(f, " {}/min", quota.limit())?,
+            3_600_000_000 => write!(f, " {}/h", quota.limit())?,
+            86_400_000_000 => write!(f, " {}/day", quota.limit())?,
+            _ => write!(f, " {}/{}", quota.limit(), humantime::format_duration(quota.period()))?,
+        }
         if self.has_burst {
             write!(f, " burst {}", quota.capacity())?;
         }
@@ -210,8 +228,15 @@ mod tests {
 
     #[test]
     fn limit_is_written_so_that_it_can_be_read_again() {
-        for text in ["token_bucket 100/1m", "gcra 10/1s burst 20", "sliding_window(7) 5/15m"] {
-            assert_eq!(spec(&spec(text).to_string()), spec(text), "{}", spec(text));
+        for text in [
+            "token_bucket 100/min",
+            "gcra 10/s burst 20",
+            "sliding_window(7) 5/15m",
+            "sliding_log 1/h",
+            "fixed_window_aligned 7/day",
+            "leaky_bucket 3/1h 30m",
+        ] {
+            assert_eq!(spec(text).to_string(), text);
         }
     }
 }

@@ -129,7 +129,7 @@ fn report_counts_what_a_fixed_window_denies() {
     assert_eq!(report["from"], "2025-10-10T00:00:00Z");
     assert_eq!(report["to"], "2025-10-10T00:09:59Z");
     let limit = &report["limits"][0];
-    assert_eq!(limit["limit"], "fixed_window 20/1m");
+    assert_eq!(limit["limit"], "fixed_window 20/min");
     assert_eq!(limit["denied"], denied);
     assert_eq!(limit["allowed"], requests().len() as u64 - denied);
     assert_eq!(limit["keys_denied"], by_key.len());
@@ -172,6 +172,37 @@ fn gzip_and_several_files_and_standard_input_are_read_alike() {
 }
 
 #[test]
+fn what_follows_the_data_of_gzip_is_left_out() {
+    let (log, expected) =
+        (combined(), tollgate_with(&["replay", "--limit", "1/s"], combined().as_bytes()));
+    for tail in [&[0; 512][..], b"garbage\n"] {
+        let bytes = [&gzipped(log.trim_end())[..], tail].concat();
+        let run = tollgate_with(&["replay", "--limit", "1/s"], &bytes);
+        assert_eq!((run.code, &run.out), (0, &expected.out), "{run:?}");
+        assert!(
+            run.err.contains("standard input: what follows the gzip data is left out"),
+            "{run:?}"
+        );
+    }
+    let mut corrupt = gzipped(&log);
+    let middle = corrupt.len() / 2;
+    corrupt.truncate(middle);
+    let run = tollgate_with(&["replay", "--limit", "1/s"], &corrupt);
+    assert!(run.code == 2 && run.err.contains("cannot read standard input"), "{run:?}");
+}
+
+#[test]
+fn burst_that_denies_too_much_is_named() {
+    let log = combined();
+    let arguments = ["replay", "--limit", "5/s burst 2", "--suggest", "0%"];
+    let run = tollgate_with(&arguments, log.as_bytes());
+    assert!(
+        run.code == 2 && run.err.contains("a burst larger than 2, or none, may help"),
+        "{run:?}"
+    );
+}
+
+#[test]
 fn several_limits_are_compared_on_the_same_requests() {
     let arguments = [
         "replay",
@@ -191,10 +222,10 @@ fn several_limits_are_compared_on_the_same_requests() {
     assert_eq!(
         names,
         [
-            "token_bucket 20/1m burst 5",
-            "token_bucket 40/1m",
-            "sliding_log 20/1m",
-            "fixed_window 20/1m"
+            "token_bucket 20/min burst 5",
+            "token_bucket 40/min",
+            "sliding_log 20/min",
+            "fixed_window 20/min"
         ]
     );
     let (by_key, _) = denied_by_fixed_window(20);
@@ -232,8 +263,8 @@ fn table_names_the_most_denied_and_html_has_a_plot() {
     let arguments = ["replay", "--limit", "20/min", "--top", "1", "--html", html.to_str().unwrap()];
     let run = tollgate_with(&arguments, combined().as_bytes());
     assert_eq!(run.code, 0, "{run:?}");
-    assert!(run.out.contains("| token_bucket 20/1m |"), "{}", run.out);
-    assert!(run.out.contains("Most denied by token_bucket 20/1m"), "{}", run.out);
+    assert!(run.out.contains("| token_bucket 20/min |"), "{}", run.out);
+    assert!(run.out.contains("Most denied by token_bucket 20/min"), "{}", run.out);
     assert!(run.out.contains("203.0.113.1") && !run.out.contains("203.0.113.2"), "{}", run.out);
     let page = fs::read_to_string(html).unwrap();
     assert!(page.contains("<svg") && page.contains("203.0.113.1") && page.ends_with("</html>\n"));
@@ -253,13 +284,21 @@ fn hostile_lines_are_counted_and_shown_without_their_power() {
     let run = tollgate_with(&arguments, &log);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(!run.out.contains('\u{1b}') && run.out.contains("\\u{1b}"), "{}", run.out);
-    assert!(run.out.contains("1 lines could not be read as combined"), "{}", run.out);
-    assert!(run.out.contains("requests have no user"), "{}", run.out);
+    assert!(run.out.contains("1 line could not be read as combined"), "{}", run.out);
+    assert!(run.out.contains("1,057 requests without user"), "{}", run.out);
     assert!(!run.err.contains('\u{1b}'), "{}", run.err);
     let unknown = tollgate_with(&["replay", "--limit", "1/min"], b"\x1b[2J no log\n");
     assert!(unknown.code == 2 && !unknown.err.contains('\u{1b}'), "{unknown:?}");
     let page = fs::read_to_string(html).unwrap();
     assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"));
+    assert!(!page.contains('\u{1b}') && page.contains("1 line could not be read"), "{page}");
+    // However long a line is, the error is short.
+    for line in
+        [[b'x'; 3_000_000].to_vec(), [b"{\"time\":\"", &[0x1b; 900_000][..], b"\"}"].concat()]
+    {
+        let run = tollgate_with(&["replay", "--limit", "1/min"], &line);
+        assert!(run.code == 2 && run.err.len() < 5_000, "{} bytes", run.err.len());
+    }
 }
 
 #[test]
@@ -293,7 +332,11 @@ fn lines_out_of_order_count_at_the_time_of_the_line_before() {
     };
     let log: String = [10, 12, 11, 12, 5].map(line).concat();
     let run = tollgate_with(&["replay", "--limit", "fixed_window 3/10s"], log.as_bytes());
-    assert!(run.out.contains("2 lines are older than a line before them"), "{}", run.out);
+    assert!(
+        run.out.contains("2 lines older than a line before, counted at its time"),
+        "{}",
+        run.out
+    );
     assert!(run.out.contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"), "{}", run.out);
     let report =
         tollgate_with(&["replay", "--limit", "fixed_window 3/10s", "--json"], log.as_bytes());
@@ -334,4 +377,17 @@ fn reader_that_leaves_early_is_no_error() {
     let mut errors = String::new();
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""));
+
+    // Nor is one of the notes.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["replay", "--limit", "1/min", "--json", "--html"])
+        .arg(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unnoticed.html"))
+        .arg(temporary("notes.log", combined().as_bytes()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
 }

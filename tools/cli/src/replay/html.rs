@@ -5,7 +5,8 @@ use std::fmt::Write;
 use tollgate_charts::{Align, Area, Chart, Ink, Panel};
 
 use super::report::{OfLimit, Report};
-use super::table::{LIMITS, cells, grouped, percent};
+use super::table::{LIMITS, cells, grouped, notes, percent};
+use crate::output::{counted, printable, shortened};
 
 const WIDTH: u32 = 860;
 /// The most bars of a plot.
@@ -23,13 +24,16 @@ pub(super) fn page(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>tollgate replay</title>\n\
          <style>{STYLE}</style>\n</head>\n<body>\n<h1>What a limit would have done</h1>\n\
-         <p>{} requests of {} keys ({}), from {} to {}.</p>\n",
-        grouped(report.requests),
-        grouped(report.keys),
+         <p>{} of {} ({}), from {} to {}.</p>\n",
+        counted(&grouped(report.requests), "request"),
+        counted(&grouped(report.keys), "key"),
         escaped(&report.key),
         report.from,
         report.to
     );
+    for note in notes(report) {
+        let _ = writeln!(page, "<p>{}.</p>", escaped(&note));
+    }
     page += &table(&LIMITS, report.limits.iter().map(cells));
     if let Some(found) = &report.suggestion {
         let _ = writeln!(
@@ -45,7 +49,7 @@ pub(super) fn page(report: &Report) -> String {
         if !it.most_denied.is_empty() {
             let rows = it.most_denied.iter().map(|key| {
                 let share = super::report::share(key.denied, key.requests);
-                [key.key.clone(), grouped(key.requests), grouped(key.denied), percent(share)]
+                [shortened(&key.key), grouped(key.requests), grouped(key.denied), percent(share)]
             });
             page += &table(&["most denied", "requests", "denied", "share"], rows);
         }
@@ -111,5 +115,9 @@ fn table<const N: usize>(heads: &[&str; N], rows: impl Iterator<Item = [String; 
 
 /// Keys come from clients.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    printable(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }

@@ -6,8 +6,9 @@ use std::io::{self, BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressBarIter, ProgressStyle};
+
+use super::gzip::{self, Gzip};
 
 const BUFFER: usize = 128 * 1024;
 
@@ -93,13 +94,10 @@ impl Input {
         let bytes: Box<dyn Read> =
             if is_stdin(file) { Box::new(stdin()) } else { Box::new(File::open(file)?) };
         let counted: ProgressBarIter<_> = self.bar.wrap_read(bytes);
-        let mut bytes = BufReader::with_capacity(BUFFER, counted);
-        // Gzip begins with these two bytes, and no log does.
-        let is_gzip = bytes.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-        Ok(if is_gzip {
-            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(bytes)))
-        } else {
-            Box::new(bytes)
+        let mut bytes: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER, counted));
+        Ok(match gzip::begins(&mut bytes)? {
+            true => Box::new(BufReader::with_capacity(BUFFER, Gzip::new(bytes, &self.name))),
+            false => bytes,
         })
     }
 

@@ -5,6 +5,7 @@
 
 mod comparison;
 mod format;
+mod gzip;
 mod html;
 mod input;
 mod key;
@@ -61,7 +62,7 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
     if let Some(file) = &arguments.html {
         fs::write(file, html::page(&report))
             .with_context(|| format!("cannot write {}", file.display()))?;
-        eprintln!("wrote {}", file.display());
+        output::note(&format!("wrote {}", file.display()));
     }
     let text = match arguments.json {
         true => serde_json::to_string_pretty(&report)?,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::comparison::{Comparison, MINUTE};
 use super::key::KeySpec;
 use super::suggest::Suggestion;
+use crate::output::shortened;
 
 /// What became of the lines.
 #[derive(Debug, Default, Serialize)]
@@ -26,9 +27,7 @@ impl Lines {
     pub(super) fn skip(&mut self, line: &str, why: &str) {
         self.skipped += 1;
         if self.first_skipped.is_none() {
-            let start: String = line.chars().take(120).collect();
-            // A terminal obeys some characters.
-            let (why, start) = (why.escape_debug(), start.escape_debug());
+            let (why, start) = (shortened(why), shortened(line));
             self.first_skipped = Some(format!("line {}: {why}: `{start}`", self.read));
         }
     }

@@ -25,7 +25,35 @@ enum Of {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Suggest {
     of: Of,
-    share: f64,
+    most: Share,
+}
+
+/// A share in units of 10^-11, so that `0.7%` of 1,000 are exactly 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share(u64);
+
+impl Share {
+    const ONE_PERCENT: u64 = 1_000_000_000;
+
+    /// A percentage of 0 to less than 100, with up to nine decimals.
+    fn of_percent(text: &str) -> Option<Self> {
+        let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+        let is_number = |text: &str| text.bytes().all(|it| it.is_ascii_digit());
+        if whole.is_empty() || whole.len() > 2 || decimals.len() > 9 {
+            return None;
+        }
+        if !is_number(whole) || !is_number(decimals) {
+            return None;
+        }
+        let (whole, decimals): (u64, u64) =
+            (whole.parse().ok()?, format!("{decimals:0<9}").parse().ok()?);
+        Some(Self(whole * Self::ONE_PERCENT + decimals))
+    }
+
+    fn holds(self, part: u64, of: u64) -> bool {
+        let one = 100 * u128::from(Self::ONE_PERCENT);
+        u128::from(part) * one <= u128::from(self.0) * u128::from(of)
+    }
 }
 
 impl FromStr for Suggest {
@@ -38,12 +66,9 @@ impl FromStr for Suggest {
             "clients" => Of::Clients,
             _ => bail!("`{of}` is no share; use `requests=1%` or `clients=1%`"),
         };
-        let percent = share.strip_suffix('%').and_then(|it| it.parse::<f64>().ok());
-        match percent {
-            Some(percent) if (0.0..100.0).contains(&percent) => {
-                Ok(Self { of, share: percent / 100.0 })
-            }
-            _ => bail!("the share `{share}` is no percentage of 0% to less than 100%"),
+        match share.strip_suffix('%').and_then(Share::of_percent) {
+            Some(most) => Ok(Self { of, most }),
+            None => bail!("the share `{share}` is no percentage of 0% to less than 100%"),
         }
     }
 }
@@ -131,8 +156,8 @@ impl Suggest {
         bar.set_style(ProgressStyle::with_template("{spinner} tried {msg}")?);
         let requests = spool.requests;
         let fits = |denials: Denials| match self.of {
-            Of::Requests => share(denials.requests, requests) <= self.share,
-            Of::Clients => share(denials.keys, keys) <= self.share,
+            Of::Requests => self.most.holds(denials.requests, requests),
+            Of::Clients => self.most.holds(denials.keys, keys),
         };
         let mut try_limit = async |limit: u64| {
             let spec = like.with_limit(limit);
@@ -148,7 +173,7 @@ impl Suggest {
             (low, of_low) = (high, Some(of_high));
             high = high.checked_mul(2).context("no limit denies so few")?;
             of_high = try_limit(high).await.with_context(|| {
-                format!("{low} in the period still deny too much; a longer period may help")
+                format!("{} still denies too much; {}", like.with_limit(low), like.larger())
             })?;
         }
         while high - low > 1 {
@@ -183,11 +208,31 @@ mod tests {
     #[test]
     fn share_is_a_percentage_of_requests_or_clients() {
         let parse = |text: &str| text.parse::<Suggest>();
-        assert_eq!(parse("requests=1%").unwrap(), Suggest { of: Of::Requests, share: 0.01 });
-        assert_eq!(parse("0.5%").unwrap(), Suggest { of: Of::Requests, share: 0.005 });
-        assert_eq!(parse("clients=0%").unwrap(), Suggest { of: Of::Clients, share: 0.0 });
-        for text in ["clients=1", "users=1%", "clients=100%", "clients=-1%", "clients=NaN%"] {
+        assert_eq!(
+            parse("requests=1%").unwrap(),
+            Suggest { of: Of::Requests, most: Share(1_000_000_000) }
+        );
+        assert_eq!(parse("0.5%").unwrap(), Suggest { of: Of::Requests, most: Share(500_000_000) });
+        assert_eq!(parse("clients=0%").unwrap(), Suggest { of: Of::Clients, most: Share(0) });
+        for text in
+            ["clients=1", "users=1%", "clients=100%", "clients=-1%", "clients=NaN%", "%", "1.%%"]
+        {
             assert!(parse(text).unwrap_err().to_string().contains('%'), "{text}");
+        }
+    }
+
+    #[test]
+    fn share_is_compared_exactly() {
+        for (percent, part, of, holds) in [
+            ("0.7", 7, 1_000, true),
+            ("0.7", 8, 1_000, false),
+            ("0.57", 57, 10_000, true),
+            ("0.000000001", 1, 100_000_000_000, true),
+            ("0.000000001", 1, 99_999_999_999, false),
+            ("0", 0, 5, true),
+            ("99.9", u64::MAX, u64::MAX, false),
+        ] {
+            assert_eq!(Share::of_percent(percent).unwrap().holds(part, of), holds, "{percent}");
         }
     }
 
@@ -201,9 +246,9 @@ mod tests {
             }
         }
         for (share, limit, smaller) in [
-            ("requests=0%", "fixed_window 7/1m", "fixed_window 6/1m"),
-            ("requests=20%", "fixed_window 2/1m", "fixed_window 1/1m"),
-            ("clients=10%", "fixed_window 2/1m", "fixed_window 1/1m"),
+            ("requests=0%", "fixed_window 7/min", "fixed_window 6/min"),
+            ("requests=20%", "fixed_window 2/min", "fixed_window 1/min"),
+            ("clients=10%", "fixed_window 2/min", "fixed_window 1/min"),
         ] {
             let again = Spool {
                 file: BufWriter::new(spool.file.get_ref().try_clone().unwrap()),

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::report::{OfLimit, Report};
-use crate::output::printable;
-use crate::table;
+use crate::output::{counted, shortened};
+use crate::table::{self, cell};
 
 /// The columns of a limit.
 pub(super) const LIMITS: [&str; 7] =
@@ -13,23 +13,26 @@ const NUMBERS: [&str; 6] = ["allowed", "denied", "share", "keys denied", "of key
 
 pub(super) fn text(report: &Report) -> String {
     let mut text = format!(
-        "{} requests of {} keys ({}), from {} to {}\n",
-        grouped(report.requests),
-        grouped(report.keys),
+        "{} of {} ({}), from {} to {}\n",
+        counted(&grouped(report.requests), "request"),
+        counted(&grouped(report.keys), "key"),
         report.key,
         report.from,
         report.to
     );
-    notes(report, &mut text);
-    let mut limits = table::new(&LIMITS, &NUMBERS);
+    for note in notes(report) {
+        text += &note;
+        text.push('\n');
+    }
+    let mut limits = table::markdown(&LIMITS, &NUMBERS);
     limits.add_rows(report.limits.iter().map(cells));
     let _ = writeln!(text, "\n{limits}");
     // Of the others, --json and --html tell.
     for it in report.limits.iter().take(1).filter(|it| !it.most_denied.is_empty()) {
-        let mut keys = table::new(&["key", "requests", "denied", "share"], &NUMBERS);
+        let mut keys = table::markdown(&["key", "requests", "denied", "share"], &NUMBERS);
         for key in &it.most_denied {
             let share = super::report::share(key.denied, key.requests);
-            let name = printable(&key.key);
+            let name = cell(&shortened(&key.key));
             keys.add_row([name, grouped(key.requests), grouped(key.denied), percent(share)]);
         }
         let _ = writeln!(text, "\nMost denied by {}:\n{keys}", it.limit);
@@ -71,22 +74,23 @@ pub(super) fn cells(it: &OfLimit) -> [String; 7] {
 }
 
 /// What a reader should know of the lines that do not count.
-fn notes(report: &Report, text: &mut String) {
+pub(super) fn notes(report: &Report) -> Vec<String> {
     let lines = &report.lines;
+    let lines_of = |number| counted(&grouped(number), "line");
+    let mut notes = Vec::new();
     if let Some(first) = &lines.first_skipped {
-        let (skipped, format) = (grouped(lines.skipped), &lines.format);
-        let _ = writeln!(text, "{skipped} lines could not be read as {format}: {first}");
+        let (skipped, format) = (lines_of(lines.skipped), &lines.format);
+        notes.push(format!("{skipped} could not be read as {format}: {first}"));
     }
     if lines.without_key > 0 {
-        let _ = writeln!(text, "{} requests have no {}", grouped(lines.without_key), report.key);
+        let requests = counted(&grouped(lines.without_key), "request");
+        notes.push(format!("{requests} without {}", report.key));
     }
     if lines.out_of_order > 0 {
-        let _ = writeln!(
-            text,
-            "{} lines are older than a line before them, and count at its time",
-            grouped(lines.out_of_order)
-        );
+        let lines = lines_of(lines.out_of_order);
+        notes.push(format!("{lines} older than a line before, counted at its time"));
     }
+    notes
 }
 
 fn worst_minute(it: &OfLimit) -> String {

@@ -22,16 +22,16 @@ pub(super) fn parse<'a>(
     }
     let at_us = times.of_iso(time)?;
     let (method, target) = request_line(parts.quoted()?);
-    // Status, flags, and then details and sizes, as many as the version writes.
-    let forwarded_for = loop {
+    // Status, flags, and then details and sizes, as many as the version writes. Istio has one in quotes among them.
+    let (mut quoted, mut count) = ([""; 4], 0);
+    while count < quoted.len() {
         match parts.quoted() {
-            Ok(text) => break text,
-            Err(_) => parts.word()?,
-        };
-    };
-    let _agent = parts.quoted()?;
-    let _id = parts.quoted()?;
-    let host = given(parts.quoted()?);
+            Ok(text) => (quoted[count], count) = (text, count + 1),
+            Err(_) => (_, count) = (parts.word()?, 0),
+        }
+    }
+    let [forwarded_for, _agent, _id, host] = quoted;
+    let host = given(host);
     let client_ip = client(forwarded_for, trusted);
     Ok(Request { at_us, client_ip, user: None, method, host, target, json: None })
 }

@@ -60,7 +60,9 @@ const TARGET: [&str; 9] = [
 
 pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
     let json = object(line)?;
-    let first = |names: &[&str]| names.iter().find_map(|name| field(&json, name)).cloned();
+    let is_given = |value: &&Value| !value.is_null() && value.as_str() != Some("");
+    let first =
+        |names: &[&str]| names.iter().find_map(|name| field(&json, name).filter(is_given)).cloned();
     let text = |names: &[&str]| names.iter().find_map(|name| text_of(&json, name));
     let time = first(&TIME).ok_or_else(|| format!("no field of a time: {}", TIME.join(", ")))?;
     let at_us = times.of_json(&time)?;

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use self::time::Times;
 use super::request::Request;
 use crate::arguments::FormatName;
+use crate::output::shortened;
 
 /// A parser of lines.
 pub(super) struct Format {
@@ -53,12 +54,12 @@ impl Format {
         let mut tried = Vec::new();
         for name in ALL {
             if let Err(why) = Self::new(name, trusted).parse(first) {
-                tried.push(format!("\n  {}: {}", name_of(name), why.escape_debug()));
+                tried.push(format!("\n  {}: {}", name_of(name), shortened(&why)));
             }
         }
         bail!(
             "the log has none of the known formats; its first line is `{}`; --format names one{}",
-            first.chars().take(200).collect::<String>().escape_debug(),
+            shortened(first),
             tried.concat()
         )
     }
@@ -93,7 +94,7 @@ fn name_of(name: FormatName) -> &'static str {
 mod tests {
     use super::*;
 
-    const LINES: [(&str, &str, &str, &str); 9] = [
+    const LINES: [(&str, &str, &str, &str); 11] = [
         (
             "combined",
             r#"203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a?b=c HTTP/1.1" 200 2326 "https://x/" "curl/8 \"quoted\"""#,
@@ -123,6 +124,18 @@ mod tests {
             r#"[2025-10-10T13:55:36.310Z] "POST /api/v1/locations HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.35.28" "nsq2http" "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "locations" "tcp://10.0.2.1:80""#,
             "203.0.113.7 - POST /api/v1/locations",
             "2025-10-10T13:55:36.31Z",
+        ),
+        (
+            "envoy",
+            r#"[2025-10-10T13:55:36.310Z] "GET /a?b=c HTTP/1.1" 200 - via_upstream - "-" 0 135 4 3 "203.0.113.7" "curl/8" "cc21d9b0" "shop:8000" "10.1.1.9:80" inbound|80|| 127.0.0.6:4 10.1.1.9:80 10.1.2.3:0 - default"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36.31Z",
+        ),
+        (
+            "json",
+            r#"{"time":null,"ts":"","timestamp":1760104536,"ip":"203.0.113.7","method":"GET","path":"/a"}"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36Z",
         ),
         (
             "alb",

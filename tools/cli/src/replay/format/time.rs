@@ -42,18 +42,51 @@ impl Times {
     }
 }
 
-/// Numbers of this size are seconds until the year 5138, and milliseconds since 1973.
+/// Numbers up to 1e11 are seconds, up to 1e14 milliseconds since 1973, and larger ones microseconds.
 fn of_number(number: f64) -> Result<u64, String> {
     let scale = match number {
         0.0..1e11 => 1e6,
         1e11..1e14 => 1e3,
-        1e14..4e17 => 1.0,
+        1e14..1e16 => 1.0,
         _ => return Err(format!("the time {number} is no number of seconds, ms or us")),
     };
     // Apart, so that the fraction of a large number is not rounded with it.
-    Ok((number.trunc() * scale + (number.fract() * scale).round()) as u64)
+    in_range((number.trunc() * scale + (number.fract() * scale).round()) as u64)
 }
 
 fn micros(time: Timestamp) -> Result<u64, String> {
-    u64::try_from(time.as_microsecond()).map_err(|_| "the time is before 1970".to_owned())
+    let micros = u64::try_from(time.as_microsecond());
+    in_range(micros.map_err(|_| "the time is before 1970".to_owned())?)
+}
+
+/// The library's clock ends with the year 2254: its scripts calculate with 53 bits.
+fn in_range(at_us: u64) -> Result<u64, String> {
+    const END: u64 = 8_993_721_600_000_000;
+    if at_us < END { Ok(at_us) } else { Err("the time is after the year 2254".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn number_is_seconds_milliseconds_or_microseconds_of_a_year_until_2254() {
+        let mut times = Times::default();
+        for (time, at_us) in [
+            (json!(1.5), Some(1_500_000)),
+            (json!("1760104536.25"), Some(1_760_104_536_250_000)),
+            (json!(1_760_104_536_250_u64), Some(1_760_104_536_250_000)),
+            (json!(1_760_104_536_250_000_u64), Some(1_760_104_536_250_000)),
+            (json!("2254-12-31T23:59:59Z"), Some(8_993_721_599_000_000)),
+            (json!("2255-01-01T00:00:00Z"), None),
+            (json!(9e9), None),
+            (json!(4e17), None),
+            (json!(-1), None),
+            (json!("NaN"), None),
+        ] {
+            assert_eq!(times.of_json(&time).ok(), at_us, "{time}");
+        }
+    }
 }
