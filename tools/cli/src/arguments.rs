@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use tollgate::RedisStore;
 use tollgate::store::RedisStoreBuilder;
 
-use crate::limit::LimitSpec;
+use crate::limit::{Algorithm, LimitSpec};
 use crate::replay::{KeySpec, Suggest};
 
 /// An operator waits longer than a request.
@@ -83,7 +83,7 @@ pub(crate) struct ReplayArguments {
     /// private networks
     #[arg(long, value_delimiter = ',', value_name = "NETWORK")]
     pub(crate) trusted: Vec<ipnet::IpNet>,
-    /// Looks for the smallest limit per period that denies no more than a share: `requests=1%` or `clients=0.5%`
+    /// Looks for the smallest limit per period that denies no more than a share: `requests=1%` or `clients=0.5%`. Not with `--compare`
     #[arg(long, value_name = "SHARE", conflicts_with = "compare")]
     pub(crate) suggest: Option<Suggest>,
     /// How many of the most denied keys to show
@@ -114,7 +114,7 @@ pub(crate) enum FormatName {
 /// Where the budgets are.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RedisArguments {
-    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
+    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://. Default: `REDIS_URL`, or this machine
     #[arg(long, env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
     /// The prefix of the keys, as the services set it
@@ -134,7 +134,8 @@ impl RedisArguments {
     /// The store of the services.
     pub(crate) fn store(&self) -> RedisStoreBuilder {
         let store = RedisStore::builder().url(&self.url).prefix(self.prefix());
-        let store = store.client_name("tollgate-cli").deadline(DEADLINE);
+        // A name of the connection would need another right.
+        let store = store.deadline(DEADLINE);
         match self.partitions {
             Some(partitions) => store.partitions(partitions),
             None => store,
@@ -148,7 +149,7 @@ pub(crate) struct KeysArguments {
     pub(crate) redis: RedisArguments,
     /// Only budgets of this limit
     #[arg(long, value_name = "NAME")]
-    pub(crate) limit: Option<String>,
+    pub(crate) name: Option<String>,
     /// Only budgets of keys that contain this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) containing: Option<String>,
@@ -216,7 +217,7 @@ pub(crate) struct BlockArguments {
     pub(crate) name: String,
     /// The algorithm of the limit, such as `sliding_window`: each kind of budget has blocks of its own
     #[arg(long, value_name = "ALGORITHM")]
-    pub(crate) limit: String,
+    pub(crate) algorithm: Algorithm,
     /// For how long, such as `10m` or `1day`. `0s` ends a block
     #[arg(long = "for", value_name = "TIME", value_parser = period)]
     pub(crate) length: Duration,
@@ -227,7 +228,7 @@ pub(crate) struct BlockArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
+    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://. Default: `REDIS_URL`, or this machine
     #[arg(env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
     /// The prefix of the keys, as the services set it

@@ -8,7 +8,8 @@ use tollgate::config::{Config, LimitSet, Names};
 use tollgate::key::Global;
 
 use crate::arguments::CheckConfigArguments;
-use crate::{output, table};
+use crate::output::{self, counted, printable};
+use crate::table::{self, cell};
 
 /// The names that a file uses, and that the application has to define.
 #[derive(Default)]
@@ -33,7 +34,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
             return Ok(ExitCode::FAILURE);
         }
         Err(error) => {
-            eprintln!("{error}");
+            output::note(&output::explained(&anyhow::Error::msg(error.to_string())));
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -46,19 +47,22 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = table::new(&["limit", "allows", "key", "requests", "settings"], &[]);
+    let mut table = table::markdown(&["limit", "allows", "key", "requests", "settings"], &[]);
     for limit in list(&limits["limits"]).iter().chain(list(&limits["concurrency_limits"])) {
-        table.add_row(row(limit));
+        table.add_row(row(limit).map(|text| cell(&text)));
     }
     output::print(&table.to_string())?;
     for (what, names) in [("keys", &used.keys), ("plans", &used.plans), ("costs", &used.costs)] {
         if !names.is_empty() {
             let names: Vec<_> = names.iter().map(String::as_str).collect();
             let names = names.join(", ");
-            output::print(&format!("{what} that the application has to name: {names}"))?;
+            output::print(&format!(
+                "{what} that the application has to name: {}",
+                printable(&names)
+            ))?;
         }
     }
-    output::print(&format!("valid: {} limits", table.row_count()))?;
+    output::print(&format!("valid: {}", counted(&table.row_count().to_string(), "limit")))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,8 +87,22 @@ fn row(limit: &Value) -> [String; 5] {
     let settings = limit.as_object().into_iter().flatten();
     let settings = settings.filter(|(name, _)| !shown.contains(&name.as_str()));
     let settings: Vec<_> =
-        settings.map(|(name, value)| format!("{name} = {}", compact(value))).collect();
+        settings.map(|(name, value)| format!("{name} = {}", setting(name, value))).collect();
     [text("name"), allows, compact(&limit["key"]), requests, settings.join(", ")]
+}
+
+/// A setting in words. Of plans: `pro 50/10s; internal unlimited; closed denied`.
+fn setting(name: &str, value: &Value) -> String {
+    let Some(plans) = value.as_object().filter(|_| name == "plans") else { return compact(value) };
+    let plan = |(name, it): (&String, &Value)| {
+        let allows = match (&it["unlimited"], &it["deny"]) {
+            (Value::Bool(true), _) => "unlimited".to_owned(),
+            (_, Value::Null) => compact(it).replace("quota: ", ""),
+            (_, deny) => format!("denied ({})", compact(deny)),
+        };
+        format!("{name} {allows}")
+    };
+    plans.iter().map(plan).collect::<Vec<_>>().join("; ")
 }
 
 /// A value without the marks of JSON that a reader does not need.
@@ -96,6 +114,13 @@ fn compact(value: &Value) -> String {
             (Some(method), Some(path)) => format!("{} {}", compact(method), compact(path)),
             (None, Some(path)) if fields.len() == 1 => compact(path),
             (Some(method), None) => compact(method),
+            _ if fields.contains_key("first_of") => fields["first_of"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(compact)
+                .collect::<Vec<_>>()
+                .join(", else "),
             _ => {
                 let fields =
                     fields.iter().map(|(name, value)| format!("{name}: {}", compact(value)));

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tollgate: {error:#}");
+            output::note(&format!("tollgate: {}", output::explained(&error)));
             ExitCode::from(2)
         }
     }

@@ -1,38 +1,91 @@
-//! Standard output, whose reader may leave: `tollgate keys | head`.
+//! Standard output, whose reader may leave: `tollgate keys | head`. And standard error, without which a command works, too.
 
-use std::io::{self, ErrorKind, Write, stdout};
+use std::io::{self, ErrorKind, Write, stderr, stdout};
+use std::process::exit;
 
-/// A text of a client or of Redis: without the characters that a terminal obeys, that turn the direction of writing, or that end a
-/// column. At most 80 characters.
+/// The longest text of a client that is shown, in characters. The keys of the library are shorter.
+const LONGEST: usize = 200;
+
+/// A text of a client, of a file or of Redis: without the characters that a terminal obeys, that turn the direction of writing, or
+/// that cannot be seen.
 pub(crate) fn printable(text: &str) -> String {
-    let obeyed = |it: char| {
-        it.is_control()
-            || matches!(it, '|' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let mut shown = String::new();
-    for it in text.chars().take(80) {
-        if obeyed(it) { shown.extend(it.escape_unicode()) } else { shown.push(it) }
+    for it in text.chars() {
+        if is_seen(it) { shown.push(it) } else { shown.extend(it.escape_unicode()) }
     }
     shown
 }
 
-/// Prints a text and the end of the line. A reader that has gone is no error.
+/// The same of the beginning of a text that may be of any length.
+pub(crate) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => printable(&text[..end]) + "…",
+        None => printable(text),
+    }
+}
+
+fn is_seen(it: char) -> bool {
+    let is_format = matches!(it,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !it.is_control() && !is_format
+}
+
+/// Prints a text and the end of the line. A reader that has gone has what it wants: that ends the command.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match writeln!(stdout(), "{text}").and_then(|()| stdout().flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(0),
         result => result,
     }
 }
 
+/// Tells something beside the output.
+pub(crate) fn note(text: &str) {
+    // Whoever closed it does not want to know.
+    let _ = writeln!(stderr(), "{text}");
+}
+
+/// An error with its causes. Their texts may come from a server, and may repeat each other.
+pub(crate) fn explained(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{cause}");
+        }
+    }
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// `1 line`, `2 lines`.
+pub(crate) fn counted(number: &str, what: &str) -> String {
+    format!("{number} {what}{}", if number == "1" { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
+
     use super::*;
 
     #[test]
     fn characters_that_a_terminal_obeys_are_escaped() {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\u{a}c");
-        assert_eq!(printable("x|\u{202e}y"), "x\\u{7c}\\u{202e}y");
+        assert_eq!(printable("x|\u{202e}y\u{200b}\u{61c}"), "x|\\u{202e}y\\u{200b}\\u{61c}");
         assert_eq!(printable("alice@example.com é"), "alice@example.com é");
-        assert_eq!(printable(&"a".repeat(200)).len(), 80);
+    }
+
+    #[test]
+    fn long_texts_end_with_a_mark() {
+        assert_eq!(shortened(&"é".repeat(LONGEST)), "é".repeat(LONGEST));
+        assert_eq!(shortened(&"é".repeat(500)), format!("{}…", "é".repeat(LONGEST)));
+    }
+
+    #[test]
+    fn error_says_each_cause_once() {
+        let error = anyhow!("refused").context("cannot connect: refused").context("h:1");
+        assert_eq!(explained(&error), "h:1: cannot connect: refused");
+        assert_eq!(explained(&anyhow!("-ERR \u{1b}[2J\nline")), "-ERR \\u{1b}[2J\nline");
     }
 }

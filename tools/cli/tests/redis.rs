@@ -86,7 +86,7 @@ async fn budgets_of_every_kind_are_listed_and_shown() {
         assert!(list.out.contains(part), "{part}: {}", list.out);
     }
     assert_eq!(run(&url, &["keys", "--json"]).json_lines().len(), 9);
-    assert_eq!(run(&url, &["keys", "--json", "--limit", "log"]).json_lines().len(), 2);
+    assert_eq!(run(&url, &["keys", "--json", "--name", "log"]).json_lines().len(), 2);
     assert_eq!(run(&url, &["keys", "--json", "--containing", "bob"]).json_lines().len(), 4);
     let some = run(&url, &["keys", "--json", "--max", "3"]);
     assert_eq!(some.json_lines().len(), 3);
@@ -164,6 +164,91 @@ async fn peek_says_what_is_left_and_consumes_nothing() {
     assert!(denied.out.starts_with("denied: 93 of 100 left, 94 units after "), "{denied:?}");
     let other = run(&url, &["peek", "bob", "--name", "log", "--limit", "sliding_log 100/h"]);
     assert_eq!(other.out.trim(), "allowed: 100 of 100 left, full in 0s");
+    assert!(other.err.contains("nothing is charged to this key under log"), "{other:?}");
+    let address = ["peek", "2001:db8::1", "--name", "log", "--limit", "sliding_log 100/h"];
+    let network = tollgate::key::PeerIp::key_of("2001:db8::1".parse().unwrap());
+    assert!(run(&url, &address).err.contains(&format!("try `{}`", network.as_str())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_printed_as_the_commands_take_them() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let limiter = limiter(&url).await;
+    let long = Key::new("é".repeat(100));
+    let keys = [Key::new("alice"), Key::new("alice").fallback(), Key::new("a|b c"), long];
+    let limit = &limits()[0];
+    for key in &keys {
+        assert!(limiter.check(limit, key).await.unwrap().allowed());
+    }
+    let list = run(&url, &["keys"]);
+    for key in &keys {
+        assert!(
+            list.out.lines().any(|line| line.split_whitespace().next() == Some(key.as_str())),
+            "{list:?}"
+        );
+        assert_eq!(run(&url, &["show", key.as_str(), "--json"]).json_lines().len(), 1);
+    }
+    let reset = run(&url, &["reset", "|alice", "--yes"]);
+    assert_eq!(reset.out.trim(), "reset bucket");
+    assert_eq!((shown(&url, "alice").len(), shown(&url, "|alice").len()), (1, 0));
+    assert_eq!(run(&url, &["keys", "--json", "--name", "none"]).out, "");
+    assert_eq!(run(&url, &["show", "nobody", "--json"]).out, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_leaves_names_that_no_limit_has_and_resets_the_rest() {
+    let server = RedisServer::start();
+    let (url, mut connection) = (server.url(), server.connection());
+    charge(&limiter(&url).await, "alice").await;
+    for key in ["tollgate:{alice}:b:", "tollgate:{alice}:b:é"] {
+        redis::cmd("SET").arg(key).arg("1").exec(&mut connection).unwrap();
+    }
+    let reset = run(&url, &["reset", "alice", "--yes"]);
+    assert_eq!(reset.code, 0, "{reset:?}");
+    assert_eq!(reset.out.trim(), "reset bucket\nreset fixed\nreset log\nreset sliding");
+    assert_eq!(reset.err.matches("no limit can have this name").count(), 2, "{reset:?}");
+    let left: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    assert_eq!(left, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_need_only_the_documented_rights() {
+    let server = RedisServer::start();
+    let service = "+evalsha +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen \
+                   +pexpire +ping +unwatch";
+    let mut user = vec!["SETUSER", "operator", "on", ">secret", "~tollgate:*", "-@all"];
+    user.extend(service.split_whitespace());
+    user.extend(["+scan", "+type", "+pttl"]);
+    redis::cmd("ACL").arg(&user).exec(&mut server.connection()).unwrap();
+    charge(&limiter(&server.url()).await, "alice").await;
+    let url = server.url().replace("//", "//operator:secret@");
+    for arguments in [
+        &["keys"][..],
+        &["show", "alice"],
+        &["peek", "alice", "--name", "log", "--limit", "sliding_log 100/h"],
+        &["block", "alice", "--name", "log", "--algorithm", "sliding_log", "--for", "1h", "--yes"],
+        &["reset", "alice", "--yes"],
+    ] {
+        let run = run(&url, arguments);
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    for (right, part) in [("-time", "clock"), ("-ping", "latency")] {
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "operator", right])
+            .exec(&mut server.connection())
+            .unwrap();
+        let doctor = tollgate(&["doctor", &url]);
+        assert!(
+            doctor.code == 1 && doctor.out.contains(&format!("PROBLEM  {part}: ")),
+            "{doctor:?}"
+        );
+    }
+    let get = ["SETUSER", "operator", "+time", "-get"];
+    redis::cmd("ACL").arg(&get).exec(&mut server.connection()).unwrap();
+    charge(&limiter(&server.url()).await, "alice").await;
+    let keys = run(&url, &["keys"]);
+    assert!(keys.code == 2 && keys.err.contains("get"), "{keys:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +259,7 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
     let algorithms = ["token_bucket", "fixed_window", "sliding_window", "sliding_log"];
     for (limit, algorithm) in limits().into_iter().zip(algorithms) {
         let block = |length: &str, more: &[&str]| {
-            let of = ["block", "alice", "--name", limit.name(), "--limit", algorithm, "--for"];
+            let of = ["block", "alice", "--name", limit.name(), "--algorithm", algorithm, "--for"];
             run(&url, &[&of[..], &[length], more].concat())
         };
         let asks = block("1h", &[]);
@@ -183,6 +268,10 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
 
         let blocked = block("1h", &["--yes"]);
         assert!(blocked.code == 0 && blocked.out.contains("for 1h"), "{blocked:?}");
+        let quota = format!("{algorithm} 100/h");
+        let peek = ["peek", "alice", "--name", limit.name(), "--limit", &quota];
+        assert!(run(&url, &peek).out.starts_with("blocked: "), "{algorithm}");
+        assert_eq!(run(&url, &[&peek[..], &["--json"]].concat()).json()["blocked"], true);
         let decision = limiter.check(&limit, &alice).await.unwrap();
         assert!(decision.is_blocked(), "{algorithm}");
         assert!(decision.retry_after().unwrap() > HOUR - Duration::from_secs(60));
@@ -202,6 +291,19 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
             assert!(run.code == 2 && run.err.contains(why), "{length}: {run:?}");
         }
     }
+}
+
+#[test]
+fn block_of_a_limit_that_is_not_in_use_says_so() {
+    let server = RedisServer::start();
+    let block =
+        ["block", "alice", "--name", "apix", "--algorithm", "gcra", "--for", "366d", "--yes"];
+    let run = run(&server.url(), &block);
+    assert!(
+        run.err.contains("Redis has no budget of a gcra named apix: check the name"),
+        "{run:?}"
+    );
+    assert!(run.code == 0 && run.out.contains("for 366 days"), "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -304,7 +406,12 @@ fn doctor_says_what_is_wrong_and_what_to_do() {
     );
     assert!(!run.out.contains("secret") && !run.err.contains("secret"), "{run:?}");
     let run = tollgate(&["doctor", &url.replace("secret", "guess")]);
-    assert!(run.code == 2 && run.err.contains("cannot connect to 127.0.0.1"), "{run:?}");
+    let text = &run.out;
+    assert!(
+        run.code == 1 && text.contains("PROBLEM  connection: cannot connect to 127.0.0.1"),
+        "{run:?}"
+    );
+    assert!(!text.contains("secret") && !text.contains("guess"), "{run:?}");
     let mine = server.url().replace("//", "//limiter:secret@");
     let user = ["SETUSER", "limiter", "on", ">secret", "~limits:*", "&limits:*", "+@all"];
     redis::cmd("ACL").arg(&user).exec(&mut server.connection()).unwrap();

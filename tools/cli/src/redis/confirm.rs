@@ -12,7 +12,7 @@ pub(super) fn confirmed(question: &str, yes: bool) -> anyhow::Result<bool> {
     if !stdin().is_terminal() {
         bail!("{question} There is no terminal to ask on: give --yes");
     }
-    eprint!("{question} [y/N] ");
+    write!(stderr(), "{question} [y/N] ")?;
     stderr().flush()?;
     let mut answer = String::new();
     stdin().read_line(&mut answer)?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -10,7 +11,7 @@ use super::scan::{Entry, Scan, read};
 use super::servers::{self, Server};
 use super::value::Value;
 use crate::arguments::KeysArguments;
-use crate::output::{self, printable};
+use crate::output::{self, shortened};
 use crate::table;
 
 /// A budget, or the offences of a key.
@@ -21,21 +22,27 @@ pub(super) struct Row {
     what: String,
     #[serde(flatten)]
     value: Value,
-    /// Until Redis deletes it.
-    expires_in_ms: i64,
+    /// Until Redis deletes it. `None`: never, so it is not of the library.
+    expires_in_ms: Option<u64>,
     key: String,
 }
 
 impl Row {
     /// `None`: the key is another program's.
     pub(super) fn of(entry: &Entry, prefix: &str, now: u64) -> Option<Self> {
-        let name = Name::parse(&entry.key, prefix)?;
+        let (name, value) = (Name::parse(&entry.key, prefix)?, Value::read(&entry.value, now));
         Some(Self {
             client: name.client.to_owned(),
             limit: name.limit.to_owned(),
-            what: name.what(),
-            value: Value::read(&entry.value, now),
-            expires_in_ms: entry.ttl_ms,
+            what: match &value {
+                Value::Offences { blocked_for_ms: 0, .. } => {
+                    format!("denials ({})", name.kind.name())
+                }
+                Value::Offences { .. } => format!("block ({})", name.kind.name()),
+                _ => name.kind.name().to_owned(),
+            },
+            value,
+            expires_in_ms: u64::try_from(entry.ttl_ms).ok(),
             key: entry.key.clone(),
         })
     }
@@ -45,26 +52,35 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
     let prefix = arguments.redis.prefix();
     let is_wanted = |key: &str| {
         Name::parse(key, prefix).is_some_and(|name| {
-            arguments.limit.as_deref().is_none_or(|limit| limit == name.limit)
+            arguments.name.as_deref().is_none_or(|limit| limit == name.limit)
                 && arguments.containing.as_deref().is_none_or(|text| name.client.contains(text))
         })
     };
-    let (mut rows, mut more) = (Vec::new(), false);
+    let (mut rows, mut count, mut more) = (Vec::new(), 0, false);
     'servers: for mut server in servers::connect(&arguments.redis.url).await? {
         let (mut scan, mut seen) = (Scan::new(prefix, None), HashSet::new());
         while let Some(mut keys) = scan.next(&mut server).await? {
             keys.retain(|key| is_wanted(key) && seen.insert(key.clone()));
-            more = rows.len() + keys.len() > arguments.max;
-            keys.truncate(arguments.max - rows.len());
-            rows.extend(rows_of(&mut server, &keys, prefix).await?);
+            more = count + keys.len() > arguments.max;
+            keys.truncate(arguments.max - count);
+            let new = rows_of(&mut server, &keys, prefix).await?;
+            count += new.len();
+            // A table has to know all of them. A million lines of JSON need not stay.
+            if arguments.json {
+                print_json(&new)?
+            } else {
+                rows.extend(new)
+            }
             if more {
                 break 'servers;
             }
         }
     }
-    print(&rows, arguments.json)?;
+    if !arguments.json {
+        print_table(&rows)?;
+    }
     if more {
-        eprintln!("there are more: --max shows more than {}", arguments.max);
+        output::note(&format!("there are more: --max shows more than {}", arguments.max));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -79,30 +95,27 @@ pub(super) async fn rows_of(
     Ok(entries.iter().filter_map(|entry| Row::of(entry, prefix, now)).collect())
 }
 
-/// Prints a table, or a JSON object a line.
-pub(super) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
-    let text = if json {
-        let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
-        lines?.join("\n")
-    } else if rows.is_empty() {
-        "no keys: every budget is full, or the prefix is another".to_owned()
-    } else {
-        let heads = ["client", "limit", "what", "used", "details", "expires in"];
-        let mut table = table::new(&heads, &["used"]);
-        for row in rows {
-            let ttl = std::time::Duration::from_secs(
-                row.expires_in_ms.max(0).unsigned_abs().div_ceil(1_000),
-            );
-            table.add_row([
-                printable(&row.client),
-                printable(&row.limit),
-                row.what.clone(),
-                row.value.used(),
-                row.value.details(),
-                humantime::format_duration(ttl).to_string(),
-            ]);
-        }
-        table.to_string()
-    };
-    Ok(output::print(&text)?)
+/// Prints a JSON object a line.
+pub(super) fn print_json(rows: &[Row]) -> anyhow::Result<()> {
+    rows.iter().try_for_each(|row| Ok(output::print(&serde_json::to_string(row)?)?))
+}
+
+pub(super) fn print_table(rows: &[Row]) -> anyhow::Result<()> {
+    if rows.is_empty() {
+        return Ok(output::print("no keys: every budget is full, or the prefix is another")?);
+    }
+    let heads = ["client", "limit", "what", "used", "details", "expires in"];
+    let mut table = table::plain(&heads, &["used"]);
+    for row in rows {
+        let expires_in = row.expires_in_ms.map(|ms| Duration::from_secs(ms.div_ceil(1_000)));
+        table.add_row([
+            shortened(&row.client),
+            shortened(&row.limit),
+            row.what.clone(),
+            row.value.used(),
+            row.value.details(),
+            expires_in.map_or("never".to_owned(), |it| humantime::format_duration(it).to_string()),
+        ]);
+    }
+    Ok(output::print(&table.trim_fmt())?)
 }

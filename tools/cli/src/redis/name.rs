@@ -1,6 +1,9 @@
 //! Keys of Redis: `prefix:{client}:kind:limit`, on a cluster with the partition's tag in front.
 
+use std::net::Ipv6Addr;
+
 use tollgate::Key;
+use tollgate::key::PeerIp;
 
 /// What a budget is, by its letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +34,16 @@ impl Kind {
             Self::SlidingWindow => "sliding window",
             Self::SlidingLog => "sliding log",
             Self::InFlight => "requests in flight",
+        }
+    }
+
+    /// Of the budgets of an algorithm.
+    pub(super) fn of_algorithm(algorithm: &str) -> Self {
+        match algorithm {
+            "fixed_window" | "fixed_window_aligned" => Self::FixedWindow,
+            "sliding_window" => Self::SlidingWindow,
+            "sliding_log" => Self::SlidingLog,
+            _ => Self::Bucket,
         }
     }
 
@@ -70,19 +83,18 @@ impl<'a> Name<'a> {
         };
         Some(Self { client, kind, is_offences, limit })
     }
-
-    pub(super) fn what(&self) -> String {
-        if self.is_offences {
-            format!("denials, {}", self.kind.name())
-        } else {
-            self.kind.name().to_owned()
-        }
-    }
 }
 
 /// A client's key as `keys` prints it, or a client's name as it is.
 pub(super) fn client(text: &str) -> Key {
     Key::from_encoded(text).unwrap_or_else(|_| Key::new(text))
+}
+
+/// What an operator may have meant, if there is nothing of this client.
+pub(super) fn hint(text: &str) -> Option<String> {
+    let address: Ipv6Addr = text.parse().ok()?;
+    let key = PeerIp::key_of(address.into());
+    Some(format!("services count IPv6 clients by network: try `{}`", key.as_str()))
 }
 
 #[cfg(test)]
@@ -112,5 +124,12 @@ mod tests {
         assert_eq!(client("alice").as_str(), "alice");
         assert_eq!(client("(a&b)").as_str(), "(a&b)");
         assert_eq!(client("a b").as_str(), "a%20b");
+        assert_eq!(client("|alice").as_str(), "|alice", "of a fallback");
+        assert_eq!(hint("alice"), None);
+        assert!(
+            hint("2001:db8::1")
+                .unwrap()
+                .contains(PeerIp::key_of("2001:db8::2".parse().unwrap()).as_str())
+        );
     }
 }

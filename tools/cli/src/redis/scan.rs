@@ -1,7 +1,7 @@
 //! All keys of a prefix, by SCAN: other clients of Redis are served in between.
 
 use anyhow::Context;
-use redis::{cmd, pipe};
+use redis::{RedisError, cmd, pipe};
 
 use super::servers::Server;
 
@@ -69,16 +69,25 @@ pub(super) async fn read(server: &mut Server, keys: &[String]) -> anyhow::Result
     for key in &keys {
         values.cmd("GET").arg(key).cmd("PTTL").arg(key);
     }
+    // A key of another program may become one of another type in between.
     let values: Vec<redis::Value> = values
+        .ignore_errors()
         .query_async(&mut server.connection)
         .await
         .with_context(|| format!("{}: GET", server.address))?;
     let mut entries = Vec::new();
     for (key, pair) in keys.iter().zip(values.chunks_exact(2)) {
-        let value: Option<Vec<u8>> = redis::from_redis_value(pair[0].clone())?;
+        let value = match &pair[0] {
+            redis::Value::BulkString(value) => Some(value),
+            redis::Value::ServerError(error) if error.code() != "WRONGTYPE" => {
+                return Err(RedisError::from(error.clone()))
+                    .with_context(|| format!("{}: GET", server.address));
+            }
+            _ => None,
+        };
         if let Some(value) = value {
             let ttl_ms = redis::from_redis_value(pair[1].clone())?;
-            entries.push(Entry { key: (*key).clone(), value, ttl_ms });
+            entries.push(Entry { key: (*key).clone(), value: value.clone(), ttl_ms });
         }
     }
     Ok(entries)

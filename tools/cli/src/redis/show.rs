@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use super::keys::{print, rows_of};
-use super::name::{Name, client};
+use super::keys::{print_json, print_table, rows_of};
+use super::name::{Name, client, hint};
 use super::scan::Scan;
 use super::servers::{self, Server};
 use crate::arguments::ShowArguments;
+use crate::output;
 
 pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
     let prefix = arguments.redis.prefix();
@@ -23,7 +24,14 @@ pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
         }
         rows.extend(rows_of(&mut server, &Vec::from_iter(keys), prefix).await?);
     }
-    print(&rows, arguments.json)?;
+    if arguments.json {
+        print_json(&rows)?
+    } else {
+        print_table(&rows)?
+    }
+    if let Some(hint) = hint(&arguments.key).filter(|_| rows.is_empty()) {
+        output::note(&hint);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

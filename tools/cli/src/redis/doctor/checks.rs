@@ -1,0 +1,253 @@
+//! The checks of one server.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::Findings;
+use crate::output::explained;
+use crate::redis::servers::Server;
+
+const PINGS: usize = 50;
+
+/// The library's default deadline is 250 ms.
+const SLOW: Duration = Duration::from_millis(50);
+
+pub(super) async fn examine(server: &mut Server, findings: &mut Findings) {
+    if let Err(error) = latency(server, findings).await {
+        findings.problem(
+            "latency",
+            explained(&error),
+            "give this user +ping, which services need, too",
+        );
+    }
+    if let Err(error) = clock(server, findings).await {
+        findings.problem(
+            "clock",
+            explained(&error),
+            "give this user +time, which services need, too",
+        );
+    }
+    let info: String = match server.ask(&["INFO"]).await {
+        Ok(info) => info,
+        Err(error) => {
+            findings.advice("INFO", explained(&error), "give this user +info for the other checks");
+            return;
+        }
+    };
+    let info = Info::parse(&info);
+    version(&info, findings);
+    memory(&info, findings);
+    replication(server, &info, findings).await;
+    persistence(server, &info, findings).await;
+    cluster(server, &info, findings).await;
+    connections(&info, findings);
+}
+
+/// The fields of INFO.
+struct Info(HashMap<String, String>);
+
+impl Info {
+    fn parse(text: &str) -> Self {
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        Self(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or(0)
+    }
+}
+
+async fn latency(server: &mut Server, findings: &mut Findings) -> anyhow::Result<()> {
+    let mut times = Vec::new();
+    for _ in 0..PINGS {
+        let start = Instant::now();
+        let _: String = server.ask(&["PING"]).await?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    let (median, most) = (times[PINGS / 2], times[PINGS - 1]);
+    let found = format!(
+        "{:.2} ms, {:.2} ms at most of {PINGS} round trips",
+        median.as_secs_f64() * 1e3,
+        most.as_secs_f64() * 1e3
+    );
+    if most > SLOW {
+        findings.advice(
+            "latency",
+            found,
+            "a check waits for a round trip, and fails after 250 ms (deadline): move the service nearer, or look for slow \
+             commands (SLOWLOG GET)",
+        );
+    } else {
+        findings.good("latency", found);
+    }
+    Ok(())
+}
+
+async fn clock(server: &mut Server, findings: &mut Findings) -> anyhow::Result<()> {
+    let theirs = server.now().await? as f64 / 1e6;
+    let ours = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+    let ahead = theirs - ours;
+    let found = format!(
+        "{:.3} s {} this machine",
+        ahead.abs(),
+        if ahead < 0.0 { "behind" } else { "ahead of" }
+    );
+    if ahead.abs() > 1.0 {
+        findings.advice(
+            "clock",
+            found,
+            "decisions go by this clock alone and are right; X-RateLimit-Reset, a time of day, is off by as much: run NTP",
+        );
+    } else {
+        findings.good("clock", found);
+    }
+    Ok(())
+}
+
+fn version(info: &Info, findings: &mut Findings) {
+    let (redis, valkey) = (info.text("redis_version"), info.text("valkey_version"));
+    if !valkey.is_empty() {
+        return findings.good("version", format!("Valkey {valkey}"));
+    }
+    let found = format!("Redis {redis}");
+    let mut numbers = redis.split('.').map(|it| it.parse::<u32>().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    let version = (number(), number(), number());
+    if version < (6, 2, 0) {
+        findings.problem(
+            "version",
+            found,
+            "tollgate is tested on Redis 6.2 and later, and Valkey 8 and later",
+        );
+    } else if version < (6, 2, 7) {
+        findings.advice("version", found, "before 6.2.7, scripts ignore min-replicas-to-write");
+    } else {
+        findings.good("version", found);
+    }
+}
+
+fn memory(info: &Info, findings: &mut Findings) {
+    let policy = info.text("maxmemory_policy");
+    let evicted = info.number("evicted_keys");
+    let (used, most) = (info.number("used_memory"), info.number("maxmemory"));
+    if policy != "noeviction" && most > 0 {
+        findings.problem(
+            "eviction",
+            format!("{policy}, {evicted} keys evicted so far"),
+            "an evicted budget is a full one: set maxmemory-policy noeviction, or give tollgate a Redis of its own",
+        );
+    } else if policy == "noeviction" {
+        findings.good("eviction", "noeviction");
+    } else {
+        findings.advice(
+            "eviction",
+            format!("{policy}, which takes effect once maxmemory is set"),
+            "set maxmemory-policy noeviction: an evicted budget is a full one",
+        );
+    }
+    let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+    if most == 0 {
+        let found = format!("{} used, and no maxmemory", mb(used));
+        findings.advice(
+            "memory",
+            found,
+            "set maxmemory below what the machine has: otherwise the kernel ends Redis",
+        );
+    } else if used * 10 > most * 8 {
+        let found = format!("{} of {} used", mb(used), mb(most));
+        findings.problem(
+            "memory",
+            found,
+            "when it is full, checks fail as in an outage: raise maxmemory",
+        );
+    } else {
+        findings.good("memory", format!("{} of {} used", mb(used), mb(most)));
+    }
+}
+
+async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) {
+    if info.text("role") != "master" {
+        let advice =
+            "write the primary's address into the URL, or redis-sentinel:// with the sentinels";
+        return findings.problem("replication", "this server is a read-only replica", advice);
+    }
+    let replicas = info.number("connected_slaves");
+    if replicas == 0 {
+        return findings.advice(
+            "replication",
+            "no replica",
+            "if this server is lost, services fail as their on_store_failure says until it is back",
+        );
+    }
+    let setting: Result<Vec<String>, _> =
+        server.ask(&["CONFIG", "GET", "min-replicas-to-write"]).await;
+    match setting.ok().and_then(|it| it.get(1)?.parse::<u64>().ok()) {
+        Some(0) => findings.advice(
+            "replication",
+            format!("{replicas} replicas, and min-replicas-to-write is 0"),
+            "a failover loses the last charges: min-replicas-to-write 1 and min-replicas-max-lag 10 bound how many",
+        ),
+        Some(least) => findings.good("replication", format!("{replicas} replicas, min-replicas-to-write {least}")),
+        None => findings.good("replication", format!("{replicas} replicas (this user may not read min-replicas-to-write)")),
+    }
+}
+
+async fn persistence(server: &mut Server, info: &Info, findings: &mut Findings) {
+    let save: Result<Vec<String>, _> = server.ask(&["CONFIG", "GET", "save"]).await;
+    let found = match (info.text("aof_enabled"), save.ok().and_then(|it| it.into_iter().nth(1))) {
+        ("1", _) => "append-only file",
+        (_, Some(times)) if times.is_empty() => "none",
+        (_, Some(_)) => "snapshots",
+        (_, None) => "snapshots or none (this user may not read `save`)",
+    };
+    if info.text("rdb_last_bgsave_status") == "err" {
+        let advice = "Redis rejects writes while it cannot save (MISCONF): make room on the disk, or stop saving";
+        return findings.problem("persistence", "the last snapshot failed", advice);
+    }
+    findings.good(
+        "persistence",
+        format!("{found}; after a restart without data, every budget is full once"),
+    );
+}
+
+async fn cluster(server: &mut Server, info: &Info, findings: &mut Findings) {
+    if info.text("cluster_enabled") != "1" {
+        return;
+    }
+    let state: Result<String, _> = server.ask(&["CLUSTER", "INFO"]).await;
+    let Ok(state) = state else { return };
+    let state = Info::parse(&state);
+    let (size, nodes) = (state.number("cluster_size"), state.number("cluster_known_nodes"));
+    let found = format!(
+        "{size} shards, {nodes} nodes, {} of 16384 slots served",
+        state.number("cluster_slots_ok")
+    );
+    if state.text("cluster_state") == "ok" {
+        findings.good("cluster", found);
+    } else {
+        findings.problem(
+            "cluster",
+            found,
+            "the keys of the other slots cannot be decided: see CLUSTER NODES",
+        );
+    }
+}
+
+fn connections(info: &Info, findings: &mut Findings) {
+    let (open, most) = (info.number("connected_clients"), info.number("maxclients"));
+    if most > 0 && open * 10 > most * 8 {
+        let found = format!("{open} of {most} in use");
+        findings.problem(
+            "connections",
+            found,
+            "new replicas of your services will not connect: raise maxclients",
+        );
+    } else {
+        findings.good("connections", format!("{open} in use"));
+    }
+}
