@@ -465,6 +465,36 @@ fn new_versions_of_a_configuration_are_counted() {
     assert_eq!(updates, [("replaced".to_owned(), 1.0)].into());
 }
 
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn rejected_version_of_a_configuration_is_a_gauge_until_a_valid_one_comes() {
+    use tokio::sync::watch;
+    use tollgate::config::{Config, Format, LimitSet, Names};
+
+    let recorded = Recorded::start();
+    let config = |key: &str| {
+        let limit = "name = \"api\"\nalgorithm = \"gcra\"\nquota = \"1/s\"";
+        let text = format!("[[limits]]\n{limit}\nkey = \"{key}\"\n");
+        Config::parse("limits.toml", &text, Format::Toml).unwrap()
+    };
+    let limits = LimitSet::new(config("all"), Names::new().key("all", Global)).unwrap();
+    let (sender, source) = watch::channel(config("all"));
+    limits.follow(source);
+    let rejected = || recorded.one("tollgate_configurations_rejected", "");
+    for key in ["unknown", "missing"] {
+        sender.send(config(key)).unwrap();
+        while limits.rejected().is_none_or(|error| !error.to_string().contains(key)) {
+            yield_now().await;
+        }
+        assert_eq!(rejected(), 1.0);
+    }
+    sender.send(config("all")).unwrap();
+    while limits.rejected().is_some() {
+        yield_now().await;
+    }
+    assert_eq!(rejected(), 0.0);
+}
+
 #[tokio::test]
 async fn settlements_that_fail_are_counted() {
     use tollgate::layer::Settlement;

@@ -3,7 +3,8 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use super::{TARGET, metrics};
+use super::TARGET;
+use super::metrics::{self, Level};
 use crate::nouns::ConfigError;
 
 /// A new version of the limits is in force.
@@ -12,9 +13,14 @@ pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed:
     tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
-/// A new version of the limits has an error. `version` stays in force.
-pub(crate) fn limits_not_replaced(version: u64, error: &ConfigError) {
+/// A new version of the limits has an error, until the level is dropped.
+pub(crate) fn limits_rejected() -> Level {
     metrics::configuration("rejected");
+    metrics::configuration_rejected()
+}
+
+/// That version, as an event. `version` stays in force.
+pub(crate) fn limits_not_replaced(version: u64, error: &ConfigError) {
     tracing::error!(target: TARGET, version, %error, "limits not replaced");
 }
 

@@ -26,8 +26,8 @@ pub(crate) use self::breaker::BreakerEvents;
 pub(crate) use self::call::{ObservedCall, Trace};
 #[cfg(feature = "config")]
 pub(crate) use self::config::{
-    limits_in_force, limits_not_replaced, limits_replaced, limits_valid_again, unfollowed,
-    unwatched,
+    limits_in_force, limits_not_replaced, limits_rejected, limits_replaced, limits_valid_again,
+    unfollowed, unwatched,
 };
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};

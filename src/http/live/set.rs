@@ -12,7 +12,7 @@ use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{ConcurrencyLimiter, RateLimiter, SetId, WeakConcurrencyLimiter, WeakLimiter};
 use crate::nouns::{ConcurrencyLimit, ConfigError, Limit};
-use crate::telemetry;
+use crate::telemetry::{self, Level};
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in flight.
 ///
@@ -64,8 +64,8 @@ struct Shared {
     layers: Mutex<Vec<Attached>>,
     /// Tasks that follow sources.
     tasks: Mutex<Vec<AbortHandle>>,
-    /// Why the newest version of a source is not in force.
-    rejected: Mutex<Option<ConfigError>>,
+    /// Why the newest version of a source is not in force, and its part in the metrics.
+    rejected: Mutex<Option<(ConfigError, Level)>>,
 }
 
 /// What a layer needs of the limits.
@@ -157,7 +157,7 @@ impl LimitSet {
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
         if let Err(error) = version.and_then(|config| self.replace(config)) {
-            *lock(&self.shared.rejected) = Some(error.clone());
+            *lock(&self.shared.rejected) = Some((error.clone(), telemetry::limits_rejected()));
             telemetry::limits_not_replaced(self.version(), &error);
         }
     }
@@ -203,7 +203,7 @@ impl LimitSet {
     /// force later clears it.
     #[must_use]
     pub fn rejected(&self) -> Option<ConfigError> {
-        lock(&self.shared.rejected).clone()
+        lock(&self.shared.rejected).as_ref().map(|(error, _)| error.clone())
     }
 
     pub(super) fn in_force(&self) -> Guard<Arc<InForce>> {

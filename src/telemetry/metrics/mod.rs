@@ -112,6 +112,14 @@ pub(super) fn unsettled() {
     recorder::add(&names::UNSETTLED, &[], 1);
 }
 
+/// Counts a set of limits as one whose newest version is rejected, until the level is dropped.
+#[cfg(feature = "config")]
+pub(super) fn configuration_rejected() -> Level {
+    let mut level = Level::none();
+    level.set(&names::CONFIGURATIONS_REJECTED, &[], 1);
+    level
+}
+
 /// Counts a new version of a configuration.
 #[cfg(feature = "config")]
 pub(super) fn configuration(outcome: &'static str) {

@@ -35,6 +35,11 @@ pub(super) static CONFIGURATION_UPDATES: Metric = Metric::counter(
     "New versions of limits from a configuration that were put in force or rejected.",
 );
 
+pub(super) static CONFIGURATIONS_REJECTED: Metric = Metric::gauge(
+    "tollgate_configurations_rejected",
+    "Sets of limits of this process whose newest version has an error, so that an older one is in force.",
+);
+
 pub(super) static DENY_CACHE_HITS: Metric = Metric::counter(
     "tollgate_deny_cache_hits_total",
     "Checks that were denied again without asking the store.",
@@ -98,7 +103,7 @@ pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
 
 /// All of them, for their descriptions.
 #[cfg(feature = "metrics")]
-pub(super) static ALL: [&Metric; 17] = [
+pub(super) static ALL: [&Metric; 18] = [
     &DECISIONS,
     &STORE_FAILURES,
     &UNCHECKED_REQUESTS,
@@ -106,6 +111,7 @@ pub(super) static ALL: [&Metric; 17] = [
     &LOOKUP_FAILURES,
     &UNSETTLED,
     &CONFIGURATION_UPDATES,
+    &CONFIGURATIONS_REJECTED,
     &DENY_CACHE_HITS,
     &PREFETCHED_UNITS,
     &PERMITS_HELD,
