@@ -1,10 +1,10 @@
 //! Limits from a file, or from a key of Redis, which change while the service runs.
 //!
 //! ```sh
-//! cargo run --example live_configuration --features config,yaml
-//! LIMITS=examples/limits.yaml cargo run --example live_configuration --features config,yaml
+//! cargo run --example live_configuration --features yaml
+//! LIMITS=examples/limits.yaml cargo run --example live_configuration --features yaml
 //! # The limits in a key of Redis, for all replicas. Without such a key, those of `examples/limits.toml` are written to it.
-//! REDIS_URL=redis://127.0.0.1/ LIMITS=redis cargo run --example live_configuration --features config,yaml
+//! REDIS_URL=redis://127.0.0.1/ LIMITS=redis cargo run --example live_configuration --features yaml
 //! ```
 //!
 //! `PORT` is the port to listen on, 3000 if it is not set. `RUST_LOG=debug` shows which limits apply to which routes.

@@ -12,7 +12,7 @@
 use std::env;
 use std::error::Error;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -128,7 +128,17 @@ fn policy() -> Result<OnStoreFailure, String> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("outage: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let policy = policy()?;
     let free = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let mut redis = Some(Redis::start(free)?);

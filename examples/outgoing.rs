@@ -9,11 +9,11 @@
 
 use std::env;
 use std::error::Error;
-use std::process;
+use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Uri};
 use http_body_util::Empty;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -23,11 +23,24 @@ use tollgate::layer::{OnStoreFailure, ReportOn};
 use tollgate::{Key, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt};
 
-const USAGE: &str = "usage: outgoing URL [REQUESTS]";
+const USAGE: &str = "usage: outgoing http://HOST/PATH [REQUESTS]";
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let url = env::args().nth(1).ok_or(USAGE)?;
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("outgoing: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let url: Uri = env::args().nth(1).ok_or(USAGE)?.parse()?;
+    if url.scheme().is_none() || url.host().is_none() {
+        return Err(format!("`{url}` names no host: {USAGE}").into());
+    }
     let requests: u32 = match env::args().nth(2) {
         Some(requests) => requests.parse().map_err(|_| USAGE)?,
         None => 10,

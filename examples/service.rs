@@ -8,8 +8,9 @@
 //! curl http://127.0.0.1:9464/metrics
 //! ```
 //!
-//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are. `HOST`, `PORT` and `METRICS_PORT` set
-//! where it listens. While Redis does not answer, each replica allows its share of the limits, and says so to its health check.
+//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are, and `PROXIES` the networks of the load
+//! balancers, separated by commas, whose `X-Forwarded-For` counts. `HOST`, `PORT` and `METRICS_PORT` set where it listens. While
+//! Redis does not answer, also at the start, each replica allows its share of the limits, and says so to its health check.
 //!
 //! The folder `deploy` starts two replicas with Redis, Prometheus and Grafana.
 
@@ -28,7 +29,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::time::interval;
 use tollgate::denied_keys::DeniedKeys;
-use tollgate::key::{self, Global, KeyExtractor, PeerIp};
+use tollgate::key::{self, ClientIp, Global, KeyExtractor};
 use tollgate::layer::{OnStoreFailure, Rejection};
 use tollgate::store::BreakerState;
 use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
@@ -75,10 +76,11 @@ fn app(
     limiter: &RateLimiter,
     redis: Option<RedisStore>,
     replicas: u32,
+    address: ClientIp,
 ) -> Result<Router, Box<dyn Error>> {
     let on_failure = OnStoreFailure::Local { replicas };
     // A request without a user counts under the client's address.
-    let user = key::Extension::new(|user: &UserId| user.0.clone()).or(PeerIp);
+    let user = key::Extension::new(|user: &UserId| user.0.clone()).or(address);
 
     // Both limits are charged, or neither.
     let every_request = RateLimitLayer::builder(limiter)
@@ -137,7 +139,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
     let metrics = recorder()?;
     let redis = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url).await?),
+        // Without connecting: a replica that starts in an outage must not fail.
+        Ok(url) if !url.is_empty() => Some(RedisStore::builder().url(url).build()?),
         _ => None,
     };
     let limiter = redis.clone().map_or_else(RateLimiter::in_memory, RateLimiter::new);
@@ -146,6 +149,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let replicas = env::var("REPLICAS").unwrap_or_else(|_| "1".to_owned());
     let replicas =
         replicas.parse().map_err(|_| format!("REPLICAS is not a number: `{replicas}`"))?;
+    let address = match env::var("PROXIES") {
+        Ok(networks) if !networks.is_empty() => {
+            ClientIp::behind(networks.split(',').collect::<Vec<_>>())?
+        }
+        _ => ClientIp::direct(),
+    };
     let listener = listen("PORT", "3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
     // Metrics have a port of their own, which clients do not reach.
@@ -153,7 +162,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("metrics on http://{}/metrics", for_prometheus.local_addr()?);
     let operations = Router::new().route("/metrics", get(move || async move { metrics.render() }));
     tokio::spawn(async { axum::serve(for_prometheus, operations).await });
-    let service =
-        app(&limiter, redis, replicas)?.into_make_service_with_connect_info::<SocketAddr>();
+    let service = app(&limiter, redis, replicas, address)?
+        .into_make_service_with_connect_info::<SocketAddr>();
     Ok(axum::serve(listener, service).await?)
 }

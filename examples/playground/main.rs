@@ -20,6 +20,7 @@ mod traffic;
 use std::env;
 use std::error::Error;
 use std::net::IpAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use axum::Router;
@@ -76,7 +77,17 @@ fn is_address(host: &str) -> bool {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("playground: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let playground = match env::var("REDIS_URL").as_deref() {
         Err(_) | Ok("") => Playground {
             budgets: Arc::new(MemoryStore::new()),

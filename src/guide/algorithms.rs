@@ -84,7 +84,8 @@
 #![doc = include_str!("pictures/window_or_log.svg")]
 //!
 //! More [sub-windows](crate::Limit::sliding_window_with) follow uneven traffic more closely. No period that consists of whole
-//! sub-windows has more than the quota.
+//! sub-windows has more than the quota. One that begins within a sub-window may have almost twice the quota, however many there are:
+//! only a log rules that out.
 //!
 //! | | state of a key in Redis | exact |
 //! |---|---|---|

@@ -70,7 +70,9 @@ async fn settle(shared: Weak<Shared>, _turn: Turn) {
         sleep(pause).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
-    telemetry::settled(sum.budgets, sum.units);
+    if sum.budgets > 0 {
+        telemetry::settled(sum.budgets, sum.units);
+    }
 }
 
 /// What was charged.
