@@ -2,7 +2,7 @@
 FEWER_FEATURES = "" redis tls http "http redis"
 
 # All packages but the peers in benches/.
-TESTED = -p tollgate -p tollgate-charts -p tollgate-cli -p tollgate-plots -p tollgate-replay
+TESTED = -p tollgate -p tollgate-charts -p tollgate-cli -p tollgate-migrating -p tollgate-plots -p tollgate-replay
 
 # Tests of arithmetic that take seconds, and that features do not change.
 LONG = alternating_quotas_ memory_and_redis_decide_the_same two_algorithms_in_turn_ rate_does_not_drift_ \
