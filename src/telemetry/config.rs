@@ -13,13 +13,13 @@ pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed:
     tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
-/// A new version of the limits has an error, until the level is dropped.
+/// Counts a version with an error, and until the level is dropped, a set whose newest version has one.
 pub(crate) fn limits_rejected() -> Level {
     metrics::configuration("rejected");
     metrics::configuration_rejected()
 }
 
-/// That version, as an event. `version` stays in force.
+/// A new version of the limits has an error. `version` stays in force.
 pub(crate) fn limits_not_replaced(version: u64, error: &ConfigError) {
     tracing::error!(target: TARGET, version, %error, "limits not replaced");
 }

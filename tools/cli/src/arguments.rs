@@ -134,7 +134,7 @@ impl RedisArguments {
     /// The store of the services.
     pub(crate) fn store(&self) -> RedisStoreBuilder {
         let store = RedisStore::builder().url(&self.url).prefix(self.prefix());
-        // A name of the connection would need another right.
+        // `client_name` would need the right `+client|setname`.
         let store = store.deadline(DEADLINE);
         match self.partitions {
             Some(partitions) => store.partitions(partitions),

@@ -132,7 +132,7 @@ impl LimitSpec {
         Self { quota, ..*self }
     }
 
-    /// What to do if a limit denies too much, however large it is.
+    /// Advice for a limit that denies too much at any size.
     pub(crate) fn larger(&self) -> String {
         match self.has_burst {
             true => format!("a burst larger than {}, or none, may help", self.quota.capacity()),

@@ -1,7 +1,6 @@
-//! Standard output, whose reader may leave: `tollgate keys | head`. And standard error, without which a command works, too.
+//! Standard output and standard error, either of which may be closed: `tollgate keys | head`.
 
 use std::io::{self, ErrorKind, Write, stderr, stdout};
-use std::process::exit;
 
 /// The longest text of a client that is shown, in characters. The keys of the library are shorter.
 const LONGEST: usize = 200;
@@ -31,17 +30,17 @@ fn is_seen(it: char) -> bool {
     !it.is_control() && !is_format
 }
 
-/// Prints a text and the end of the line. A reader that has gone has what it wants: that ends the command.
+/// Prints a text and the end of the line. A reader that has closed the pipe is no error: the exit code is that of the command.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match writeln!(stdout(), "{text}").and_then(|()| stdout().flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(0),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }
 
-/// Tells something beside the output.
+/// Writes a note to standard error.
 pub(crate) fn note(text: &str) {
-    // Whoever closed it does not want to know.
+    // A command does its work without it, too.
     let _ = writeln!(stderr(), "{text}");
 }
 

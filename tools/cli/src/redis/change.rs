@@ -79,7 +79,7 @@ fn short(time: Duration) -> String {
     const DAY: u64 = 86_400_000;
     let ms = time.as_micros().div_ceil(1_000) as u64;
     match ms {
-        // A year would be 365.25 of them.
+        // A year of humantime has 365.25 days.
         ms if ms > DAY && ms % DAY == 0 => format!("{} days", ms / DAY),
         ms => humantime::format_duration(Duration::from_millis(ms)).to_string(),
     }

@@ -22,7 +22,7 @@ pub(super) struct Row {
     what: String,
     #[serde(flatten)]
     value: Value,
-    /// Until Redis deletes it. `None`: never, so it is not of the library.
+    /// Until Redis deletes it. `None`: it has no TTL, so another program wrote it.
     expires_in_ms: Option<u64>,
     key: String,
 }
@@ -65,7 +65,7 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
             keys.truncate(arguments.max - count);
             let new = rows_of(&mut server, &keys, prefix).await?;
             count += new.len();
-            // A table has to know all of them. A million lines of JSON need not stay.
+            // The columns of a table are as wide as their widest cell. JSON lines are printed at once, in bounded memory.
             if arguments.json {
                 print_json(&new)?
             } else {

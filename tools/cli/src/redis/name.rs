@@ -90,7 +90,7 @@ pub(super) fn client(text: &str) -> Key {
     Key::from_encoded(text).unwrap_or_else(|_| Key::new(text))
 }
 
-/// What an operator may have meant, if there is nothing of this client.
+/// A hint for an IPv6 address without a state.
 pub(super) fn hint(text: &str) -> Option<String> {
     let address: Ipv6Addr = text.parse().ok()?;
     let key = PeerIp::key_of(address.into());

@@ -46,7 +46,7 @@ impl Read for Gzip {
     }
 }
 
-/// Whether a member begins here. No log begins so.
+/// Whether a member begins here. No log begins with these bytes.
 pub(super) fn begins(bytes: &mut Box<dyn BufRead>) -> io::Result<bool> {
     let first = match bytes.fill_buf()? {
         [byte] => *byte,
