@@ -1,6 +1,7 @@
 //! Standard output and standard error, either of which may be closed: `tollgate keys | head`.
 
 use std::io::{self, ErrorKind, Write, stderr, stdout};
+use std::time::Duration;
 
 /// The longest text of a client that is shown, in characters. The keys of the library are shorter.
 const LONGEST: usize = 200;
@@ -55,6 +56,17 @@ pub(crate) fn explained(error: &anyhow::Error) -> String {
         }
     }
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// A time to the millisecond, rounded up.
+pub(crate) fn duration(time: Duration) -> String {
+    const DAY: u64 = 86_400_000;
+    let ms = time.as_micros().div_ceil(1_000) as u64;
+    match ms {
+        // A year of humantime has 365.25 days.
+        ms if ms > DAY && ms % DAY == 0 => format!("{} days", ms / DAY),
+        ms => humantime::format_duration(Duration::from_millis(ms)).to_string(),
+    }
 }
 
 /// `1 line`, `2 lines`.

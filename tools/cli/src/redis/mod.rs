@@ -1,10 +1,13 @@
 //! The commands that read and change budgets in Redis.
 
-pub(crate) mod change;
+pub(crate) mod block;
 mod confirm;
 pub(crate) mod doctor;
 pub(crate) mod keys;
+mod limiter;
 mod name;
+pub(crate) mod peek;
+pub(crate) mod reset;
 mod scan;
 mod servers;
 pub(crate) mod show;
