@@ -483,15 +483,21 @@ async fn rejected_version_of_a_configuration_is_a_gauge_until_a_valid_one_comes(
     let rejected = || recorded.one("tollgate_configurations_rejected", "");
     for key in ["unknown", "missing"] {
         sender.send(config(key)).unwrap();
-        while limits.rejected().is_none_or(|error| !error.to_string().contains(key)) {
-            yield_now().await;
-        }
+        let is_rejected = async {
+            while limits.rejected().is_none_or(|error| !error.to_string().contains(key)) {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), is_rejected).await.expect(key);
         assert_eq!(rejected(), 1.0);
     }
     sender.send(config("all")).unwrap();
-    while limits.rejected().is_some() {
-        yield_now().await;
-    }
+    let is_valid = async {
+        while limits.rejected().is_some() {
+            yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), is_valid).await.expect("a valid version");
     assert_eq!(rejected(), 0.0);
 }
 

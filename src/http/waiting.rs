@@ -30,15 +30,15 @@ pub(super) struct Waiting<S, ReqBody> {
 }
 
 enum Stage {
-    /// For permits, since the request was sent. The question is taken when they are there.
+    /// For permits. The question is taken when they are there.
     Entering {
         entering: Entering,
         question: Option<Question>,
-        sent: Instant,
+        since: Instant,
         settings: Arc<Settings>,
     },
-    /// For look-ups of the application, of a request that was sent then.
-    LookingUp { lookup: LookUp, sent: Instant, settings: Arc<Settings> },
+    /// For look-ups of the application.
+    LookingUp { lookup: LookUp, since: Instant, settings: Arc<Settings> },
     /// For a decision.
     Checking { answer: Answer, asked: Asked, settings: Arc<Settings> },
     /// For the delay of an allowed request.
@@ -68,8 +68,8 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         question: Question,
         settings: Arc<Settings>,
     ) -> Self {
-        let (question, sent) = (Some(question), Instant::now());
-        let stage = Stage::Entering { entering, question, sent, settings };
+        let (question, since) = (Some(question), Instant::now());
+        let stage = Stage::Entering { entering, question, since, settings };
         Self::new(service, request, stage)
     }
 
@@ -80,7 +80,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         lookup: LookUp,
         settings: Arc<Settings>,
     ) -> Self {
-        let stage = Stage::LookingUp { lookup, sent: Instant::now(), settings };
+        let stage = Stage::LookingUp { lookup, since: Instant::now(), settings };
         Self::new(service, request, stage)
     }
 
@@ -122,7 +122,7 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
-                Stage::Entering { entering, question, sent, settings } => {
+                Stage::Entering { entering, question, since, settings } => {
                     let entered = ready!(entering.as_mut().poll(cx));
                     let Some((parts, _)) = &mut self.request else { return Poll::Pending };
                     let Some(question) = question.take() else { return Poll::Pending };
@@ -130,7 +130,7 @@ where
                         Entered::Permits(permits) => {
                             settings.hold(&permits, parts);
                             self.permits = Some(permits);
-                            Stage::of(question, *sent, settings, parts)
+                            Stage::of(question, *since, settings, parts)
                         }
                         Entered::Denied(limit) => {
                             Err(settings.too_many_in_flight(&limit, parts).into())
@@ -144,13 +144,13 @@ where
                         Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
                     }
                 }
-                Stage::LookingUp { lookup, sent, settings } => {
+                Stage::LookingUp { lookup, since, settings } => {
                     let Some((parts, _)) = &mut self.request else { return Poll::Pending };
                     let question = match ready!(lookup.poll(parts, cx)) {
                         Ok(group) => group.map_or(Question::Unlimited, Question::Group),
                         Err(unasked) => Question::Rejected(unasked),
                     };
-                    match Stage::of(question, *sent, settings, parts) {
+                    match Stage::of(question, *since, settings, parts) {
                         Ok(stage) => self.stage = stage,
                         Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
                     }
@@ -192,7 +192,7 @@ impl Stage {
     /// The next stage of a request, or the response if it is rejected.
     fn of<ResBody>(
         question: Question,
-        sent: Instant,
+        since: Instant,
         settings: &Arc<Settings>,
         parts: &mut Parts,
     ) -> Result<Self, Box<Response<ResponseBody<ResBody>>>> {
@@ -204,10 +204,10 @@ impl Stage {
             }
             Question::Group(group) => {
                 let asked = settings.kept(&group);
-                let answer = settings.ask_since(sent, group, &asked);
+                let answer = settings.ask_since(since, group, &asked);
                 Self::Checking { answer, asked, settings: shared }
             }
-            Question::LookUp(lookup) => Self::LookingUp { lookup, sent, settings: shared },
+            Question::LookUp(lookup) => Self::LookingUp { lookup, since, settings: shared },
             Question::Rejected(unasked) => return Err(settings.answer(unasked, parts).into()),
         })
     }

@@ -13,7 +13,7 @@ pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed:
     tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
-/// Counts a version with an error, and until the level is dropped, a set whose newest version has one.
+/// Counts a rejected version. Until the level is dropped, its set is one of those that the gauge counts.
 pub(crate) fn limits_rejected() -> Level {
     metrics::configuration("rejected");
     metrics::configuration_rejected()

@@ -68,6 +68,31 @@ struct Shared {
     rejected: Mutex<Option<(ConfigError, Level)>>,
 }
 
+/// The outcome of a new version without an error.
+enum Replaced {
+    Nothing,
+    /// After a rejected version, the source has the one in force again.
+    ValidAgain(Arc<InForce>),
+    By {
+        before: Arc<InForce>,
+        after: Arc<InForce>,
+    },
+}
+
+impl Replaced {
+    fn report(&self) {
+        match self {
+            Self::Nothing => {}
+            Self::ValidAgain(in_force) => telemetry::limits_valid_again(in_force.version),
+            Self::By { before, after } => {
+                let [added, removed, changed] = before.changes_to(after);
+                telemetry::limits_replaced(after.version, &added, &removed, &changed);
+                telemetry::limits_in_force(after.version, &**after);
+            }
+        }
+    }
+}
+
 /// What a layer needs of the limits.
 struct Attached {
     limiter: WeakLimiter,
@@ -101,16 +126,24 @@ impl LimitSet {
     /// Returns an error like [`new`](Self::new), or if a layer cannot have the new limits. Then the limits stay as they
     /// are.
     pub fn replace(&self, config: Config) -> Result<(), ConfigError> {
+        let mut layers = lock(&self.shared.layers);
+        let replaced = self.replace_for(&mut layers, config)?;
+        // A subscriber of events may replace the limits again.
+        drop(layers);
+        replaced.report();
+        Ok(())
+    }
+
+    fn replace_for(
+        &self,
+        layers: &mut Vec<Attached>,
+        config: Config,
+    ) -> Result<Replaced, ConfigError> {
         let shared = &*self.shared;
-        let mut layers = lock(&shared.layers);
         let before = shared.in_force.load_full();
         if *before.config == config {
-            drop(layers);
             let was_rejected = lock(&shared.rejected).take().is_some();
-            if was_rejected {
-                telemetry::limits_valid_again(before.version);
-            }
-            return Ok(());
+            return Ok(if was_rejected { Replaced::ValidAgain(before) } else { Replaced::Nothing });
         }
         let after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
         layers.retain(Attached::exists);
@@ -126,12 +159,7 @@ impl LimitSet {
         let after = Arc::new(after);
         shared.in_force.store(Arc::clone(&after));
         *lock(&shared.rejected) = None;
-        // A subscriber of events may replace the limits again.
-        drop(layers);
-        let [added, removed, changed] = before.changes_to(&after);
-        telemetry::limits_replaced(after.version, &added, &removed, &changed);
-        telemetry::limits_in_force(after.version, &*after);
-        Ok(())
+        Ok(Replaced::By { before, after })
     }
 
     /// Replaces the limits whenever a source has a new version, in a task that ends with the last handle of this set. A
@@ -156,9 +184,18 @@ impl LimitSet {
     }
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
-        if let Err(error) = version.and_then(|config| self.replace(config)) {
-            *lock(&self.shared.rejected) = Some((error.clone(), telemetry::limits_rejected()));
-            telemetry::limits_not_replaced(self.version(), &error);
+        // The outcome is kept before another version can be put into force.
+        let mut layers = lock(&self.shared.layers);
+        match version.and_then(|config| self.replace_for(&mut layers, config)) {
+            Ok(replaced) => {
+                drop(layers);
+                replaced.report();
+            }
+            Err(error) => {
+                *lock(&self.shared.rejected) = Some((error.clone(), telemetry::limits_rejected()));
+                drop(layers);
+                telemetry::limits_not_replaced(self.version(), &error);
+            }
         }
     }
 

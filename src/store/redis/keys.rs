@@ -29,18 +29,18 @@ pub(super) struct Key {
 impl Keys {
     /// The number of a check's budget.
     pub(super) fn of_budget(&mut self, prefix: &str, check: &Check) -> u16 {
-        self.number(|text| write(text, prefix, check, ""))
+        self.number(|text| append_key(text, prefix, check, ""))
     }
 
     /// The number of the offences of a check's key under its limit.
     pub(super) fn of_offences(&mut self, prefix: &str, check: &Check) -> u16 {
-        self.number(|text| write(text, prefix, check, "x"))
+        self.number(|text| append_key(text, prefix, check, "x"))
     }
 
-    fn number(&mut self, write: impl FnOnce(&mut String)) -> u16 {
+    fn number(&mut self, append: impl FnOnce(&mut String)) -> u16 {
         let Self { text, all, numbers, hasher } = self;
         let start = text.len();
-        write(text);
+        append(text);
         let hash = hasher.hash_one(&text[start..]);
         let key = |number: u16| get(text, all, number.into());
         if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
@@ -75,7 +75,7 @@ impl Keys {
 
     fn find(&self, prefix: &str, check: &Check) -> Option<&Key> {
         let mut wanted = String::new();
-        write(&mut wanted, prefix, check, "");
+        append_key(&mut wanted, prefix, check, "");
         let same = |&number: &u16| self.get(number.into()) == wanted;
         let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
         self.all.get(usize::from(*number))
@@ -96,7 +96,7 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
 /// partition. A kind is one letter, and the offences of a budget's key have one letter more. The name comes last, so
 /// it may contain colons.
 #[inline]
-fn write(text: &mut String, prefix: &str, check: &Check, more: &str) {
+pub(super) fn append_key(text: &mut String, prefix: &str, check: &Check, more: &str) {
     text.push_str(prefix);
     text.push('{');
     text.push_str(check.key().as_str());

@@ -104,7 +104,6 @@ impl Lane {
         format!("{}{{{}}}:c:{}", self.prefix, claim.key, claim.name)
     }
 
-    #[cfg(feature = "config")]
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }

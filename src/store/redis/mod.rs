@@ -47,7 +47,7 @@ pub use self::source::RedisSource;
 pub use self::tls::Tls;
 use super::denials::{Change, Denials};
 use super::{Answer, BreakerState, Store};
-use crate::nouns::{Check, ConfigError, Group, Key, Op};
+use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -147,6 +147,27 @@ impl RedisStore {
                 BreakerState::Open => 2,
             })
             .unwrap_or(BreakerState::Closed)
+    }
+
+    /// Returns the key in Redis of the budget that `key` has under `limit`, for tools that look into Redis. It exists while the
+    /// budget is not full.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Quota, RedisStore};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let store = RedisStore::builder().url("redis://127.0.0.1/").prefix("shop").build()?;
+    /// let limit = Limit::token_bucket("api", Quota::per_second(10))?;
+    /// assert_eq!(store.redis_key(&limit, &Key::new("alice")), "shop:{alice}:b:api");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn redis_key(&self, limit: &Limit, key: &Key) -> String {
+        let mut text = String::new();
+        let prefix = self.lanes.lanes[self.lanes.index(key)].prefix();
+        keys::append_key(&mut text, prefix, &Check::new(limit, key), "");
+        text
     }
 
     /// Returns a builder for a store on a URL or a pool.
