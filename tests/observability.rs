@@ -91,6 +91,20 @@ fn dashboard_shows_every_metric_and_no_other() {
 }
 
 #[test]
+fn service_trusts_the_address_of_its_balancer_and_no_other() {
+    let compose = read(deploy("compose.yaml"));
+    let value = |name: &str| {
+        let mut values = compose.lines().filter_map(|line| line.trim().strip_prefix(name));
+        (values.next().unwrap().to_owned(), values.next())
+    };
+    let (proxies, balancer) = (value("PROXIES: "), value("ipv4_address: "));
+    assert_eq!(proxies, balancer);
+    assert_eq!(proxies.1, None);
+    assert!(proxies.0.parse::<std::net::IpAddr>().is_ok(), "{proxies:?}");
+    assert!(read(deploy("nginx.conf")).contains("X-Forwarded-For $proxy_add_x_forwarded_for;"));
+}
+
+#[test]
 fn panels_do_not_overlap_and_have_their_own_numbers() {
     let dashboard = dashboard();
     let (mut cells, mut ids) = (BTreeSet::new(), BTreeSet::new());
