@@ -8,6 +8,7 @@ mod tower_governor;
 mod tower_rate_tier;
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -39,10 +40,10 @@ fn guide_shows_these_examples_and_no_other() {
     assert_eq!(blocks, examples.map(example));
 }
 
-/// 25 requests of an address at once: how many pass, and what `retry-after` says to the last one.
-async fn send(app: &Router, address: [u8; 4]) -> (usize, Option<HeaderValue>) {
-    let (mut allowed, mut retry_after) = (0, None);
-    for _ in 0..25 {
+/// Requests of an address until one is denied: how many pass, the time that they took, and what `retry-after` says.
+async fn send(app: &Router, address: [u8; 4]) -> (u32, Duration, Option<HeaderValue>) {
+    let start = Instant::now();
+    for allowed in 0..1_000 {
         let peer = SocketAddr::from((address, 4_000));
         let request = Request::get("/")
             .header("x-peer-ip", peer.ip().to_string())
@@ -50,27 +51,33 @@ async fn send(app: &Router, address: [u8; 4]) -> (usize, Option<HeaderValue>) {
             .body(Body::empty())
             .unwrap();
         let response = app.clone().oneshot(request).await.unwrap();
-        allowed += usize::from(response.status() == StatusCode::OK);
-        retry_after = response.headers().get("retry-after").cloned();
+        if response.status() == StatusCode::TOO_MANY_REQUESTS {
+            return (allowed, start.elapsed(), response.headers().get("retry-after").cloned());
+        }
     }
-    (allowed, retry_after)
+    panic!("none of 1,000 requests was denied");
 }
 
 #[tokio::test]
 async fn each_allows_20_at_once_for_each_address() {
     for app in [tower_governor::app(), axum_governor::app(), tower_rate_tier::app()] {
         for address in [[203, 0, 113, 1], [203, 0, 113, 2]] {
-            let (allowed, _) = send(&app, address).await;
-            // One more for each 100 ms that the machine takes.
-            assert!((20..25).contains(&allowed), "{allowed}");
+            let (allowed, took, _) = send(&app, address).await;
+            let replenished = took.as_millis() as u32 / 100 + 1;
+            assert!((20..=20 + replenished).contains(&allowed), "{allowed} in {took:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn they_round_retry_after_down() {
-    for (app, retry_after) in [(tower_governor::app(), "0"), (axum_governor::app(), "1")] {
-        // For 100 ms.
-        assert_eq!(send(&app, [203, 0, 113, 1]).await.1.unwrap(), retry_after);
-    }
+    let address = [203, 0, 113, 1];
+    // After a wait of at most 100 ms.
+    let (.., retry_after) = send(&tower_governor::app(), address).await;
+    assert_eq!(retry_after.unwrap(), "0");
+    let (.., retry_after) = send(&axum_governor::app(), address).await;
+    assert_eq!(retry_after.unwrap(), "1");
+    // After a wait of almost 1.9 seconds.
+    let (.., retry_after) = send(&axum_governor::slow(), address).await;
+    assert_eq!(retry_after.unwrap(), "1");
 }
