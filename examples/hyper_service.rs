@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +31,17 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hyper_service: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(1).burst(10);
     // The Redis that all replicas share. Without it, the budgets are in memory.
     let limiter = match env::var("REDIS_URL") {

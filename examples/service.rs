@@ -17,6 +17,7 @@
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -135,7 +136,17 @@ async fn listen(variable: &str, default: &str) -> Result<TcpListener, Box<dyn Er
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("service: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
     let metrics = recorder()?;
     let redis = match env::var("REDIS_URL") {

@@ -9,6 +9,7 @@
 
 use std::env;
 use std::error::Error;
+use std::process::ExitCode;
 
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -17,7 +18,17 @@ use tollgate::{Quota, RateLimitLayer, RateLimiter};
 use tonic::transport::Server;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tonic_service: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(1).burst(10);
     // The Redis that all replicas share. Without it, the budgets are in memory.
     let limiter = match env::var("REDIS_URL") {
