@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// `replay` says what a limit would have done to recorded traffic. The other commands read and change budgets in Redis,
 /// examine a Redis, and check files of limits.
 ///
-/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` an error, 2 if a command failed.
+/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if a command failed.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -70,10 +70,10 @@ pub(crate) struct ReplayArguments {
     pub(crate) limit: LimitSpec,
     /// Another limit or algorithm to compare with, such as `50/min` or `sliding_log`. Can be repeated
     ///
-    /// What it leaves out, it has of `--limit`.
+    /// An algorithm without a quota has that of `--limit`, and a quota without an algorithm its algorithm.
     #[arg(long, value_name = "LIMIT")]
     pub(crate) compare: Vec<String>,
-    /// Whose budget a request consumes: client_ip, user, method, host, path, global or field:NAME, joined by `+`
+    /// The key of a request: client_ip, user, method, host, path, global or field:NAME, joined by `+`
     #[arg(long, default_value = "client_ip", value_name = "KEY")]
     pub(crate) key: KeySpec,
     /// The format of the log. Default: recognized from its first lines
@@ -114,7 +114,7 @@ pub(crate) enum FormatName {
 /// Where the budgets are.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RedisArguments {
-    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://. Default: `REDIS_URL`, or this machine
+    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
     #[arg(long, env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
     /// The prefix of the keys, as the services set it
@@ -228,7 +228,7 @@ pub(crate) struct BlockArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://. Default: `REDIS_URL`, or this machine
+    /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
     #[arg(env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
     /// The prefix of the keys, as the services set it

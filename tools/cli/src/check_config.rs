@@ -8,7 +8,7 @@ use tollgate::config::{Config, LimitSet, Names};
 use tollgate::key::Global;
 
 use crate::arguments::CheckConfigArguments;
-use crate::output::{self, counted, printable};
+use crate::output::{self, counted, printable, printable_lines};
 use crate::table::{self, cell};
 
 /// The names that a file uses, and that the application has to define.
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
             return Ok(ExitCode::FAILURE);
         }
         Err(error) => {
-            output::note(&output::explained(&anyhow::Error::msg(error.to_string())));
+            output::note(&printable_lines(&error.to_string()));
             return Ok(ExitCode::FAILURE);
         }
     };

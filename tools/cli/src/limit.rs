@@ -5,6 +5,8 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 use tollgate::{Limit, Quota};
 
+use crate::duration::exact;
+
 /// An algorithm as a word, and the sub-windows of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Algorithm {
@@ -93,11 +95,17 @@ impl FromStr for LimitSpec {
             bail!("the limit `{text}` has no quota; write one, such as `100/min`");
         };
         let quota = words.burst.map_or(quota, |burst| quota.burst(burst));
-        let algorithm =
-            words.algorithm.unwrap_or(Algorithm { name: "token_bucket", sub_windows: None });
+        let algorithm = words.algorithm.unwrap_or(Algorithm::named("token_bucket"));
         let spec = Self { algorithm, quota, has_burst: words.burst.is_some() };
         spec.limit("limit")?;
         Ok(spec)
+    }
+}
+
+impl Algorithm {
+    /// One of the names above, without settings.
+    pub(crate) const fn named(name: &'static str) -> Self {
+        Self { name, sub_windows: None }
     }
 }
 
@@ -133,7 +141,7 @@ impl LimitSpec {
     }
 
     /// Advice for a limit that denies too much at any size.
-    pub(crate) fn larger(&self) -> String {
+    pub(crate) fn advice_if_none_fits(&self) -> String {
         match self.has_burst {
             true => format!("a burst larger than {}, or none, may help", self.quota.capacity()),
             false => "a longer period may help".to_owned(),
@@ -167,7 +175,7 @@ impl std::fmt::Display for LimitSpec {
             60_000_000 => write!(f, " {}/min", quota.limit())?,
             3_600_000_000 => write!(f, " {}/h", quota.limit())?,
             86_400_000_000 => write!(f, " {}/day", quota.limit())?,
-            _ => write!(f, " {}/{}", quota.limit(), humantime::format_duration(quota.period()))?,
+            _ => write!(f, " {}/{}", quota.limit(), exact(quota.period()))?,
         }
         if self.has_burst {
             write!(f, " burst {}", quota.capacity())?;
@@ -235,6 +243,8 @@ mod tests {
             "sliding_log 1/h",
             "fixed_window_aligned 7/day",
             "leaky_bucket 3/1h 30m",
+            "token_bucket 1000/31d",
+            "token_bucket 1000/365d 6h",
         ] {
             assert_eq!(spec(text).to_string(), text);
         }

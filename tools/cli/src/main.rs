@@ -2,6 +2,7 @@
 
 mod arguments;
 mod check_config;
+mod duration;
 mod generate;
 mod limit;
 mod output;

@@ -1,13 +1,12 @@
 //! Standard output and standard error, either of which may be closed: `tollgate keys | head`.
 
 use std::io::{self, ErrorKind, Write, stderr, stdout};
-use std::time::Duration;
 
 /// The longest text of a client that is shown, in characters. The keys of the library are shorter.
 const LONGEST: usize = 200;
 
-/// A text of a client, of a file or of Redis: without the characters that a terminal obeys, that turn the direction of writing, or
-/// that cannot be seen.
+/// A text of a client, of a file or of Redis, in which control and format characters are escaped: a terminal would obey them, or
+/// write from right to left.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for it in text.chars() {
@@ -33,15 +32,20 @@ fn is_seen(it: char) -> bool {
 
 /// Prints a text and the end of the line. A reader that has closed the pipe is no error: the exit code is that of the command.
 pub(crate) fn print(text: &str) -> io::Result<()> {
+    print_to_reader(text).map(drop)
+}
+
+/// The same. Returns whether the reader is still there.
+pub(crate) fn print_to_reader(text: &str) -> io::Result<bool> {
     match writeln!(stdout(), "{text}").and_then(|()| stdout().flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true),
     }
 }
 
 /// Writes a note to standard error.
 pub(crate) fn note(text: &str) {
-    // A command does its work without it, too.
+    // A closed standard error does not stop the command.
     let _ = writeln!(stderr(), "{text}");
 }
 
@@ -55,18 +59,12 @@ pub(crate) fn explained(error: &anyhow::Error) -> String {
             text = format!("{text}{separator}{cause}");
         }
     }
-    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+    printable_lines(&text)
 }
 
-/// A time to the millisecond, rounded up.
-pub(crate) fn duration(time: Duration) -> String {
-    const DAY: u64 = 86_400_000;
-    let ms = time.as_micros().div_ceil(1_000) as u64;
-    match ms {
-        // A year of humantime has 365.25 days.
-        ms if ms > DAY && ms % DAY == 0 => format!("{} days", ms / DAY),
-        ms => humantime::format_duration(Duration::from_millis(ms)).to_string(),
-    }
+/// A printable text of several lines.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// `1 line`, `2 lines`.

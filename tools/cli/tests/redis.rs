@@ -162,9 +162,12 @@ async fn peek_says_what_is_left_and_consumes_nothing() {
     }
     let denied = run(&url, &[&peek[..], &["--cost", "94"]].concat());
     assert!(denied.out.starts_with("denied: 93 of 100 left, 94 units after "), "{denied:?}");
+    let most = run(&url, &[&peek[..], &["--cost", "200"]].concat());
+    assert_eq!(most.out.trim(), "denied: 200 units exceed the capacity of 100");
+    assert_eq!(most.err, "");
     let other = run(&url, &["peek", "bob", "--name", "log", "--limit", "sliding_log 100/h"]);
     assert_eq!(other.out.trim(), "allowed: 100 of 100 left, full in 0s");
-    assert!(other.err.contains("nothing is charged to this key under log"), "{other:?}");
+    assert!(other.err.contains("Redis has no charge of this key under log"), "{other:?}");
     let address = ["peek", "2001:db8::1", "--name", "log", "--limit", "sliding_log 100/h"];
     let network = tollgate::key::PeerIp::key_of("2001:db8::1".parse().unwrap());
     assert!(run(&url, &address).err.contains(&format!("try `{}`", network.as_str())));
@@ -215,11 +218,17 @@ async fn reset_leaves_names_that_no_limit_has_and_resets_the_rest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_need_only_the_documented_rights() {
     let server = RedisServer::start();
-    let service = "+evalsha +eval +script|load +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen \
-                   +pexpire +ping +unwatch";
+    // The rights of a service, and those that the commands need beside them.
+    let service =
+        include_str!("../../../src/store/redis/mod.rs").split("(or another prefix) and `");
+    let service = service.clone().nth(1).unwrap().split('`').next().unwrap();
+    let commands =
+        include_str!("../../../src/guide/operating.md").split("The user of Redis needs `");
+    let commands = commands.clone().nth(1).unwrap().split('`').next().unwrap();
+    assert!(service.contains("+evalsha") && commands.contains("+scan"), "{service}, {commands}");
+    let rights = format!("{service} {commands}");
     let mut user = vec!["SETUSER", "operator", "on", ">secret", "~tollgate:*", "-@all"];
-    user.extend(service.split_whitespace());
-    user.extend(["+scan", "+type", "+pttl"]);
+    user.extend(rights.split_whitespace().filter(|word| *word != "///"));
     redis::cmd("ACL").arg(&user).exec(&mut server.connection()).unwrap();
     charge(&limiter(&server.url()).await, "alice").await;
     let url = server.url().replace("//", "//operator:secret@");
@@ -299,11 +308,8 @@ fn block_of_a_limit_that_is_not_in_use_says_so() {
     let block =
         ["block", "alice", "--name", "apix", "--algorithm", "gcra", "--for", "366d", "--yes"];
     let run = run(&server.url(), &block);
-    assert!(
-        run.err.contains("Redis has no budget of a gcra named apix: check the name"),
-        "{run:?}"
-    );
-    assert!(run.code == 0 && run.out.contains("for 366 days"), "{run:?}");
+    assert!(run.err.contains("no client has a budget of a gcra named apix in Redis"), "{run:?}");
+    assert!(run.code == 0 && run.out.contains("for 366d"), "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -323,17 +329,50 @@ async fn other_partitions_than_those_of_the_services_are_an_error() {
     let cluster = Cluster::start();
     let url = cluster.url();
     let store = RedisStore::builder().url(&url).partitions(4).connect().await.unwrap();
-    let limiter = RateLimiter::new(store);
-    for client in ["a", "b", "c", "d", "e"] {
+    let default = RedisStore::builder().url(&url).connect().await.unwrap();
+    let key_in =
+        |store: &RedisStore, client: &str| store.redis_key(&limits()[0], &Key::new(client));
+    // Some partitions of both have the same tag.
+    let clients: Vec<_> = (b'a'..=b'z').map(|letter| char::from(letter).to_string()).collect();
+    let differs = |client: &&String| key_in(&store, client) != key_in(&default, client);
+    let clients: Vec<_> = clients.iter().filter(differs).take(3).collect();
+    assert_eq!(clients.len(), 3);
+    let limiter = RateLimiter::new(store.clone());
+    for client in &clients {
         charge(&limiter, client).await;
     }
-    let reset = |client, more: &[&str]| run(&url, &[&["reset", client, "--yes"], more].concat());
-    let wrong = ["a", "b", "c", "d", "e"].map(|client| reset(client, &[]));
-    assert!(wrong.iter().any(|run| run.code == 2 && run.err.contains("--partitions")), "{wrong:?}");
-    for client in ["a", "b", "c", "d", "e"] {
-        assert_eq!(reset(client, &["--partitions", "4"]).code, 0);
+    let block =
+        ["block", "mallory", "--name", "bucket", "--algorithm", "gcra", "--for", "1h", "--yes"];
+    for client in clients {
+        let reset = ["reset", client, "--yes"];
+        let peek = ["peek", client, "--name", "bucket", "--limit", "100/h burst 50", "--json"];
+        for command in [&reset[..], &block] {
+            let wrong = run(&url, command);
+            assert!(wrong.code == 2 && wrong.err.contains("give --partitions"), "{wrong:?}");
+        }
+        let right = ["--partitions", "4"];
+        assert_eq!(run(&url, &[&peek[..], &right].concat()).json()["remaining"], 43);
+        assert_eq!(run(&url, &[&block[..], &right].concat()).code, 0);
+        assert_eq!(run(&url, &[&reset[..], &right].concat()).code, 0);
         assert_eq!(shown(&url, client), []);
+        charge(&limiter, client).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_goes_on_is_reset_all_the_same() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let limiter = limiter(&url).await;
+    charge(&limiter, "alice").await;
+    let busy = tokio::spawn(async move {
+        loop {
+            drop(limiter.check(&limits()[0], &Key::new("alice")).await);
+        }
+    });
+    let reset = run(&url, &["reset", "alice", "--yes"]);
+    busy.abort();
+    assert_eq!((reset.code, reset.out.lines().count()), (0, 4), "{reset:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,15 +4,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use tollgate::Quota;
+use tokio::time::timeout;
+use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
 use super::confirm::confirmed;
-use super::limiter::{any_quota, limiter};
+use super::limiter::{any_quota, store};
 use super::name::{Kind, Name, client};
 use super::scan::Scan;
 use super::servers;
 use crate::arguments::BlockArguments;
-use crate::output::{self, duration, printable};
+use crate::duration::rounded;
+use crate::output::{self, printable};
+
+/// How long the command looks for budgets of the limit before it blocks.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     let key = client(&arguments.key);
@@ -21,22 +26,30 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     if length > Quota::per_day(1).period() * 366 {
         bail!("a block lasts 366 days at most");
     }
-    if !is_in_use(&arguments, limit.name()).await? {
-        output::note(&format!(
-            "Redis has no budget of a {} named {}: check the name and the algorithm",
-            arguments.algorithm.name,
-            limit.name()
-        ));
-    }
     let question = match length {
         Duration::ZERO => format!("End the block of `{client}` under {name}?"),
-        _ => format!("Block `{client}` under {name} for {}?", duration(length)),
+        _ => format!("Block `{client}` under {name} for {}?", rounded(length)),
     };
     if !confirmed(&question, arguments.yes)? {
         output::print("nothing was changed")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let limiter = limiter(&arguments.redis).await?;
+    let store = store(&arguments.redis).await?;
+    match timeout(PATIENCE, use_of(&arguments, &limit, &store)).await {
+        Ok(Ok(Use::Here)) => {}
+        Ok(Ok(Use::InOtherPartitions)) => {
+            bail!(
+                "the budgets are in other partitions: give --partitions as your services set them"
+            );
+        }
+        Ok(Ok(Use::Nowhere)) => output::note(&format!(
+            "no client has a budget of a {} named {name} in Redis: check the name and the algorithm",
+            arguments.algorithm.name
+        )),
+        // A block is urgent.
+        Ok(Err(_)) | Err(_) => {}
+    }
+    let limiter = RateLimiter::new(store);
     let done = if length.is_zero() {
         limiter.unblock(&limit, &key).await?;
         format!("`{client}` is not blocked under {name}. Replicas may deny it for another 10 s")
@@ -44,27 +57,41 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
         limiter.block(&limit, &key, length).await?;
         format!(
             "`{client}` is blocked under {name} for {}, in services whose limit blocks keys",
-            duration(length)
+            rounded(length)
         )
     };
     output::print(&done)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether any client has a budget of the limit, or a block.
-async fn is_in_use(arguments: &BlockArguments, name: &str) -> anyhow::Result<bool> {
+/// Whether clients have budgets of the limit.
+enum Use {
+    Here,
+    InOtherPartitions,
+    Nowhere,
+}
+
+async fn use_of(
+    arguments: &BlockArguments,
+    limit: &Limit,
+    store: &RedisStore,
+) -> anyhow::Result<Use> {
     let prefix = arguments.redis.prefix();
     let kind = Kind::of_algorithm(arguments.algorithm.name);
-    let is_of_limit = |key: &String| {
-        Name::parse(key, prefix).is_some_and(|it| it.kind == kind && it.limit == name)
-    };
     for mut server in servers::connect(&arguments.redis.url).await? {
         let mut scan = Scan::new(prefix, None);
         while let Some(keys) = scan.next(&mut server).await? {
-            if keys.iter().any(is_of_limit) {
-                return Ok(true);
+            let names = keys.iter().filter_map(|key| Name::parse(key, prefix));
+            for name in names.filter(|name| name.kind == kind && name.limit == limit.name()) {
+                let Ok(client) = Key::from_encoded(name.client) else { continue };
+                let expected = store.redis_key(limit, &client);
+                let expected = Name::parse(&expected, prefix);
+                return Ok(match expected.is_some_and(|expected| expected.tag == name.tag) {
+                    true => Use::Here,
+                    false => Use::InOtherPartitions,
+                });
             }
         }
     }
-    Ok(false)
+    Ok(Use::Nowhere)
 }

@@ -11,6 +11,7 @@ use super::scan::{Entry, Scan, read};
 use super::servers::{self, Server};
 use super::value::Value;
 use crate::arguments::KeysArguments;
+use crate::duration::rounded;
 use crate::output::{self, shortened};
 use crate::table;
 
@@ -65,11 +66,11 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
             keys.truncate(arguments.max - count);
             let new = rows_of(&mut server, &keys, prefix).await?;
             count += new.len();
-            // The columns of a table are as wide as their widest cell. JSON lines are printed at once, in bounded memory.
-            if arguments.json {
-                print_json(&new)?
-            } else {
-                rows.extend(new)
+            // The columns of a table are as wide as their widest cell. JSON lines are printed at once.
+            if !arguments.json {
+                rows.extend(new);
+            } else if !print_json(&new)? {
+                return Ok(ExitCode::SUCCESS);
             }
             if more {
                 break 'servers;
@@ -77,7 +78,14 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
         }
     }
     if !arguments.json {
-        print_table(&rows)?;
+        let is_filtered = arguments.name.is_some() || arguments.containing.is_some();
+        print_table(
+            &rows,
+            match is_filtered {
+                true => "no keys match --name and --containing",
+                false => "no keys: every budget is full, or the prefix is another",
+            },
+        )?;
     }
     if more {
         output::note(&format!("there are more: --max shows more than {}", arguments.max));
@@ -95,26 +103,32 @@ pub(super) async fn rows_of(
     Ok(entries.iter().filter_map(|entry| Row::of(entry, prefix, now)).collect())
 }
 
-/// Prints a JSON object a line.
-pub(super) fn print_json(rows: &[Row]) -> anyhow::Result<()> {
-    rows.iter().try_for_each(|row| Ok(output::print(&serde_json::to_string(row)?)?))
+/// Prints a JSON object a line. Returns whether there is a reader.
+pub(super) fn print_json(rows: &[Row]) -> anyhow::Result<bool> {
+    for row in rows {
+        if !output::print_to_reader(&serde_json::to_string(row)?)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
-pub(super) fn print_table(rows: &[Row]) -> anyhow::Result<()> {
+/// Prints a table, or a text if it would be empty.
+pub(super) fn print_table(rows: &[Row], if_empty: &str) -> anyhow::Result<()> {
     if rows.is_empty() {
-        return Ok(output::print("no keys: every budget is full, or the prefix is another")?);
+        return Ok(output::print(if_empty)?);
     }
     let heads = ["client", "limit", "what", "used", "details", "expires in"];
     let mut table = table::plain(&heads, &["used"]);
     for row in rows {
-        let expires_in = row.expires_in_ms.map(|ms| Duration::from_secs(ms.div_ceil(1_000)));
+        let expires_in = row.expires_in_ms.map(|ms| rounded(Duration::from_millis(ms)));
         table.add_row([
             shortened(&row.client),
             shortened(&row.limit),
             row.what.clone(),
             row.value.used(),
             row.value.details(),
-            expires_in.map_or("never".to_owned(), |it| humantime::format_duration(it).to_string()),
+            expires_in.unwrap_or_else(|| "never".to_owned()),
         ]);
     }
     Ok(output::print(&table.trim_fmt())?)

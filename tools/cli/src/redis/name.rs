@@ -5,6 +5,8 @@ use std::net::Ipv6Addr;
 use tollgate::Key;
 use tollgate::key::PeerIp;
 
+use crate::limit::Algorithm;
+
 /// What a budget is, by its letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -18,6 +20,8 @@ pub(super) enum Kind {
 /// A key of Redis, taken apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Name<'a> {
+    /// The tag of the partition on a cluster.
+    pub(super) tag: Option<&'a str>,
     /// As the library writes it.
     pub(super) client: &'a str,
     pub(super) kind: Kind,
@@ -37,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Of the budgets of an algorithm.
+    /// The kind of the budgets of an algorithm.
     pub(super) fn of_algorithm(algorithm: &str) -> Self {
         match algorithm {
             "fixed_window" | "fixed_window_aligned" => Self::FixedWindow,
@@ -48,12 +52,12 @@ impl Kind {
     }
 
     /// An algorithm that has such budgets.
-    pub(super) fn algorithm(self) -> Option<&'static str> {
+    pub(super) fn algorithm(self) -> Option<Algorithm> {
         match self {
-            Self::Bucket => Some("token_bucket"),
-            Self::FixedWindow => Some("fixed_window"),
-            Self::SlidingWindow => Some("sliding_window"),
-            Self::SlidingLog => Some("sliding_log"),
+            Self::Bucket => Some(Algorithm::named("token_bucket")),
+            Self::FixedWindow => Some(Algorithm::named("fixed_window")),
+            Self::SlidingWindow => Some(Algorithm::named("sliding_window")),
+            Self::SlidingLog => Some(Algorithm::named("sliding_log")),
             Self::InFlight => None,
         }
     }
@@ -64,9 +68,9 @@ impl<'a> Name<'a> {
     pub(super) fn parse(key: &'a str, prefix: &str) -> Option<Self> {
         let rest = key.strip_prefix(prefix)?.strip_prefix(':')?;
         let (first, rest) = rest.strip_prefix('{')?.split_once('}')?;
-        let (client, rest) = match rest.strip_prefix('{') {
-            Some(rest) => rest.split_once('}')?,
-            None => (first, rest),
+        let (tag, (client, rest)) = match rest.strip_prefix('{') {
+            Some(rest) => (Some(first), rest.split_once('}')?),
+            None => (None, (first, rest)),
         };
         let (letters, limit) = rest.strip_prefix(':')?.split_once(':')?;
         let (kind, is_offences) = match letters.strip_suffix('x') {
@@ -81,7 +85,7 @@ impl<'a> Name<'a> {
             "c" if !is_offences => Kind::InFlight,
             _ => return None,
         };
-        Some(Self { client, kind, is_offences, limit })
+        Some(Self { tag, client, kind, is_offences, limit })
     }
 }
 
@@ -104,10 +108,13 @@ mod tests {
     #[test]
     fn keys_of_the_library_are_taken_apart_and_others_are_not() {
         let name = |key| Name::parse(key, "tollgate");
-        let of = |client, kind, is_offences, limit| Some(Name { client, kind, is_offences, limit });
-        assert_eq!(name("tollgate:{alice}:b:api"), of("alice", Kind::Bucket, false, "api"));
-        assert_eq!(name("tollgate:{a:b}:lx:a:b"), of("a:b", Kind::SlidingLog, true, "a:b"));
-        assert_eq!(name("tollgate:{7}{alice}:c:in"), of("alice", Kind::InFlight, false, "in"));
+        let of = |tag, client, kind, is_offences, limit| {
+            Some(Name { tag, client, kind, is_offences, limit })
+        };
+        assert_eq!(name("tollgate:{alice}:b:api"), of(None, "alice", Kind::Bucket, false, "api"));
+        assert_eq!(name("tollgate:{a:b}:lx:a:b"), of(None, "a:b", Kind::SlidingLog, true, "a:b"));
+        let in_flight = of(Some("7"), "alice", Kind::InFlight, false, "in");
+        assert_eq!(name("tollgate:{7}{alice}:c:in"), in_flight);
         for other in [
             "tollgate:{alice}:q:api",
             "other:{alice}:b:api",

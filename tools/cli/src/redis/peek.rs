@@ -8,7 +8,8 @@ use serde_json::json;
 use super::limiter::{blockable, limiter};
 use super::name::{client, hint};
 use crate::arguments::PeekArguments;
-use crate::output::{self, duration};
+use crate::duration::rounded;
+use crate::output;
 
 pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
     let limit = blockable(&arguments.limit, &arguments.name)?;
@@ -28,8 +29,14 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
             "retry_after_ms": decision.retry_after().map(ms),
             "reset_after_ms": ms(budget.reset_after()),
             "blocked": decision.is_blocked(),
+            "exceeds_capacity": decision.exceeds_capacity(),
         });
         output::print(&answer.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if decision.exceeds_capacity() {
+        let (cost, capacity) = (arguments.cost, budget.capacity());
+        output::print(&format!("denied: {cost} units exceed the capacity of {capacity}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let verdict = match (decision.allowed(), decision.is_blocked()) {
@@ -38,18 +45,18 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
         (false, false) => "denied",
     };
     let wait = decision.retry_after().map(|wait| {
-        format!(", {} {} after {}", arguments.cost, plural(arguments.cost), duration(wait))
+        format!(", {} {} after {}", arguments.cost, plural(arguments.cost), rounded(wait))
     });
     output::print(&format!(
         "{verdict}: {} of {} left{}, full in {}",
         budget.remaining(),
         budget.capacity(),
         wait.unwrap_or_default(),
-        duration(budget.reset_after())
+        rounded(budget.reset_after())
     ))?;
     if budget.remaining() == budget.capacity() && !decision.is_blocked() {
         output::note(&format!(
-            "nothing is charged to this key under {}: if it should be, check the name, the algorithm and the key",
+            "Redis has no charge of this key under {}. If you expect one, check the name, the algorithm and the key",
             limit.name()
         ));
         hint(&arguments.key).iter().for_each(|hint| output::note(hint));

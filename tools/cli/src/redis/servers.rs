@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, cmd};
 
+use crate::output::explained;
+
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server that accepts writes.
@@ -72,15 +74,20 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Connects to the servers that hold the budgets.
+/// Connects to the servers that hold the budgets. Without one of them, the answer of a command would be a part.
 pub(super) async fn connect(url: &str) -> anyhow::Result<Vec<Server>> {
+    connect_each(url).await?.into_iter().collect()
+}
+
+/// Connects to each of the servers that hold the budgets.
+pub(super) async fn connect_each(url: &str) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
     check_encoding(url)?;
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
         "redis-cluster" => masters(&Parts::parse(url, "redis")?).await,
         "rediss-cluster" => masters(&Parts::parse(url, "rediss")?).await,
         "redis-sentinel" => master(&Parts::parse(url, "redis")?).await,
         "rediss-sentinel" => master(&Parts::parse(url, "rediss")?).await,
-        _ => Ok(vec![Server::connect(url, address_of(url)).await?]),
+        _ => Ok(vec![Server::connect(url, address_of(url)).await]),
     }
 }
 
@@ -104,8 +111,8 @@ fn address_of(url: &str) -> &str {
     if host.is_empty() { rest.split('?').next().unwrap_or(rest) } else { host }
 }
 
-async fn masters(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
-    let mut failure = None;
+async fn masters(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
+    let mut failures = Vec::new();
     for host in &parts.hosts {
         let answer = async {
             let mut seed = Server::connect(&parts.url(host, ""), host).await?;
@@ -125,14 +132,14 @@ async fn masters(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
                         }
                         None => address,
                     };
-                    servers.push(Server::connect(&parts.url(&address, ""), &address).await?);
+                    servers.push(Server::connect(&parts.url(&address, ""), &address).await);
                 }
                 return Ok(servers);
             }
-            Err(error) => failure = Some(error),
+            Err(error) => failures.push(explained(&error)),
         }
     }
-    Err(failure.context("the Redis URL names no servers")?)
+    bail!("{}", failures.join("; "))
 }
 
 /// The address of a range's master: `[start, end, [host, port, ...], ...]`.
@@ -144,7 +151,7 @@ fn master_of(range: &redis::Value) -> Option<String> {
     Some(format!("{host}:{port}"))
 }
 
-async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
+async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
     let (service, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let setting = |name: &str| {
         let settings = parts.query.split('&').filter_map(|it| it.split_once('='));
@@ -152,7 +159,7 @@ async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
     };
     let (user, password) = (setting("sentinel_username"), setting("sentinel_password"));
     let login = if password.is_empty() { String::new() } else { format!("{user}:{password}@") };
-    let mut failure = None;
+    let mut failures = Vec::new();
     for host in &parts.hosts {
         let host = if host.contains(':') { (*host).to_owned() } else { format!("{host}:26379") };
         let answer = async {
@@ -165,13 +172,13 @@ async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<Server>> {
         match answer.await {
             Ok((address, port)) => {
                 let address = format!("{address}:{port}");
-                let server = Server::connect(&parts.url(&address, database), &address).await?;
+                let server = Server::connect(&parts.url(&address, database), &address).await;
                 return Ok(vec![server]);
             }
-            Err(error) => failure = Some(error),
+            Err(error) => failures.push(explained(&error)),
         }
     }
-    Err(failure.context("the Redis URL names no sentinels")?)
+    bail!("{}", failures.join("; "))
 }
 
 #[cfg(test)]

@@ -25,9 +25,12 @@ pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
         rows.extend(rows_of(&mut server, &Vec::from_iter(keys), prefix).await?);
     }
     if arguments.json {
-        print_json(&rows)?
+        print_json(&rows)?;
     } else {
-        print_table(&rows)?
+        print_table(
+            &rows,
+            "no state of this client: its budgets are full, or the key or the prefix is another",
+        )?;
     }
     if let Some(hint) = hint(&arguments.key).filter(|_| rows.is_empty()) {
         output::note(&hint);

@@ -1,9 +1,10 @@
 //! What a packed value says. The scripts of the library write the formats, and document them in their first lines.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
-/// In microseconds.
-const MINUTE: u64 = 60_000_000;
+use crate::duration::{exact, rounded};
 
 /// A value, as an operator wants to know it.
 #[derive(Debug, PartialEq, Serialize)]
@@ -101,11 +102,11 @@ impl Value {
     pub(super) fn details(&self) -> String {
         match self {
             Self::Bucket { rate, full_in_ms, .. } => {
-                format!("drains {rate}, full in {}", duration(full_in_ms * 1_000))
+                format!("drains {rate}, full in {}", rounded(Duration::from_millis(*full_in_ms)))
             }
             Self::FixedWindow { windows } => {
                 let windows = windows.iter().enumerate().map(|(number, window)| {
-                    let ends = duration(window.ends_in_ms * 1_000);
+                    let ends = rounded(Duration::from_millis(window.ends_in_ms));
                     let own = format!("window of {}, ends in {ends}", window.period);
                     if number == 0 { own } else { format!("{own} ({} used)", window.used) }
                 });
@@ -122,17 +123,11 @@ impl Value {
             }
             Self::Offences { blocked_for_ms: 0, .. } => "not blocked".to_owned(),
             Self::Offences { blocked_for_ms, .. } => {
-                format!("blocked for {}", duration(blocked_for_ms * 1_000))
+                format!("blocked for {}", rounded(Duration::from_millis(*blocked_for_ms)))
             }
             Self::Unreadable => "unreadable by this version: counts as full".to_owned(),
         }
     }
-}
-
-/// To the second, or exact below a minute.
-fn duration(us: u64) -> String {
-    let us = if us >= MINUTE { us - us % 1_000_000 } else { us };
-    humantime::format_duration(std::time::Duration::from_micros(us)).to_string()
 }
 
 /// Parts of a unit: a unit has as many as microseconds in which `units` drain.
@@ -146,7 +141,7 @@ fn bucket(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
     }
     let drained = now.saturating_sub(at).saturating_mul(units);
     let left = used.saturating_sub(drained);
-    let period = humantime::format_duration(std::time::Duration::from_micros(micros));
+    let period = exact(Duration::from_micros(micros));
     Some(Value::Bucket {
         used: left.div_ceil(micros),
         rate: format!("{units} in {period}"),
@@ -166,7 +161,7 @@ fn fixed_window(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         }
         windows.push(Window {
             used: if now < stop { count } else { 0 },
-            period: duration(shape / 2),
+            period: exact(Duration::from_micros(shape / 2)),
             ends_in_ms: stop.saturating_sub(now).div_ceil(1_000),
         });
         if numbers.0.is_empty() {
@@ -200,7 +195,7 @@ fn sliding_window(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
             .iter()
             .try_fold(u64::try_from(part).ok()?, |sum, it| sum.checked_add(*it))?,
         sub_windows: counts - 1,
-        sub_window: duration(length),
+        sub_window: exact(Duration::from_micros(length)),
     })
 }
 
@@ -235,7 +230,7 @@ fn sliding_log(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         }
         requests += 1;
     }
-    Some(Value::SlidingLog { used, requests, period: duration(period) })
+    Some(Value::SlidingLog { used, requests, period: exact(Duration::from_micros(period)) })
 }
 
 fn offences(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {

@@ -1,4 +1,4 @@
-//! Whose budget a request consumes: `client_ip`, `user+path`.
+//! The key of a request: `client_ip`, `user+path`.
 
 use std::fmt;
 use std::str::FromStr;

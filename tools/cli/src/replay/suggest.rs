@@ -68,7 +68,9 @@ impl FromStr for Suggest {
         };
         match share.strip_suffix('%').and_then(Share::of_percent) {
             Some(most) => Ok(Self { of, most }),
-            None => bail!("the share `{share}` is no percentage of 0% to less than 100%"),
+            None => bail!(
+                "the share `{share}` is no percentage; use 0% to less than 100%, with at most nine decimals, such as `0.5%`"
+            ),
         }
     }
 }
@@ -172,9 +174,14 @@ impl Suggest {
         while !fits(of_high) {
             (low, of_low) = (high, Some(of_high));
             high = high.checked_mul(2).context("no limit denies so few")?;
-            of_high = try_limit(high).await.with_context(|| {
-                format!("{} still denies too much; {}", like.with_limit(low), like.larger())
+            like.with_limit(high).limit("replay").with_context(|| {
+                format!(
+                    "{} still denies too much; {}",
+                    like.with_limit(low),
+                    like.advice_if_none_fits()
+                )
             })?;
+            of_high = try_limit(high).await?;
         }
         while high - low > 1 {
             let middle = low + (high - low) / 2;

@@ -27,7 +27,7 @@ pub(super) fn text(report: &Report) -> String {
     let mut limits = table::markdown(&LIMITS, &NUMBERS);
     limits.add_rows(report.limits.iter().map(cells));
     let _ = writeln!(text, "\n{limits}");
-    // Of the others, --json and --html tell.
+    // --json and --html have those of the other limits.
     for it in report.limits.iter().take(1).filter(|it| !it.most_denied.is_empty()) {
         let mut keys = table::markdown(&["key", "requests", "denied", "share"], &NUMBERS);
         for key in &it.most_denied {

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use redis::RedisError;
+
 use super::Findings;
 use crate::output::explained;
 use crate::redis::servers::Server;
@@ -14,25 +16,18 @@ const SLOW: Duration = Duration::from_millis(50);
 
 pub(super) async fn examine(server: &mut Server, findings: &mut Findings) {
     if let Err(error) = latency(server, findings).await {
-        findings.problem(
-            "latency",
-            explained(&error),
-            "give this user +ping, which services need, too",
-        );
+        failed("latency", &error, "give this user +ping, which services need, too", findings);
     }
     if let Err(error) = clock(server, findings).await {
-        findings.problem(
-            "clock",
-            explained(&error),
-            "give this user +time, which services need, too",
-        );
+        failed("clock", &error, "give this user +time, which services need, too", findings);
     }
     let info: String = match server.ask(&["INFO"]).await {
         Ok(info) => info,
-        Err(error) => {
-            findings.advice("INFO", explained(&error), "give this user +info for the other checks");
-            return;
+        Err(error) if is_missing_right(&error) => {
+            let advice = "give this user +info for the other checks";
+            return findings.advice("INFO", explained(&error), advice);
         }
+        Err(error) => return failed("INFO", &error, "", findings),
     };
     let info = Info::parse(&info);
     version(&info, findings);
@@ -41,6 +36,27 @@ pub(super) async fn examine(server: &mut Server, findings: &mut Findings) {
     persistence(server, &info, findings).await;
     cluster(server, &info, findings).await;
     connections(&info, findings);
+}
+
+fn is_missing_right(error: &anyhow::Error) -> bool {
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<RedisError>());
+    causes.into_iter().any(|error| error.code() == Some("NOPERM"))
+}
+
+/// Reports a command that failed: for want of a right, or because the server does not answer as it should.
+fn failed(
+    about: &'static str,
+    error: &anyhow::Error,
+    if_missing_right: &'static str,
+    findings: &mut Findings,
+) {
+    let advice = match is_missing_right(error) {
+        true => if_missing_right,
+        false => {
+            "services need an answer within 250 ms: look at the network, and at the load of the server"
+        }
+    };
+    findings.problem(about, explained(error), advice);
 }
 
 /// The fields of INFO.
@@ -219,8 +235,14 @@ async fn cluster(server: &mut Server, info: &Info, findings: &mut Findings) {
     if info.text("cluster_enabled") != "1" {
         return;
     }
-    let state: Result<String, _> = server.ask(&["CLUSTER", "INFO"]).await;
-    let Ok(state) = state else { return };
+    let state: String = match server.ask(&["CLUSTER", "INFO"]).await {
+        Ok(state) => state,
+        Err(error) if is_missing_right(&error) => {
+            let advice = "give this user +cluster|info for this check";
+            return findings.advice("cluster", explained(&error), advice);
+        }
+        Err(error) => return failed("cluster", &error, "", findings),
+    };
     let state = Info::parse(&state);
     let (size, nodes) = (state.number("cluster_size"), state.number("cluster_known_nodes"));
     let found = format!(
