@@ -90,7 +90,8 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     let playground = match env::var("REDIS_URL").as_deref() {
         Err(_) | Ok("") => Playground {
-            budgets: Arc::new(MemoryStore::new()),
+            // A tab chooses the names of its clients.
+            budgets: Arc::new(MemoryStore::new().max_keys(100_000)),
             store: "the embedded store of this process",
         },
         Ok(url) => {
