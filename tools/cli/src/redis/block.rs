@@ -78,20 +78,24 @@ async fn use_of(
 ) -> anyhow::Result<Use> {
     let prefix = arguments.redis.prefix();
     let kind = Kind::of_algorithm(arguments.algorithm.name);
+    let is_where_services_look = |name: &Name<'_>| {
+        let Ok(client) = Key::from_encoded(name.client) else { return false };
+        let expected = store.redis_key(limit, &client);
+        Name::parse(&expected, prefix).is_some_and(|expected| expected.tag == name.tag)
+    };
+    let mut found = Use::Nowhere;
     for mut server in servers::connect(&arguments.redis.url).await? {
         let mut scan = Scan::new(prefix, None);
         while let Some(keys) = scan.next(&mut server).await? {
             let names = keys.iter().filter_map(|key| Name::parse(key, prefix));
             for name in names.filter(|name| name.kind == kind && name.limit == limit.name()) {
-                let Ok(client) = Key::from_encoded(name.client) else { continue };
-                let expected = store.redis_key(limit, &client);
-                let expected = Name::parse(&expected, prefix);
-                return Ok(match expected.is_some_and(|expected| expected.tag == name.tag) {
-                    true => Use::Here,
-                    false => Use::InOtherPartitions,
-                });
+                if is_where_services_look(&name) {
+                    return Ok(Use::Here);
+                }
+                // Maybe of an earlier number of partitions.
+                found = Use::InOtherPartitions;
             }
         }
     }
-    Ok(Use::Nowhere)
+    Ok(found)
 }
