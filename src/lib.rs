@@ -127,7 +127,7 @@ pub mod guide {
     //! | question | page |
     //! |---|---|
     //! | which algorithm? | [algorithms] |
-    //! | whose budget? | [keys], [behind a proxy](behind_a_proxy) |
+    //! | which key? | [keys], [behind a proxy](behind_a_proxy) |
     //! | which quota? | [quotas], [operating] (replay your access log), [shadow mode](shadow_mode) |
     //! | one quota for each plan? | [plans] |
     //! | costs that are known later, such as LLM tokens? | [costs] |
