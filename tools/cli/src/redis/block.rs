@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
 use super::confirm::confirmed;
-use super::limiter::{any_quota, store};
+use super::limiter::{OTHER_PARTITIONS, any_quota, has_tag, store};
 use super::name::{Kind, Name, client};
 use super::scan::Scan;
 use super::servers;
@@ -38,15 +38,13 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     match timeout(PATIENCE, use_of(&arguments, &limit, &store)).await {
         Ok(Ok(Use::Here)) => {}
         Ok(Ok(Use::InOtherPartitions)) => {
-            bail!(
-                "the budgets are in other partitions: give --partitions as your services set them"
-            );
+            bail!(OTHER_PARTITIONS);
         }
         Ok(Ok(Use::Nowhere)) => output::note(&format!(
             "no client has a budget of a {} named {name} in Redis: check the name and the algorithm",
             arguments.algorithm.name
         )),
-        // A block is urgent.
+        // A block is urgent: neither a long scan nor a master that is away holds it up.
         Ok(Err(_)) | Err(_) => {}
     }
     let limiter = RateLimiter::new(store);
@@ -79,9 +77,8 @@ async fn use_of(
     let prefix = arguments.redis.prefix();
     let kind = Kind::of_algorithm(arguments.algorithm.name);
     let is_where_services_look = |name: &Name<'_>| {
-        let Ok(client) = Key::from_encoded(name.client) else { return false };
-        let expected = store.redis_key(limit, &client);
-        Name::parse(&expected, prefix).is_some_and(|expected| expected.tag == name.tag)
+        Key::from_encoded(name.client)
+            .is_ok_and(|client| has_tag(store, prefix, (limit, &client), name.tag))
     };
     let mut found = Use::Nowhere;
     for mut server in servers::connect(&arguments.redis.url).await? {

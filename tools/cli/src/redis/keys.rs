@@ -82,7 +82,7 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
         print_table(
             &rows,
             match is_filtered {
-                true => "no keys match --name and --containing",
+                true => "no key matches the given --name or --containing",
                 false => "no keys: every budget is full, or the prefix is another",
             },
         )?;

@@ -1,8 +1,9 @@
 //! Limiters and limits for the commands.
 
 use tollgate::limit::BlockPolicy;
-use tollgate::{Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
+use super::name::Name;
 use crate::arguments::RedisArguments;
 use crate::limit::{Algorithm, LimitSpec};
 
@@ -22,4 +23,19 @@ pub(super) fn blockable(spec: &LimitSpec, name: &str) -> anyhow::Result<Limit> {
 /// A limit with any quota: the key of a budget depends on its name and its kind alone.
 pub(super) fn any_quota(algorithm: Algorithm, name: &str) -> anyhow::Result<Limit> {
     blockable(&LimitSpec::of(algorithm, Quota::per_second(1)), name)
+}
+
+/// On a cluster, services of another number of partitions have another tag in some keys.
+pub(super) const OTHER_PARTITIONS: &str =
+    "the budgets are in other partitions: give --partitions as your services set them";
+
+/// Whether the store looks for this budget under this tag.
+pub(super) fn has_tag(
+    store: &RedisStore,
+    prefix: &str,
+    (limit, key): (&Limit, &Key),
+    tag: Option<&str>,
+) -> bool {
+    let expected = store.redis_key(limit, key);
+    Name::parse(&expected, prefix).is_some_and(|expected| expected.tag == tag)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use tollgate::{Limit, RateLimiter};
 
 use super::confirm::confirmed;
-use super::limiter::{any_quota, store};
+use super::limiter::{OTHER_PARTITIONS, any_quota, has_tag, store};
 use super::name::{Kind, Name, client, hint};
 use super::show::keys_of;
 use super::{scan, servers};
@@ -44,12 +44,8 @@ pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
     let prefix = arguments.redis.prefix();
     for (limit, tags) in &limits {
-        let expected = store.redis_key(limit, &key);
-        let expected = Name::parse(&expected, prefix).and_then(|name| name.tag);
-        if !tags.iter().any(|tag| tag.as_deref() == expected) {
-            bail!(
-                "the budgets are in other partitions: give --partitions as your services set them"
-            );
+        if !tags.iter().any(|tag| has_tag(&store, prefix, (limit, &key), tag.as_deref())) {
+            bail!(OTHER_PARTITIONS);
         }
     }
     let limiter = RateLimiter::new(store);
@@ -64,7 +60,7 @@ pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
 /// The limit of a budget, or why it is not reset.
 fn limit_of(name: &str, kind: Kind) -> Result<Limit, &'static str> {
     let algorithm = kind.algorithm().ok_or(
-        "requests in flight are not reset: the processes hold them, and a crashed one's end by themselves",
+        "requests in flight are not reset: they end with their responses, or with the lease of a crashed process",
     )?;
     any_quota(algorithm, name).map_err(|_| "no limit can have this name, so it is not reset")
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::RedisError;
 
-use super::Findings;
+use super::{Findings, Level};
 use crate::output::explained;
 use crate::redis::servers::Server;
 
@@ -16,18 +16,19 @@ const SLOW: Duration = Duration::from_millis(50);
 
 pub(super) async fn examine(server: &mut Server, findings: &mut Findings) {
     if let Err(error) = latency(server, findings).await {
-        failed("latency", &error, "give this user +ping, which services need, too", findings);
+        let if_no_right = (Level::Problem, "give this user +ping, which services need, too");
+        failed("latency", &error, if_no_right, findings);
     }
     if let Err(error) = clock(server, findings).await {
-        failed("clock", &error, "give this user +time, which services need, too", findings);
+        let if_no_right = (Level::Problem, "give this user +time, which services need, too");
+        failed("clock", &error, if_no_right, findings);
     }
     let info: String = match server.ask(&["INFO"]).await {
         Ok(info) => info,
-        Err(error) if is_missing_right(&error) => {
-            let advice = "give this user +info for the other checks";
-            return findings.advice("INFO", explained(&error), advice);
+        Err(error) => {
+            let if_no_right = (Level::Advice, "give this user +info for the other checks");
+            return failed("INFO", &error, if_no_right, findings);
         }
-        Err(error) => return failed("INFO", &error, "", findings),
     };
     let info = Info::parse(&info);
     version(&info, findings);
@@ -38,25 +39,22 @@ pub(super) async fn examine(server: &mut Server, findings: &mut Findings) {
     connections(&info, findings);
 }
 
-fn is_missing_right(error: &anyhow::Error) -> bool {
-    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<RedisError>());
-    causes.into_iter().any(|error| error.code() == Some("NOPERM"))
-}
-
 /// Reports a command that failed: for want of a right, or because the server does not answer as it should.
 fn failed(
     about: &'static str,
     error: &anyhow::Error,
-    if_missing_right: &'static str,
+    if_no_right: (Level, &'static str),
     findings: &mut Findings,
 ) {
-    let advice = match is_missing_right(error) {
-        true => if_missing_right,
-        false => {
-            "services need an answer within 250 ms: look at the network, and at the load of the server"
-        }
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<RedisError>());
+    let (level, advice) = match causes.any(|cause| cause.code() == Some("NOPERM")) {
+        true => if_no_right,
+        false => (
+            Level::Problem,
+            "services need an answer within 250 ms: look at the network, and at the load of the server",
+        ),
     };
-    findings.problem(about, explained(error), advice);
+    findings.add(about, level, explained(error), Some(advice));
 }
 
 /// The fields of INFO.
@@ -237,11 +235,10 @@ async fn cluster(server: &mut Server, info: &Info, findings: &mut Findings) {
     }
     let state: String = match server.ask(&["CLUSTER", "INFO"]).await {
         Ok(state) => state,
-        Err(error) if is_missing_right(&error) => {
-            let advice = "give this user +cluster|info for this check";
-            return findings.advice("cluster", explained(&error), advice);
+        Err(error) => {
+            let if_no_right = (Level::Advice, "give this user +cluster|info for this check");
+            return failed("cluster", &error, if_no_right, findings);
         }
-        Err(error) => return failed("cluster", &error, "", findings),
     };
     let state = Info::parse(&state);
     let (size, nodes) = (state.number("cluster_size"), state.number("cluster_known_nodes"));
