@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod budgets;
 #[path = "../../../../tests/support/cluster.rs"]
 pub mod cluster;
 #[path = "../../../../tests/support/redis_server.rs"]

@@ -1,0 +1,58 @@
+//! Budgets that the tests put into Redis, and what the program says of them.
+
+use std::time::Duration;
+
+use tollgate::limit::BlockPolicy;
+use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
+
+use super::{Run, tollgate};
+
+pub const HOUR: Duration = Duration::from_secs(3_600);
+
+pub fn limits() -> Vec<Limit> {
+    let quota = Quota::new(100, HOUR);
+    [
+        Limit::token_bucket("bucket", quota.burst(50)),
+        Limit::fixed_window("fixed", quota),
+        Limit::sliding_window("sliding", quota),
+        Limit::sliding_log("log", quota),
+    ]
+    .map(|limit| limit.unwrap().block_offenders(BlockPolicy::by_operators()).unwrap())
+    .into()
+}
+
+pub async fn limiter(url: &str) -> RateLimiter {
+    RateLimiter::new(RedisStore::builder().url(url).connect().await.unwrap())
+}
+
+/// Charges seven units to a client under every limit.
+pub async fn charge(limiter: &RateLimiter, client: &str) {
+    for limit in limits() {
+        assert!(limiter.check_n(&limit, &Key::new(client), 7).await.unwrap().allowed());
+    }
+}
+
+pub fn run(url: &str, arguments: &[&str]) -> Run {
+    let (command, rest) = arguments.split_first().unwrap();
+    tollgate(&[&[*command, "--url", url][..], rest].concat())
+}
+
+/// What `show` says of a client: the limits, and the units used.
+pub fn shown(url: &str, client: &str) -> Vec<(String, u64)> {
+    let run = run(url, &["show", client, "--json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    if run.out.trim().is_empty() {
+        return Vec::new();
+    }
+    let used = |row: &serde_json::Value| match row["state"].as_str().unwrap() {
+        "fixed_window" => row["windows"][0]["used"].as_u64(),
+        "in_flight" => row["in_flight"].as_u64(),
+        "offences" => row["denials"].as_u64(),
+        _ => row["used"].as_u64(),
+    };
+    let row =
+        |row: &serde_json::Value| (row["limit"].as_str().unwrap().to_owned(), used(row).unwrap());
+    let mut rows: Vec<_> = run.json_lines().iter().map(row).collect();
+    rows.sort();
+    rows
+}
