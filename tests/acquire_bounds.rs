@@ -1,30 +1,31 @@
-//! `acquire` on a store that is slow or hangs: `max_wait` bounds the whole call.
+//! `acquire` on a store that is slow or hangs: `max_wait` bounds the wait for units, and the store's deadline each of its
+//! answers.
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A store that decides in memory. Its answers to some operations come late or never.
+/// A store that decides in memory. Some of its answers come late, by the operation and the number of earlier ones.
 #[derive(Debug)]
 struct Late {
     memory: MemoryStore,
-    slow: fn(Op) -> Option<Duration>,
+    slow: fn(Op, usize) -> Option<Duration>,
     /// The operations, and the times at which they were asked.
     asked: Mutex<Vec<(Op, Duration)>>,
     started: Instant,
 }
 
 impl Late {
-    fn limiter(slow: fn(Op) -> Option<Duration>) -> (RateLimiter, Arc<Self>) {
+    fn limiter(slow: fn(Op, usize) -> Option<Duration>) -> (RateLimiter, Arc<Self>) {
         let (memory, asked) = (MemoryStore::new(), Mutex::default());
         let store = Arc::new(Self { memory, slow, asked, started: Instant::now() });
         (RateLimiter::new(Arc::clone(&store)), store)
@@ -41,10 +42,12 @@ const STORE_DEADLINE: Duration = Duration::from_millis(250);
 
 impl Store for Late {
     fn apply(&self, op: Op, group: Group) -> Answer {
-        self.asked.lock().unwrap().push((op, self.started.elapsed()));
+        let mut asked = self.asked.lock().unwrap();
+        let slow = (self.slow)(op, asked.len());
+        asked.push((op, self.started.elapsed()));
+        drop(asked);
         let memory = || self.memory.apply(op, group);
-        match (self.slow)(op) {
-            Some(Duration::MAX) => Answer::later(pending()),
+        match slow {
             Some(STORE_DEADLINE) => Answer::later(async {
                 sleep(STORE_DEADLINE).await;
                 Err(Error::timeout())
@@ -96,84 +99,106 @@ async fn acquire_at_once(
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_on_a_hung_store_returns_when_max_wait_is_over() {
-    for slow in [|_| Some(Duration::MAX), |_| Some(STORE_DEADLINE)] {
-        let (limiter, store) = Late::limiter(slow);
-        let ended = acquire_at_once(&limiter, 1, 100 * MS).await;
-        let (elapsed, answer) = &ended[0];
-        assert_eq!(*elapsed, 100 * MS);
-        let error = answer.as_ref().unwrap_err();
-        assert!(error.is_timeout() && error.may_have_charged(), "{error}");
-        assert_eq!(store.asked(Op::Charge).len(), 1);
+async fn callers_on_a_hung_store_return_at_its_deadline() {
+    let (limiter, store) = Late::limiter(|_, _| Some(STORE_DEADLINE));
+    let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
+    let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
+    assert_eq!(times, [STORE_DEADLINE; 10]);
+    let errors: Vec<_> = ended.iter().map(|(_, it)| it.as_ref().unwrap_err()).collect();
+    assert!(errors.iter().all(|error| error.is_timeout()), "{errors:?}");
+    assert_eq!(store.asked(Op::Charge), [Duration::ZERO; 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_that_are_free_are_not_waited_for_whatever_the_latency() {
+    for max_wait in [Duration::ZERO, MS, 10 * MS] {
+        let (limiter, _) = Late::limiter(|_, _| Some(20 * MS));
+        let limits = [
+            Limit::token_bucket("api", Quota::per_hour(5)).unwrap(),
+            Limit::fixed_window("api", Quota::per_hour(5)).unwrap(),
+        ];
+        for limit in limits {
+            let key = Key::new("k");
+            for left in (0..5).rev() {
+                let decision = limiter.acquire(&limit, &key, 1, max_wait).await.unwrap();
+                assert!(decision.allowed(), "{max_wait:?}, {left}");
+                assert_eq!(decision.remaining(), left);
+            }
+            let denied = limiter.acquire(&limit, &key, 1, max_wait).await.unwrap();
+            assert!(!denied.allowed() && denied.retry_after().is_some());
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_on_a_hung_store_return_when_max_wait_is_over() {
-    for slow in [|_| Some(Duration::MAX), |_| Some(STORE_DEADLINE)] {
-        let (limiter, store) = Late::limiter(slow);
-        let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
-        let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
-        assert_eq!(times, [100 * MS; 10]);
-        // One was sent. Nine never had their turn, so they cannot have been charged.
-        let errors: Vec<_> = ended.iter().map(|(_, it)| it.as_ref().unwrap_err()).collect();
-        assert!(errors.iter().all(|error| error.is_timeout()), "{errors:?}");
-        assert_eq!(errors.iter().filter(|error| error.may_have_charged()).count(), 1);
-        assert_eq!(store.asked(Op::Charge), [Duration::ZERO]);
-        assert!(store.asked(Op::Peek).iter().all(|at| *at < 100 * MS));
+async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
+    let (limiter, _) = Late::limiter(|_, _| Some(20 * MS));
+    let limit = Limit::token_bucket("api", Quota::per_second(100_000)).unwrap();
+    let started = Instant::now();
+    let mut callers = JoinSet::new();
+    for number in 0..20 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        let max_wait = if number % 2 == 0 { Duration::ZERO } else { 1_000 * MS };
+        callers.spawn(async move { limiter.acquire(&limit, &Key::new("k"), 1, max_wait).await });
     }
+    for decision in callers.join_all().await {
+        assert!(decision.unwrap().allowed());
+    }
+    assert_eq!(started.elapsed(), 20 * MS);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiter_does_not_call_the_store_after_its_max_wait() {
-    // Each waiter in turn takes the deadline of the store, until no time is left for another.
-    let (limiter, store) = Late::limiter(|_| Some(STORE_DEADLINE));
-    let ended = acquire_at_once(&limiter, 10, 300 * MS).await;
+    // The first charge takes the unit, the second is denied. Then the store hangs.
+    let (limiter, store) = Late::limiter(|_, asked| (asked > 1).then_some(STORE_DEADLINE));
+    limiter.check(&one_in_any_second(), &Key::new("k")).await.unwrap();
+    let ended = acquire_at_once(&limiter, 10, 1_100 * MS).await;
     let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
-    assert_eq!((times[0], times[1]), (250 * MS, 300 * MS));
-    assert_eq!(times[1..], [300 * MS; 9]);
-    assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 250 * MS]);
-    let latest = store.asked.lock().unwrap().iter().map(|(_, at)| *at).max().unwrap();
-    assert!(latest < 300 * MS, "{latest:?}");
+    // Each waits for the one answer that it had asked for in time.
+    assert_eq!(times, [1_250 * MS; 10]);
+    assert!(ended.iter().all(|(_, answer)| answer.as_ref().is_err_and(Error::is_timeout)));
+    assert_eq!(store.asked(Op::Charge), [Duration::ZERO, Duration::ZERO, 1_000 * MS]);
+    assert_eq!(store.asked(Op::Peek), [1_000 * MS; 9]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
-    let (limiter, _) = Late::limiter(|_| Some(5 * MS));
+    let (limiter, _) = Late::limiter(|_, _| Some(5 * MS));
     let (limit, key) = (one_in_any_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
     let front = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
     };
-    tokio::task::yield_now().await;
+    // It is denied, and waits.
+    sleep(10 * MS).await;
     let started = Instant::now();
     let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(started.elapsed(), 250 * MS);
     // The rest of the second in which the first unit replenishes.
     let retry_after = decision.retry_after().unwrap();
-    assert!((740 * MS..=750 * MS).contains(&retry_after), "{retry_after:?}");
+    assert!((730 * MS..=740 * MS).contains(&retry_after), "{retry_after:?}");
     assert!(front.await.unwrap().unwrap().allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_that_leaves_no_time_for_the_answer_is_denied_at_once() {
-    let (limiter, store) = Late::limiter(|_| Some(5 * MS));
+async fn units_that_are_available_when_the_wait_ends_are_asked_for() {
+    let (limiter, store) = Late::limiter(|_, _| Some(5 * MS));
     let (limit, key) = (one_in_any_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
     // After the first answer, 995 ms are left of both times. The second answer takes 5 ms more.
     let started = Instant::now();
     let decision = limiter.acquire(&limit, &key, 1, 1_000 * MS).await.unwrap();
-    assert_eq!(decision.retry_after(), Some(995 * MS));
-    assert_eq!((decision.allowed(), started.elapsed()), (false, 5 * MS));
-    assert_eq!(store.asked(Op::Charge).len(), 2);
-    assert!(limiter.acquire(&limit, &key, 1, 1_010 * MS).await.unwrap().allowed());
+    assert_eq!((decision.allowed(), started.elapsed()), (true, 1_005 * MS));
+    assert_eq!(store.asked(Op::Charge).len(), 3);
+    let denied = limiter.acquire(&limit, &key, 1, 990 * MS).await.unwrap();
+    assert_eq!((denied.allowed(), started.elapsed()), (false, 1_010 * MS));
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_behind_a_long_queue_does_not_wait_for_a_hung_store() {
-    let (limiter, _) = Late::limiter(|op| (op == Op::Peek).then_some(Duration::MAX));
+async fn denial_behind_a_long_queue_waits_for_the_store_until_its_deadline() {
+    let (limiter, _) = Late::limiter(|op, _| (op == Op::Peek).then_some(STORE_DEADLINE));
     let (limit, key) = (one_a_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
     let mut waiters = JoinSet::new();
@@ -184,20 +209,8 @@ async fn denial_behind_a_long_queue_does_not_wait_for_a_hung_store() {
     }
     let started = Instant::now();
     let error = limiter.acquire(&limit, &key, 1, 300 * MS).await.unwrap_err();
-    assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
-    assert_eq!(started.elapsed(), 300 * MS);
-}
-
-#[tokio::test(start_paused = true)]
-async fn max_wait_bounds_checks_that_need_not_wait() {
-    let (limiter, _) = Late::limiter(|_| Some(STORE_DEADLINE));
-    for cost in [0, 2] {
-        let started = Instant::now();
-        let answer = limiter.acquire(&one_a_second(), &Key::new("k"), cost, 100 * MS).await;
-        let error = answer.unwrap_err();
-        assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
-        assert_eq!(started.elapsed(), 100 * MS);
-    }
+    assert!(error.is_timeout(), "{error}");
+    assert_eq!(started.elapsed(), STORE_DEADLINE);
 }
 
 fn queue() -> Limit {
@@ -205,13 +218,13 @@ fn queue() -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_refund_of_a_delay_is_sent_before_max_wait_ends() {
-    let (limiter, store) = Late::limiter(|op| (op == Op::Refund).then_some(200 * MS));
+async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
+    let (limiter, store) = Late::limiter(|op, _| (op == Op::Refund).then_some(200 * MS));
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
     let started = Instant::now();
     let decision = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap();
-    assert_eq!((decision.allowed(), started.elapsed()), (false, 150 * MS));
+    assert_eq!((decision.allowed(), started.elapsed()), (false, 200 * MS));
     assert_eq!(decision.retry_after(), Some(250 * MS));
     assert_eq!(store.asked(Op::Refund).len(), 1);
 }
@@ -248,7 +261,7 @@ async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
         let acquire = limiter.acquire(&limit, &key, 4, 150 * MS);
         let answer = timeout(timeout_after, acquire).await;
         assert_eq!(answer.is_ok(), timeout_after == Duration::MAX);
-        sleep(210 * MS).await;
+        sleep_until(started + 220 * MS).await;
         // The first four units drain in 400 ms, and the last four are given back.
         let delay = limiter.check(&queue(), &key).await.unwrap().delay();
         assert_eq!(started.elapsed() + delay, 400 * MS);
@@ -278,7 +291,7 @@ async fn failed_refund_reports_that_units_may_be_charged() {
 
 #[tokio::test(start_paused = true)]
 async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
-    let (limiter, store) = Late::limiter(|op| (op == Op::Charge).then_some(30 * MS));
+    let (limiter, store) = Late::limiter(|op, _| (op == Op::Charge).then_some(30 * MS));
     let key = Key::new("k");
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();
     assert!(limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());

@@ -113,6 +113,7 @@ impl Error {
 
     /// Creates an error: the store's deadline, or the caller's, expired before the check was sent.
     /// Nothing was charged.
+    #[cfg(feature = "redis")]
     pub(crate) const fn timeout_unsent() -> Self {
         Self::new(Kind::Timeout, false)
     }

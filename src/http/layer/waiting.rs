@@ -26,7 +26,8 @@ impl RateLimitLayer {
     /// queue stays taken.
     ///
     /// `max_wait` starts when the request is sent. It bounds the wait for
-    /// [permits](super::RateLimitLayerBuilder::concurrency_limit), for units and for the store's answers together. The time of
+    /// [permits](super::RateLimitLayerBuilder::concurrency_limit) and for units together. It does not bound the store's answers,
+    /// which have the store's own deadline: a request that fits is forwarded, however short `max_wait` is. The time of
     /// a look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store
     /// is unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for requests that wait.
     /// **By default it fails open: all of them are forwarded.** To protect a provider during an outage, choose

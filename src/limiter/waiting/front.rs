@@ -35,22 +35,17 @@ impl RateLimiter {
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
-            let asked = Instant::now();
-            let charge = self.ask(Op::Charge, patient(group, bounds.left()));
-            let answer = timeout_at(bounds.answer_by, charge).await;
-            let decision = match answer.unwrap_or_else(|_| Err(Error::timeout())) {
+            let decision = match self.ask(Op::Charge, patient(group, bounds.left())).await {
                 Ok(decision) => decision,
                 Err(error) => return ControlFlow::Break(Err(error)),
             };
-            let latency = asked.elapsed();
             if decision.allowed() {
                 drop(replenished);
                 drop(turn);
                 return ControlFlow::Break(self.wait_out(decision, group, bounds).await);
             }
             match bounds.retry_after(&decision) {
-                // The next answer probably takes as long as this one, and also has to be in time.
-                Some(wait) if wait.saturating_add(latency) <= bounds.left() => {
+                Some(wait) if wait <= bounds.left() => {
                     if !is_denied_by(&decision, group, contested) {
                         return ControlFlow::Continue(decision);
                     }
@@ -99,8 +94,7 @@ impl RateLimiter {
         loop {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
-            let answer = timeout_at(bounds.answer_by, self.ask(Op::Charge, check.into())).await;
-            let decision = answer.map_err(|_| Error::timeout())??;
+            let decision = self.ask(Op::Charge, check.into()).await?;
             if decision.allowed() {
                 if decision.delay().is_zero() {
                     return Ok(Err(decision));
@@ -111,7 +105,7 @@ impl RateLimiter {
                     return Ok(Ok(reserved));
                 }
                 let (charged, refund) = reserved.give_back();
-                let left = after_refund(charged, refund, bounds).await?;
+                let left = after_refund(charged, refund).await?;
                 return Ok(Err(left.denied_until(late, None)));
             }
             match decision.retry_after() {
@@ -150,7 +144,7 @@ impl RateLimiter {
         if !late.is_zero() {
             let slowest = decision.slowest();
             let (charged, refund) = Reservation::new(self, group, decision).give_back();
-            let left = after_refund(charged, refund, bounds).await?;
+            let left = after_refund(charged, refund).await?;
             return Ok(left.denied_until(late, slowest));
         }
         if !decision.delay().is_zero() {
@@ -168,21 +162,16 @@ fn is_denied_by(decision: &Decision, group: &Group, contested: &[Check]) -> bool
 }
 
 /// The store's decision after the refund of a charge that the caller cannot use, or the decision of the charge if
-/// the store does not answer in time.
+/// the runtime shuts down.
 ///
-/// A refund that is not ready at once continues in a task, so that neither the caller's
-/// deadline nor a dropped future loses it. The store's deadline bounds the task.
-async fn after_refund(
-    charged: Decision,
-    mut refund: Answer,
-    bounds: Bounds,
-) -> Result<Decision, Error> {
+/// A refund that is not ready at once continues in a task, so that a dropped future does not lose it.
+async fn after_refund(charged: Decision, mut refund: Answer) -> Result<Decision, Error> {
     let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {
         Poll::Ready(answer) => answer,
-        Poll::Pending => match timeout_at(bounds.answer_by, spawn(refund)).await {
-            Ok(Ok(answer)) => answer,
-            // The runtime shuts down, or the caller's deadline has expired.
-            Ok(Err(_)) | Err(_) => return Ok(charged),
+        Poll::Pending => match spawn(refund).await {
+            Ok(answer) => answer,
+            // The runtime shuts down.
+            Err(_) => return Ok(charged),
         },
     };
     // Even if the refund was not sent, units have been charged before.

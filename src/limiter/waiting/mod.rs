@@ -4,9 +4,10 @@
 //! when the store says that the units are available, or once, for units that it reserves (`reservation`).
 
 mod front;
-#[cfg(feature = "http")]
 mod places;
 mod reservation;
+#[cfg(feature = "http")]
+mod settings;
 mod turns;
 
 use std::future::{pending, poll_fn};
@@ -16,15 +17,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
+use self::places::Places;
 #[cfg(feature = "http")]
-pub(crate) use self::places::WaitSettings;
+pub(crate) use self::settings::WaitSettings;
 pub(super) use self::turns::Turns;
 use self::turns::{Full, Turn};
 use super::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source, later};
-#[cfg(feature = "http")]
 use crate::store::Answer;
 use crate::telemetry::Origin;
 
@@ -35,14 +36,12 @@ const PEEK_BEFORE: Duration = Duration::from_millis(100);
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);
 
-/// The time bounds of one call.
+/// The time bounds of one call. They bound the wait for units. An answer of the store has the store's own deadline: a
+/// charge whose answer is not awaited would consume units for nothing.
 #[derive(Clone, Copy)]
 struct Bounds {
     max_wait: Duration,
     deadline: Instant,
-    /// The deadline of each answer. A call with a `max_wait` of zero waits for its one answer, as
-    /// every check does.
-    answer_by: Instant,
     peek_at: Instant,
     /// Whether a store that is unavailable is asked again.
     waits_for_store: bool,
@@ -54,13 +53,11 @@ impl Bounds {
         let half = max_wait.checked_div(2).unwrap_or_default();
         let peek_at = max_wait.saturating_sub(PEEK_BEFORE.min(half));
         let deadline = later(now, max_wait);
-        let answer_by = if max_wait.is_zero() { later(now, Duration::MAX) } else { deadline };
         let peek_at = later(now, peek_at);
-        Self { max_wait, deadline, answer_by, peek_at, waits_for_store }
+        Self { max_wait, deadline, peek_at, waits_for_store }
     }
 
     /// The same call, without any time left to wait for units.
-    #[cfg(feature = "http")]
     fn ended(self) -> Self {
         Self { deadline: Instant::now(), ..self }
     }
@@ -78,6 +75,15 @@ impl Bounds {
     /// Whether it is too late to ask the store. A call with a `max_wait` of zero asks once.
     fn is_over(&self) -> bool {
         self.left().is_zero() && !self.max_wait.is_zero()
+    }
+
+    /// Whether an answer is not the last word on the caller. A store that is unavailable is asked again if the caller
+    /// waits for it.
+    fn has_to_wait(&self, answer: &Result<Decision, Error>) -> bool {
+        answer.as_ref().is_ok_and(|decision| match decision.allowed() {
+            true => !decision.delay().is_zero(),
+            false => self.retry_after(decision).is_some(),
+        })
     }
 }
 
@@ -110,7 +116,8 @@ impl RateLimiter {
     /// Waiters of one process for one budget are served first come, first served, so small requests
     /// do not starve a large one. A leaky bucket's delay is part of the wait.
     ///
-    /// Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a process [reserves its
+    /// A caller that does not find others waiting is decided at once, and waits only if it is denied. Under a token
+    /// bucket, GCRA, or a leaky bucket as a meter, the first waiter of a process [reserves its
     /// units](Check::with_max_wait). So the processes take turns, in the order in which the store decided. A turn
     /// stays where it is, even if units are given back before it. Under other algorithms, and for groups, the processes
     /// ask when the units are available, and the first one to ask gets them.
@@ -120,9 +127,8 @@ impl RateLimiter {
     /// `max_wait`. Dropping the future cancels the wait. Reserved units are left to the
     /// next waiter of this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
-    /// `max_wait` bounds the call, including the store's answers. A `max_wait` shorter than the
-    /// store's latency ends in an error. Zero asks once and does not wait for units: only the
-    /// store's own deadline bounds that answer.
+    /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline, so the call ends at
+    /// most one such deadline after `max_wait`. Zero asks once and does not wait for units.
     ///
     /// If the store is unavailable, the limit's [failure policy](Limit::on_store_failure) decides. A limit that fails
     /// closed is asked again after each `retry_after`, until `max_wait`. Without a policy, the error is returned at
@@ -130,10 +136,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide, as every check does. An error that [is a
-    /// timeout](Error::is_timeout) can also mean that `max_wait` ended before the store answered.
-    /// If the caller was still waiting for its turn, [`may_have_charged`](Error::may_have_charged)
-    /// is false.
+    /// Returns an error if the store does not decide, as every check does.
     pub async fn acquire(
         &self,
         limit: &Limit,
@@ -175,70 +178,59 @@ impl RateLimiter {
         // Without a runtime there are no timers.
         Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait, true);
-        let consumes_nothing = group.iter().all(|check| check.cost() == 0);
-        let exceeds_capacity =
-            |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
-        if consumes_nothing || group.iter().any(exceeds_capacity) {
-            // No wait changes this decision, and nothing is charged.
-            let answer = self.ask(Op::Charge, group.clone());
-            return timeout_at(bounds.answer_by, answer)
-                .await
-                .map_err(|_| Error::timeout_unsent())?;
-        }
-        let contested = self.shared.turns.contested(group);
-        match self.acquire_in_turn(group, contested, Instant::now(), bounds, usize::MAX).await {
-            Ok(answer) => answer,
-            Err(Full) => self.deny_at_once(group, bounds).await,
-        }
+        let first = self.charge_at_once(group, max_wait);
+        self.wait_in_bounds(group, first, bounds, &Places::Unbounded).await
     }
 
     /// Charges a group, and waits for its units as the settings say. A request that need not wait is decided like
     /// any other. No delay is left to be waited out.
     #[cfg(feature = "http")]
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
-        // First come, first served: if others wait for one of its budgets, it is not decided before them.
-        let waits = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
-        let mut first = (!waits).then(|| self.ask(Op::Charge, patient(&group, settings.max_wait)));
-        let ready = first.as_mut().and_then(Answer::take_ready);
-        match ready {
-            Some(answer) if !has_to_wait(&answer) => return Answer::ready(answer),
-            Some(answer) => first = Some(Answer::ready(answer)),
-            None => {}
+        let bounds = Bounds::new(settings.max_wait, false);
+        let mut first = self.charge_at_once(&group, settings.max_wait);
+        if let Some(answer) = first.as_mut().and_then(Answer::take_ready) {
+            if !bounds.has_to_wait(&answer) {
+                return Answer::ready(answer);
+            }
+            first = Some(Answer::ready(answer));
         }
         if let Err(error) = Runtime::try_current() {
             // Without a runtime there are no timers.
             return Answer::ready(Err(Error::misuse(error)));
         }
-        let bounds = Bounds::new(settings.max_wait, false);
-        let (limiter, settings) = (self.clone(), settings.clone());
-        Answer::later(async move { limiter.wait_in_bounds(group, first, bounds, settings).await })
+        let (limiter, places) = (self.clone(), Places::Bounded(settings.clone()));
+        Answer::later(async move { limiter.wait_in_bounds(&group, first, bounds, &places).await })
     }
 
-    #[cfg(feature = "http")]
+    /// Charges a group, unless others wait for one of its budgets: first come, first served.
+    fn charge_at_once(&self, group: &Group, max_wait: Duration) -> Option<Answer> {
+        let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
+        (!is_behind_others).then(|| self.ask(Op::Charge, patient(group, max_wait)))
+    }
+
     async fn wait_in_bounds(
         &self,
-        group: Group,
+        group: &Group,
         first: Option<Answer>,
         bounds: Bounds,
-        settings: WaitSettings,
+        places: &Places,
     ) -> Result<Decision, Error> {
         let denied = match first {
             None => None,
             Some(first) => {
-                let answer = timeout_at(bounds.answer_by, first).await;
-                let answer = answer.unwrap_or_else(|_| Err(Error::timeout()));
-                if !has_to_wait(&answer) {
+                let answer = first.await;
+                if !bounds.has_to_wait(&answer) {
                     return answer;
                 }
                 Some(answer?)
             }
         };
         // A request that need not wait has no place, however many are in flight.
-        let place = settings.enter();
+        let place = places.enter();
         let denied = match denied {
             Some(queued) if queued.allowed() => {
                 let bounds = if place.is_some() { bounds } else { bounds.ended() };
-                return self.wait_out(queued, &group, bounds).await;
+                return self.wait_out(queued, group, bounds).await;
             }
             Some(denied) if denied.retry_after().is_none_or(|wait| wait > bounds.left()) => {
                 return Ok(denied);
@@ -246,26 +238,24 @@ impl RateLimiter {
             denied => denied,
         };
         let (contested, ask_at) = match &denied {
-            Some(denied) => (denied_checks(&group, denied), available_at(denied)),
-            None => (self.shared.turns.contested(&group), Instant::now()),
+            Some(denied) => (denied_checks(group, denied), available_at(denied)),
+            None => (self.shared.turns.contested(group), Instant::now()),
         };
-        let most = settings.max_waiters_per_key;
         if place.is_some()
-            && let Ok(answer) = self.acquire_in_turn(&group, contested, ask_at, bounds, most).await
+            && let Ok(answer) =
+                self.acquire_in_turn(group, contested, ask_at, bounds, places.per_key()).await
         {
             return answer;
         }
         match denied {
-            Some(denied) if !counts_denials(&group) => Ok(self.behind_queue(&group, denied)),
-            _ => self.deny_at_once(&group, bounds).await,
+            Some(denied) if !counts_denials(group) => Ok(self.behind_queue(group, denied)),
+            _ => self.deny_at_once(group).await,
         }
     }
 
     /// The denial of a check that has no place in the queue.
-    async fn deny_at_once(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
-        let denied = self.deny_behind_others(of_denied_caller(group));
-        let peeked = timeout_at(bounds.answer_by, denied).await;
-        let denied = peeked.map_err(|_| Error::timeout_unsent())??;
+    async fn deny_at_once(&self, group: &Group) -> Result<Decision, Error> {
+        let denied = self.deny_behind_others(of_denied_caller(group)).await?;
         Ok(self.behind_queue(group, denied))
     }
 
@@ -342,17 +332,17 @@ impl RateLimiter {
     }
 
     /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly
-    /// before, so that the store has time to answer.
+    /// before, so that the answer of most stores is here by then.
     async fn deny_at_the_deadline(&self, group: &Group, bounds: Bounds) -> Result<Decision, Error> {
         sleep_until(bounds.peek_at).await;
-        let peeked = timeout_at(bounds.deadline, self.deny_behind_others(group.clone())).await;
+        let peeked = self.deny_behind_others(group.clone()).await;
         let answered = Instant::now();
         sleep_until(bounds.deadline).await;
         if counts_denials(group) {
             // Not before: until its deadline, its turn may come.
             tokio::spawn(self.ask(Op::Peek, of_denied_caller(group)));
         }
-        let decision = peeked.map_err(|_| Error::timeout_unsent())??;
+        let decision = peeked?;
         let Some(retry_after) = decision.retry_after() else { return Ok(decision) };
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
         Ok(decision.denied_until(retry_after, None))
@@ -370,7 +360,6 @@ impl RateLimiter {
 }
 
 /// Whether the checks of a group may be denied for now, so that a wait helps.
-#[cfg(feature = "http")]
 fn may_wait(group: &Group) -> bool {
     let is_decided = |check: &Check| {
         check.cost() == 0 || u64::from(check.cost()) > check.limit().quota().capacity()
@@ -387,13 +376,4 @@ fn available_at(denial: &Decision) -> Instant {
 fn denied_checks(group: &Group, denial: &Decision) -> Vec<Check> {
     let verdicts = group.iter().zip(denial.verdicts());
     verdicts.filter(|(_, verdict)| !verdict.allowed()).map(|(check, _)| check.clone()).collect()
-}
-
-/// Whether an answer is not the last word on a caller that waits. A store that is unavailable is not waited for.
-#[cfg(feature = "http")]
-fn has_to_wait(answer: &Result<Decision, Error>) -> bool {
-    answer.as_ref().is_ok_and(|decision| match decision.allowed() {
-        true => !decision.delay().is_zero(),
-        false => decision.retry_after().is_some() && decision.source() != Source::FailClosed,
-    })
 }

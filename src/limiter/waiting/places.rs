@@ -1,83 +1,42 @@
 //! Bounds on the number of waiters.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+#[cfg(feature = "http")]
+use super::settings::{WaitSettings, WaiterGuard};
 
-use tokio::time::Instant;
-
-use crate::nouns::ConfigError;
-use crate::telemetry::{self, Level};
-
-/// How long requests wait, and how many.
-#[derive(Clone, Debug)]
-pub(crate) struct WaitSettings {
-    /// Zero: requests do not wait.
-    pub(super) max_wait: Duration,
-    pub(crate) max_waiters: usize,
-    pub(crate) max_waiters_per_key: usize,
-    /// The number of waiters, in all layers that share these settings.
-    waiting: Arc<AtomicUsize>,
-}
-
-/// The longest wait: clients and proxies give up long before.
-const LONGEST: Duration = Duration::from_secs(60 * 60);
-
-impl Default for WaitSettings {
-    fn default() -> Self {
-        let (max_wait, waiting) = (Duration::ZERO, Arc::default());
-        Self { max_wait, max_waiters: 1_024, max_waiters_per_key: 64, waiting }
-    }
-}
-
-impl WaitSettings {
-    /// # Errors
-    ///
-    /// Returns an error if the wait is zero or longer than an hour.
-    pub(crate) fn set_max_wait(&mut self, max_wait: Duration) -> Result<(), ConfigError> {
-        if max_wait.is_zero() || max_wait > LONGEST {
-            return Err(ConfigError::new(format!(
-                "`wait_up_to` is {max_wait:?}; use more than 0 and at most {LONGEST:?}"
-            )));
-        }
-        self.max_wait = max_wait;
-        Ok(())
-    }
-
-    /// How long a request that was sent then still waits.
-    pub(crate) fn left_of(&self, sent: Instant) -> Duration {
-        self.max_wait.saturating_sub(sent.elapsed())
-    }
-
-    /// The settings for a request that was sent then.
-    pub(crate) fn since(&self, sent: Instant) -> Self {
-        Self { max_wait: self.left_of(sent), ..self.clone() }
-    }
-
-    /// Whether requests wait.
-    #[inline]
-    pub(crate) const fn is_on(&self) -> bool {
-        !self.max_wait.is_zero()
-    }
-
-    /// A place for one more waiter. `None` if all are taken.
-    pub(crate) fn enter(&self) -> Option<WaiterGuard> {
-        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let guard =
-            WaiterGuard { waiting: Arc::clone(&self.waiting), _level: telemetry::waiting() };
-        (before < self.max_waiters).then_some(guard)
-    }
+/// How many callers may wait.
+pub(super) enum Places {
+    /// Any number: the application calls.
+    Unbounded,
+    /// As many requests as a layer lets wait.
+    #[cfg(feature = "http")]
+    Bounded(WaitSettings),
 }
 
 /// The place of one waiter.
-pub(crate) struct WaiterGuard {
-    waiting: Arc<AtomicUsize>,
-    /// In the gauge of waiting requests.
-    _level: Level,
+pub(super) enum Place {
+    Uncounted,
+    #[cfg(feature = "http")]
+    Counted {
+        _guard: WaiterGuard,
+    },
 }
 
-impl Drop for WaiterGuard {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
+impl Places {
+    /// A place for one more waiter. `None` if all are taken.
+    pub(super) fn enter(&self) -> Option<Place> {
+        match self {
+            Self::Unbounded => Some(Place::Uncounted),
+            #[cfg(feature = "http")]
+            Self::Bounded(settings) => Some(Place::Counted { _guard: settings.enter()? }),
+        }
+    }
+
+    /// The most waiters of one key.
+    pub(super) const fn per_key(&self) -> usize {
+        match self {
+            Self::Unbounded => usize::MAX,
+            #[cfg(feature = "http")]
+            Self::Bounded(settings) => settings.max_waiters_per_key,
+        }
     }
 }
