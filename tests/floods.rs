@@ -114,10 +114,19 @@ async fn overload_is_answered_with_503_by_default() {
 }
 
 #[tokio::test]
-async fn cached_denial_holds_while_the_store_hangs() {
+async fn denial_stands_while_the_store_hangs() {
+    denial_stands(Duration::from_millis(1)).await;
+}
+
+#[tokio::test]
+async fn denial_that_is_never_answered_from_memory_stands_while_the_store_hangs() {
+    denial_stands(Duration::ZERO).await;
+}
+
+async fn denial_stands(deny_for: Duration) {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(50);
-    let store = server.store().deadline(deadline).deny_for(Duration::from_millis(1));
+    let store = server.store().deadline(deadline).deny_for(deny_for);
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     for policy in [OnStoreFailure::FailOpen, OnStoreFailure::FailClosed] {
         let layer = layer(&limiter, "api").on_store_failure(policy).unwrap();

@@ -55,6 +55,9 @@ const VERDICTS_PER_WEIGHT: usize = 4;
 /// The longest time for which a denial is remembered.
 const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+/// For how long it is remembered that a cost exceeds the capacity. Such a denial has no `retry_after`.
+const EXCEEDS_FOR: Duration = Duration::from_secs(1);
+
 /// The longest time that a refund or a reset can take after its caller was dropped or its answer was
 /// lost: the longest deadline of a store.
 const UNSETTLED_FOR: Duration = Duration::from_secs(60);
@@ -125,8 +128,9 @@ impl Weighter<u128, Denial> for ByVerdicts {
 }
 
 impl Denials {
-    /// Remembers denials for `max_age`, and those of blocked keys for a time of their own: about `capacity` of a single
-    /// limit.
+    /// Remembers about `capacity` denials of a single limit. They are the answer for at most `max_age`, and those of
+    /// blocked keys for a time of their own. Until the end of its `retry_after`, each stands in for a store that is
+    /// unavailable.
     pub(super) fn new([max_age, blocked_max_age]: [Duration; 2], capacity: usize) -> Self {
         Self {
             cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),
@@ -279,12 +283,11 @@ impl Denials {
                 None => is_counted |= check.limit().counts_denials(),
             }
         }
-        // A cost that exceeds the capacity now exceeds it later, too.
-        let wait = denial.retry_after().unwrap_or(self.max_age);
+        // A cost that exceeds the capacity now also exceeds it later.
+        let wait = denial.retry_after().unwrap_or(EXCEEDS_FOR);
         let (answers_for, stands_for) = match denial.deciding().blocked_for() {
             // The block itself stands in, so that its end is noticed whatever is asked.
             Some(left) => (left.min(self.blocked_max_age), left.min(self.blocked_max_age)),
-            None if self.max_age.is_zero() => return,
             // The store is asked again, and counts the denial.
             None if is_counted => (Duration::ZERO, wait),
             None => (wait.min(self.max_age), wait),

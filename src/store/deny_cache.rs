@@ -75,7 +75,7 @@ impl<S: Store> DenyCache<S> {
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
     /// second. For that time another replica's refund or reset is not seen. Zero always asks the store, but for blocked keys:
-    /// see [`deny_blocked_for`](Self::deny_blocked_for).
+    /// see [`deny_blocked_for`](Self::deny_blocked_for). While the store is unavailable, a denial stands in any case.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
@@ -101,8 +101,7 @@ impl<S: Store> DenyCache<S> {
 
     fn rebuilt(mut self) -> Self {
         let ages = [self.max_age, self.deny_blocked_for];
-        let remembers = ages.iter().any(|age| !age.is_zero()) && self.capacity > 0;
-        self.denials = remembers.then(|| Arc::new(Denials::new(ages, self.capacity)));
+        self.denials = (self.capacity > 0).then(|| Arc::new(Denials::new(ages, self.capacity)));
         self
     }
 }

@@ -240,7 +240,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets how long an identical check is denied again without asking Redis, at most until its
-    /// `retry_after` has passed. Default: 1 second. Zero always asks Redis.
+    /// `retry_after` has passed. Default: 1 second. Zero always asks Redis. While Redis does not answer, a denial stands
+    /// until its `retry_after` has passed, whatever this setting is.
     ///
     /// A refund or a reset by this store counts at once. One by another replica counts after this
     /// time. For more settings, set zero and wrap the store in a
@@ -276,8 +277,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets a manual clock, for tests and dry runs. Default: the server's clock. With a manual
-    /// clock, [`deny_for`](Self::deny_for) and [`deny_blocked_for`](Self::deny_blocked_for) are zero, because they count in
-    /// real time.
+    /// clock, no denial is remembered, because [`deny_for`](Self::deny_for) and
+    /// [`deny_blocked_for`](Self::deny_blocked_for) count in real time.
     pub fn clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self

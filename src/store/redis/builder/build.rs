@@ -55,11 +55,8 @@ impl RedisStoreBuilder {
     /// Builds a store with valid settings.
     pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
         // What is denied until a time set by hand may pass before that time on the wall.
-        let deny_for = match self.clock {
-            Some(_) => [Duration::ZERO; 2],
-            None => [self.deny_for, self.deny_blocked_for],
-        };
-        let remembers = deny_for.iter().any(|age| !age.is_zero());
+        let remembers = self.clock.is_none();
+        let deny_for = [self.deny_for, self.deny_blocked_for];
         let lanes_of = LanesOf::default();
         let tags = self.tags_of(&target.topology);
         let terms = Terms {
