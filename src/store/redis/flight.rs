@@ -21,6 +21,7 @@ use super::node::Node;
 use super::permits::ClaimFailure;
 #[cfg(not(feature = "cluster"))]
 use super::route::Route;
+use super::sender;
 use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
@@ -253,16 +254,25 @@ impl Call {
         observed: &mut Option<ObservedCall<'_>>,
     ) -> Option<RedisResult<Vec<i64>>> {
         let Self { place, handle, watch, is_asking, .. } = self;
-        let deadline = place.lane().settings.deadline;
+        let lane = Arc::clone(place.lane());
+        let deadline = lane.settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
         let command = call::command(&place.batch, time);
         let mut reply = pin!(call::run(command, handle.connection.clone(), *is_asking));
+        let sent = Instant::now();
+        let mut next_leaves_at = Some(later(sent, lane.settings.pace()));
         // The call has a deadline of its own: a check may have waited in the queue, and the time when it expires
         // says nothing of the server.
-        let mut late_at = Some(later(Instant::now(), deadline));
-        while let Some(next) = place.batch.first_deadline().into_iter().chain(late_at).min() {
+        let mut late_at = Some(later(sent, deadline));
+        loop {
+            let first_deadline = place.batch.first_deadline();
+            let times = [next_leaves_at, late_at, first_deadline];
+            let Some(next) = times.into_iter().flatten().min() else { break };
             if let Ok(answer) = timeout_at(next, reply.as_mut()).await {
                 return Some(answer);
+            }
+            if next_leaves_at.take_if(|at| *at <= next).is_some() {
+                drop(sender::start(&lane));
             }
             if late_at.take_if(|late_at| *late_at <= next).is_some() {
                 watch.end(true);

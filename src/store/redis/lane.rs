@@ -1,8 +1,13 @@
 //! A lane: one connection, the queue of checks for it, and places for its calls in flight.
 //!
-//! Up to [`IN_FLIGHT`] calls are in flight at a time, so that the server has the next one at hand
-//! when it finishes one. Checks that arrive meanwhile are queued, and are sent together. There is
-//! no timer: batches grow with the load, and no check waits for a later one.
+//! Two calls are in flight at a time, so that the server has the next one at hand when it finishes
+//! one. Checks that arrive meanwhile are queued, and are sent together: batches grow with the load,
+//! and no check waits for a later one.
+//!
+//! A distant server would make a check wait for a whole round trip before it leaves. So if the
+//! newest call has been in flight for a [pace](Settings::pace), the next one leaves beside it. The
+//! newest call sees to that: a check leaves at most one pace after the call before. A server that
+//! answers sooner never has more than two calls, and one that does not has a bounded number of them.
 //!
 //! Every check counts from its arrival until its call is answered or given up, whether its caller
 //! still waits or not. So a server that hangs cannot pile up checks without bound.
@@ -23,8 +28,17 @@ use crate::store::permits::Claim;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::{Queued as QueuedLevel, Trace};
 
-/// The most calls in flight.
+/// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
+
+/// The most calls in flight. A call is in flight for at most two deadlines, so the pace keeps to it.
+const MOST_IN_FLIGHT: usize = 2 * PACES_OF_A_DEADLINE as usize;
+
+/// The pace of calls to a distant server. It costs the server at most 250 calls a second more.
+const PACE: Duration = Duration::from_millis(4);
+
+/// A long deadline has a longer pace.
+const PACES_OF_A_DEADLINE: u32 = 64;
 
 /// The settings of all lanes of a store.
 #[derive(Clone)]
@@ -34,6 +48,13 @@ pub(super) struct Settings {
     pub(super) clock: Option<ManualClock>,
     /// `None` if Redis decides every check.
     pub(super) denials: Option<Arc<Denials>>,
+}
+
+impl Settings {
+    /// How long the newest call has been in flight when the next one leaves beside it.
+    pub(super) fn pace(&self) -> Duration {
+        PACE.max(self.deadline.checked_div(PACES_OF_A_DEADLINE).unwrap_or_default())
+    }
 }
 
 pub(super) struct Lane {
@@ -55,6 +76,9 @@ struct Queue {
     waiting: usize,
     /// The number of places in use.
     in_flight: usize,
+    /// The number of calls so far, and when the newest one left.
+    calls: u64,
+    newest_left: Option<Instant>,
     /// The last time when a place was taken, or a call started or ended.
     moved: Option<Instant>,
     /// Counts how often the places were given up as lost.
@@ -134,9 +158,9 @@ impl Lane {
         let (promise, trace) = (Some(promise), Trace::current());
         let caller = Caller { deadline, promise, asked, change, trace };
         let entry = match queue.in_flight {
-            IN_FLIGHT => Entry::Sent,
             0 if queue.batches.is_empty() => Entry::ByCaller,
-            _ => Entry::Unsent,
+            _ if queue.has_place(now, self.settings.pace()) => Entry::Unsent,
+            _ => Entry::Sent,
         };
         queue.batch_for(group).push(prefix, op, group, caller);
         Some(Queued { promised, entry, leaves_next: queue.batches.len() == 1 })
@@ -145,7 +169,8 @@ impl Lane {
     /// Takes a place for the first batch, if there is one and a place is free.
     pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
         let mut queue = self.queue();
-        let is_wanted = queue.in_flight < IN_FLIGHT && !queue.batches.is_empty();
+        let has_place = queue.has_place(Instant::now(), self.settings.pace());
+        let is_wanted = has_place && !queue.batches.is_empty();
         is_wanted.then(|| queue.take_place(self))
     }
 
@@ -242,16 +267,39 @@ impl Queue {
         }
     }
 
-    fn take_place(&mut self, lane: &Arc<Lane>) -> Place {
-        self.in_flight += 1;
-        self.moved = Some(Instant::now());
-        let (batch, rest) = Default::default();
-        Place { lane: Arc::clone(lane), round: Some(self.round), batch, rest }
+    /// Whether a place is free: for a second call at once, and for one more when the pace is over.
+    fn has_place(&self, now: Instant, pace: Duration) -> bool {
+        self.in_flight < IN_FLIGHT
+            || (self.in_flight < MOST_IN_FLIGHT && self.is_pace_over(now, pace))
     }
 
-    /// Frees a place, if it is still counted.
-    fn free(&mut self, round: Option<u64>) {
+    fn is_pace_over(&self, now: Instant, pace: Duration) -> bool {
+        self.newest_left.is_none_or(|left| now.saturating_duration_since(left) >= pace)
+    }
+
+    fn take_place(&mut self, lane: &Arc<Lane>) -> Place {
+        self.in_flight += 1;
+        let (batch, rest) = Default::default();
+        let call = self.begin_call();
+        Place { lane: Arc::clone(lane), round: Some(self.round), call, batch, rest }
+    }
+
+    /// Counts a call. Returns its number.
+    fn begin_call(&mut self) -> u64 {
+        let now = Some(Instant::now());
+        self.calls += 1;
+        self.newest_left = now;
+        self.moved = now;
+        self.calls
+    }
+
+    /// Frees the place of a call, if it is still counted. Nothing sees to the queue after the newest call, so the next
+    /// check leaves at once.
+    fn free(&mut self, round: Option<u64>, call: u64) {
         self.in_flight -= usize::from(round == Some(self.round));
+        if call == self.calls {
+            self.newest_left = None;
+        }
     }
 
     /// The batch for the next group.
@@ -279,6 +327,8 @@ pub(super) struct Place {
     /// The round in which it was taken. A place of an earlier round is no longer counted. `None` once
     /// it is freed.
     round: Option<u64>,
+    /// The number of its call.
+    call: u64,
     pub(super) batch: Batch,
     /// What is left of a batch that is sent apart.
     rest: Vec<Batch>,
@@ -295,11 +345,12 @@ impl Place {
     }
 
     /// Takes the first batch of the queue.
-    pub(super) fn with_first(self) -> Self {
-        let mut queue = self.lane.queue();
+    pub(super) fn with_first(mut self) -> Self {
+        let lane = Arc::clone(&self.lane);
+        let mut queue = lane.queue();
         let batch = queue.batches.pop_front();
-        queue.moved = Some(Instant::now());
-        self.lane.measure(&mut queue);
+        self.call = queue.begin_call();
+        lane.measure(&mut queue);
         drop(queue);
         self.with(batch.unwrap_or_default())
     }
@@ -344,14 +395,17 @@ impl Place {
         self.lane.finish(checks, batch);
     }
 
-    /// Frees the place, unless checks are queued.
+    /// Frees the place, unless checks are queued that its call has to see to.
     pub(super) fn unless_idle(mut self) -> Option<Self> {
         let lane = Arc::clone(&self.lane);
         let mut queue = lane.queue();
-        if self.round == Some(queue.round) && !queue.batches.is_empty() {
+        let sees_to_queue = queue.in_flight <= IN_FLIGHT
+            || self.call == queue.calls
+            || queue.is_pace_over(Instant::now(), lane.settings.pace());
+        if self.round == Some(queue.round) && !queue.batches.is_empty() && sees_to_queue {
             return Some(self);
         }
-        queue.free(self.round.take());
+        queue.free(self.round.take(), self.call);
         None
     }
 }
@@ -373,7 +427,7 @@ impl Drop for Place {
             node.connections.replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
-        queue.free(Some(round));
+        queue.free(Some(round), self.call);
         if queue.round == round && queue.in_flight == 0 {
             let abandoned = mem::take(&mut queue.batches);
             queue.waiting -= abandoned.iter().map(Batch::len).sum::<usize>();
