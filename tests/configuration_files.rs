@@ -764,3 +764,26 @@ fn schema_in_the_repository_is_that_of_the_types() {
     let written = std::fs::read_to_string(file).unwrap_or_default();
     assert!(written == schema, "`schema/limits.json` is out of date: run `make schema`");
 }
+
+#[test]
+fn error_repeats_no_more_than_the_start_and_the_end_of_a_long_name() {
+    let name = "x".repeat(500_000);
+    for text in [
+        format!(
+            "[[limits]]\nname = \"{name}\"\nalgorithm = \"gcra\"\nquota = \"5/s\"\nkey = \"peer_ip\"\n"
+        ),
+        format!(
+            "[[limits]]\nname = \"a\"\nalgorithm = \"{name}\"\nquota = \"5/s\"\nkey = \"peer_ip\"\n"
+        ),
+        format!(
+            "[[limits]]\nname = \"a\"\nalgorithm = \"gcra\"\nquota = \"5/s\"\nkey = \"{name}\"\n"
+        ),
+        format!("[[limits]]\n{name} = 1\n"),
+    ] {
+        let config = Config::parse("limits.toml", &text, Format::Toml);
+        let error = config.and_then(|config| LimitSet::new(config, Names::new())).unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with("limits.toml:"), "{}", &error[..200]);
+        assert!(error.len() < 2_100, "{} bytes", error.len());
+    }
+}

@@ -425,8 +425,34 @@ async fn source_that_panics_is_reported_and_one_without_a_pause_blocks_nobody() 
     limits.follow(Panicking);
     until(|| !limits.is_followed()).await;
     assert!(log.lines().iter().any(|line| line.contains("source of limits ended")));
+    assert!(limits.rejected().unwrap().to_string().contains("the source of limits panicked"));
     limits.follow(Restless(100));
     until(|| limits.version() > 5).await;
+    assert!(limits.is_followed());
+}
+
+#[tokio::test]
+async fn no_version_ends_the_following_of_a_source() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 10, ""));
+    let (sender, receiver) = watch::channel(limits.config());
+    limits.follow(receiver);
+    let long = format!("match = {{ path = \"/{}\" }}", "a".repeat(66_000));
+    for (number, bad) in [long.as_str(), "match = { path = \"/{a}{b}\" }"].into_iter().enumerate() {
+        sender.send(config(&limit("api", 11, bad))).unwrap();
+        until(|| limits.rejected().is_some()).await;
+        assert!(limits.is_followed());
+        until(|| log.lines().iter().any(|line| line.contains("limits not replaced"))).await;
+        let quota = 20 + number as u32;
+        sender.send(config(&limit("api", quota, ""))).unwrap();
+        until(|| limits.rejected().is_none()).await;
+        assert_eq!(limits.limit("api").unwrap().quota().capacity(), u64::from(quota));
+    }
+    // The longest path is in the table, whatever its width.
+    let longest = format!("match = {{ path = \"/{}\" }}", "a".repeat(1_023));
+    sender.send(config(&limit("api", 30, &longest))).unwrap();
+    until(|| limits.limit("api").unwrap().quota().capacity() == 30).await;
+    assert!(limits.to_string().contains(&"a".repeat(1_023)));
     assert!(limits.is_followed());
 }
 

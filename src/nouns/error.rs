@@ -29,13 +29,28 @@ pub struct ConfigError {
 
 impl ConfigError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self { message: shortened(message.into()) }
     }
 
     /// The same error, about a named limit.
     pub(crate) fn of_limit(self, name: &str) -> Self {
         Self::new(format!("limit `{}`: {}", name.escape_debug(), self.message))
     }
+}
+
+/// The longest message, in characters. A file can have a name of any length, and an error repeats it.
+const LONGEST: usize = 2_000;
+
+/// A message whose middle is left out, if it is too long: the start says where, and the end what to do.
+fn shortened(message: String) -> String {
+    const KEPT: usize = LONGEST / 2;
+    let length = message.chars().count();
+    if length <= LONGEST {
+        return message;
+    }
+    let start: String = message.chars().take(KEPT).collect();
+    let end: String = message.chars().skip(length.saturating_sub(KEPT)).collect();
+    format!("{start} [...] {end}")
 }
 
 impl fmt::Display for ConfigError {

@@ -5,6 +5,7 @@ mod compile;
 mod in_force;
 mod names;
 mod pattern;
+mod segments;
 mod set;
 mod spellings;
 mod table;

@@ -6,8 +6,12 @@ use http::Method;
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use super::spellings::{is_plain, normalized, spellings};
+use super::segments::{Segment, Segmented, covers, is_at, segments};
+use super::spellings::{self, MOST_SPELLED, is_plain, normalized};
 use crate::nouns::ConfigError;
+
+/// The longest path, in bytes.
+const LONGEST_PATH: usize = 1_024;
 
 /// The most parameters of a path: routers have bounds of their own.
 const MOST_PARAMETERS: usize = 16;
@@ -23,20 +27,28 @@ pub(super) struct Pattern {
 #[derive(Clone)]
 struct Path {
     text: String,
-    exact: matchit::Router<()>,
+    exact: Vec<Segment<'static>>,
     /// The path without what [`normalized`] removes. `None` if that is nothing.
-    loose: Option<matchit::Router<()>>,
+    loose: Option<Vec<Segment<'static>>>,
 }
 
 /// What patterns are compared with.
 pub(in crate::http) struct Route<'a> {
-    pub(super) method: Cow<'a, Method>,
+    method: Cow<'a, Method>,
     /// The template of the route that the router matched. Different spellings of a path have one.
-    pub(super) template: Option<&'a str>,
+    template: Option<Vec<Segment<'a>>>,
     /// The path as it was sent.
-    pub(super) sent: &'a str,
-    /// What another part of the service may take the path for, if that can be another one.
-    pub(super) spellings: Vec<String>,
+    sent: Segmented<'a>,
+    spellings: Spellings,
+}
+
+/// What another part of the service may take a path for.
+enum Spellings {
+    /// The path is plain: nothing that reads it takes it for another one, but for a slash at the end.
+    Plain(Vec<Segmented<'static>>),
+    Some(Vec<Segmented<'static>>),
+    /// Anything: the path is not plain, and too long to find out.
+    Any,
 }
 
 impl Pattern {
@@ -57,19 +69,23 @@ impl Pattern {
     pub(super) fn may_match(&self, route: &Route<'_>) -> bool {
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
-                route.template.is_some_and(|template| path.covers(template))
-                    || path.may_be_at(route.sent)
-                    || route.spellings.iter().any(|spelling| path.may_be_at(spelling))
+                let may_be_spelled = match &route.spellings {
+                    Spellings::Plain(all) | Spellings::Some(all) => {
+                        all.iter().any(|spelling| path.may_be_at(spelling))
+                    }
+                    Spellings::Any => true,
+                };
+                may_be_spelled || path.covers(route) || path.may_be_at(&route.sent)
             })
     }
 
     /// Whether this must be such a request: by its route, or by a path that has only one spelling. For exceptions: a
     /// client must not take one by another spelling.
     pub(super) fn must_match(&self, route: &Route<'_>) -> bool {
+        let is_plain = matches!(route.spellings, Spellings::Plain(_));
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
-                route.template.is_some_and(|template| path.covers(template))
-                    || (is_plain(route.sent) && path.is_at(route.sent))
+                path.covers(route) || (is_plain && is_at(&path.exact, &route.sent))
             })
     }
 
@@ -91,6 +107,12 @@ impl Pattern {
 
 impl Path {
     fn parse(text: &str) -> Result<Self, ConfigError> {
+        if text.len() > LONGEST_PATH {
+            return Err(ConfigError::new(format!(
+                "a path has {} bytes; use at most {LONGEST_PATH}",
+                text.len()
+            )));
+        }
         let wrong = |why: &str| {
             ConfigError::new(format!(
                 "the path `{}` {why}; write a route such as `/users/{{id}}` or `/files/{{*path}}`",
@@ -112,41 +134,34 @@ impl Path {
         if text.contains("//") || text.split('/').any(|part| part == "." || part == "..") {
             return Err(wrong("has a segment that no route has"));
         }
-        let exact = router(text).map_err(|error| wrong(&format!("is no route ({error})")))?;
+        check_route(text).map_err(|error| wrong(&format!("is no route ({error})")))?;
         let decoded = percent_decode_str(text).decode_utf8_lossy();
         let loose = Some(normalized(&decoded)).filter(|loose| loose != text);
-        let loose = loose.and_then(|loose| router(&loose).ok());
-        Ok(Self { text: text.to_owned(), exact, loose })
+        let loose = loose.filter(|loose| check_route(loose).is_ok());
+        Ok(Self {
+            text: text.to_owned(),
+            exact: owned_segments(text),
+            loose: loose.map(|loose| owned_segments(&loose)),
+        })
     }
 
-    /// Whether all paths of a template are of this one.
-    fn covers(&self, template: &str) -> bool {
-        let is_rest = |segment: &str| segment.starts_with("{*");
-        let is_parameter = |segment: &str| segment.starts_with('{') && segment.ends_with('}');
-        let (mut own, mut theirs) = (self.text.split('/'), template.split('/'));
-        loop {
-            match (own.next(), theirs.next()) {
-                (None, None) => return true,
-                (Some(own), Some(_)) if is_rest(own) => return true,
-                (Some(own), Some(theirs)) if own == theirs => {}
-                (Some(own), Some(theirs)) if is_parameter(own) && !is_rest(theirs) => {}
-                _ => return false,
-            }
-        }
+    /// Whether all paths of the route that the router matched are of this one.
+    fn covers(&self, route: &Route<'_>) -> bool {
+        route.template.as_ref().is_some_and(|template| covers(&self.exact, template))
     }
 
-    fn is_at(&self, path: &str) -> bool {
-        self.exact.at(path).is_ok()
-    }
-
-    fn may_be_at(&self, path: &str) -> bool {
-        self.is_at(path) || self.loose.as_ref().is_some_and(|loose| loose.at(path).is_ok())
+    fn may_be_at(&self, path: &Segmented<'_>) -> bool {
+        is_at(&self.exact, path) || self.loose.as_ref().is_some_and(|loose| is_at(loose, path))
     }
 }
 
-fn router(path: &str) -> Result<matchit::Router<()>, matchit::InsertError> {
-    let mut routes = matchit::Router::new();
-    routes.insert(path, ()).map(|()| routes)
+fn owned_segments(template: &str) -> Vec<Segment<'static>> {
+    segments(template).into_iter().map(Segment::into_owned).collect()
+}
+
+/// Whether Axum's router takes a template.
+fn check_route(template: &str) -> Result<(), matchit::InsertError> {
+    matchit::Router::new().insert(template, ())
 }
 
 fn method(name: &str) -> Result<Method, ConfigError> {
@@ -168,15 +183,45 @@ fn method(name: &str) -> Result<Method, ConfigError> {
 
 impl<'a> Route<'a> {
     pub(in crate::http) fn of(parts: &'a Parts) -> Self {
-        let (template, sent) = (template(parts), sent(parts));
-        let mut spellings = spellings(sent);
+        let route = Self::new(Cow::Borrowed(&parts.method), template(parts), sent(parts));
         // A layer outside may have rewritten the path.
         let now = parts.uri.path();
-        if template.is_none() && now != sent {
-            spellings.push(now.to_owned());
-            spellings.extend(super::spellings::spellings(now));
+        if route.template.is_none() && now != sent(parts) { route.also_at(now) } else { route }
+    }
+
+    /// The requests of a method to a path, with the template of the route that the router matched.
+    pub(super) fn new(method: Cow<'a, Method>, template: Option<&'a str>, sent: &'a str) -> Self {
+        let template = template.map(segments);
+        Self { method, template, sent: Segmented::of(sent), spellings: Spellings::of(sent) }
+    }
+
+    /// The same, if the path may also be this one.
+    fn also_at(mut self, path: &str) -> Self {
+        let (before, now) = (self.spellings, Spellings::of(path));
+        self.spellings = match (before, now) {
+            (Spellings::Any, _) | (_, Spellings::Any) => Spellings::Any,
+            (
+                Spellings::Plain(mut all) | Spellings::Some(mut all),
+                Spellings::Plain(more) | Spellings::Some(more),
+            ) => {
+                all.push(Segmented::of(path).into_owned());
+                all.extend(more);
+                Spellings::Some(all)
+            }
+        };
+        self
+    }
+}
+
+impl Spellings {
+    fn of(path: &str) -> Self {
+        let is_plain = is_plain(path);
+        if !is_plain && path.len() > MOST_SPELLED {
+            return Self::Any;
         }
-        Self { method: Cow::Borrowed(&parts.method), template, sent, spellings }
+        let all = spellings::spellings(path);
+        let all = all.iter().map(|spelling| Segmented::of(spelling).into_owned()).collect();
+        if is_plain { Self::Plain(all) } else { Self::Some(all) }
     }
 }
 
@@ -204,11 +249,11 @@ mod tests {
     use super::*;
 
     fn sent(method: Method, path: &str) -> Route<'_> {
-        Route { method: Cow::Owned(method), template: None, sent: path, spellings: spellings(path) }
+        Route::new(Cow::Owned(method), None, path)
     }
 
     fn routed<'a>(template: &'a str, path: &'a str) -> Route<'a> {
-        Route { template: Some(template), ..sent(Method::GET, path) }
+        Route::new(Cow::Owned(Method::GET), Some(template), path)
     }
 
     fn pattern(path: &str, methods: &[&str]) -> Pattern {
@@ -299,6 +344,33 @@ mod tests {
     }
 
     #[test]
+    fn exception_of_a_parameter_leaves_out_the_route_without_it() {
+        for (path, template) in
+            [("/users/{id}", "/users/"), ("/public/{*path}", "/public/"), ("/{{x}}", "/{id}")]
+        {
+            let exception = pattern(path, &[]);
+            let route = routed(template, if template == "/{id}" { "/users" } else { template });
+            assert!(!exception.must_match(&route), "{path} {template}");
+        }
+        assert!(pattern("/{{x}}", &[]).must_match(&routed("/{{x}}", "/{x}")));
+    }
+
+    #[test]
+    fn odd_path_that_is_too_long_to_spell_is_under_every_limit_and_no_exception() {
+        let path = format!("/{}", ";".repeat(60_000));
+        let route = sent(Method::GET, &path);
+        for text in ["/search", "/users/{id}", "/{*all}"] {
+            let pattern = pattern(text, &[]);
+            assert!(pattern.may_match(&route) && !pattern.must_match(&route), "{text}");
+        }
+        // A plain path has one spelling, however long it is.
+        let path = format!("/{}", "a".repeat(60_000));
+        let route = sent(Method::GET, &path);
+        assert!(!pattern("/search", &[]).may_match(&route));
+        assert!(pattern("/{x}", &[]).must_match(&route));
+    }
+
+    #[test]
     fn head_is_get() {
         let get = pattern("/a", &["GET"]);
         assert!(
@@ -328,6 +400,9 @@ mod tests {
                 "{error}"
             );
         }
+        let long = format!("/{}", "a".repeat(66_000));
+        let (_, error) = Pattern::new(Some(&long), &[]).err().expect("an error");
+        assert_eq!(error.to_string(), "a path has 66001 bytes; use at most 1024");
         for method in ["get", "GE T", "", "*", "GET|POST", "GET,POST"] {
             let (field, error) = Pattern::new(None, &[method.to_owned()]).err().expect("an error");
             assert!(

@@ -1,6 +1,7 @@
 //! The limits in force, and how they are replaced.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -186,17 +187,23 @@ impl LimitSet {
     fn try_replace(&self, version: Result<Config, ConfigError>) {
         // The outcome is kept before another version can be put into force.
         let mut layers = lock(&self.shared.layers);
-        match version.and_then(|config| self.replace_for(&mut layers, config)) {
-            Ok(replaced) => {
-                drop(layers);
-                replaced.report();
-            }
-            Err(error) => {
-                *lock(&self.shared.rejected) = Some((error.clone(), telemetry::limits_rejected()));
-                drop(layers);
-                telemetry::limits_not_replaced(self.version(), &error);
-            }
+        // A version that makes a panic, in a name of the application or in a subscriber, must not end the task: the next
+        // one may be well.
+        let replacing = || version.and_then(|config| self.replace_for(&mut layers, config));
+        let outcome = catch_unwind(AssertUnwindSafe(replacing)).unwrap_or_else(|_| {
+            Err(ConfigError::new(
+                "this version of the limits panicked; the limits stay as they are",
+            ))
+        });
+        if let Err(error) = &outcome {
+            *lock(&self.shared.rejected) = Some((error.clone(), telemetry::limits_rejected()));
         }
+        drop(layers);
+        let reporting = || match outcome {
+            Ok(replaced) => replaced.report(),
+            Err(error) => telemetry::limits_not_replaced(self.version(), &error),
+        };
+        drop(catch_unwind(AssertUnwindSafe(reporting)));
     }
 
     /// Whether a source that was followed has not ended, for health endpoints. A source ends with the sender of a `watch`,
@@ -287,9 +294,14 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.report_end();
+        if !std::thread::panicking() {
+            return;
         }
+        if let Some(set) = self.set() {
+            let error = ConfigError::new("the source of limits panicked: it has no more versions");
+            *lock(&set.shared.rejected) = Some((error, telemetry::limits_rejected()));
+        }
+        self.report_end();
     }
 }
 

@@ -4,6 +4,9 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
+/// The longest path whose spellings are looked for, in bytes. Servers and proxies accept few longer ones.
+pub(super) const MOST_SPELLED: usize = 8_192;
+
 /// How often a path is decoded, at most. A proxy and a service behind may each do so.
 const MOST_DECODINGS: usize = 3;
 
@@ -16,16 +19,21 @@ pub(super) fn spellings(path: &str) -> Vec<String> {
     let mut spellings = Vec::new();
     let mut decoded = Cow::Borrowed(path);
     for _ in 0..=MOST_DECODINGS {
-        spellings.push(normalized(&decoded));
-        spellings.push(normalized(&without_parameters(&decoded)));
-        spellings.push(normalized(&without_dots(&decoded)));
+        for spelling in [
+            normalized(&decoded),
+            normalized(&without_parameters(&decoded)),
+            normalized(&without_dots(&decoded)),
+        ] {
+            if spelling != path && !spellings.contains(&spelling) {
+                spellings.push(spelling);
+            }
+        }
         let again = percent_decode_str(&decoded).decode_utf8_lossy().into_owned();
         if again == *decoded {
             break;
         }
         decoded = Cow::Owned(again);
     }
-    spellings.dedup();
     spellings
 }
 

@@ -13,6 +13,9 @@ use super::pattern::{Pattern, Route};
 /// All methods or paths that the configuration does not name.
 const OTHERS: &str = "*";
 
+/// The widest column, in characters. A longer text stands out of it: `format!` panics at a width of 65,536.
+const WIDEST: usize = 120;
+
 /// A limit of any kind.
 struct Listed<'a> {
     name: &'a str,
@@ -64,7 +67,7 @@ impl InForce {
     fn applied_at(&self, method: &str, path: &str) -> Vec<Listed<'_>> {
         // `*` is a method that no limit has.
         let method = Cow::Owned(Method::from_bytes(method.as_bytes()).unwrap_or_default());
-        let route = Route { method, template: Some(path), sent: path, spellings: Vec::new() };
+        let route = Route::new(method, Some(path), path);
         self.listed().filter(|limit| limit.scope.includes(&route)).collect()
     }
 }
@@ -106,7 +109,8 @@ impl fmt::Display for InForce {
             }
         }
         let width = |column: usize| {
-            lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)
+            let longest = lines.iter().map(|line| line[column].chars().count()).max();
+            longest.unwrap_or(0).min(WIDEST)
         };
         let [w0, w1, w2, w3] = [width(0), width(1), width(2), width(3)];
         for (number, [method, path, limit, key, quota]) in lines.iter().enumerate() {
