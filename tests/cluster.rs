@@ -694,6 +694,74 @@ async fn slots_that_move_under_load_lose_and_repeat_no_charge() {
     }
 }
 
+/// The tag of the first partition of each master, which a new connection is validated with.
+const FIRST_TAGS: [&str; 3] = ["18", "2", "49"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_connections_are_made_while_slots_move_and_after_an_interrupted_move() {
+    let cluster = Arc::new(Cluster::start());
+    let running = limiter(&cluster).await;
+    let keys = places(Arc::clone(&cluster), running.clone()).await;
+    let slots = FIRST_TAGS.map(|tag| cluster.slot(tag));
+    for (from, slot) in slots.into_iter().enumerate() {
+        assert_eq!(cluster.master_of(slot), from);
+        cluster.begin_move(slot, from, (from + 1) % 3);
+    }
+    let limit = window("api", 1_000);
+    let connected = limiter(&cluster).await;
+    let lazy = RateLimiter::new(store(&cluster).build().unwrap());
+    for node in &cluster.nodes[..3] {
+        let () = redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "normal"])
+            .query(&mut node.connection())
+            .unwrap();
+    }
+    for limiter in [&connected, &lazy, &running] {
+        for key in keys.values().flatten() {
+            let reconnected = async { while limiter.peek(&limit, key, 0).await.is_err() {} };
+            timeout(PATIENCE, reconnected).await.unwrap();
+            limiter.check(&limit, key).await.unwrap();
+        }
+    }
+    for key in keys.values().flatten() {
+        assert_eq!(used(&connected, &limit, key).await, 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slot_that_no_node_serves_concerns_only_its_keys() {
+    let cluster = Arc::new(Cluster::start());
+    let running = limiter(&cluster).await;
+    let slot = cluster.slot(FIRST_TAGS[0]);
+    cluster.abandon_slot(slot);
+    let limit = window("api", 1_000);
+    let stores = [limiter(&cluster).await, RateLimiter::new(store(&cluster).build().unwrap())];
+    for limiter in stores.iter().chain([&running]) {
+        let mut failed = 0;
+        for user in 0..160_u64 {
+            match limiter.check(&limit, &Key::from(user)).await {
+                Ok(decision) => assert!(decision.allowed()),
+                Err(error) => {
+                    assert!(error.is_unavailable() && !error.may_have_charged(), "{error}");
+                    failed += 1;
+                }
+            }
+        }
+        // One of sixteen partitions.
+        assert!((1..30).contains(&failed), "{failed}");
+    }
+    cluster.ask::<()>(0, "ADDSLOTS", &[slot.to_string()]).unwrap();
+    for user in 0..160_u64 {
+        let key = Key::from(user);
+        let served = async {
+            while running.check(&limit, &key).await.is_err() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, served).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
     let mut cluster = Cluster::start();

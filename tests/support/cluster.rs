@@ -135,6 +135,13 @@ impl Cluster {
         self.ask::<()>(node, "SETSLOT", &arguments).unwrap();
     }
 
+    /// Takes a slot away from its master: no node serves it.
+    pub fn abandon_slot(&self, slot: u16) {
+        for node in 0..MASTERS * 2 {
+            drop(self.ask::<()>(node, "DELSLOTS", &[slot.to_string()]));
+        }
+    }
+
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
         let start = Instant::now();
         while !is_so() {

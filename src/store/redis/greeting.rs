@@ -17,7 +17,10 @@ pub(super) async fn greet(
 ) -> Result<(), String> {
     let prefix = &terms.prefix;
     // First and alone: a server that requires a password closes the connection on a large command.
-    let in_words = |error| in_words(&error, prefix);
+    let in_words = |error| match terms.is_of_cluster() && call::is_of_cluster(&error) {
+        true => call::brief(&error),
+        false => in_words(&error, prefix),
+    };
     redis::cmd("PING").query_async::<()>(connection).await.map_err(in_words)?;
     if let Some(name) = terms.client_name.as_deref() {
         let mut command = redis::cmd("CLIENT");
@@ -57,12 +60,13 @@ async fn probe(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisRe
         let mut probe = redis::cmd("EVAL");
         probe.arg(script::PROBE).arg(1).arg(key);
         match probe.query_async(connection).await {
-            // Another node has the slot of that key. The rights of a user are those on this node.
-            Err(error) if error.code() == Some("MOVED") && terms.is_of_cluster() => {}
+            // Another node has the slot of that key, or none has, or it is moving. That says nothing about this node.
+            // The rights of a user are those on this node.
+            Err(error) if call::is_of_cluster(&error) && terms.is_of_cluster() => {}
             answer => return answer,
         }
     }
-    // A node without slots runs no script.
+    // This node serves none of these slots at the moment. Its calls say so themselves.
     Ok(Vec::new())
 }
 

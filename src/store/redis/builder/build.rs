@@ -205,17 +205,29 @@ impl RedisStoreBuilder {
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.
     ///
+    /// A slot of a cluster that no node serves at the moment is no error: only the checks of its keys fail.
+    ///
     /// # Errors
     ///
     /// Returns an error like [`build`](Self::build), or if the server cannot be used.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
+        let mut unserved = None;
+        let mut is_connected = false;
         for lane in &*store.lanes.lanes {
-            lane.route
-                .connect()
-                .await
-                .map_err(|reason| ConfigError::new(format!("cannot use Redis at {reason}")))?;
+            match lane.route.connect().await {
+                Ok(_) => is_connected = true,
+                Err(reason) if lane.route.node().is_none() => unserved = Some(reason),
+                Err(reason) => return Err(unusable(&reason)),
+            }
         }
-        Ok(store)
+        match unserved {
+            Some(reason) if !is_connected => Err(unusable(&reason)),
+            _ => Ok(store),
+        }
     }
+}
+
+fn unusable(reason: &str) -> ConfigError {
+    ConfigError::new(format!("cannot use Redis at {reason}"))
 }
