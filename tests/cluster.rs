@@ -438,16 +438,20 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
     let cluster = Cluster::start();
     let store = store(&cluster).max_waiting(64).deny_for(Duration::ZERO).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
-    let (user, tenant) = (window("user", 1), window("tenant", 100_000));
+    let (user, tenant) = (window("user", 20), window("tenant", 100_000));
     let acme = Key::new("acme");
-    let group =
-        |user_key: u64| [Check::new(&user, Key::from(user_key)), Check::new(&tenant, &acme)];
+    // No two are identical: a denial would stand for the other.
+    let group = |number: u64| {
+        let cost = 1 + u32::try_from(number / 300).unwrap();
+        let of_user = Check::new(&user, Key::from(number % 300)).with_cost(cost);
+        [of_user, Check::new(&tenant, &acme)]
+    };
     for user_key in 0..300 {
-        limiter.check(&user, &Key::from(user_key)).await.unwrap();
+        limiter.check_n(&user, &Key::from(user_key), 20).await.unwrap();
     }
-    for user_key in 0..300 {
+    for number in 0..300 {
         // It is polled once, and dropped.
-        drop(timeout(Duration::from_micros(user_key), limiter.check_all(group(user_key))).await);
+        drop(timeout(Duration::from_micros(number), limiter.check_all(group(number))).await);
     }
     let all_are_back = async || {
         timeout(PATIENCE, async {
@@ -462,7 +466,7 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
 
     let mut tasks = JoinSet::new();
     for number in 0..4_000_u64 {
-        let (limiter, group) = (limiter.clone(), group(number % 300));
+        let (limiter, group) = (limiter.clone(), group(number));
         tasks.spawn(async move { limiter.check_all(group).await });
     }
     let answers = tasks.join_all().await;
