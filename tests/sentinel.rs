@@ -126,6 +126,53 @@ async fn demoted_master_is_left_at_once() {
     load.stop().await;
 }
 
+/// The old master works for ten seconds after the sentinels have named the new one. A budget must not be in both.
+#[tokio::test(flavor = "multi_thread")]
+async fn planned_failover_does_not_split_a_budget() {
+    let sentinels = Sentinels::start(|_| Vec::new());
+    let running = limiter(&sentinels).await;
+    let window = Limit::fixed_window("api", Quota::per_hour(1_000)).unwrap();
+    let old = sentinels.master();
+    for user in 0..50_u64 {
+        running.check(&window, &Key::from(user)).await.unwrap();
+    }
+    sentinels.fail_over();
+    // A process that goes on all the time, and asks of one that is made when a majority names the new master.
+    let key = Key::new("alice");
+    let mut before = 0_u64;
+    timeout(PATIENCE, async {
+        while sentinels.majority() == old {
+            before += u64::from(running.check(&window, &key).await.is_ok_and(|it| it.allowed()));
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("the sentinels fail over");
+    let named = Instant::now();
+    let other = limiter(&sentinels).await;
+    let on_new = || async { 1_000 - other.peek(&window, &key, 0).await.unwrap().remaining() };
+    let moved = async {
+        loop {
+            let used = on_new().await;
+            running.check(&window, &key).await.unwrap();
+            if on_new().await > used {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, moved).await.expect("the running process moves");
+    println!("moved {:?} after a majority named the new master", named.elapsed());
+    assert!(named.elapsed() < Duration::from_secs(8), "{:?}", named.elapsed());
+    // From here on both count in one budget.
+    let used = on_new().await;
+    let mut allowed = 0;
+    for limiter in [&running, &other].into_iter().cycle().take(2_000) {
+        allowed += u64::from(limiter.check(&window, &key).await.unwrap().allowed());
+    }
+    println!("{before} charges before, {used} of them counted, then {allowed} allowed");
+    assert_eq!(used + allowed, 1_000);
+}
+
 /// The requests in flight, and the most at once.
 #[derive(Default)]
 struct InFlight {

@@ -96,6 +96,12 @@ impl RedisEvents {
         }
     }
 
+    /// The sentinels name another master, and the next checks are sent there.
+    pub(crate) fn moved(&self, master: &dyn Display) {
+        let server = &*self.server;
+        tracing::info!(target: TARGET, server, %master, "another Redis master: reconnected");
+    }
+
     /// The server decides again. This sums up the events of the outage that were left out.
     pub(crate) fn recovered(&self, outage: &Outage) {
         self.unreachable.forget();

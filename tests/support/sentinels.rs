@@ -65,6 +65,17 @@ impl Sentinels {
         answer.unwrap().1
     }
 
+    /// The port of the master, as most of the sentinels say.
+    pub fn majority(&self) -> u16 {
+        let mut named: Vec<u16> = self
+            .sentinels
+            .iter()
+            .map(|it| it.ask::<(String, u16)>(&["GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap().1)
+            .collect();
+        named.sort_unstable();
+        named[1]
+    }
+
     /// Makes a replica the master, although the master is well.
     pub fn fail_over(&self) {
         self.wait_until("the sentinels agree to a failover", || {

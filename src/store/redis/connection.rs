@@ -218,8 +218,9 @@ impl State {
         Arc::clone(&self.connecting)
     }
 
+    /// A handle on the connection, unless it is to be replaced. Its calls in flight are answered yet.
     fn handle(&self) -> Option<Handle> {
-        let current = self.current.as_ref()?;
+        let current = self.current.as_ref().filter(|it| it.link.superseded().is_none())?;
         Some(Handle {
             connection: current.link.connection(),
             generation: self.generation,
@@ -258,10 +259,15 @@ impl Shared {
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
                 state.connecting_since = None;
-                state.current = Some(Current { link, since: now, heard: now, trusted });
+                let current = Current { link, since: now, heard: now, trusted };
+                let before = state.current.replace(current);
                 state.generation += 1;
                 let handle = state.handle();
                 drop(state);
+                if let Some(Current { link, .. }) = before {
+                    link.superseded().iter().for_each(|master| self.events.moved(master));
+                    link.close();
+                }
                 self.events.connected();
                 handle.ok_or_else(|| "the connection was lost".to_owned())
             }

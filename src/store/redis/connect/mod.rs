@@ -7,7 +7,7 @@ mod pool;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
-#[cfg(feature = "config")]
+#[cfg(any(feature = "config", feature = "sentinel"))]
 mod subscription;
 mod url;
 
@@ -20,10 +20,14 @@ use redis::aio::MultiplexedConnection;
 pub use self::credentials::Credentials;
 pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
+#[cfg(feature = "sentinel")]
+use self::sentinel::Watched;
 #[cfg(feature = "cluster")]
 pub(super) use self::server::Server;
+#[cfg(any(feature = "config", feature = "sentinel"))]
+pub(super) use self::subscription::Subscribing;
 #[cfg(feature = "config")]
-pub(super) use self::subscription::{Subscribing, Subscription};
+pub(super) use self::subscription::Subscription;
 #[cfg(feature = "tls")]
 pub(super) use self::url::unusable_url;
 pub(super) use self::url::{Target, Topology};
@@ -34,7 +38,7 @@ pub(super) trait Connect: Send + Sync + 'static {
     fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a>;
 
     /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
-    #[cfg(feature = "config")]
+    #[cfg(any(feature = "config", feature = "sentinel"))]
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a>;
 }
 
@@ -59,6 +63,9 @@ impl Terms {
 /// A connection of the store's own, or one of a pool of the application.
 pub(super) enum Link {
     Own(MultiplexedConnection),
+    /// To the master that sentinels have elected.
+    #[cfg(feature = "sentinel")]
+    Elected(MultiplexedConnection, Watched),
     Pooled(deadpool_redis::Connection),
 }
 
@@ -66,7 +73,20 @@ impl Link {
     pub(super) fn connection(&self) -> MultiplexedConnection {
         match self {
             Self::Own(connection) => connection.clone(),
+            #[cfg(feature = "sentinel")]
+            Self::Elected(connection, _) => connection.clone(),
             Self::Pooled(connection) => MultiplexedConnection::clone(connection),
+        }
+    }
+
+    /// The server that is the master in place of this one. The connection works, and is to be replaced.
+    pub(super) fn superseded(&self) -> Option<String> {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Elected(_, watched) => {
+                watched.successor().map(|(host, port)| format!("{host}:{port}"))
+            }
+            Self::Own(_) | Self::Pooled(_) => None,
         }
     }
 
@@ -74,6 +94,8 @@ impl Link {
     pub(super) fn close(self) {
         match self {
             Self::Own(connection) => drop(connection),
+            #[cfg(feature = "sentinel")]
+            Self::Elected(connection, watched) => drop((connection, watched)),
             Self::Pooled(connection) => drop(deadpool_redis::Connection::take(connection)),
         }
     }

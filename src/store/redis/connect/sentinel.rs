@@ -1,95 +1,199 @@
 //! Connections to the master that the sentinels name.
 //!
 //! All sentinels are asked at once, and the majority decides: one that hangs delays nothing, and one that was cut
-//! off names an old master alone. Without a majority, the most votes count. Each new connection asks anew, so a failover is followed by the reconnect that it
-//! causes. ("Guidelines for Redis clients with support for Redis Sentinel", which asks one after another.)
+//! off names an old master alone. Without a majority, the most votes count. ("Guidelines for Redis clients with support
+//! for Redis Sentinel", which asks one after another.)
+//!
+//! A planned failover leaves the old master running: sentinels demote it about ten seconds after they name the new one.
+//! So a task watches the election of each connection. It asks again when a sentinel announces another master, and every
+//! second. When a majority names another master, the connection is over.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::{Mutex, Notify};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 
 use super::super::call;
-#[cfg(feature = "config")]
-use super::Subscribing;
 use super::server::Server;
-use super::{Connect, Connecting, Terms};
+use super::{Connect, Connecting, Link, Subscribing, Terms};
 
 /// The time that a sentinel has for its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How often sentinels are asked although none announces another master.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The pause before another attempt to subscribe to a sentinel.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
+
+/// The channel in which sentinels announce another master.
+const CHANNEL: &str = "+switch-master";
+
 type Address = (String, u16);
 
 pub(super) struct Sentinels {
-    sentinels: Vec<Server>,
-    service: String,
+    all: Arc<[Sentinel]>,
+    service: Arc<str>,
     /// How to connect to the master. The address is the sentinels' answer.
     master: Server,
 }
 
+/// A sentinel, and the connection on which it is asked.
+struct Sentinel {
+    server: Server,
+    connection: Mutex<Option<MultiplexedConnection>>,
+}
+
+/// The answers of all sentinels.
+struct Election {
+    master: Address,
+    has_majority: bool,
+}
+
 impl Sentinels {
-    pub(super) const fn new(sentinels: Vec<Server>, service: String, master: Server) -> Self {
-        Self { sentinels, service, master }
+    pub(super) fn new(sentinels: Vec<Server>, service: &str, master: Server) -> Self {
+        let sentinel = |server| Sentinel { server, connection: Mutex::default() };
+        let all = sentinels.into_iter().map(sentinel).collect();
+        Self { all, service: service.into(), master }
     }
 
-    /// The address of the master.
-    async fn find(&self) -> Result<Address, String> {
-        let mut asked = JoinSet::new();
-        for sentinel in &self.sentinels {
-            let (sentinel, service) = (sentinel.clone(), self.service.clone());
-            asked.spawn(async move {
-                let address = sentinel.address();
-                let answer = timeout(ANSWER_TIMEOUT, ask(&sentinel, &service)).await;
-                let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-                answer.map_err(|error| format!("{address}: {error}"))
-            });
-        }
-        let (mut votes, mut failures) = (HashMap::<Address, usize>::new(), Vec::new());
-        while let Some(answer) = asked.join_next().await {
-            match answer.unwrap_or_else(|error| Err(error.to_string())) {
-                Ok(master) => {
-                    let count = votes.entry(master.clone()).or_default();
-                    *count += 1;
-                    if *count > self.sentinels.len() / 2 {
-                        return Ok(master);
-                    }
+    /// Connects to the master that the sentinels name now, and watches their election.
+    async fn connect_to_master(&self, terms: &Terms) -> Result<Link, String> {
+        let (host, port) = elect(&self.all, &self.service).await?.master;
+        let master = self.master.at(&host, port);
+        let connection = master.connect_to(terms).await;
+        let connection =
+            connection.map_err(|reason| format!("the master at {}: {reason}", master.address()))?;
+        let election = Watched::begin(&self.all, &self.service, (host, port));
+        Ok(Link::Elected(connection, election))
+    }
+}
+
+/// The master that the sentinels name.
+async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Election, String> {
+    let mut asked = JoinSet::new();
+    for number in 0..sentinels.len() {
+        let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
+        asked.spawn(async move {
+            let sentinel = &sentinels[number];
+            let answer = timeout(ANSWER_TIMEOUT, sentinel.ask(&service)).await;
+            let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+            answer.map_err(|error| format!("{}: {error}", sentinel.server.address()))
+        });
+    }
+    let (mut votes, mut failures) = (HashMap::<Address, usize>::new(), Vec::new());
+    while let Some(answer) = asked.join_next().await {
+        match answer.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(master) => {
+                let count = votes.entry(master.clone()).or_default();
+                *count += 1;
+                if *count > sentinels.len() / 2 {
+                    return Ok(Election { master, has_majority: true });
                 }
-                Err(failure) => failures.push(failure),
             }
+            Err(failure) => failures.push(failure),
         }
-        // Of a tie, all replicas of the service take the same.
-        let elected = votes.into_iter().map(|(master, votes)| (votes, master)).max();
-        elected.map(|(_, master)| master).ok_or_else(|| {
-            format!("no sentinel names a master of `{}` ({})", self.service, failures.join("; "))
+    }
+    // Of a tie, all replicas of the service take the same.
+    let elected = votes.into_iter().map(|(master, votes)| (votes, master)).max();
+    elected.map(|(_, master)| Election { master, has_majority: false }).ok_or_else(|| {
+        format!("no sentinel names a master of `{service}` ({})", failures.join("; "))
+    })
+}
+
+impl Sentinel {
+    /// The address of the master. A connection that fails is replaced by the next question.
+    async fn ask(&self, service: &str) -> Result<Address, String> {
+        let mut kept = self.connection.lock().await;
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => self.server.open("").await?,
+        };
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+        let answer = command.query_async::<Option<Address>>(&mut connection).await;
+        let answer = answer.map_err(|error| call::brief(&error))?;
+        *kept = Some(connection);
+        answer.ok_or_else(|| {
+            "it knows no service of that name; check the path of the Redis URL".to_owned()
         })
     }
 }
 
-async fn ask(sentinel: &Server, service: &str) -> Result<Address, String> {
-    let mut connection = sentinel.open("").await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-    let answer = command.query_async::<Option<Address>>(&mut connection).await;
-    answer.map_err(|error| call::brief(&error))?.ok_or_else(|| {
-        "it knows no service of that name; check the path of the Redis URL".to_owned()
-    })
+/// The election of a master, watched by a task until this is dropped.
+pub(in crate::store::redis) struct Watched {
+    successor: Arc<OnceLock<Address>>,
+    task: AbortHandle,
+}
+
+impl Watched {
+    fn begin(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: Address) -> Self {
+        let successor = Arc::<OnceLock<Address>>::default();
+        let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
+        let found = Arc::clone(&successor);
+        let watching = tokio::spawn(async move {
+            let next = next_master(&sentinels, &service, &master).await;
+            // It is set once, here.
+            drop(found.set(next));
+        });
+        Self { successor, task: watching.abort_handle() }
+    }
+
+    /// The master that the sentinels name instead.
+    pub(in crate::store::redis) fn successor(&self) -> Option<&Address> {
+        self.successor.get()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Waits until a majority of the sentinels names another master.
+async fn next_master(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: &Address) -> Address {
+    let announced = Arc::<Notify>::default();
+    let mut listening = JoinSet::new();
+    for sentinel in sentinels.iter() {
+        listening.spawn(announce(sentinel.server.clone(), Arc::clone(&announced)));
+    }
+    loop {
+        drop(timeout(ASK_AGAIN, announced.notified()).await);
+        if let Ok(Election { master: named, has_majority: true }) = elect(sentinels, service).await
+            && named != *master
+        {
+            return named;
+        }
+    }
+}
+
+/// Passes on what a sentinel announces. One that cannot be subscribed to is still asked every second.
+async fn announce(sentinel: Server, announced: Arc<Notify>) {
+    loop {
+        let subscribing = timeout(ANSWER_TIMEOUT, sentinel.subscribe("", CHANNEL)).await;
+        if let Ok(Ok(Some(subscription))) = subscribing {
+            while subscription.is_open() {
+                subscription.received().await;
+                announced.notify_one();
+            }
+        }
+        sleep(SUBSCRIBE_AGAIN).await;
+    }
 }
 
 impl Connect for Sentinels {
     fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
-        Box::pin(async {
-            let (host, port) = self.find().await?;
-            let master = self.master.at(&host, port);
-            let link = master.connect(terms).await;
-            link.map_err(|reason| format!("the master at {}: {reason}", master.address()))
-        })
+        Box::pin(self.connect_to_master(terms))
     }
 
-    #[cfg(feature = "config")]
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
         Box::pin(async move {
-            let (host, port) = self.find().await?;
+            let (host, port) = elect(&self.all, &self.service).await?.master;
             self.master.at(&host, port).subscribe(prefix, channel).await
         })
     }

@@ -1,19 +1,19 @@
 //! Connections to one server, by its address.
 
-#[cfg(feature = "config")]
+#[cfg(any(feature = "config", feature = "sentinel"))]
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use redis::ConnectionAddr;
-#[cfg(feature = "config")]
+#[cfg(any(feature = "config", feature = "sentinel"))]
 use redis::ProtocolVersion;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
 
 use super::super::greeting::{self, in_words};
-#[cfg(feature = "config")]
+#[cfg(any(feature = "config", feature = "sentinel"))]
 use super::subscription::{Messages, Subscribing, Subscription};
 use super::{Connect, Connecting, Link, Provider, Terms};
 
@@ -81,6 +81,13 @@ impl Server {
         open(self.login().await?, &self.config, prefix).await
     }
 
+    /// A validated connection.
+    pub(super) async fn connect_to(&self, terms: &Terms) -> Result<MultiplexedConnection, String> {
+        let mut connection = self.open(&terms.prefix).await?;
+        greeting::greet(&mut connection, terms).await?;
+        Ok(connection)
+    }
+
     /// The server, with the credentials of now.
     async fn login(&self) -> Result<ConnectionInfo, String> {
         let mut info = self.info.clone();
@@ -108,14 +115,10 @@ async fn open(
 
 impl Connect for Server {
     fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
-        Box::pin(async {
-            let mut connection = self.open(&terms.prefix).await?;
-            greeting::greet(&mut connection, terms).await?;
-            Ok(Link::Own(connection))
-        })
+        Box::pin(async { Ok(Link::Own(self.connect_to(terms).await?)) })
     }
 
-    #[cfg(feature = "config")]
+    #[cfg(any(feature = "config", feature = "sentinel"))]
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
         Box::pin(async move {
             let info = self.login().await?;
@@ -145,7 +148,7 @@ fn tcp_settings() -> TcpSettings {
 mod tests {
     use std::future::pending;
     use std::net::SocketAddr;
-    #[cfg(not(feature = "config"))]
+    #[cfg(not(any(feature = "config", feature = "sentinel")))]
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
 

@@ -133,7 +133,7 @@ fn sentinels(
     let url = format!("{}://{}localhost/{database}?{settings}", hosts.scheme, hosts.user);
     let server = Server::new(&server(&url, tls.clone())?, credentials);
     let name = format!("the sentinels {} (service `{service}`)", hosts.all);
-    let sentinels = Sentinels::new(sentinels, service.to_owned(), server);
+    let sentinels = Sentinels::new(sentinels, service, server);
     Ok(Target { topology: Topology::One(Arc::new(sentinels)), name })
 }
 
