@@ -848,12 +848,34 @@ async fn limits_in_a_key_are_announced_on_every_node_and_follow_their_slot() {
     }
     let slot = cluster.slot(replica.key());
     let from = cluster.master_of(slot);
-    cluster.move_slot(slot, from, (from + 1) % 3);
-    for units in 5..8 {
-        // The first attempt may learn that the slot has moved.
-        while operator.publish(&text(units)).await.is_err() {
-            tokio::task::yield_now().await;
-        }
+    let to = (from + 1) % 3;
+    let subscribers = |node: usize| {
+        let mut numsub = redis::cmd("PUBSUB");
+        numsub.arg("NUMSUB").arg(operator.key());
+        let (_, subscribers) =
+            numsub.query::<(String, u64)>(&mut cluster.nodes[node].connection()).unwrap();
+        subscribers
+    };
+    assert_eq!((subscribers(from), subscribers(to)), (1, 0));
+    // While the slot moves, the key is on one node, and then on the other.
+    cluster.begin_move(slot, from, to);
+    operator.publish(&text(5)).await.unwrap();
+    assert_eq!(next(&mut replica).await, config(5));
+    assert!(cluster.move_key(slot, from, to));
+    operator.publish(&text(6)).await.unwrap();
+    assert_eq!(next(&mut replica).await, config(6));
+    assert_eq!(new_source().await.read().await.unwrap(), config(6));
+    cluster.end_move(slot, from, to);
+    for units in 7..9 {
+        operator.publish(&text(units)).await.unwrap();
         assert_eq!(next(&mut replica).await, config(units));
     }
+    // The old node may leave the cluster. The subscription moves before.
+    let moved = async {
+        while subscribers(to) == 0 {
+            drop(timeout(Duration::from_millis(100), replica.next()).await);
+        }
+    };
+    timeout(PATIENCE, moved).await.unwrap();
+    assert_eq!(subscribers(from), 0);
 }

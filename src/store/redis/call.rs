@@ -1,7 +1,7 @@
 //! One call of the script.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::batch::Batch;
 use super::connect::Terms;
@@ -40,8 +40,7 @@ pub(super) fn by_hash<'a>(
     call
 }
 
-/// Runs a command. Loads the script if the server does not know it. A node of a cluster that imports a slot serves
-/// its keys to a call that is `asking`.
+/// Runs a command. Loads the script if the server does not know it.
 pub(super) async fn run(
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
@@ -71,15 +70,7 @@ async fn ask(
     connection: &mut MultiplexedConnection,
     is_asking: bool,
 ) -> RedisResult<Vec<i64>> {
-    let reply = if is_asking {
-        // The two must follow each other on the connection.
-        let mut both = redis::pipe();
-        both.cmd("ASKING").ignore().add_command(call.clone());
-        let (reply,) = both.query_async(connection).await.map_err(of_call)?;
-        reply
-    } else {
-        call.query_async::<Value>(connection).await?
-    };
+    let reply = send::<Value>(call, connection, is_asking).await?;
     let values = match reply {
         Value::Array(values) => values,
         Value::BulkString(packed) => return wire::unpack(&packed).ok_or_else(wrong_type),
@@ -90,6 +81,22 @@ async fn ask(
         _ => Err(wrong_type()),
     };
     values.into_iter().map(number).collect()
+}
+
+/// Sends a command. A node of a cluster that imports a slot serves its keys to a command that is `asking`.
+pub(super) async fn send<T: FromRedisValue>(
+    command: &Cmd,
+    connection: &mut MultiplexedConnection,
+    is_asking: bool,
+) -> RedisResult<T> {
+    if !is_asking {
+        return command.query_async(connection).await;
+    }
+    // The two must follow each other on the connection.
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(command.clone());
+    let (reply,) = both.query_async(connection).await.map_err(of_call)?;
+    Ok(reply)
 }
 
 /// The error of the call itself, which is the last of its pipeline.

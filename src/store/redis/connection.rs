@@ -71,6 +71,12 @@ pub(super) struct Handle {
 }
 
 impl Handle {
+    /// The number of the connection among those to its server.
+    #[cfg(feature = "config")]
+    pub(super) const fn number(&self) -> u64 {
+        self.generation
+    }
+
     /// Whether replies on this connection belong to their calls. After one malformed reply they may
     /// be out of step.
     pub(super) fn is_trusted(&self) -> bool {

@@ -13,7 +13,7 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
 #[cfg(feature = "cluster")]
-use self::redirect::pointed_at;
+pub(super) use self::redirect::pointed_at;
 use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{Lane, Place};
@@ -28,7 +28,7 @@ use crate::store::promise::Promised;
 use crate::telemetry::ObservedCall;
 
 /// The most redirections of one call.
-const MOST_REDIRECTIONS: usize = 5;
+pub(super) const MOST_REDIRECTIONS: usize = 5;
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
 pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
@@ -155,7 +155,7 @@ pub(super) async fn send_claims(
 
 /// One server points nowhere.
 #[cfg(not(feature = "cluster"))]
-const fn pointed_at(_: &Route, _: &Node, _: &RedisError) -> Option<(Arc<Node>, bool)> {
+pub(super) const fn pointed_at(_: &Route, _: &Node, _: &RedisError) -> Option<(Arc<Node>, bool)> {
     None
 }
 

@@ -1,14 +1,17 @@
 //! Limits in a key of Redis, and a channel that announces changes of it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ServerErrorKind::{Ask, Moved};
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError};
+use redis::{Cmd, FromRedisValue, RedisError};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::Subscription;
+use super::connection::Handle;
+use super::flight::{MOST_REDIRECTIONS, pointed_at};
 use super::greeting::in_words;
+use super::node::Node;
 use super::{Lanes, RedisStore, call};
 use crate::configuration::{Config, ConfigSource, Format, MAX_TEXT};
 use crate::nouns::ConfigError;
@@ -19,6 +22,9 @@ const POLL: Duration = Duration::from_secs(10);
 
 /// How often the key is read while changes cannot be announced.
 const POLL_WITHOUT_CHANNEL: Duration = Duration::from_secs(1);
+
+/// The pause before a command is sent again while a slot of a cluster moves.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The pause between an announcement and reading. A flood of announcements costs Redis 20 reads a second.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -76,11 +82,24 @@ pub struct RedisSource {
 }
 
 enum Channel {
-    Subscribed(Subscription),
+    Subscribed(Subscription, Place),
     /// The last attempt failed, or there was none.
     Unsubscribed {
         is_reported: bool,
     },
+}
+
+/// The connection beside which a subscription was made. When the key has another node, or the store another connection,
+/// announcements may be made elsewhere.
+struct Place {
+    node: Arc<Node>,
+    connection: u64,
+}
+
+impl Place {
+    fn is(&self, node: &Arc<Node>, handle: &Handle) -> bool {
+        Arc::ptr_eq(&self.node, node) && self.connection == handle.number()
+    }
 }
 
 /// Why the key was not read.
@@ -190,40 +209,62 @@ impl RedisSource {
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Unread> {
-        match timeout(self.lanes.deadline(), self.run_twice(command)).await {
+        match timeout(self.lanes.deadline(), self.run_where_the_key_is(command)).await {
             Ok(answer) => answer,
             Err(_) => Err(Unread::Unavailable("no answer within the deadline".to_owned())),
         }
     }
 
-    /// Runs a command, and runs it again if the connection is closed: it may have been so for long.
-    async fn run_twice<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Unread> {
+    /// Runs a command. Runs it again where a node of a cluster points to, or if the connection is closed: it may have been
+    /// so for long.
+    async fn run_where_the_key_is<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Unread> {
         let route = &self.lanes.lanes[0].route;
-        let mut is_last = false;
+        let (mut node, mut handle) = route.connect().await.map_err(Unread::Unavailable)?;
+        let mut is_asking = false;
+        let mut left = MOST_REDIRECTIONS;
         loop {
-            let (node, mut handle) = route.connect().await.map_err(Unread::Unavailable)?;
-            let error: RedisError = match command.query_async(&mut handle.connection).await {
+            let answer = call::send(command, &mut handle.connection, is_asking).await;
+            let error: RedisError = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if error.is_unrecoverable_error() {
-                node.connections.replace(&handle, &call::brief(&error));
-            }
-            if matches!(error.kind(), ErrorKind::Server(Moved | Ask)) {
-                route.has_moved();
-            }
-            if is_last || !error.is_unrecoverable_error() {
+            let may_pass = call::is_of_cluster(&error) || error.is_unrecoverable_error();
+            if !may_pass || left == 0 {
                 return Err(unread(&error, &self.prefix));
             }
-            is_last = true;
+            left = left.saturating_sub(1);
+            if let Some((next, asks)) = pointed_at(route, &node, &error) {
+                handle = next.connections.get().await.map_err(Unread::Unavailable)?;
+                (node, is_asking) = (next, asks);
+                continue;
+            }
+            if error.is_unrecoverable_error() {
+                node.connections.replace(&handle, &call::brief(&error));
+            } else {
+                route.has_moved();
+                sleep(PAUSE).await;
+            }
+            (node, handle) = route.connect().await.map_err(Unread::Unavailable)?;
+            is_asking = false;
         }
+    }
+
+    /// Whether announcements arrive.
+    fn is_subscribed(&self) -> bool {
+        let Channel::Subscribed(subscription, place) = &self.channel else { return false };
+        let node = self.lanes.lanes[0].route.node();
+        let current = node.and_then(|node| node.connections.current().map(|handle| (node, handle)));
+        // Without a connection, nothing is known of another place.
+        subscription.is_open() && current.is_none_or(|(node, handle)| place.is(&node, &handle))
     }
 
     /// Subscribes to the channel, unless it is subscribed to. Returns whether it is so anew.
     async fn subscribe(&mut self) -> bool {
+        if self.is_subscribed() {
+            return false;
+        }
         let is_reported = match &self.channel {
-            Channel::Subscribed(subscription) if subscription.is_open() => return false,
-            Channel::Subscribed(_) => false,
+            Channel::Subscribed(..) => false,
             Channel::Unsubscribed { is_reported } => *is_reported,
         };
         // A server may accept a subscription and end it at once.
@@ -232,12 +273,16 @@ impl RedisSource {
         }
         self.attempted = Some(Instant::now());
         let subscribed = match self.lanes.lanes[0].route.connect().await {
-            Ok((node, _)) => node.connections.subscribe(&self.prefix, &self.key).await,
+            Ok((node, handle)) => {
+                let place = Place { connection: handle.number(), node: Arc::clone(&node) };
+                let subscription = node.connections.subscribe(&self.prefix, &self.key).await;
+                subscription.map(|it| it.map(|it| (it, place)))
+            }
             // It is known elsewhere that Redis is unavailable.
             Err(_) => Ok(None),
         };
         self.channel = match subscribed {
-            Ok(Some(subscription)) => Channel::Subscribed(subscription),
+            Ok(Some((subscription, place))) => Channel::Subscribed(subscription, place),
             Ok(None) => Channel::Unsubscribed { is_reported },
             Err(error) => {
                 if !is_reported {
@@ -246,18 +291,21 @@ impl RedisSource {
                 Channel::Unsubscribed { is_reported: true }
             }
         };
-        matches!(self.channel, Channel::Subscribed(_))
+        matches!(self.channel, Channel::Subscribed(..))
     }
 
     /// Waits until it is time to read.
     async fn wait(&self) {
-        match &self.channel {
-            Channel::Subscribed(subscription) => {
-                if timeout(POLL, subscription.received()).await.is_ok() {
-                    sleep(SETTLE).await;
-                }
+        let Channel::Subscribed(subscription, _) = &self.channel else {
+            sleep(POLL_WITHOUT_CHANNEL).await;
+            return;
+        };
+        let since = Instant::now();
+        while self.is_subscribed() && since.elapsed() < POLL {
+            if timeout(POLL_WITHOUT_CHANNEL, subscription.received()).await.is_ok() {
+                sleep(SETTLE).await;
+                return;
             }
-            Channel::Unsubscribed { .. } => sleep(POLL_WITHOUT_CHANNEL).await,
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
 }
 
 /// The node to which an error of another one points, and whether only this call is to go there.
-pub(super) fn pointed_at(
+pub(in crate::store::redis) fn pointed_at(
     route: &Route,
     from: &Node,
     error: &RedisError,
