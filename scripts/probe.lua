@@ -2,7 +2,7 @@
 -- known when the store connects. Returns a command and its error for each that failed.
 local key = KEYS[1]
 local commands = {
-  {'TIME'}, {'MGET', key}, {'EXISTS', key}, {'GET', key}, {'GETRANGE', key, '0', '0'},
+  {'TIME'}, {'MGET', key}, {'EXISTS', key}, {'GETRANGE', key, '0', '0'},
   {'STRLEN', key}, {'PSETEX', key, '1000', 'probe'}, {'SETRANGE', key, '0', 'probe'},
   {'PEXPIRE', key, '1000'}, {'SET', key, 'probe', 'PX', '1000'}, {'DEL', key},
 }

@@ -37,8 +37,7 @@ fn run(server: &RedisServer, command: &[&str]) {
 #[tokio::test]
 async fn missing_permission_is_named_when_the_store_connects() {
     let server = RedisServer::start();
-    for permission in
-        ["get", "mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
+    for permission in ["mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
     {
         run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
         run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
@@ -252,6 +251,70 @@ async fn unresponsive_server_does_not_accumulate_connection_attempts() {
         assert!(check(&store, "k").await.is_err());
         assert!(tasks.num_alive_tasks() < 6, "{} tasks", tasks.num_alive_tasks());
     }
+}
+
+#[tokio::test]
+async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
+    let server = RedisServer::start();
+    let keys = "~tollgate:{probe}* ~tollgate:{a}:probe ~tollgate:{b}:probe ~tollgate:{u*";
+    let mut rules = vec!["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "+@all"];
+    rules.extend(keys.split(' '));
+    run(&server, &rules);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+    let store = store.connect().await.unwrap();
+    for round in 0..20 {
+        let mut checks = tokio::task::JoinSet::new();
+        for number in 0..200_u64 {
+            let is_forbidden = number % 50 == 7;
+            let user = if is_forbidden { "mallory" } else { "u" };
+            let store = store.clone();
+            checks.spawn(async move {
+                let key = format!("{user}{number}-{round}");
+                (is_forbidden, check(&store, &key).await)
+            });
+        }
+        for (is_forbidden, answer) in checks.join_all().await {
+            match answer {
+                Ok(decision) => assert!(!is_forbidden && decision.remaining() == 4),
+                Err(error) => {
+                    assert!(is_forbidden && error.is_declined(), "{error}");
+                    assert!(!error.may_have_charged(), "{error}");
+                }
+            }
+        }
+    }
+    assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn right_that_is_revoked_while_running_means_that_nothing_was_charged() {
+    let server = RedisServer::start();
+    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = store_of(&url).connect().await.unwrap();
+    check(&store, "alice").await.unwrap();
+    for (right, key) in [("psetex", "bob"), ("setrange", "alice"), ("getrange", "alice")] {
+        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{right}")]);
+        let error = check(&store, key).await.unwrap_err();
+        assert!(!error.may_have_charged() && error.is_unavailable(), "{right}: {error}");
+        run(&server, &["ACL", "SETUSER", "limiter", &format!("+{right}")]);
+    }
+    assert_eq!(check(&store, "alice").await.unwrap().remaining(), 3);
+    assert_eq!(check(&store, "bob").await.unwrap().remaining(), 4);
+}
+
+/// Reading such a value as a whole holds Redis up for one to three seconds.
+#[tokio::test]
+async fn huge_value_at_one_key_holds_up_nobody() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(1));
+    let store = store.connect().await.unwrap();
+    run(&server, &["SETRANGE", "tollgate:{alice}:w:daily", "400000000", "x"]);
+    assert_eq!(check(&store, "alice").await.unwrap().remaining(), 4);
+    assert_eq!(check(&store, "bob").await.unwrap().remaining(), 4);
+    assert_eq!(check(&store, "alice").await.unwrap().remaining(), 3);
+    assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Closed);
 }
 
 #[tokio::test]

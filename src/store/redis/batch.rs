@@ -178,16 +178,21 @@ impl Batch {
         late
     }
 
-    /// A batch for each run. Identical groups stay together.
-    #[cfg(feature = "cluster")]
-    pub(super) fn split(mut self, prefix: &str) -> Vec<Self> {
-        let mut batches: Vec<_> = self.runs.iter().map(|_| Self::default()).collect();
+    /// The checks of two batches, with about as many distinct groups each. `None` if there is only one group. Identical
+    /// groups stay together.
+    pub(super) fn halves(&mut self, prefix: &str) -> Option<[Self; 2]> {
+        let border = self.runs.len().div_ceil(2);
+        if border == self.runs.len() {
+            return None;
+        }
+        let mut halves = <[Self; 2]>::default();
         for waiter in self.waiters.drain(..) {
             let run = &self.runs[waiter.run];
             let group = &self.checks[run.first..][..run.size];
-            batches[waiter.run].push(prefix, run.op, group, waiter.caller);
+            let half = usize::from(waiter.run >= border);
+            halves[half].push(prefix, run.op, group, waiter.caller);
         }
-        batches
+        Some(halves)
     }
 
     /// Prepares to ask again a server that does not write at the moment: charges become peeks,
@@ -275,6 +280,11 @@ impl Batch {
             rule,
             charge.cost,
         ))
+    }
+
+    /// Whether the script makes one write at most. A log is written in two parts.
+    pub(super) fn makes_one_write(&self) -> bool {
+        self.single().is_some_and(|(_, rule, _)| !matches!(rule, Rule::SlidingLog(_)))
     }
 
     fn rule(&self, charge: &wire::Charge) -> &Rule {

@@ -225,6 +225,17 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
             && error.detail().is_some_and(|detail| detail.contains(&format!("-{code} "))))
 }
 
+/// Whether the server's user has no right to one of the keys of a call, and may have it to the others.
+pub(super) fn is_of_key(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM") && error.detail().is_some_and(|detail| detail.contains(" key"))
+}
+
+/// Whether the server's user has lost the right to a command of the script.
+pub(super) fn is_forbidden_in_script(error: &RedisError) -> bool {
+    let is_forbidden = |detail: &str| detail.contains("can't run this command");
+    is_of_script(error) && (has_code(error, "NOPERM") || error.detail().is_some_and(is_forbidden))
+}
+
 /// Whether the error comes from a command within the script.
 fn is_of_script(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))

@@ -200,6 +200,15 @@ struct Call {
     watch: Watch,
 }
 
+/// Whether a call failed because of some of its keys, and was not executed.
+fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
+    let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
+    error.is_some_and(|error| {
+        Failure::of(error) == Failure::NotExecuted
+            && (call::has_code(error, "TRYAGAIN") || call::is_of_key(error))
+    })
+}
+
 /// Tells the circuit breaker how a call ended, once.
 struct Watch(Option<(Arc<Breaker>, Begun)>);
 
@@ -222,9 +231,8 @@ impl Call {
         let mut answer = self.answer().await;
         #[cfg(feature = "cluster")]
         self.follow(&mut answer).await;
-        #[cfg(feature = "cluster")]
-        if redirect::is_try_again(&answer) && self.complete_apart().await {
-            return;
+        if has_to_be_divided(&answer) {
+            return self.complete_apart(answer).await;
         }
         if let Some(Err(error)) = &answer
             && Failure::of(error) == Failure::NotWritten
@@ -233,6 +241,35 @@ impl Call {
             answer = self.answer().await;
         }
         self.conclude(answer);
+    }
+
+    /// Divides a call that failed because of some of its keys, until each of them fails by itself: keys that the server's
+    /// user has no rights to, or keys that are partly on another node while their slot moves.
+    async fn complete_apart(&mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
+        loop {
+            let is_divided = has_to_be_divided(&answer) && self.place.halve();
+            #[cfg(feature = "cluster")]
+            let is_over = is_divided || self.complete_when_moved(&answer).await;
+            #[cfg(not(feature = "cluster"))]
+            let is_over = is_divided;
+            if !is_over {
+                self.conclude(answer);
+            }
+            loop {
+                self.place.unload();
+                if !self.place.take_next_part() {
+                    return;
+                }
+                if self.place.is_worth_sending() {
+                    break;
+                }
+            }
+            #[cfg(feature = "cluster")]
+            self.return_to_owner().await;
+            answer = self.answer().await;
+            #[cfg(feature = "cluster")]
+            self.follow(&mut answer).await;
+        }
     }
 
     /// The reply, as it is seen from outside.
@@ -302,6 +339,8 @@ impl Call {
             Some(Ok(_)) => true,
             Some(Err(error)) => {
                 Failure::of(error) == Failure::NotWritten
+                    // A key that the user has no rights to says nothing about the others.
+                    || call::is_of_key(error)
                     || (is_of_cluster && call::is_of_cluster(error))
             }
             None => false,
@@ -338,7 +377,9 @@ impl Call {
                     connections.discard(handle, &text);
                     lane.route.has_moved();
                 }
-                let charged = Failure::of(&error) == Failure::Unknown;
+                // A charge that is alone in its call makes one write, which is the last command.
+                let is_forbidden = call::is_forbidden_in_script(&error) && batch.makes_one_write();
+                let charged = Failure::of(&error) == Failure::Unknown && !is_forbidden;
                 let error = format!("{}: {text}", connections.events().server());
                 batch.fail(|| match charged {
                     true => Error::store(error.clone()),

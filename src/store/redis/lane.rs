@@ -371,19 +371,16 @@ impl Place {
         route.undecided(expired);
     }
 
-    /// Divides its batch into one for each group, and takes the first of them. Returns how many there are.
-    #[cfg(feature = "cluster")]
-    pub(super) fn split(&mut self) -> usize {
-        self.rest = mem::take(&mut self.batch).split(&self.lane.prefix);
-        self.rest.reverse();
-        let groups = self.rest.len();
-        self.take_next_group();
-        groups
+    /// Divides its batch in two, to be sent one after the other. Returns whether it has more than one group.
+    pub(super) fn halve(&mut self) -> bool {
+        let Some([first, second]) = self.batch.halves(&self.lane.prefix) else { return false };
+        self.rest.extend([second, first]);
+        self.batch.clear();
+        true
     }
 
     /// Takes the next part of a batch that is sent apart. Returns whether there is one.
-    #[cfg(feature = "cluster")]
-    pub(super) fn take_next_group(&mut self) -> bool {
+    pub(super) fn take_next_part(&mut self) -> bool {
         self.rest.pop().map(|next| self.batch = next).is_some()
     }
 

@@ -79,7 +79,7 @@ use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
 ///   deadlines.
 ///
 /// The store's Redis user needs `~tollgate:*` (or another prefix) and `+evalsha +eval +script|load
-/// +time +mget +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
+/// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
 /// and nothing else. On a cluster it needs `+asking +cluster|slots`, too.
 ///
 /// ```no_run

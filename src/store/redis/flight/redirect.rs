@@ -13,7 +13,7 @@ use crate::store::redis::route::Route;
 /// The pause before a call whose keys are partly on another node is sent again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
+fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
     let kind = answer.as_ref().and_then(|answer| answer.as_ref().err()).map(RedisError::kind);
     kind == Some(ErrorKind::Server(ServerErrorKind::TryAgain))
 }
@@ -54,30 +54,8 @@ impl Call {
         }
     }
 
-    /// Sends each group by itself, while keys of the slot move to another node: the keys of a group are on one of the
-    /// two, or soon will be. Returns whether it has answered all checks.
-    pub(super) async fn complete_apart(&mut self) -> bool {
-        if self.place.split() <= 1 {
-            return self.complete_when_moved().await;
-        }
-        loop {
-            if self.place.is_worth_sending() {
-                self.return_to_owner().await;
-                let mut answer = self.answer().await;
-                self.follow(&mut answer).await;
-                if !(is_try_again(&answer) && self.complete_when_moved().await) {
-                    self.conclude(answer);
-                }
-            }
-            self.place.unload();
-            if !self.place.take_next_group() {
-                return true;
-            }
-        }
-    }
-
     /// Goes back to the node that has the slot: a redirection of the group before may have led elsewhere.
-    async fn return_to_owner(&mut self) {
+    pub(super) async fn return_to_owner(&mut self) {
         self.is_asking = false;
         let Some(deadline) = self.place.batch.first_deadline() else { return };
         let owner = self.place.lane().route.connect();
@@ -86,8 +64,15 @@ impl Call {
         }
     }
 
-    /// Sends one group again until its keys are on one node, or its time is over.
-    async fn complete_when_moved(&mut self) -> bool {
+    /// Sends one group again while its keys are partly on another node, until they are on one, or its time is over.
+    /// Returns whether it has answered the group.
+    pub(super) async fn complete_when_moved(
+        &mut self,
+        answer: &Option<RedisResult<Vec<i64>>>,
+    ) -> bool {
+        if !is_try_again(answer) {
+            return false;
+        }
         while self.place.is_worth_sending() {
             let Some(deadline) = self.place.batch.first_deadline() else { return false };
             if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
