@@ -36,6 +36,30 @@ fn every_algorithm(units: u64, period: u64) -> Vec<Limit> {
     .into()
 }
 
+/// A charge is known by its time. After a step back, a new charge may have the time of an old one that the budget no
+/// longer counts: the receipt of either gives back nothing, until the clock has caught up.
+#[tokio::test]
+async fn clock_that_was_set_back_gives_back_nothing_until_it_has_caught_up() {
+    let (hour, minute) = (3_600 * SECOND, 60 * SECOND);
+    for limit in every_algorithm(1_000, 5 * hour) {
+        let clock = ManualClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
+        let replica = Replica { store: &store, clock: &clock };
+        let key = Key::new("alice");
+        let used = async |now| 1_000 - replica.charge(now, &limit, &key, 0).await.remaining();
+        let first = replica.charge(START, &limit, &key, 10).await;
+        let back = replica.charge(START - minute, &limit, &key, 100).await;
+        replica.refund(START - minute, &limit, &key, 100, back.receipt().unwrap()).await;
+        assert_eq!(used(START - minute).await, 110, "{limit}");
+        // The receipt of the charge from before the step is still valid.
+        replica.refund(START - minute, &limit, &key, 10, first.receipt().unwrap()).await;
+        assert_eq!(used(START - minute).await, 100, "{limit}");
+        let later = replica.charge(START + 1, &limit, &key, 50).await;
+        replica.refund(START + 1, &limit, &key, 50, later.receipt().unwrap()).await;
+        assert_eq!(used(START + 1).await, 100, "{limit}");
+    }
+}
+
 struct Replica<'a> {
     store: &'a dyn Store,
     clock: &'a ManualClock,

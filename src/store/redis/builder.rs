@@ -188,17 +188,21 @@ impl RedisStoreBuilder {
     /// Sets the deadline of a check, including the time to connect. Default: 250 ms. Range: more
     /// than zero, at most a minute, because a longer deadline hangs requests.
     ///
-    /// A deadline should leave room for the slowest checks of a busy service. Of a thousand checks, all but one
-    /// took at most this long, on two cores that clients and Redis share (`make attack`):
+    /// A check takes one round trip and, behind other checks, at most some milliseconds more. So a deadline should be at least
+    /// the slowest round trip that is no outage (its p99.9) and 20 ms. Of a thousand checks, all but one took at most
+    /// this long, on two cores that clients and Redis share (`make attack`):
     ///
-    /// | round trip | 64 checks at once | 1,024 checks at once |
-    /// |---|---|---|
-    /// | below 1 ms | 1.1 ms | 9 ms |
-    /// | 1 ms | 12 ms | 20 ms |
-    /// | 5 ms | 23 ms | 37 ms |
-    /// | 20 ms | 68 ms | 80 ms |
+    /// | round trip | 1 check | 100 checks at once | 1,024 checks at once |
+    /// |---|---|---|---|
+    /// | below 1 ms | 0.3 ms | 1.2 ms | 6 ms |
+    /// | 5 ms | 10 ms | 14 ms | 22 ms |
+    /// | 20 ms | 23 ms | 30 ms | 38 ms |
+    /// | 60 ms | 65 ms | 72 ms | 76 ms |
+    /// | 110 ms | 113 ms | 120 ms | 124 ms |
+    /// | 225 ms | 229 ms | 235 ms | 240 ms |
     ///
-    /// On the same machine with a compiler running, it was up to 128 ms. The default is about twice that.
+    /// `tollgate doctor` compares the round trips that it measures with the deadline. A deadline above 256 ms lets a check
+    /// wait for a 64th of it behind others, instead of 4 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self

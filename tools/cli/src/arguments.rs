@@ -234,6 +234,9 @@ pub(crate) struct DoctorArguments {
     /// The prefix of the keys, as the services set it
     #[arg(long, default_value = "tollgate", value_name = "PREFIX")]
     pub(crate) prefix: String,
+    /// The deadline of a check, as the services set it: latencies are compared with it
+    #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) deadline: Duration,
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,

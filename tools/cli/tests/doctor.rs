@@ -69,3 +69,20 @@ fn doctor_says_what_is_wrong_and_what_to_do() {
     let run = tollgate(&["keys", "--url", "redis://127.0.0.1:1/"]);
     assert!(run.code == 2 && run.err.contains("cannot connect to 127.0.0.1:1"), "{run:?}");
 }
+
+#[test]
+fn doctor_compares_round_trips_with_the_deadline_of_checks() {
+    let server = RedisServer::start();
+    for (deadline, code, found) in [
+        ("10s", 0, "ok       latency: "),
+        ("15ms", 0, "advice   latency: "),
+        ("1us", 1, "PROBLEM  latency: "),
+    ] {
+        let run = tollgate(&["doctor", &server.url(), "--deadline", deadline]);
+        assert!(run.code == code && run.out.contains(found), "{deadline}: {run:?}");
+    }
+    let run = tollgate(&["doctor", &server.url(), "--deadline", "1us"]);
+    assert!(run.out.contains("RedisStoreBuilder::deadline"), "{run:?}");
+    let run = tollgate(&["doctor", &server.url(), "--deadline", "soon"]);
+    assert!(run.code == 2 && run.err.contains("--deadline"), "{run:?}");
+}

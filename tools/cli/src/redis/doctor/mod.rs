@@ -2,6 +2,7 @@
 
 mod checks;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -27,7 +28,7 @@ struct Finding {
     level: Level,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<&'static str>,
+    advice: Option<Cow<'static, str>>,
 }
 
 /// What was found of one server.
@@ -42,7 +43,7 @@ impl Findings {
         about: &'static str,
         level: Level,
         found: String,
-        advice: Option<&'static str>,
+        advice: Option<Cow<'static, str>>,
     ) {
         let server = self.server.clone();
         self.all.push(Finding { server, about, level, found, advice });
@@ -53,11 +54,11 @@ impl Findings {
     }
 
     fn advice(&mut self, about: &'static str, found: impl Into<String>, advice: &'static str) {
-        self.add(about, Level::Advice, found.into(), Some(advice));
+        self.add(about, Level::Advice, found.into(), Some(advice.into()));
     }
 
     fn problem(&mut self, about: &'static str, found: impl Into<String>, advice: &'static str) {
-        self.add(about, Level::Problem, found.into(), Some(advice));
+        self.add(about, Level::Problem, found.into(), Some(advice.into()));
     }
 }
 
@@ -72,7 +73,7 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
         match server {
             Ok(mut server) => {
                 let mut findings = Findings { server: server.address.clone(), all: Vec::new() };
-                checks::examine(&mut server, &mut findings).await;
+                checks::examine(&mut server, arguments.deadline, &mut findings).await;
                 all.extend(findings.all);
             }
             Err(error) => {
@@ -121,7 +122,7 @@ fn text(all: &[Finding]) -> String {
             Level::Problem => "PROBLEM",
         };
         lines.push(format!("  {mark}  {}: {}", it.about, printable(&it.found)));
-        lines.extend(it.advice.map(|advice| format!("           -> {advice}")));
+        lines.extend(it.advice.as_ref().map(|advice| format!("           -> {advice}")));
     }
     lines.join("\n")
 }
