@@ -50,7 +50,8 @@ fn page_of_another_site_cannot_send_requests() {
     let example = example::start("playground", &[]);
     let upgrade = "Connection: upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-    for origin in ["Origin: https://evil.example\r\n", "Origin: null\r\n", ""] {
+    let odd_scheme = format!("Origin: x://127.0.0.1:{}\r\n", example.port);
+    for origin in ["Origin: https://evil.example\r\n", "Origin: null\r\n", "", &*odd_scheme] {
         let answer = answer(example.port, "/tab", &format!("{upgrade}{origin}"));
         assert!(answer.starts_with("HTTP/1.1 403"), "{origin}: {answer}");
     }

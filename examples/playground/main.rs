@@ -64,7 +64,8 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|it| it.to_str().ok());
     match (text(header::ORIGIN), text(header::HOST)) {
         (Some(origin), Some(host)) => {
-            origin.split_once("://").is_some_and(|(_, it)| it == host) && is_address(host)
+            let page = ["http://", "https://"].iter().find_map(|it| origin.strip_prefix(it));
+            page == Some(host) && is_address(host)
         }
         _ => false,
     }

@@ -2,6 +2,8 @@
 
 use std::io::{self, ErrorKind, Write, stderr, stdout};
 
+use serde::Serialize;
+
 /// The longest text of a client that is shown, in characters. The keys of the library are shorter.
 const LONGEST: usize = 200;
 
@@ -15,7 +17,26 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// The same of the beginning of a text that may be of any length.
+/// JSON with the same characters escaped, as JSON does it. They are in its strings only.
+pub(crate) fn json<T: Serialize>(value: &T, is_pretty: bool) -> serde_json::Result<String> {
+    let text = match is_pretty {
+        true => serde_json::to_string_pretty(value)?,
+        false => serde_json::to_string(value)?,
+    };
+    let mut shown = String::new();
+    for it in text.chars() {
+        if is_seen(it) || it == '\n' {
+            shown.push(it);
+            continue;
+        }
+        for unit in it.encode_utf16(&mut [0; 2]) {
+            shown.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    Ok(shown)
+}
+
+/// The printable beginning of a text that may be of any length.
 pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => printable(&text[..end]) + "…",
@@ -83,6 +104,17 @@ mod tests {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\u{a}c");
         assert_eq!(printable("x|\u{202e}y\u{200b}\u{61c}"), "x|\\u{202e}y\\u{200b}\\u{61c}");
         assert_eq!(printable("alice@example.com é"), "alice@example.com é");
+    }
+
+    #[test]
+    fn json_escapes_them_too_and_has_the_same_meaning() {
+        let text = "x|\u{202e}y\u{e0001}\u{1b}\n\"é";
+        for is_pretty in [false, true] {
+            let shown = json(&[text], is_pretty).unwrap();
+            assert!(shown.contains("\\u202e") && shown.contains("\\udb40\\udc01"), "{shown}");
+            assert!(shown.chars().all(|it| is_seen(it) || it == '\n'), "{shown}");
+            assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [text]);
+        }
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub(super) async fn rows_of(
 /// Prints a JSON object a line. Returns whether there is a reader.
 pub(super) fn print_json(rows: &[Row]) -> anyhow::Result<bool> {
     for row in rows {
-        if !output::print_to_reader(&serde_json::to_string(row)?)? {
+        if !output::print_to_reader(&output::json(row, false)?)? {
             return Ok(false);
         }
     }

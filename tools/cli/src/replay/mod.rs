@@ -65,7 +65,7 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
         output::note(&format!("wrote {}", file.display()));
     }
     let text = match arguments.json {
-        true => serde_json::to_string_pretty(&report)?,
+        true => output::json(&report, true)?,
         false => table::text(&report),
     };
     output::print(&text)?;

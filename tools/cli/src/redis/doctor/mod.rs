@@ -87,7 +87,7 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
     }
     all.extend(library.all);
     if arguments.json {
-        output::print(&serde_json::to_string_pretty(&all)?)?;
+        output::print(&output::json(&all, true)?)?;
     } else {
         output::print(&text(&all))?;
     }
