@@ -11,6 +11,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::stdin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +26,7 @@ use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
 use self::support::chaos::{Chaos, Mode};
 use self::support::cluster::Cluster;
+use self::support::delay::delaying;
 use self::support::process::{self, Process};
 use self::support::requests::{request, send};
 use self::support::sentinels::Sentinels;
@@ -463,6 +465,14 @@ async fn networks_that_fail(suite: &mut Suite) {
         let case = Case { decides: mode == Mode::Trickle, ..case(name) };
         suite.run(case, &url, || chaos.set(mode), || chaos.set(Mode::Well)).await;
     }
+    // A deadline of 250 ms leaves no time to wait for another call.
+    let server = RedisServer::start();
+    let millis = Arc::new(AtomicU64::new(1));
+    let port = delaying(server.port(), Arc::clone(&millis)).await;
+    let url = format!("redis://127.0.0.1:{port}/");
+    let slow = Case { decides: true, ..case("slow, and alive: 200 ms away") };
+    let set = |wanted: u64| millis.store(wanted, Ordering::Relaxed);
+    suite.run(slow, &url, || set(200), || set(1)).await;
 }
 
 async fn servers_that_decline(suite: &mut Suite) {
@@ -585,6 +595,17 @@ async fn topologies_that_change(suite: &mut Suite) {
     let url = sentinels.url();
     suite.run(lost, &url, || sentinels.servers[0].kill(), || {}).await;
 
+    let planned = Case {
+        name: "sentinels: planned failover",
+        lasts: Duration::from_secs(4),
+        decides: true,
+        ..lost
+    };
+    let sentinels = spawn_blocking(|| Sentinels::start(|_| Vec::new())).await.unwrap();
+    let url = sentinels.url();
+    suite.run(planned, &url, || sentinels.fail_over(), || {}).await;
+    drop(sentinels);
+
     let lost = Case { name: "cluster: master killed", ..lost };
     let mut cluster = spawn_blocking(Cluster::start).await.unwrap();
     let url = cluster.url();
@@ -619,4 +640,42 @@ async fn topologies_that_change(suite: &mut Suite) {
     };
     let moved = Case { decides: true, ..case("cluster: slots moved") };
     suite.run(moved, &url, move_slots, || {}).await;
+    drop(cluster);
+
+    // The connections that are made meanwhile are validated by the slots of some partitions: each of these is moving, or has
+    // no owner, but for those of the keys.
+    for (name, is_moving) in
+        [("cluster: new connections, slots move", true), ("cluster: slots without an owner", false)]
+    {
+        let cluster = spawn_blocking(Cluster::start).await.unwrap();
+        let url = cluster.url();
+        let break_it = || {
+            let of_keys = slots_of_keys(&cluster);
+            for tag in TAGS {
+                let slot = cluster.slot(tag);
+                let owner = cluster.master_of(slot);
+                if of_keys.contains(&slot) {
+                    continue;
+                }
+                match is_moving {
+                    true => cluster.begin_move(slot, owner, (owner + 1) % 3),
+                    false => cluster.abandon_slot(slot),
+                }
+            }
+            for node in &cluster.nodes[..3] {
+                command(&mut node.connection(), &["CLIENT", "KILL", "TYPE", "normal"]);
+            }
+        };
+        suite.run(Case { decides: true, ..case(name) }, &url, break_it, || {}).await;
+    }
+}
+
+/// The first partitions of each of three masters.
+const TAGS: [&str; 9] = ["18", "3", "61", "2", "60", "59", "49", "103", "0"];
+
+fn slots_of_keys(cluster: &Cluster) -> BTreeSet<u16> {
+    let stored = cluster.nodes[..3].iter().flat_map(|node| -> Vec<String> {
+        redis::cmd("KEYS").arg("*:b:all").query(&mut node.connection()).unwrap()
+    });
+    stored.map(|key| cluster.slot(&key)).collect()
 }
