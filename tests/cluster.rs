@@ -767,6 +767,46 @@ async fn slot_that_no_node_serves_concerns_only_its_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_a_reset() {
+    let cluster = Arc::new(Cluster::start());
+    let store = RedisStore::builder().url(cluster.url()).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    let keys = places(Arc::clone(&cluster), limiter.clone()).await;
+    let limit = window("api", 1).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let (moving, others) = (&keys[&0], &keys[&1]);
+    for key in moving.iter().chain(others) {
+        assert!(limiter.check(&limit, key).await.unwrap().allowed());
+        assert!(!limiter.check(&limit, key).await.unwrap().allowed());
+    }
+    // Its slot moves: a denial is the answer before, during and after.
+    let key = &moving[0];
+    let partition: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("*{{{key}}}:w:api"))
+        .query(&mut cluster.nodes[0].connection())
+        .unwrap();
+    let slot = cluster.slot(&partition[0]);
+    cluster.begin_move(slot, 0, 1);
+    assert!(!limiter.check(&limit, key).await.unwrap().allowed());
+    while cluster.move_key(slot, 0, 1) {
+        assert!(!limiter.check(&limit, key).await.unwrap().allowed());
+    }
+    cluster.end_move(slot, 0, 1);
+    assert!(!limiter.check(&limit, key).await.unwrap().allowed());
+    limiter.reset(&limit, key).await.unwrap();
+    assert!(limiter.check(&limit, key).await.unwrap().allowed());
+    assert!(!limiter.check(&limit, key).await.unwrap().allowed());
+    // Every denial stands while the masters hang, also after the second for which it is the answer without asking.
+    sleep(Duration::from_millis(1_100)).await;
+    cluster.nodes.iter().for_each(|node| node.pause(true));
+    for key in moving.iter().chain(others) {
+        assert!(!limiter.check(&limit, key).await.unwrap().allowed());
+    }
+    let unknown = limiter.check(&limit, &Key::new("unknown")).await.unwrap();
+    cluster.nodes.iter().for_each(|node| node.pause(false));
+    assert_eq!((unknown.allowed(), unknown.source()), (true, Source::FailOpen));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
     let mut cluster = Cluster::start();
     // A deadline that a busy machine keeps, and a hang does not.

@@ -160,3 +160,33 @@ async fn outage_allows_only_prefetched_units_until_redis_returns() {
     in_time(recover).await;
     in_time(replica.heat(&limit)).await;
 }
+
+/// A rolling change of a limit: each replica prefetches under the quota that it knows, and checks under both.
+#[tokio::test(flavor = "multi_thread")]
+async fn quotas_that_change_while_units_are_prefetched_allow_no_more_than_the_larger_one() {
+    let server = RedisServer::start();
+    let quotas =
+        [10_000, 6_000].map(|units| Limit::token_bucket("api", Quota::per_day(units)).unwrap());
+    let replicas =
+        [Replica::start(&server, &quotas[0]).await, Replica::start(&server, &quotas[1]).await];
+    let (mut allowed, mut denied, mut prefetched, mut random) = (0_u64, 0, 0, 1_u64);
+    while denied < 5_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let replica = &replicas[(random >> 33) as usize % 2];
+        let limit = &quotas[(random >> 40) as usize % 2];
+        let decision = in_time(replica.limiter.check(limit, &Key::global())).await.unwrap();
+        allowed += u64::from(decision.allowed());
+        denied += u64::from(!decision.allowed());
+        prefetched += u64::from(decision.source() == Source::Prefetched);
+        yield_now().await;
+    }
+    assert!(prefetched > 0, "some of them were prefetched");
+    for replica in &replicas {
+        in_time(replica.store.release()).await.unwrap();
+    }
+    let charged = used(&server, &quotas[0]).await;
+    println!("{charged} charged, {allowed} allowed, {prefetched} of them prefetched");
+    // A unit refills in nine seconds.
+    assert!((6_000..=10_005).contains(&allowed), "{allowed}");
+    assert!(charged + 5 >= allowed, "{charged} charged, {allowed} allowed");
+}

@@ -194,8 +194,19 @@ impl InFlight {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_grants_permits_for_twice_the_limit_at_most_and_loses_none() {
+    fail_over_with_permits(Sentinels::start(|_| Vec::new())).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_to_a_server_whose_clock_is_off_keeps_the_bound_of_permits_and_loses_none() {
+    for offset in [-3_600, -3, 3, 3_600] {
+        fail_over_with_permits(Sentinels::start_with_clock(offset)).await;
+    }
+}
+
+async fn fail_over_with_permits(mut sentinels: Sentinels) {
     const LIMIT: u64 = 5;
-    let mut sentinels = Sentinels::start(|_| Vec::new());
     let exports = ConcurrencyLimit::new("exports", LIMIT as u32).unwrap();
     let exports = exports.on_store_failure(OnStoreFailure::FailClosed).unwrap();
     let (in_flight, key) = (Arc::new(InFlight::default()), Key::new("acme"));
@@ -317,6 +328,87 @@ async fn passwords_of_sentinels_and_servers_are_their_own() {
 
 #[cfg(feature = "config")]
 #[tokio::test]
+async fn master_that_is_known_by_its_name_is_followed() {
+    let sentinels = Sentinels::start_by_name();
+    let limiter = limiter(&sentinels).await;
+    let (limit, key) = (limit(), Key::new("alice"));
+    limiter.check(&limit, &key).await.unwrap();
+    let old = sentinels.majority();
+    sentinels.fail_over();
+    timeout(PATIENCE, async {
+        while sentinels.majority() == old {
+            drop(limiter.check(&limit, &key).await);
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("the sentinels fail over");
+    let new = self::limiter(&sentinels).await;
+    let moved = async {
+        let used = async || 50 - new.peek(&limit, &Key::new("bob"), 0).await.unwrap().remaining();
+        loop {
+            let before = used().await;
+            if limiter.check(&limit, &Key::new("bob")).await.is_ok() && used().await > before {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, moved).await.expect("the running process moves");
+}
+
+#[cfg(feature = "config")]
+#[tokio::test(flavor = "multi_thread")]
+async fn planned_failover_takes_the_subscription_to_limits_along() {
+    use tollgate::config::{ConfigSource, Format, RedisSource};
+
+    let text = |units: u32| {
+        format!(
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \"global\" }}]"
+        )
+    };
+    let sentinels = Sentinels::start(|_| Vec::new());
+    let store = RedisStore::builder().url(sentinels.url()).connect().await.unwrap();
+    let mut replica = RedisSource::new(&store, "limits", Format::Toml).unwrap();
+    let operator = RedisSource::new(&store, "limits", Format::Toml).unwrap();
+    operator.publish(&text(1)).await.unwrap();
+    replica.next().await.unwrap().unwrap();
+    let old = sentinels.majority();
+    sentinels.fail_over();
+    timeout(PATIENCE, async {
+        while sentinels.majority() == old {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("the sentinels fail over");
+    // The old master still runs. The subscription is on the new one before the old one is demoted.
+    let named = Instant::now();
+    let server = sentinels.servers.iter().find(|it| it.port() == sentinels.majority()).unwrap();
+    let subscribers = || {
+        let mut numsub = redis::cmd("PUBSUB");
+        numsub.arg("NUMSUB").arg(operator.key());
+        numsub.query::<(String, u64)>(&mut server.connection()).unwrap().1
+    };
+    timeout(PATIENCE, async {
+        while subscribers() == 0 {
+            drop(store_is_asked(&store).await);
+            drop(timeout(Duration::from_millis(100), replica.next()).await);
+        }
+    })
+    .await
+    .expect("the subscription moves");
+    assert!(named.elapsed() < Duration::from_secs(8), "{:?}", named.elapsed());
+    operator.publish(&text(2)).await.unwrap();
+    assert!(timeout(PATIENCE, replica.next()).await.unwrap().unwrap().is_ok());
+}
+
+#[cfg(feature = "config")]
+async fn store_is_asked(store: &RedisStore) -> Result<Decision, tollgate::Error> {
+    RateLimiter::new(store.clone()).check(&limit(), &Key::new("alice")).await
+}
+
+#[cfg(feature = "config")]
+#[tokio::test(flavor = "multi_thread")]
 async fn limits_in_a_key_follow_the_master() {
     use tollgate::config::{Config, ConfigSource, Format, RedisSource};
 

@@ -32,17 +32,35 @@ impl Sentinels {
     /// Starts all of them, and waits until the sentinels know each other and the replicas. `arguments` are those of
     /// each server, by its number.
     pub fn start(arguments: impl Fn(usize) -> Vec<String>) -> Self {
+        Self::start_all("127.0.0.1", 0, arguments)
+    }
+
+    /// Starts replicas whose clocks are so many seconds ahead, or behind.
+    pub fn start_with_clock(offset: i64) -> Self {
+        Self::start_all("127.0.0.1", offset, |_| Vec::new())
+    }
+
+    /// Starts servers that the sentinels know by a name.
+    pub fn start_by_name() -> Self {
+        let announce = ["--replica-announce-ip", "localhost"].map(str::to_owned);
+        Self::start_all("localhost", 0, |_| announce.to_vec())
+    }
+
+    fn start_all(host: &str, offset: i64, arguments: impl Fn(usize) -> Vec<String>) -> Self {
         let start = |number, more: &[String]| {
             let all = [&arguments(number)[..], more].concat();
             let all: Vec<_> = all.iter().map(String::as_str).collect();
-            RedisServer::start_with(&all)
+            match offset {
+                0 => RedisServer::start_with(&all),
+                _ if number == 0 => RedisServer::start_with(&all),
+                offset => RedisServer::start_with_clock(offset, &all),
+            }
         };
         let master = start(0, &[]);
-        let replica_of =
-            ["--replicaof".to_owned(), "127.0.0.1".to_owned(), master.port().to_string()];
+        let replica_of = ["--replicaof".to_owned(), host.to_owned(), master.port().to_string()];
         let replicas = (1..3).map(|number| start(number, &replica_of));
         let servers: Vec<_> = replicas.collect();
-        let sentinels = (0..3).map(|_| Sentinel::start(master.port())).collect();
+        let sentinels = (0..3).map(|_| Sentinel::start(host, master.port())).collect();
         let all = Self { servers: std::iter::once(master).chain(servers).collect(), sentinels };
         all.wait_until("the sentinels know each other", || {
             all.sentinels.iter().all(|sentinel| {
@@ -101,7 +119,7 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn start(master: u16) -> Self {
+    fn start(host: &str, master: u16) -> Self {
         let port = free_port();
         let directory = temp_dir().join(format!("tollgate-sentinel-{port}"));
         fs::create_dir_all(&directory).unwrap();
@@ -110,7 +128,9 @@ impl Sentinel {
             format!("port {port}"),
             "bind 127.0.0.1".to_owned(),
             format!("dir {}", directory.display()),
-            format!("sentinel monitor {SERVICE} 127.0.0.1 {master} 2"),
+            "sentinel resolve-hostnames yes".to_owned(),
+            "sentinel announce-hostnames yes".to_owned(),
+            format!("sentinel monitor {SERVICE} {host} {master} 2"),
             format!("sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}"),
             format!("sentinel failover-timeout {SERVICE} 5000"),
         ];
