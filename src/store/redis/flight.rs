@@ -7,6 +7,7 @@ use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
@@ -29,6 +30,9 @@ use crate::telemetry::ObservedCall;
 
 /// The most redirections of one call.
 pub(super) const MOST_REDIRECTIONS: usize = 5;
+
+/// Of tokio's timers.
+const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
 pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
@@ -311,7 +315,9 @@ impl Call {
             if next_leaves_at.take_if(|at| *at <= next).is_some() {
                 drop(sender::start(&lane));
             }
-            if late_at.take_if(|late_at| *late_at <= next).is_some() {
+            // A check that was sent at once expires with its call.
+            let reached = later(next, TIMER_RESOLUTION);
+            if late_at.take_if(|late_at| *late_at <= reached).is_some() {
                 watch.end(true);
                 if let Some(observed) = observed.take() {
                     observed.end(call::failure(None));
