@@ -219,7 +219,7 @@ impl Spellings {
         if !is_plain && path.len() > MOST_SPELLED {
             return Self::Any;
         }
-        let all = spellings::spellings(path);
+        let all = spellings::spellings(path, is_plain);
         let all = all.iter().map(|spelling| Segmented::of(spelling).into_owned()).collect();
         if is_plain { Self::Plain(all) } else { Self::Some(all) }
     }

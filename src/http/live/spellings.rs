@@ -12,8 +12,8 @@ const MOST_DECODINGS: usize = 3;
 
 /// What a router or a proxy behind may take a path for, if that can be another one: it may decode the path, and remove
 /// repeated slashes, dot segments, parameters after a `;`, and a slash at the end, before or after.
-pub(super) fn spellings(path: &str) -> Vec<String> {
-    if is_plain(path) && (path.len() == 1 || !path.ends_with('/')) {
+pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
+    if is_plain && (path.len() == 1 || !path.ends_with('/')) {
         return Vec::new();
     }
     let mut spellings = Vec::new();
@@ -37,11 +37,21 @@ pub(super) fn spellings(path: &str) -> Vec<String> {
     spellings
 }
 
-/// Whether nothing that reads the path takes it for another one, but for a slash at the end.
+/// Whether nothing that reads the path takes it for another one, but for a slash at the end. One pass, because a client
+/// chooses how long the path is.
 pub(super) fn is_plain(path: &str) -> bool {
-    !path.contains(['%', ';', '\\'])
-        && !path.contains("//")
-        && !path.split('/').any(|segment| segment == "." || segment == "..")
+    let mut has_dots = path.starts_with('.');
+    let mut before = 0;
+    for byte in path.bytes() {
+        match byte {
+            b'%' | b';' | b'\\' => return false,
+            b'/' if before == b'/' => return false,
+            b'.' if before == b'/' => has_dots = true,
+            _ => {}
+        }
+        before = byte;
+    }
+    !has_dots || !path.split('/').any(|segment| segment == "." || segment == "..")
 }
 
 /// A path without parameters of its segments, such as `;version=1`.
