@@ -642,8 +642,8 @@ async fn topologies_that_change(suite: &mut Suite) {
     suite.run(moved, &url, move_slots, || {}).await;
     drop(cluster);
 
-    // The connections that are made meanwhile are validated by the slots of some partitions: each of these is moving, or has
-    // no owner, but for those of the keys.
+    // New connections are validated by the slots of some partitions. Those slots move, or have no owner. The slots of the
+    // keys stay where they are.
     for (name, is_moving) in
         [("cluster: new connections, slots move", true), ("cluster: slots without an owner", false)]
     {

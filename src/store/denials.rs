@@ -128,9 +128,10 @@ impl Weighter<u128, Denial> for ByVerdicts {
 }
 
 impl Denials {
-    /// Remembers about `capacity` denials of a single limit. They are the answer for at most `max_age`, and those of
-    /// blocked keys for a time of their own. Until the end of its `retry_after`, each stands in for a store that is
-    /// unavailable.
+    /// Creates a cache of about `capacity` denials under a single limit.
+    ///
+    /// A denial is the answer for at most `max_age`, and the denial of a blocked key for at most `blocked_max_age`. While
+    /// the store is unavailable, a denial stands until its `retry_after` is over.
     pub(super) fn new([max_age, blocked_max_age]: [Duration; 2], capacity: usize) -> Self {
         Self {
             cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),

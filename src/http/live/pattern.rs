@@ -42,7 +42,7 @@ pub(in crate::http) struct Route<'a> {
     spellings: Spellings,
 }
 
-/// What another part of the service may take a path for.
+/// The other paths that a router or a proxy may read in a path.
 enum Spellings {
     /// The path is plain: nothing that reads it takes it for another one, but for a slash at the end.
     Plain(Vec<Segmented<'static>>),

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// The most segments of a path that are told apart. A template has fewer.
+/// The most segments of a path that are compared. A template of a file has at most as many bytes.
 const MOST_SEGMENTS: usize = 1_024;
 
 /// A segment of a template.

@@ -13,7 +13,7 @@ pub(super) enum Places {
 }
 
 /// The place of one waiter.
-pub(super) enum Place {
+pub(super) enum HeldPlace {
     Uncounted,
     #[cfg(feature = "http")]
     Counted {
@@ -23,11 +23,11 @@ pub(super) enum Place {
 
 impl Places {
     /// A place for one more waiter. `None` if all are taken.
-    pub(super) fn enter(&self) -> Option<Place> {
+    pub(super) fn enter(&self) -> Option<HeldPlace> {
         match self {
-            Self::Unbounded => Some(Place::Uncounted),
+            Self::Unbounded => Some(HeldPlace::Uncounted),
             #[cfg(feature = "http")]
-            Self::Bounded(settings) => Some(Place::Counted { _guard: settings.enter()? }),
+            Self::Bounded(settings) => Some(HeldPlace::Counted { _guard: settings.enter()? }),
         }
     }
 

@@ -31,7 +31,7 @@ use crate::telemetry::ObservedCall;
 /// The most redirections of one call.
 pub(super) const MOST_REDIRECTIONS: usize = 5;
 
-/// Of tokio's timers.
+/// The resolution of tokio's timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
@@ -316,7 +316,8 @@ impl Call {
                 drop(sender::start(&lane));
             }
             // A check that was sent at once expires with its call.
-            let reached = later(next, TIMER_RESOLUTION);
+            let is_of_check = first_deadline == Some(next);
+            let reached = if is_of_check { later(next, TIMER_RESOLUTION) } else { next };
             if late_at.take_if(|late_at| *late_at <= reached).is_some() {
                 watch.end(true);
                 if let Some(observed) = observed.take() {

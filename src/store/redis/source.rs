@@ -82,7 +82,7 @@ pub struct RedisSource {
 }
 
 enum Channel {
-    Subscribed(Subscription, Place),
+    Subscribed(Subscription, SubscribedAt),
     /// The last attempt failed, or there was none.
     Unsubscribed {
         is_reported: bool,
@@ -91,12 +91,12 @@ enum Channel {
 
 /// The connection beside which a subscription was made. When the key has another node, or the store another connection,
 /// announcements may be made elsewhere.
-struct Place {
+struct SubscribedAt {
     node: Arc<Node>,
     connection: u64,
 }
 
-impl Place {
+impl SubscribedAt {
     fn is(&self, node: &Arc<Node>, handle: &Handle) -> bool {
         Arc::ptr_eq(&self.node, node) && self.connection == handle.number()
     }
@@ -274,7 +274,7 @@ impl RedisSource {
         self.attempted = Some(Instant::now());
         let subscribed = match self.lanes.lanes[0].route.connect().await {
             Ok((node, handle)) => {
-                let place = Place { connection: handle.number(), node: Arc::clone(&node) };
+                let place = SubscribedAt { connection: handle.number(), node: Arc::clone(&node) };
                 let subscription = node.connections.subscribe(&self.prefix, &self.key).await;
                 subscription.map(|it| it.map(|it| (it, place)))
             }

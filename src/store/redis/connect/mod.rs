@@ -21,7 +21,7 @@ pub use self::credentials::Credentials;
 pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
 #[cfg(feature = "sentinel")]
-use self::sentinel::Watched;
+use self::sentinel::ElectionWatch;
 #[cfg(feature = "cluster")]
 pub(super) use self::server::Server;
 #[cfg(any(feature = "config", feature = "sentinel"))]
@@ -65,7 +65,7 @@ pub(super) enum Link {
     Own(MultiplexedConnection),
     /// To the master that sentinels have elected.
     #[cfg(feature = "sentinel")]
-    Elected(MultiplexedConnection, Watched),
+    Elected(MultiplexedConnection, ElectionWatch),
     Pooled(deadpool_redis::Connection),
 }
 

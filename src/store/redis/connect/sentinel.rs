@@ -68,7 +68,7 @@ impl Sentinels {
         let connection = master.connect_to(terms).await;
         let connection =
             connection.map_err(|reason| format!("the master at {}: {reason}", master.address()))?;
-        let election = Watched::begin(&self.all, &self.service, (host, port));
+        let election = ElectionWatch::begin(&self.all, &self.service, (host, port));
         Ok(Link::Elected(connection, election))
     }
 }
@@ -98,7 +98,7 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
             Err(failure) => failures.push(failure),
         }
     }
-    // Of a tie, all replicas of the service take the same.
+    // If two masters have equally many votes, all replicas of the service choose the same.
     let elected = votes.into_iter().map(|(master, votes)| (votes, master)).max();
     elected.map(|(_, master)| Election { master, has_majority: false }).ok_or_else(|| {
         format!("no sentinel names a master of `{service}` ({})", failures.join("; "))
@@ -125,12 +125,12 @@ impl Sentinel {
 }
 
 /// The election of a master, watched by a task until this is dropped.
-pub(in crate::store::redis) struct Watched {
+pub(in crate::store::redis) struct ElectionWatch {
     successor: Arc<OnceLock<Address>>,
     task: AbortHandle,
 }
 
-impl Watched {
+impl ElectionWatch {
     fn begin(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: Address) -> Self {
         let successor = Arc::<OnceLock<Address>>::default();
         let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
@@ -149,7 +149,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for ElectionWatch {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -19,7 +19,7 @@ const MEASURED_FOR: Duration = Duration::from_secs(2);
 /// Clients notice such a latency of each request.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// What a check takes beyond a round trip, on a busy machine.
+/// The time that a check takes beyond a round trip, on a busy machine.
 const QUEUED: Duration = Duration::from_millis(20);
 
 pub(super) async fn examine(server: &mut Server, deadline: Duration, findings: &mut Findings) {
