@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::limit::OnStoreFailure;
 use tollgate::{
-    ConcurrencyLimit, ConcurrencyLimiter, Decision, Key, Limit, Permit, Quota, RateLimiter,
+    ConcurrencyLimit, ConcurrencyLimiter, Decision, Error, Key, Limit, Permit, Quota, RateLimiter,
     RedisStore,
 };
 
@@ -253,19 +253,25 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
     }
     let mut held = Vec::new();
     for number in 0..LIMIT as usize {
-        let limiter = &limiters[number % 3];
-        // A replica that asked the dead master often may still have its circuit breaker open.
-        let permit = timeout(PATIENCE, async {
-            loop {
-                match limiter.acquire(&exports, &key, PATIENCE).await {
-                    Err(error) if error.is_unavailable() => yield_now().await,
-                    result => break result.unwrap(),
-                }
-            }
-        });
-        held.push(permit.await.expect("the store is back").expect("it is free"));
+        let permit = once_available(|| limiters[number % 3].acquire(&exports, &key, PATIENCE));
+        held.push(permit.await.expect("it is free"));
     }
-    assert!(limiters[0].try_acquire(&exports, &key).await.unwrap().is_none());
+    let one_more = once_available(|| limiters[0].try_acquire(&exports, &key)).await;
+    assert!(one_more.is_none(), "all are held");
+}
+
+/// The first answer of the store. After a failover the circuit breaker of a replica may be open, and while it recovers
+/// it sends a part of the calls only.
+async fn once_available<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> F) -> T {
+    let answer = timeout(PATIENCE, async {
+        loop {
+            match call().await {
+                Err(error) if error.is_unavailable() => yield_now().await,
+                result => break result.unwrap(),
+            }
+        }
+    });
+    answer.await.expect("the store is back")
 }
 
 #[tokio::test(flavor = "multi_thread")]
