@@ -142,6 +142,19 @@ impl Cluster {
         }
     }
 
+    /// Gives each slot without a master to this one. Returns when all nodes know it.
+    pub fn adopt_slots(&self, slots: Vec<(u16, usize)>) {
+        for (slot, owner) in slots {
+            self.ask::<()>(owner, "ADDSLOTS", &[slot.to_string()]).unwrap();
+        }
+        self.wait_until("each slot has a master", || {
+            (0..MASTERS * 2).all(|node| {
+                let info: String = self.ask(node, "INFO", &[]).unwrap_or_default();
+                info.contains("cluster_slots_assigned:16384")
+            })
+        });
+    }
+
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
         let start = Instant::now();
         while !is_so() {
