@@ -74,6 +74,35 @@ async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
     assert!(line.contains("trusted proxy sent only trusted addresses"), "{line}");
 }
 
+/// A load balancer in front of nginx, whose subnet was forgotten: all clients would share the budget of its address.
+#[tokio::test]
+async fn private_client_that_a_trusted_proxy_names_is_a_warning_once_for_each() {
+    let (log, _guard) = Log::start();
+    let app = app(layer(ClientIp::behind(["10.0.2.0/24"]).unwrap()));
+    for client in ["203.0.113.7, 10.0.1.9", "203.0.113.8, 10.0.1.9"] {
+        status(&app, with("10.0.2.5", "x-forwarded-for", client)).await;
+    }
+    let line = only_line(&log);
+    assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
+    assert!(line.contains("proxy=10.0.2.5") && line.contains("client=10.0.1.9"), "{line}");
+    assert!(line.contains("add its network to the trusted ones"), "{line}");
+    for (client, is_private) in [
+        ("100.64.0.1", true),
+        ("127.0.0.1", true),
+        ("fd00::1", true),
+        ("::ffff:10.0.1.9", false),
+        ("203.0.113.7, 10.0.1.9, 10.0.2.6", false),
+        ("203.0.113.7", false),
+        ("10.0.1.9, 203.0.113.7", false),
+    ] {
+        status(&app, with("10.0.2.5", "x-forwarded-for", client)).await;
+        assert_eq!(log.lines().len(), usize::from(is_private), "{client}");
+    }
+    // A peer that is not trusted names nobody.
+    status(&app, with("192.0.2.1", "x-forwarded-for", "10.0.1.10")).await;
+    assert!(log.lines().is_empty());
+}
+
 /// The listener has the address from the PROXY protocol, so the client may send any header.
 #[tokio::test]
 async fn forwarding_header_behind_the_proxy_protocol_is_no_warning() {

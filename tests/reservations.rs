@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::decision::Receipt;
-use tollgate::store::{Group, Op};
+use tollgate::store::Group;
 use tollgate::{Check, Limit, Quota};
 
 use self::support::budget::{Budget, SECOND, START, every_algorithm, quota};
@@ -238,6 +238,7 @@ mod on_redis {
     use super::*;
     use crate::support::RedisServer;
     use tollgate::RateLimiter;
+    use tollgate::store::Op;
 
     #[tokio::test]
     async fn replicas_take_turns_in_the_order_in_which_they_asked() {

@@ -82,7 +82,7 @@ static FORWARDING_HEADERS: [HeaderName; 3] =
 
 /// Whether an address is one that proxies have, and clients on the Internet have not: loopback,
 /// private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.
-const fn is_private(address: IpAddr) -> bool {
+pub(super) const fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let [first, second, ..] = address.octets();

@@ -371,6 +371,19 @@ pub(crate) fn peer_is_proxy(peer: IpAddr, header: &str) {
     );
 }
 
+/// A trusted proxy named a client in a private network, which may be another proxy.
+#[cfg(feature = "http")]
+pub(crate) fn client_may_be_proxy(proxy: IpAddr, client: IpAddr, header: &http::HeaderName) {
+    tracing::warn!(
+        target: TARGET,
+        %proxy,
+        %client,
+        header = header.as_str(),
+        "trusted proxy named a client in a private network: if the client is a proxy, too, add its network to \
+         the trusted ones, or all clients behind it share one budget"
+    );
+}
+
 /// A client is in a forbidden network.
 #[cfg(feature = "http")]
 pub(crate) fn forbidden(limits: &str) {

@@ -9,6 +9,7 @@ mod forwarded;
 mod network;
 mod networks;
 mod presets;
+mod reported;
 mod settings;
 mod trust;
 
@@ -22,8 +23,9 @@ use http::request::Parts;
 pub use self::network::ClientNetwork;
 pub(super) use self::network::Prefixes;
 pub use self::networks::Networks;
+use self::reported::ReportedAddresses;
 use self::trust::{Problem, Trust};
-use super::peer::{peer_ip, warn_of_proxy};
+use super::peer::{is_private, peer_ip, warn_of_proxy};
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{ConfigError, Key};
 use crate::telemetry::{self, Throttle};
@@ -92,6 +94,8 @@ struct Events {
     /// Whether it was reported that a proxy sends no header. Its health checks may have none.
     reported_missing: AtomicBool,
     reported_all_trusted: AtomicBool,
+    /// The private clients that were reported. Each may be a proxy whose network was forgotten.
+    private_clients: ReportedAddresses,
     invalid: Throttle,
 }
 
@@ -155,7 +159,14 @@ impl ClientIp {
                     }
                     return Ok(Found::Client(peer));
                 }
-                source.client(headers, &trusted)
+                let named = source.client(headers, &trusted);
+                if let Ok(client) = named
+                    && is_private(client)
+                    && self.events.private_clients.is_new(client)
+                {
+                    telemetry::client_may_be_proxy(peer, client, self.trust.header());
+                }
+                named
             }
         };
         Ok(named.map_or_else(Found::Unknown, Found::Client))
