@@ -79,8 +79,8 @@ pub(crate) struct ReplayArguments {
     /// The format of the log. Default: recognized from its first lines
     #[arg(long)]
     pub(crate) format: Option<FormatName>,
-    /// Networks of proxies: a client's address is the last of X-Forwarded-For that is in none of them (Envoy). Default:
-    /// private networks
+    /// Networks of proxies: the client is the last address that is in none of them, of X-Forwarded-For and then the
+    /// peer. Default: private networks
     #[arg(long, value_delimiter = ',', value_name = "NETWORK")]
     pub(crate) trusted: Vec<ipnet::IpNet>,
     /// Looks for the smallest limit per period that denies no more than a share: `requests=1%` or `clients=0.5%`. Not with `--compare`
@@ -107,7 +107,7 @@ pub(crate) enum FormatName {
     Envoy,
     /// AWS Application Load Balancer
     Alb,
-    /// JSON, one object a line, with the usual names of fields
+    /// JSON, one object a line; the names of its fields: https://docs.rs/tollgate/latest/tollgate/guide/operating/
     Json,
 }
 

@@ -313,6 +313,11 @@ fn mistakes_are_errors_that_say_what_to_do() {
         (&["--limit", "20/min", "--suggest", "1"], "", "percentage"),
         (&["--limit", "20/min", "--format", "json"], "{}\n", "no field of a time"),
         (
+            &["--limit", "20/min", "--format", "json"],
+            "{\"when\":1,\"src\":2}\n",
+            "its fields are: src, when",
+        ),
+        (
             &["--limit", "20/min", "--key", "user"],
             "203.0.113.9 - - [10/Oct/2025:00:20:00 +0000] \"GET / HTTP/1.1\" 200 1\n",
             "1 have no user",
@@ -390,4 +395,62 @@ fn reader_that_leaves_early_is_no_error() {
     drop(child.stderr.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+}
+
+/// A log of nginx's `main` format: the peer, and X-Forwarded-For.
+fn nginx_main(of: &dyn Fn(u64) -> (&'static str, String)) -> String {
+    let line = |second| {
+        let (peer, forwarded_for) = of(second);
+        let time = clock(second);
+        format!(
+            "{peer} - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"curl\" \"{forwarded_for}\"\n"
+        )
+    };
+    (0..300).map(line).collect()
+}
+
+#[test]
+fn client_of_nginx_behind_a_proxy_is_in_x_forwarded_for() {
+    let log = nginx_main(&|second| ("10.0.2.5", format!("6.6.6.6, 203.0.113.{}", second % 50)));
+    let run = tollgate_with(&["replay", "--limit", "20/min", "--json"], log.as_bytes());
+    let report = run.json();
+    assert_eq!((&report["keys"], &report["limits"][0]["denied"]), (&50.into(), &0.into()));
+    assert!(report["lines"].get("private_clients").is_none(), "{report}");
+}
+
+#[test]
+fn proxy_that_is_not_trusted_inside_of_a_trusted_chain_is_a_warning() {
+    let log = nginx_main(&|second| ("10.0.2.5", format!("203.0.113.{}, 10.0.1.9", second % 50)));
+    let arguments = ["replay", "--limit", "20/min", "--trusted", "10.0.2.0/24"];
+    let run = tollgate_with(&arguments, log.as_bytes());
+    let warning = "trusted proxies named clients in private networks: 10.0.1.9;";
+    assert!(run.code == 0 && run.out.contains(warning), "{run:?}");
+    let report = tollgate_with(&[&arguments[..], &["--json"]].concat(), log.as_bytes()).json();
+    assert_eq!(report["lines"]["private_clients"]["named_by_proxies"][0], "10.0.1.9");
+    let both = ["replay", "--limit", "20/min", "--trusted", "10.0.2.0/24,10.0.1.0/24"];
+    let run = tollgate_with(&both, log.as_bytes());
+    assert!(run.out.contains("50 keys") && !run.out.contains("warning"), "{run:?}");
+}
+
+#[test]
+fn log_of_proxies_instead_of_clients_is_a_warning() {
+    let log = combined().replace("203.0.113.", "10.0.2.").replace("198.51.100.", "192.168.0.");
+    let run = tollgate_with(&["replay", "--limit", "20/min"], log.as_bytes());
+    let warning = "1,057 of 1,057 requests are of private addresses (10.0.2.1, 10.0.2.3, 10.0.2.2";
+    assert!(run.out.contains(warning), "{run:?}");
+    assert!(run.out.contains("$http_x_forwarded_for"), "{run:?}");
+    let by_path = ["replay", "--limit", "20/min", "--key", "path"];
+    assert!(!tollgate_with(&by_path, log.as_bytes()).out.contains("warning"));
+}
+
+#[test]
+fn trusted_networks_without_effect_are_an_error() {
+    let log = combined();
+    let trusted = ["replay", "--limit", "20/min", "--trusted", "10.0.0.0/8"];
+    let run = tollgate_with(&trusted, log.as_bytes());
+    let why = "no line of this log (combined) has X-Forwarded-For";
+    assert!(run.code == 2 && run.err.contains(why), "{run:?}");
+    let of_user = [&trusted[..], &["--key", "user"]].concat();
+    let run = tollgate_with(&of_user, log.as_bytes());
+    assert!(run.code == 2 && run.err.contains("which has no client_ip"), "{run:?}");
 }

@@ -62,6 +62,10 @@ impl fmt::Display for KeySpec {
 }
 
 impl KeySpec {
+    pub(super) fn has_client_ip(&self) -> bool {
+        self.parts.contains(&Part::ClientIp)
+    }
+
     /// The key of a request, and its name for a reader. `None`: the request lacks a part.
     pub(super) fn key_of(&self, request: &Request<'_>, name: &mut String) -> Option<Key> {
         let mut parts: Vec<String> = Vec::with_capacity(self.parts.len());

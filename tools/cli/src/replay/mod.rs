@@ -3,6 +3,7 @@
 //! Lines become requests, requests become checks in virtual time, and checks are counted: a log passes through once, and
 //! what is kept is bounded by the number of keys.
 
+mod clients;
 mod comparison;
 mod format;
 mod gzip;
@@ -22,6 +23,7 @@ use anyhow::{Context, bail};
 pub(crate) use self::key::KeySpec;
 pub(crate) use self::suggest::Suggest;
 
+use self::clients::Clients;
 use self::comparison::Comparison;
 use self::format::Format;
 use self::input::Input;
@@ -77,15 +79,19 @@ async fn read(
     arguments: &ReplayArguments,
     mut take: impl AsyncFnMut(u64, &tollgate::Key, &str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Lines> {
+    if !arguments.trusted.is_empty() && !arguments.key.has_client_ip() {
+        bail!("--trusted has no effect on the key {}, which has no client_ip", arguments.key);
+    }
     let mut lines = Lines::default();
-    let mut format = arguments.format.map(|name| Format::new(name, &arguments.trusted));
+    let mut format = arguments.format.map(Format::new);
     let (mut input, mut line, mut name) =
         (Input::open(&arguments.files)?, Vec::new(), String::new());
     if format.is_none() {
         let sample = input.sample(SAMPLE)?;
-        format = Some(Format::recognize(&sample, &arguments.trusted)?);
+        format = Some(Format::recognize(&sample)?);
     }
     let Some(mut format) = format else { bail!("the format is unknown") };
+    let mut clients = Clients::new(&arguments.trusted);
     let (mut now, mut requests, mut far_behind) = (0, 0, 0_u64);
     loop {
         line.clear();
@@ -99,13 +105,14 @@ async fn read(
             lines.empty += 1;
             continue;
         }
-        let request = match format.parse(text) {
+        let mut request = match format.parse(text) {
             Ok(request) => request,
             Err(why) => {
                 lines.skip(text, &why);
                 continue;
             }
         };
+        clients.find(&mut request);
         name.clear();
         let Some(key) = arguments.key.key_of(&request, &mut name) else {
             lines.without_key += 1;
@@ -126,5 +133,9 @@ async fn read(
         );
     }
     lines.format = format.name().to_owned();
+    clients.check_trusted(&lines.format)?;
+    if arguments.key.has_client_ip() {
+        lines.private_clients = clients.private();
+    }
     Ok(lines)
 }

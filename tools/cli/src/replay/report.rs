@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::clients::PrivateClients;
 use super::comparison::{Comparison, MINUTE};
 use super::key::KeySpec;
 use super::suggest::Suggestion;
@@ -21,6 +22,9 @@ pub(super) struct Lines {
     pub(super) without_key: u64,
     /// Whose time is before that of an earlier line.
     pub(super) out_of_order: u64,
+    /// Clients in private networks, if they may be proxies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) private_clients: Option<PrivateClients>,
 }
 
 impl Lines {

@@ -10,7 +10,10 @@ use serde_json::Value;
 pub(super) struct Request<'a> {
     /// Microseconds since the Unix epoch.
     pub(super) at_us: u64,
+    /// What the log says: the peer, until [`Clients`](super::clients::Clients) finds the client.
     pub(super) client_ip: Option<IpAddr>,
+    /// X-Forwarded-For, as the server got it. Envoy adds the peer.
+    pub(super) forwarded_for: Option<Cow<'a, str>>,
     pub(super) user: Option<Cow<'a, str>>,
     pub(super) method: Option<Cow<'a, str>>,
     pub(super) host: Option<Cow<'a, str>>,

@@ -1,7 +1,9 @@
 //! The report as text.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 
+use super::clients::PrivateClients;
 use super::report::{OfLimit, Report};
 use crate::output::{counted, shortened};
 use crate::table::{self, cell};
@@ -89,6 +91,40 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     if lines.out_of_order > 0 {
         let lines = lines_of(lines.out_of_order);
         notes.push(format!("{lines} older than a line before, counted at its time"));
+    }
+    if let Some(clients) = &lines.private_clients {
+        notes.extend(private_clients(clients, report.requests));
+    }
+    notes
+}
+
+/// Warnings: behind a proxy that is counted as a client, all clients share a budget.
+fn private_clients(clients: &PrivateClients, requests: u64) -> Vec<String> {
+    let listed = |addresses: &[IpAddr]| {
+        addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let mut notes = Vec::new();
+    if !clients.named_by_proxies.is_empty() {
+        notes.push(format!(
+            "warning: trusted proxies named clients in private networks: {}; if these are proxies, all clients behind \
+             one are counted as one: add their networks to --trusted, and to the trusted proxies of the service",
+            listed(&clients.named_by_proxies)
+        ));
+    } else if clients.is_nearly_all(requests) {
+        let help = match clients.has_forwarded_for {
+            true => {
+                "if these are proxies, the log has the addresses of proxies in X-Forwarded-For and not of clients"
+            }
+            false => {
+                "if these are proxies, log X-Forwarded-For (nginx: \"$http_x_forwarded_for\" at the end of log_format)"
+            }
+        };
+        notes.push(format!(
+            "warning: {} of {} are of private addresses ({}), and all clients behind one are counted as one; {help}",
+            grouped(clients.requests),
+            counted(&grouped(requests), "request"),
+            listed(&clients.most)
+        ));
     }
     notes
 }

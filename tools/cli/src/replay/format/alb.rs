@@ -26,5 +26,5 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         Some(host.to_owned().into())
     });
-    Ok(Request { at_us, client_ip, user: None, method, host, target, json: None })
+    Ok(Request { at_us, client_ip, method, host, target, ..Request::default() })
 }

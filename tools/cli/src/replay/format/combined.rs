@@ -1,6 +1,9 @@
-//! nginx's and Apache's combined format, the common one, and both with a virtual host in front.
+//! nginx's and Apache's combined format, the common one, and both with a virtual host in front. The `main` of nginx's
+//! packages adds X-Forwarded-For.
 //!
-//! `203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent"`
+//! `203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent" "forwarded for"`
+
+use std::borrow::Cow;
 
 use super::line::{Parts, given, request_line};
 use super::time::Times;
@@ -28,6 +31,17 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     if !status.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("the status `{status}` is no number"));
     }
-    let client_ip = address(first);
-    Ok(Request { at_us, client_ip, user: given(user), method, host, target, json: None })
+    let (client_ip, user) = (address(first), given(user));
+    let forwarded_for = forwarded_for(parts);
+    Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: None })
+}
+
+/// What follows the size, the referer and the agent, if a proxy's address ends it: a log may have other fields there.
+fn forwarded_for(mut parts: Parts<'_>) -> Option<Cow<'_, str>> {
+    parts.word().ok()?;
+    parts.quoted().ok()?;
+    parts.quoted().ok()?;
+    let text = parts.quoted().ok()?;
+    address(text.rsplit(',').next()?)?;
+    Some(text.into())
 }

@@ -35,6 +35,15 @@ const CLIENT: [&str; 12] = [
     "ip",
     "client",
 ];
+const FORWARDED_FOR: [&str; 7] = [
+    "http_x_forwarded_for",
+    "x_forwarded_for",
+    "xForwardedFor",
+    "X-Forwarded-For",
+    "x-forwarded-for",
+    "request_X-Forwarded-For",
+    "request.headers.X-Forwarded-For",
+];
 const USER: [&str; 7] =
     ["user", "user_id", "userId", "remote_user", "user.id", "ClientUsername", "username"];
 const METHOD: [&str; 6] = [
@@ -64,9 +73,14 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let first =
         |names: &[&str]| names.iter().find_map(|name| field(&json, name).filter(is_given)).cloned();
     let text = |names: &[&str]| names.iter().find_map(|name| text_of(&json, name));
-    let time = first(&TIME).ok_or_else(|| format!("no field of a time: {}", TIME.join(", ")))?;
+    let time = first(&TIME).ok_or_else(|| {
+        let there = json.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        let there: Vec<_> = there.collect();
+        format!("no field of a time ({}); its fields are: {}", TIME.join(", "), there.join(", "))
+    })?;
     let at_us = times.of_json(&time)?;
     let client_ip = text(&CLIENT).and_then(|it| address(&it));
+    let forwarded_for = text(&FORWARDED_FOR);
     let (mut method, mut target) = (text(&METHOD), text(&TARGET));
     // nginx's `$request`.
     if let (None, Some(line)) = (&target, text(&["request", "request_line"])) {
@@ -75,7 +89,7 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
         target = path.map(|it| it.into_owned().into());
     }
     let (user, host) = (text(&USER), text(&HOST));
-    Ok(Request { at_us, client_ip, user, method, host, target, json: Some(json) })
+    Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: Some(json) })
 }
 
 pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
@@ -86,9 +100,10 @@ pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let at_us = times.of_json(time)?;
     let client = text_of(request, "client_ip").or_else(|| text_of(request, "remote_ip"));
     let client_ip = client.and_then(|it| address(&it));
+    let forwarded_for = text_of(request, "headers.X-Forwarded-For");
     let (method, host) = (text_of(request, "method"), text_of(request, "host"));
     let (target, user) = (text_of(request, "uri"), text_of(&json, "user_id"));
-    Ok(Request { at_us, client_ip, user, method, host, target, json: Some(json) })
+    Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: Some(json) })
 }
 
 fn object(line: &str) -> Result<Value, String> {
@@ -100,6 +115,26 @@ fn text_of<'a>(json: &Value, name: &str) -> Option<Cow<'a, str>> {
     match field(json, name)? {
         Value::String(text) => given(text).map(|it| it.into_owned().into()),
         Value::Number(number) => Some(number.to_string().into()),
+        // A header that was sent several times.
+        Value::Array(values) => {
+            let texts: Option<Vec<_>> = values.iter().map(Value::as_str).collect();
+            texts.filter(|it| !it.is_empty()).map(|it| it.join(",").into())
+        }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guide_lists_the_names_of_all_fields() {
+        let guide = include_str!("../../../../../src/guide/operating.md");
+        let groups: [&[&str]; 7] = [&TIME, &CLIENT, &FORWARDED_FOR, &USER, &METHOD, &HOST, &TARGET];
+        for names in groups {
+            let listed: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+            assert!(guide.contains(&listed.join(", ")), "{names:?}");
+        }
     }
 }

@@ -8,7 +8,6 @@ mod line;
 mod time;
 
 use anyhow::bail;
-use ipnet::IpNet;
 
 use self::time::Times;
 use super::request::Request;
@@ -18,7 +17,6 @@ use crate::output::shortened;
 /// A parser of lines.
 pub(super) struct Format {
     name: FormatName,
-    trusted: Vec<IpNet>,
     times: Times,
 }
 
@@ -26,25 +24,17 @@ pub(super) struct Format {
 const ALL: [FormatName; 5] =
     [FormatName::Envoy, FormatName::Alb, FormatName::Combined, FormatName::Caddy, FormatName::Json];
 
-/// Where proxies are, unless `--trusted` says otherwise.
-const PRIVATE: [&str; 6] =
-    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "fc00::/7", "::1/128"];
-
 impl Format {
-    pub(super) fn new(name: FormatName, trusted: &[IpNet]) -> Self {
-        let trusted = match trusted {
-            [] => PRIVATE.iter().filter_map(|network| network.parse().ok()).collect(),
-            networks => networks.to_vec(),
-        };
-        Self { name, trusted, times: Times::default() }
+    pub(super) fn new(name: FormatName) -> Self {
+        Self { name, times: Times::default() }
     }
 
     /// The format of most of these lines.
-    pub(super) fn recognize(lines: &[String], trusted: &[IpNet]) -> anyhow::Result<Self> {
+    pub(super) fn recognize(lines: &[String]) -> anyhow::Result<Self> {
         let lines: Vec<_> =
             lines.iter().filter(|it| !it.is_empty() && !it.starts_with('#')).collect();
         for name in ALL {
-            let mut format = Self::new(name, trusted);
+            let mut format = Self::new(name);
             let parsed = lines.iter().filter(|line| format.parse(line).is_ok()).count();
             if parsed > 0 && parsed * 2 >= lines.len() {
                 return Ok(format);
@@ -53,7 +43,7 @@ impl Format {
         let Some(first) = lines.first() else { bail!("the log is empty") };
         let mut tried = Vec::new();
         for name in ALL {
-            if let Err(why) = Self::new(name, trusted).parse(first) {
+            if let Err(why) = Self::new(name).parse(first) {
                 tried.push(format!("\n  {}: {}", name_of(name), shortened(&why)));
             }
         }
@@ -72,7 +62,7 @@ impl Format {
     pub(super) fn parse<'a>(&mut self, line: &'a str) -> Result<Request<'a>, String> {
         match self.name {
             FormatName::Combined => combined::parse(line, &mut self.times),
-            FormatName::Envoy => envoy::parse(line, &self.trusted, &mut self.times),
+            FormatName::Envoy => envoy::parse(line, &mut self.times),
             FormatName::Alb => alb::parse(line, &mut self.times),
             FormatName::Caddy => json::caddy(line, &mut self.times),
             FormatName::Json => json::parse(line, &mut self.times),
@@ -93,8 +83,9 @@ fn name_of(name: FormatName) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::clients::Clients;
 
-    const LINES: [(&str, &str, &str, &str); 11] = [
+    const LINES: [(&str, &str, &str, &str); 14] = [
         (
             "combined",
             r#"203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a?b=c HTTP/1.1" 200 2326 "https://x/" "curl/8 \"quoted\"""#,
@@ -112,6 +103,24 @@ mod tests {
             r#"203.0.113.7 - first last [10/Oct/2025:13:55:36 +0000] "-" 400 0"#,
             "203.0.113.7 first last - -",
             "2025-10-10T13:55:36Z",
+        ),
+        (
+            "combined",
+            r#"10.0.2.5 - - [10/Oct/2025:13:55:36 +0000] "GET /a HTTP/1.1" 200 12 "-" "curl/8" "6.6.6.6, 203.0.113.7, 10.0.1.9""#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "combined",
+            r#"203.0.113.7 - - [10/Oct/2025:13:55:36 +0000] "GET /a HTTP/1.1" 200 12 "-" "curl/8" "0.002""#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "caddy",
+            r#"{"ts":1646861401.5241024,"request":{"client_ip":"10.0.0.1","method":"GET","uri":"/a","headers":{"X-Forwarded-For":["6.6.6.6","203.0.113.7"]}}}"#,
+            "203.0.113.7 - GET /a",
+            "2022-03-09T21:30:01.524102Z",
         ),
         (
             "caddy",
@@ -151,7 +160,7 @@ mod tests {
         ),
         (
             "json",
-            r#"{"msec":"1760104536.250","http_x_forwarded_for":"203.0.113.7","remote_addr":"203.0.113.7","request_method":"GET","request_uri":"/a"}"#,
+            r#"{"msec":"1760104536.250","http_x_forwarded_for":"203.0.113.7","remote_addr":"10.0.2.5","request_method":"GET","request_uri":"/a"}"#,
             "203.0.113.7 - GET /a",
             "2025-10-10T13:55:36.25Z",
         ),
@@ -166,9 +175,10 @@ mod tests {
     #[test]
     fn lines_of_each_format_are_recognized_and_read() {
         for (name, line, parts, time) in LINES {
-            let mut format = Format::recognize(&[line.to_owned()], &[]).unwrap();
+            let mut format = Format::recognize(&[line.to_owned()]).unwrap();
             assert_eq!(format.name(), name, "{line}");
-            let request = format.parse(line).unwrap();
+            let mut request = format.parse(line).unwrap();
+            Clients::new(&[]).find(&mut request);
             let part = |part: Option<&str>| part.unwrap_or("-").to_owned();
             let ip = request.client_ip.map(|it| it.to_string());
             let found = [
@@ -188,7 +198,7 @@ mod tests {
         for (_, line, ..) in LINES {
             for name in ALL {
                 for end in (0..line.len()).filter(|end| line.is_char_boundary(*end)) {
-                    let _ = Format::new(name, &[]).parse(&line[..end]);
+                    let _ = Format::new(name).parse(&line[..end]);
                 }
             }
         }
@@ -196,11 +206,11 @@ mod tests {
 
     #[test]
     fn log_of_no_known_format_is_an_error_that_says_what_each_format_lacks() {
-        let error = Format::recognize(&["hello".to_owned()], &[]).err().unwrap().to_string();
+        let error = Format::recognize(&["hello".to_owned()]).err().unwrap().to_string();
         for part in ["its first line is `hello`", "--format", "combined: ", "json: "] {
             assert!(error.contains(part), "{error}");
         }
-        let error = Format::recognize(&[String::new()], &[]).err().unwrap().to_string();
+        let error = Format::recognize(&[String::new()]).err().unwrap().to_string();
         assert!(error.contains("the log is empty"), "{error}");
     }
 }
