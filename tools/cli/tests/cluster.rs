@@ -79,3 +79,20 @@ async fn budgets_on_a_cluster_are_found_on_every_master() {
     let doctor = tollgate(&["doctor", &url]);
     assert!(doctor.out.contains("3 shards, 6 nodes, 16384 of 16384 slots served"), "{doctor:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_of_a_cluster_is_an_error_and_not_a_part_of_the_keys() {
+    let cluster = Cluster::start();
+    let limiter = limiter(&cluster.url()).await;
+    for number in 0..12 {
+        charge(&limiter, &format!("client-{number}")).await;
+    }
+    let first = cluster.url().replace("redis-cluster://", "redis://");
+    let node = first.split(',').next().unwrap();
+    for command in [&["keys", "--json"][..], &["show", "client-7"]] {
+        let run = run(node, command);
+        assert!(run.code == 2 && run.out.is_empty(), "{run:?}");
+        let help = "is a node of a cluster, and has a part of the keys; write redis-cluster://";
+        assert!(run.err.contains(help), "{run:?}");
+    }
+}

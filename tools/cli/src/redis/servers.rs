@@ -1,5 +1,6 @@
 //! The servers of a URL: the one, the master that sentinels name, or the masters of a cluster.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -33,6 +34,15 @@ impl Server {
         let (name, arguments) = command.split_first().context("a command has a name")?;
         let answer = cmd(name).arg(arguments).query_async(&mut self.connection).await;
         answer.with_context(|| format!("{}: {}", self.address, command.join(" ")))
+    }
+
+    /// Every user may send this command. A proxy in front of Redis may not know it.
+    async fn is_in_cluster_mode(&mut self) -> bool {
+        let about: anyhow::Result<HashMap<String, redis::Value>> = self.ask(&["HELLO"]).await;
+        let mode = about.ok().and_then(|mut about| about.remove("mode"));
+        mode.is_some_and(|mode| {
+            redis::from_redis_value(mode).is_ok_and(|it: String| it == "cluster")
+        })
     }
 
     /// The server's time, in microseconds since the Unix epoch.
@@ -76,13 +86,27 @@ impl<'a> Parts<'a> {
 
 /// Connects to the servers that hold the budgets. Without one of them, the answer of a command would be a part.
 pub(super) async fn connect(url: &str) -> anyhow::Result<Vec<Server>> {
-    connect_each(url).await?.into_iter().collect()
+    let mut servers: Vec<_> =
+        connect_each(url).await?.into_iter().collect::<anyhow::Result<_>>()?;
+    if let ([server], false) = (&mut servers[..], scheme_of(url).ends_with("-cluster"))
+        && server.is_in_cluster_mode().await
+    {
+        bail!(
+            "{} is a node of a cluster, and has a part of the keys; write redis-cluster:// in the Redis URL",
+            server.address
+        );
+    }
+    Ok(servers)
+}
+
+fn scheme_of(url: &str) -> &str {
+    url.split_once("://").map_or("", |(scheme, _)| scheme)
 }
 
 /// Connects to each of the servers that hold the budgets.
 pub(super) async fn connect_each(url: &str) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
     check_encoding(url)?;
-    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+    match scheme_of(url) {
         "redis-cluster" => masters(&Parts::parse(url, "redis")?).await,
         "rediss-cluster" => masters(&Parts::parse(url, "rediss")?).await,
         "redis-sentinel" => master(&Parts::parse(url, "redis")?).await,
