@@ -43,7 +43,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     let client = client_ip()?;
     let limiter = match setting("REDIS_URL") {
-        Some(url) => RateLimiter::redis(&url).await?,
+        Some(url) => RateLimiter::redis(&url, "behind-proxy").await?,
         None => RateLimiter::in_memory(),
     };
     let layer = RateLimitLayer::token_bucket(&limiter, "behind_proxy", Quota::per_minute(5))

@@ -45,7 +45,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(1).burst(10);
     // The Redis that all replicas share. Without it, the budgets are in memory.
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "hyper-service").await?,
         _ => RateLimiter::in_memory(),
     };
     let limit = RateLimitLayer::token_bucket(limiter, "hyper", quota).key(PeerIp)?;

@@ -59,7 +59,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
     let (limiter, permits) = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => {
-            let store = RedisStore::connect(&url).await?;
+            let store = RedisStore::connect(&url, "in-flight").await?;
             (RateLimiter::new(store.clone()), ConcurrencyLimiter::new(store))
         }
         _ => (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),

@@ -97,7 +97,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(level.unwrap_or(LevelFilter::INFO)).init();
 
     let store = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url).await?),
+        Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url, "live-configuration").await?),
         _ => None,
     };
     let path = env::var("LIMITS").unwrap_or_else(|_| FILE.to_owned());

@@ -101,7 +101,7 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "offenders").await?,
         _ => RateLimiter::in_memory(),
     };
     let port: u16 = match env::var("PORT") {

@@ -146,7 +146,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let probe = Check::new(&Limit::gcra("probe", Quota::per_second(1))?, "probe");
     let mut stores = Vec::new();
     for _ in 0..REPLICAS {
-        stores.push(RedisStore::builder().url(format!("redis://127.0.0.1:{free}/")).build()?);
+        stores
+            .push(RedisStore::builder("outage").url(format!("redis://127.0.0.1:{free}/")).build()?);
     }
     for store in &stores {
         // Redis starts beside this program.

@@ -47,7 +47,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     };
     // The Redis that all processes share. Without it, the budgets are in memory.
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "outgoing").await?,
         _ => RateLimiter::in_memory(),
     };
 

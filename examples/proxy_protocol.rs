@@ -144,7 +144,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     });
     // The Redis that all replicas share. Without it, the budgets are in memory.
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "proxy-protocol").await?,
         _ => RateLimiter::in_memory(),
     };
     let layer = RateLimitLayer::token_bucket(&limiter, "proxy_protocol", Quota::per_minute(5))

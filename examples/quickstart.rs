@@ -33,7 +33,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
 
     let (limiter, store) = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => (RateLimiter::redis(&url).await?, "Redis"),
+        Ok(url) if !url.is_empty() => (RateLimiter::redis(&url, "quickstart").await?, "Redis"),
         _ => (RateLimiter::in_memory(), "the embedded store"),
     };
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(

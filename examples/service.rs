@@ -151,7 +151,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let metrics = recorder()?;
     let redis = match env::var("REDIS_URL") {
         // Without connecting: a replica that starts in an outage must not fail.
-        Ok(url) if !url.is_empty() => Some(RedisStore::builder().url(url).build()?),
+        Ok(url) if !url.is_empty() => Some(RedisStore::builder("service").url(url).build()?),
         _ => None,
     };
     let limiter = redis.clone().map_or_else(RateLimiter::in_memory, RateLimiter::new);

@@ -30,7 +30,7 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), Box<dyn Error>> {
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => RateLimiter::redis(&url).await?,
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "worker").await?,
         _ => RateLimiter::in_memory(),
     };
     // With a burst of 1 the mails leave evenly, one every 200 ms.

@@ -34,7 +34,7 @@ pub use store::RedisStore;
 /// - The embedded store reads tokio's clock. In `#[tokio::test(start_paused = true)]`,
 ///   `tokio::time::advance` and `sleep` refill its budgets at once.
 /// - A [`ManualClock`](clock::ManualClock) sets the time of a store by hand, forwards and backwards:
-///   [`MemoryStore::with_clock`], and `RedisStore::builder().clock(...)`.
+///   [`MemoryStore::with_clock`], and `RedisStore::builder("shop").clock(...)`.
 pub mod clock {
     pub use crate::nouns::ManualClock;
 }

@@ -31,7 +31,7 @@ fn hourly() -> Limit {
 async fn flood_of_one_key() {
     for (deny_for, keys, callers) in [(0, 1, 10_000), (1_000, 200, 20_000)] {
         let server = RedisServer::start();
-        let builder = tollgate::RedisStore::builder().url(server.url());
+        let builder = tollgate::RedisStore::builder("tollgate").url(server.url());
         let store = builder.deny_for(Duration::from_millis(deny_for)).connect().await.unwrap();
         let limiter = RateLimiter::new(store);
         let counts: Arc<[AtomicU64; 5]> = Arc::default();
@@ -71,7 +71,7 @@ async fn flood_of_one_key() {
 async fn blocked_workers() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(250);
-    let builder = tollgate::RedisStore::builder().url(server.url()).deadline(deadline);
+    let builder = tollgate::RedisStore::builder("tollgate").url(server.url()).deadline(deadline);
     let limiter = RateLimiter::new(builder.deny_for(Duration::ZERO).connect().await.unwrap());
     let (longest, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
@@ -110,7 +110,7 @@ async fn blocked_workers() {
 #[ignore = "an attack, to be run by hand"]
 async fn cancelled_callers() {
     let server = RedisServer::start();
-    let builder = tollgate::RedisStore::builder().url(server.url()).max_waiting(100);
+    let builder = tollgate::RedisStore::builder("tollgate").url(server.url()).max_waiting(100);
     let store =
         builder.deadline(Duration::from_secs(10)).deny_for(Duration::ZERO).connect().await.unwrap();
     let limit = Limit::fixed_window("daily", Quota::per_day(10_000_000)).unwrap();
@@ -158,7 +158,8 @@ async fn latencies() {
                 0 => server.port(),
                 _ => delaying(server.port(), Arc::new(AtomicU64::new(millis))).await,
             };
-            let store = tollgate::RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
+            let store =
+                tollgate::RedisStore::builder("tollgate").url(format!("redis://127.0.0.1:{port}/"));
             let store = store.connect().await.unwrap();
             let lasts = Duration::from_secs(5);
             let (latencies, failed) = checks(&store, at_once, lasts).await;
@@ -217,7 +218,8 @@ async fn partitions() {
     println!("|---|---|---|---|---|---|");
     for partitions in [1, 4, 8, 16, 32, 64, 256, 1_024] {
         for at_once in [64, 256, 1_024] {
-            let store = tollgate::RedisStore::builder().url(cluster.url()).partitions(partitions);
+            let store =
+                tollgate::RedisStore::builder("tollgate").url(cluster.url()).partitions(partitions);
             let store = store.max_waiting(1 << 22).deadline(Duration::from_secs(20));
             let store = store.connect().await.unwrap();
             masters.iter().for_each(RedisServer::reset_calls);
@@ -282,7 +284,7 @@ async fn hung_redis() {
     for clients in [6, 64] {
         for breaker in [Some(BreakerSettings::new()), None] {
             let server = RedisServer::start();
-            let store = tollgate::RedisStore::builder().url(server.url());
+            let store = tollgate::RedisStore::builder("tollgate").url(server.url());
             let store = match breaker {
                 Some(settings) => store.circuit_breaker(settings),
                 None => store.without_circuit_breaker(),

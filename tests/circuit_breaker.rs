@@ -218,7 +218,7 @@ fn settings_out_of_range_are_errors() {
         ),
     ] {
         let expected = format!("the circuit breaker's {why}");
-        let error = RedisStore::builder().circuit_breaker(settings).build().unwrap_err();
+        let error = RedisStore::builder("tollgate").circuit_breaker(settings).build().unwrap_err();
         assert_eq!(error.to_string(), expected);
         let error = CircuitBreaker::new(MemoryStore::new(), settings).unwrap_err();
         assert_eq!(error.to_string(), expected);
@@ -376,7 +376,7 @@ async fn distant_server_that_answers_within_the_deadline_decides_every_check() {
     let server = RedisServer::start();
     let millis = Arc::new(AtomicU64::new(0));
     let port = delaying(server.port(), Arc::clone(&millis)).await;
-    let store = RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
+    let store = RedisStore::builder("tollgate").url(format!("redis://127.0.0.1:{port}/"));
     let store = store.deadline(MS * 1_500).connect().await.unwrap();
     millis.store(1_000, Ordering::Relaxed);
     let mut clients = JoinSet::new();
@@ -394,7 +394,7 @@ async fn checks_that_expire_in_a_call_that_is_in_time_do_not_open_it() {
     let server = RedisServer::start();
     let millis = Arc::new(AtomicU64::new(0));
     let port = delaying(server.port(), Arc::clone(&millis)).await;
-    let store = RedisStore::builder().url(format!("redis://127.0.0.1:{port}/"));
+    let store = RedisStore::builder("tollgate").url(format!("redis://127.0.0.1:{port}/"));
     let store = store.deadline(MS * 1_500).connect().await.unwrap();
     for _ in 0..5 {
         let checks: Vec<_> = (0..100_u64)

@@ -31,7 +31,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn store(cluster: &Cluster) -> RedisStoreBuilder {
-    RedisStore::builder().url(cluster.url()).deadline(Duration::from_secs(20))
+    RedisStore::builder("tollgate").url(cluster.url()).deadline(Duration::from_secs(20))
 }
 
 async fn limiter(cluster: &Cluster) -> RateLimiter {
@@ -84,8 +84,8 @@ async fn one_partition_conforms() {
     let mut stores = 0;
     conformance::check(|clock| {
         stores += 1;
-        let store = store(&cluster).partitions(1).prefix(format!("conformance-{stores}"));
-        store.clock(clock).build().unwrap()
+        let store = RedisStore::builder(format!("conformance-{stores}")).url(cluster.url());
+        store.deadline(Duration::from_secs(20)).partitions(1).clock(clock).build().unwrap()
     })
     .await;
 }
@@ -106,7 +106,7 @@ async fn user_with_the_documented_rights_alone_is_served_while_slots_move() {
         let () = command.query(&mut node.connection()).unwrap();
     }
     let url = cluster.url().replace("//", "//limiter:secret@");
-    let store = RedisStore::builder().url(url).deadline(Duration::from_secs(20));
+    let store = RedisStore::builder("tollgate").url(url).deadline(Duration::from_secs(20));
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let (user, tenant) = (window("user", 1_000), window("tenant", 100_000));
     let group = |key: u64| [Check::new(&user, Key::from(key)), Check::new(&tenant, "acme")];
@@ -151,7 +151,7 @@ async fn missing_right_on_any_node_is_an_error_that_names_it() {
             .unwrap();
     }
     let url = cluster.url().replace("//", "//limiter:secret@");
-    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
     assert!(error.contains("add `+cluster"), "{error}");
 }
 
@@ -501,7 +501,7 @@ async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in
         let other = tokio::runtime::Builder::new_multi_thread();
         let other = { other }.worker_threads(1).enable_all().build().unwrap();
         let checking = other.spawn(async move {
-            let store = RedisStore::builder().url(url).deadline(Duration::from_secs(20));
+            let store = RedisStore::builder("tollgate").url(url).deadline(Duration::from_secs(20));
             RateLimiter::new(store.build().unwrap()).check_all(group).await
         });
         until_left(0).await;
@@ -552,7 +552,7 @@ async fn node_that_knows_of_no_slots_and_one_that_hides_its_name_do_no_harm() {
     let url = cluster.url().replace("//", &format!("//127.0.0.1:{},", alone.port()));
     let limit = window("api", 1_000);
     for number in 0..10_u64 {
-        let store = RedisStore::builder().url(&url).connect().await.unwrap();
+        let store = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
         let limiter = RateLimiter::new(store);
         for key in 0..40_u64 {
             limiter.check(&limit, &Key::from(key)).await.unwrap();
@@ -568,7 +568,7 @@ async fn unusable_cluster_is_asked_for_its_slots_at_a_bounded_rate() {
         _ => greeting(command, arguments),
     });
     let url = format!("redis-cluster://{}", server.address());
-    let limiter = RateLimiter::new(RedisStore::builder().url(url).build().unwrap());
+    let limiter = RateLimiter::new(RedisStore::builder("tollgate").url(url).build().unwrap());
     let limit = window("api", 1_000);
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
@@ -769,7 +769,7 @@ async fn slot_that_no_node_serves_concerns_only_its_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_a_reset() {
     let cluster = Arc::new(Cluster::start());
-    let store = RedisStore::builder().url(cluster.url()).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate").url(cluster.url()).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
     let keys = places(Arc::clone(&cluster), limiter.clone()).await;
     let limit = window("api", 1).on_store_failure(OnStoreFailure::FailOpen).unwrap();
@@ -841,21 +841,26 @@ async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
 async fn url_of_the_wrong_kind_is_an_error_that_says_so() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", "redis-cluster://");
-    let error = RedisStore::connect(url.trim_end_matches('/')).await.unwrap_err().to_string();
+    let error =
+        RedisStore::connect(url.trim_end_matches('/'), "tollgate").await.unwrap_err().to_string();
     assert!(error.contains("not in cluster mode; write redis://"), "{error}");
     for (url, why) in [
         ("redis-cluster://", "names no node"),
         ("redis-cluster://127.0.0.1:1/2", "names a database"),
         ("redis-cluster://127.0.0.1:x", "did not parse"),
     ] {
-        let error = RedisStore::builder().url(url).build().unwrap_err().to_string();
+        let error = RedisStore::builder("tollgate").url(url).build().unwrap_err().to_string();
         assert!(error.contains(why), "{url}: {error}");
     }
     for partitions in [0, 3, 2_048] {
-        let error = RedisStore::builder().partitions(partitions).build().unwrap_err().to_string();
+        let error =
+            RedisStore::builder("tollgate").partitions(partitions).build().unwrap_err().to_string();
         assert!(error.contains("use a power of two, 1 to 1024"), "{error}");
     }
-    let error = RedisStore::connect("redis-cluster://127.0.0.1:1").await.unwrap_err().to_string();
+    let error = RedisStore::connect("redis-cluster://127.0.0.1:1", "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("no node answered CLUSTER SLOTS"), "{error}");
 }
 

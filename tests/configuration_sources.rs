@@ -475,7 +475,7 @@ async fn user_without_the_right_to_the_channel_polls_each_second_and_is_told() {
         .arg(rules.split_whitespace().collect::<Vec<_>>());
     let () = user.query(&mut cli).unwrap();
     let url = format!("redis://limited:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::connect(&url).await.unwrap();
+    let store = RedisStore::connect(&url, "tollgate").await.unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let () = cli.set(source.key(), text(1)).unwrap();
     let (log, _guard) = Log::start();
@@ -496,7 +496,7 @@ async fn user_without_the_right_to_the_channel_polls_each_second_and_is_told() {
     // The right to the command is not that to the channel.
     let () =
         redis::cmd("ACL").arg("SETUSER").arg("limited").arg("+subscribe").query(&mut cli).unwrap();
-    let store = RedisStore::connect(&url).await.unwrap();
+    let store = RedisStore::connect(&url, "tollgate").await.unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     assert_eq!(next(&mut source).await.unwrap(), config(4));
     let lines = log.lines();
@@ -521,7 +521,7 @@ async fn user_with_the_documented_rights_follows_and_one_that_reads_cannot_write
     let () = set_user("service", rules).query(&mut cli).unwrap();
     let () = cli.set("tollgate-config:limits", text(1)).unwrap();
     let url = format!("redis://service:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::connect(&url).await.unwrap();
+    let store = RedisStore::connect(&url, "tollgate").await.unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let (log, _guard) = Log::start();
     assert_eq!(next(&mut source).await.unwrap(), config(1));
@@ -535,7 +535,7 @@ async fn user_with_the_documented_rights_follows_and_one_that_reads_cannot_write
     let read_only = rules.replace("~tollgate-config:*", "%R~tollgate-config:*");
     if set_user("reader", &read_only).query::<()>(&mut cli).is_ok() {
         let url = url.replace("service", "reader");
-        let store = RedisStore::connect(&url).await.unwrap();
+        let store = RedisStore::connect(&url, "tollgate").await.unwrap();
         let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
         assert_eq!(next(&mut source).await.unwrap(), config(2));
         let error = source.publish(&text(3)).await.unwrap_err().to_string();
@@ -628,7 +628,7 @@ async fn redis_that_hangs_delays_publishing_no_longer_than_the_deadline() {
 async fn store_with_a_pool_polls_each_second() {
     let server = RedisServer::start();
     let pool = deadpool_redis::Config::from_url(server.url()).create_pool(None).unwrap();
-    let store = RedisStore::builder().pool(pool).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate").pool(pool).connect().await.unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let (log, _guard) = Log::start();
     let began = Instant::now();
@@ -671,7 +671,7 @@ async fn flood_of_announcements_costs_redis_few_reads() {
 
 #[tokio::test]
 async fn name_with_marks_of_keys_is_an_error() {
-    let store = RedisStore::builder().url("redis://127.0.0.1:1/").build().unwrap();
+    let store = RedisStore::builder("tollgate").url("redis://127.0.0.1:1/").build().unwrap();
     for name in ["", "a b", "{a}", "a:b", &"x".repeat(65)] {
         let error = RedisSource::new(&store, name, Format::Toml).unwrap_err().to_string();
         assert!(error.contains("use 1 to 64 letters, digits"), "{error}");

@@ -27,8 +27,8 @@ async fn redis_at(url: &str) {
     let mut stores = 0;
     conformance::check(|clock| {
         stores += 1;
-        let store = tollgate::RedisStore::builder().url(url).deadline(Duration::from_secs(20));
-        store.prefix(format!("tollgate:store-{stores}")).clock(clock).build().unwrap()
+        let store = tollgate::RedisStore::builder(format!("tollgate:store-{stores}")).url(url);
+        store.deadline(Duration::from_secs(20)).clock(clock).build().unwrap()
     })
     .await;
 }

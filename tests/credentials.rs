@@ -58,7 +58,7 @@ async fn each_connection_asks_for_its_credentials() {
 #[tokio::test]
 async fn failure_of_the_provider_and_a_wrong_password_are_errors_that_say_so() {
     let server = RedisServer::start_with(&["--requirepass", "right"]);
-    let store = || RedisStore::builder().url(server.url());
+    let store = || RedisStore::builder("tollgate").url(server.url());
     let broken = store().credentials(|| async { Err::<Credentials, _>("the vault is\nsealed") });
     let error = broken.connect().await.unwrap_err().to_string();
     assert!(error.contains("the provider of `credentials` failed: the vault is sealed"), "{error}");
@@ -72,7 +72,7 @@ async fn failure_of_the_provider_and_a_wrong_password_are_errors_that_say_so() {
 
     // A password alone is that of the default user, whatever the user in the URL.
     let url = server.url().replace("//", "//other:password@");
-    let right = RedisStore::builder().url(url);
+    let right = RedisStore::builder("tollgate").url(url);
     let right = right.credentials(|| async { Ok::<_, String>(Credentials::password("right")) });
     right.connect().await.unwrap();
 
@@ -85,7 +85,7 @@ async fn failure_of_the_provider_and_a_wrong_password_are_errors_that_say_so() {
 #[test]
 fn credentials_and_a_pool_are_an_error_and_debug_omits_the_password() {
     let pool = deadpool_redis::Config::from_url("redis://127.0.0.1/").create_pool(None).unwrap();
-    let store = RedisStore::builder().pool(pool);
+    let store = RedisStore::builder("tollgate").pool(pool);
     let store = store.credentials(|| async { Ok::<_, String>(Credentials::password("secret")) });
     assert!(store.build().unwrap_err().to_string().contains("a pool has credentials of its own"));
     assert!(!format!("{:?}", Credentials::user("limiter", "secret")).contains("secret"));

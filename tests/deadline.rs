@@ -53,12 +53,13 @@ async fn silent() -> TcpListener {
 
 fn to(scheme: &str, listener: &TcpListener) -> RedisStoreBuilder {
     let address = listener.local_addr().unwrap();
-    RedisStore::builder().url(format!("{scheme}://limiter:hunter2@{address}/"))
+    RedisStore::builder("tollgate").url(format!("{scheme}://limiter:hunter2@{address}/"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn provider_of_credentials_that_never_returns_is_bounded() {
-    let store = RedisStore::builder().credentials(pending::<Result<Credentials, Infallible>>);
+    let store =
+        RedisStore::builder("tollgate").credentials(pending::<Result<Credentials, Infallible>>);
     assert_bounded(store, "credentials").await;
 }
 
@@ -94,7 +95,7 @@ async fn sentinels_that_never_speak_are_bounded() {
     let silent = silent().await;
     let address = silent.local_addr().unwrap();
     let url = format!("redis-sentinel://{address},{address}/mymaster");
-    assert_bounded(RedisStore::builder().url(url), "sentinels").await;
+    assert_bounded(RedisStore::builder("tollgate").url(url), "sentinels").await;
 }
 
 /// In real time, because the server has to get so far.
@@ -114,7 +115,7 @@ async fn validation_and_script_without_an_answer_are_bounded() {
                 }
                 greeting(command, arguments)
             });
-            let store = RedisStore::builder().url(server.url()).without_circuit_breaker();
+            let store = RedisStore::builder("tollgate").url(server.url()).without_circuit_breaker();
             let limiter = RateLimiter::new(store.deadline(Duration::from_secs(1)).build().unwrap());
             let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
             let answer = timeout(PATIENCE, limiter.check(&limit, &Key::new("alice"))).await;

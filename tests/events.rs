@@ -56,7 +56,7 @@ async fn request_without_a_key_is_a_warning() {
 async fn unavailable_store_is_an_error_event_with_its_outcome() {
     let (log, _guard) = Log::start();
     let mut server = RedisServer::start();
-    let limiter = RateLimiter::redis(&server.url()).await.unwrap();
+    let limiter = RateLimiter::redis(&server.url(), "tollgate").await.unwrap();
     server.kill();
     let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_minute(1)).key(Global).unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);

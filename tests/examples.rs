@@ -340,7 +340,7 @@ async fn llm_gateway_settles_the_tokens_of_a_stream() {
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
     };
-    let limiter = tollgate::RateLimiter::redis(&redis.url()).await.unwrap();
+    let limiter = tollgate::RateLimiter::redis(&redis.url(), "tollgate").await.unwrap();
     let limit = |name, quota| tollgate::Limit::token_bucket(name, quota).unwrap();
     let tokens = limit("tokens", tollgate::Quota::per_minute(1_000));
     let used = async |limit: &tollgate::Limit, user: &str| {

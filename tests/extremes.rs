@@ -180,7 +180,7 @@ async fn store_with_extreme_settings_decides() {
         }
     }
     for deadline in DURATIONS {
-        let store = RedisStore::builder().url(redis.url()).deadline(deadline).build();
+        let store = RedisStore::builder("tollgate").url(redis.url()).deadline(deadline).build();
         let Ok(store) = store else { continue };
         let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
         // The shortest deadlines pass before the answer.

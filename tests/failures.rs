@@ -121,7 +121,7 @@ async fn application() {
     let url = std::env::var("APPLICATION_URL").unwrap();
     let (mut services, mut phases) = (Vec::new(), Vec::new());
     for (name, policy) in POLICIES {
-        let store = RedisStore::builder().url(&url).prefix(name).deadline(DEADLINE).build();
+        let store = RedisStore::builder(name).url(&url).deadline(DEADLINE).build();
         let limiter = RateLimiter::new(store.unwrap());
         let [load, exact] = service(&limiter, policy);
         let phase = Arc::new(Mutex::new((Instant::now(), Seen::default())));

@@ -22,7 +22,7 @@ fn daily() -> Limit {
 
 /// A store without a circuit breaker: each check meets the fault.
 fn store_of(url: &str) -> RedisStoreBuilder {
-    let store = RedisStore::builder().url(url).without_circuit_breaker();
+    let store = RedisStore::builder("tollgate").url(url).without_circuit_breaker();
     store.deadline(Duration::from_secs(20)).deny_for(Duration::ZERO)
 }
 
@@ -42,7 +42,7 @@ async fn missing_permission_is_named_when_the_store_connects() {
         run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
         run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
         let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-        let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+        let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
         let named = format!("`{}`", permission.to_uppercase());
         assert!(error.contains(&named) && !error.contains("secret"), "{permission}: {error}");
         assert!(
@@ -54,13 +54,13 @@ async fn missing_permission_is_named_when_the_store_connects() {
         run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
         run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
         let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-        let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+        let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
         // Redis from 7 on names the subcommand: `script|load`.
         assert!(error.contains(&format!("add `+{permission}")), "{permission}: {error}");
     }
     run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~other:*", "+@all"]);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
     assert!(error.contains("add `~tollgate:*` to "), "{error}");
 }
 
@@ -98,7 +98,7 @@ async fn node_of_a_cluster_needs_the_url_of_a_cluster() {
             };
             while !state().contains("cluster_state:ok") {}
         }
-        let error = RedisStore::connect(&server.url()).await.unwrap_err().to_string();
+        let error = RedisStore::connect(&server.url(), "tollgate").await.unwrap_err().to_string();
         assert!(error.contains("write redis-cluster://"), "{error}");
         // A store that does not connect when it is built fails at the first check.
         let store = store_of(&server.url()).build().unwrap();
@@ -261,7 +261,7 @@ async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
     rules.extend(keys.split(' '));
     run(&server, &rules);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+    let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
     let store = store.connect().await.unwrap();
     for round in 0..20 {
         let mut checks = tokio::task::JoinSet::new();
@@ -308,7 +308,7 @@ async fn right_that_is_revoked_while_running_means_that_nothing_was_charged() {
 #[tokio::test]
 async fn huge_value_at_one_key_holds_up_nobody() {
     let server = RedisServer::start();
-    let store = RedisStore::builder().url(server.url()).deadline(Duration::from_secs(1));
+    let store = RedisStore::builder("tollgate").url(server.url()).deadline(Duration::from_secs(1));
     let store = store.connect().await.unwrap();
     run(&server, &["SETRANGE", "tollgate:{alice}:w:daily", "400000000", "x"]);
     assert_eq!(check(&store, "alice").await.unwrap().remaining(), 4);

@@ -414,7 +414,7 @@ fn replica() {
     let url = std::env::var("REDIS_URL").unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = tollgate::RedisStore::builder().url(url).connect().await.unwrap();
+        let store = tollgate::RedisStore::builder("tollgate").url(url).connect().await.unwrap();
         let limiter = ConcurrencyLimiter::new(store).lease(2 * SECOND).unwrap();
         let mut held = Vec::new();
         for line in std::io::stdin().lines() {
@@ -556,7 +556,7 @@ proptest! {
         let memory = MemoryStore::with_clock(clock.clone());
         let case = NEXT.fetch_add(1, Ordering::Relaxed);
         let redis = SERVER.with(|server| {
-            server.store().prefix(format!("case{case}")).clock(clock.clone()).build().unwrap()
+            server.store_of(format!("case{case}")).clock(clock.clone()).build().unwrap()
         });
         // What each holder knows.
         let mut known = [[0u64; 2]; 4];

@@ -88,7 +88,7 @@ fn program_that_flushes_last_leaves_no_permit_behind() {
     for number in 0..20 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let limiter = ConcurrencyLimiter::redis(&server.url()).await.unwrap();
+            let limiter = ConcurrencyLimiter::redis(&server.url(), "tollgate").await.unwrap();
             let permit = limiter.acquire(&limit, &acme, Duration::ZERO).await.unwrap();
             assert!(permit.is_some(), "program {number} waits for the lease of the last one");
             drop(permit);
@@ -125,7 +125,7 @@ fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
     let keeps = runtime().unwrap();
     let (limiter, other) = keeps.block_on(async {
         let url = server.url();
-        let on = async || ConcurrencyLimiter::redis(&url).await.unwrap();
+        let on = async || ConcurrencyLimiter::redis(&url, "tollgate").await.unwrap();
         (on().await, on().await)
     });
     let acquire = |limiter: &ConcurrencyLimiter| {

@@ -126,7 +126,7 @@ fn run(replica: &mut Process, command: &str) -> Vec<u64> {
 async fn replica() {
     let url = std::env::var("REPLICA_URL").unwrap();
     let limits = limits(std::env::var("REPLICAS").unwrap().parse().unwrap());
-    let limiter = RateLimiter::new(RedisStore::builder().url(url).build().unwrap());
+    let limiter = RateLimiter::new(RedisStore::builder("tollgate").url(url).build().unwrap());
     let key = Key::new("alice");
     for command in stdin().lines().map_while(Result::ok) {
         let mut allowed = HashMap::new();

@@ -334,7 +334,7 @@ async fn malformed_reply_is_a_failure_of_its_own() {
         "EVALSHA" if arguments.len() > 5 => Some(b"+what?\r\n".to_vec()),
         _ => greeting(command, arguments),
     });
-    let store = tollgate::RedisStore::builder().url(server.url()).build().unwrap();
+    let store = tollgate::RedisStore::builder("tollgate").url(server.url()).build().unwrap();
     let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
     for _ in 0..3 {
         assert!(limiter.check(&limit, &Key::global()).await.is_err());

@@ -26,7 +26,12 @@ async fn decide_again(limiter: &RateLimiter, limit: &Limit, key: &Key) -> tollga
 async fn hung_server_fails_checks_at_the_deadline() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(100);
-    let store = RedisStore::builder().url(server.url()).deadline(deadline).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url(server.url())
+        .deadline(deadline)
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
@@ -156,7 +161,7 @@ async fn concurrent_checks_share_one_connection_attempt() {
         }
         accepted
     });
-    let limiter = RateLimiter::new(RedisStore::builder().url(&url).build().unwrap());
+    let limiter = RateLimiter::new(RedisStore::builder("tollgate").url(&url).build().unwrap());
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let mut checks = tokio::task::JoinSet::new();
     for _ in 0..100 {

@@ -14,6 +14,20 @@ use tollgate::store::Op;
 use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
 
 #[tokio::test]
+async fn services_with_other_prefixes_share_no_budgets_and_start_without_redis() {
+    let server = RedisServer::start();
+    let [rest, grpc] =
+        ["rest", "grpc"].map(|prefix| RateLimiter::redis_lazy(&server.url(), prefix).unwrap());
+    let alice = Key::new("alice");
+    let hundred = Limit::token_bucket("api", Quota::per_minute(100)).unwrap();
+    let five = Limit::token_bucket("api", Quota::per_minute(5)).unwrap();
+    assert!(rest.check_n(&hundred, &alice, 100).await.unwrap().allowed());
+    assert_eq!(grpc.check(&five, &alice).await.unwrap().remaining(), 4);
+    let away = RateLimiter::redis_lazy("redis://127.0.0.1:1/", "rest").unwrap();
+    assert!(away.check(&five, &alice).await.unwrap_err().is_unavailable());
+}
+
+#[tokio::test]
 async fn replicas_on_one_redis_share_budgets() {
     let server = RedisServer::start();
     let (one, other) = (server.limiter().await, server.limiter().await);
@@ -94,7 +108,7 @@ async fn store_takes_one_connection_of_a_shared_pool() {
         .max_size(2)
         .build()
         .unwrap();
-    let store = RedisStore::builder().pool(pool.clone()).prefix("shop");
+    let store = RedisStore::builder("shop").pool(pool.clone());
     let store = store.deadline(Duration::from_secs(20)).build().unwrap();
     let limiter = RateLimiter::new(store);
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
@@ -123,11 +137,12 @@ async fn check_dropped_before_its_first_poll_consumes_nothing() {
 #[tokio::test]
 async fn invalid_settings_are_errors_of_the_builder() {
     let port = free_port();
-    let error = RedisStore::connect(&format!("redis://127.0.0.1:{port}/")).await.unwrap_err();
+    let error =
+        RedisStore::connect(&format!("redis://127.0.0.1:{port}/"), "tollgate").await.unwrap_err();
     assert!(error.to_string().contains("check that Redis runs"), "{error}");
 
     for url in ["", "localhost", "http://127.0.0.1/", "redis://:hunter2@/"] {
-        let error = RedisStore::builder().url(url).build();
+        let error = RedisStore::builder("tollgate").url(url).build();
         let error = error.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(!error.contains("hunter2"), "{error}");
         assert!(
@@ -135,16 +150,17 @@ async fn invalid_settings_are_errors_of_the_builder() {
             "{error}"
         );
     }
-    for prefix in ["", "a b", "a{b", "ä"] {
-        let error = RedisStore::builder().prefix(prefix).build().unwrap_err();
-        assert!(error.to_string().starts_with("the key prefix"), "{error}");
+    for prefix in ["", "a b", "a{b", "ä", "redis://127.0.0.1/"] {
+        let error = RedisStore::builder(prefix).build().unwrap_err();
+        assert!(error.to_string().starts_with("the key prefix is "), "{error}");
     }
-    let error = RedisStore::builder().deadline(Duration::MAX).build().unwrap_err();
+    let error = RedisStore::builder("tollgate").deadline(Duration::MAX).build().unwrap_err();
     assert!(error.to_string().ends_with("; use more than 0 and at most 60s"), "{error}");
     let one = deadpool_redis::Config::from_url("redis://127.0.0.1/").builder().unwrap();
-    let error = RedisStore::builder().pool(one.max_size(1).build().unwrap()).build().unwrap_err();
+    let error =
+        RedisStore::builder("tollgate").pool(one.max_size(1).build().unwrap()).build().unwrap_err();
     assert!(error.to_string().contains("a max_size of at least 2"), "{error}");
-    let error = RedisStore::builder().deadline(Duration::ZERO).build().unwrap_err();
+    let error = RedisStore::builder("tollgate").deadline(Duration::ZERO).build().unwrap_err();
     assert_eq!(error.to_string(), "`deadline` is 0ns; use more than 0 and at most 60s");
 }
 
@@ -157,10 +173,10 @@ async fn wrong_or_missing_password_is_an_error_when_the_store_connects() {
         .query(&mut connection)
         .unwrap();
     let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
-    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
     assert!(error.contains("WRONGPASS") || error.to_lowercase().contains("password"), "{error}");
     let url = format!("redis://127.0.0.1:{}/", server.port());
-    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
     assert!(error.contains("NOAUTH"), "{error}");
 }
 

@@ -112,7 +112,7 @@ fn replica() {
 }
 
 async fn serve(url: &str, file: &Path) {
-    let store = RedisStore::connect(url).await.unwrap();
+    let store = RedisStore::connect(url, "tollgate").await.unwrap();
     let mut source = FileSource::new(file).unwrap();
     let names = Names::new().key("user", Header::new("x-user").unwrap());
     let limits = LimitSet::new(source.read().unwrap(), names).unwrap();

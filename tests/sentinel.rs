@@ -26,7 +26,7 @@ fn limit() -> Limit {
 }
 
 async fn limiter(sentinels: &Sentinels) -> RateLimiter {
-    RateLimiter::new(RedisStore::builder().url(sentinels.url()).connect().await.unwrap())
+    RateLimiter::new(RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap())
 }
 
 /// Checks of one key from several tasks, without a pause, until it is stopped.
@@ -213,7 +213,7 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut limiters = Vec::new();
     for _ in 0..3 {
-        let store = RedisStore::builder().url(sentinels.url()).connect().await.unwrap();
+        let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
         limiters.push(ConcurrencyLimiter::new(store).lease(Duration::from_secs(1)).unwrap());
     }
     let mut tasks = JoinSet::new();
@@ -286,7 +286,7 @@ async fn sentinel_that_hangs_and_one_that_is_gone_delay_nothing() {
     sentinels.pause_sentinel(0, false);
 
     let url = sentinels.url().replace("redis-sentinel://", "redis-sentinel://127.0.0.1:1,");
-    RedisStore::connect(&url).await.unwrap();
+    RedisStore::connect(&url, "tollgate").await.unwrap();
 }
 
 #[tokio::test]
@@ -302,17 +302,24 @@ async fn url_of_sentinels_that_cannot_be_used_is_an_error_that_says_why() {
         ("redis-sentinel://me:47#X@127.0.0.1:1/limits", "percent-encode"),
         ("redis://me:47#X@127.0.0.1:1/", "percent-encode"),
     ] {
-        let error = RedisStore::builder().url(url).build().unwrap_err().to_string();
+        let error = RedisStore::builder("tollgate").url(url).build().unwrap_err().to_string();
         assert!(error.contains(why) && !error.contains("47"), "{url}: {error}");
     }
     // These are no passwords.
-    RedisStore::builder().url("redis-sentinel://127.0.0.1:1/sentinel_main/0").build().unwrap();
-    RedisStore::builder().url("redis+unix:///run/sentinel_1/redis.sock?pass=p@ss").build().unwrap();
+    RedisStore::builder("tollgate")
+        .url("redis-sentinel://127.0.0.1:1/sentinel_main/0")
+        .build()
+        .unwrap();
+    RedisStore::builder("tollgate")
+        .url("redis+unix:///run/sentinel_1/redis.sock?pass=p@ss")
+        .build()
+        .unwrap();
     let sentinels = Sentinels::start(|_| Vec::new());
     let url = sentinels.url().replace("/limits", "/limit");
-    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
     assert!(error.contains("it knows no service of that name"), "{error}");
-    let error = RedisStore::connect("redis-sentinel://127.0.0.1:1,127.0.0.1:2/limits").await;
+    let error =
+        RedisStore::connect("redis-sentinel://127.0.0.1:1,127.0.0.1:2/limits", "tollgate").await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("127.0.0.1:1") && error.contains("127.0.0.1:2"), "{error}");
 }
@@ -325,10 +332,12 @@ async fn passwords_of_sentinels_and_servers_are_their_own() {
         let () = redis::cmd("ACL").arg(&user).query(&mut server.connection()).unwrap();
     }
     let url = sentinels.url().replace("//", "//limiter:p%25ss@");
-    RedisStore::connect(&format!("{url}/0?protocol=resp3")).await.unwrap();
-    let error = RedisStore::connect(&url.replace("p%25ss", "guess")).await.unwrap_err();
+    RedisStore::connect(&format!("{url}/0?protocol=resp3"), "tollgate").await.unwrap();
+    let error = RedisStore::connect(&url.replace("p%25ss", "guess"), "tollgate").await.unwrap_err();
     assert!(error.to_string().contains("check the user and the password"), "{error}");
-    let error = RedisStore::connect(&format!("{url}?sentinel_password=guess")).await.unwrap_err();
+    let error = RedisStore::connect(&format!("{url}?sentinel_password=guess"), "tollgate")
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("no sentinel names a master"), "{error}");
 }
 
@@ -373,7 +382,7 @@ async fn planned_failover_takes_the_subscription_to_limits_along() {
         )
     };
     let sentinels = Sentinels::start(|_| Vec::new());
-    let store = RedisStore::builder().url(sentinels.url()).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
     let mut replica = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let operator = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     operator.publish(&text(1)).await.unwrap();
@@ -425,7 +434,7 @@ async fn limits_in_a_key_follow_the_master() {
     };
     let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();
     let sentinels = Sentinels::start(|_| Vec::new());
-    let store = RedisStore::builder().url(sentinels.url()).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
     let mut replica = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let operator = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     operator.publish(&text(1)).await.unwrap();

@@ -85,7 +85,7 @@ async fn ten_thousand_requests_at_once_while_redis_is_down_are_all_answered() {
         (OnStoreFailure::Local { replicas: 2 }, [200, 429]),
         (OnStoreFailure::FailClosed, [503, 503]),
     ] {
-        let store = RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+        let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
         let limiter = RateLimiter::new(store.build().unwrap());
         let layer = RateLimitLayer::fixed_window(limiter, "api", Quota::per_hour(4));
         let layer = layer.key(Header::new("x-user").unwrap()).unwrap();

@@ -6,7 +6,8 @@
 #[test]
 fn tls_url_without_the_feature_is_an_error_that_names_it() {
     for url in ["rediss://127.0.0.1/", " REDISS://127.0.0.1/", "valkeys://127.0.0.1/"] {
-        let error = tollgate::RedisStore::builder().url(url).build().unwrap_err().to_string();
+        let error =
+            tollgate::RedisStore::builder("tollgate").url(url).build().unwrap_err().to_string();
         assert!(error.contains("enable the feature `tls` of the crate `tollgate`"), "{error}");
     }
 }
@@ -106,7 +107,7 @@ mod with_the_feature {
         }
 
         fn store(&self, scheme: &str, host: &str, port: u16) -> RedisStoreBuilder {
-            RedisStore::builder()
+            RedisStore::builder("tollgate")
                 .url(format!("{scheme}://:{PASSWORD}@{host}:{port}/"))
                 .deadline(Duration::from_secs(20))
         }
@@ -175,7 +176,7 @@ mod with_the_feature {
         };
         assert!((0..500).any(|_| is_ready()), "the cluster is ready");
         let url = format!("rediss-cluster://:{PASSWORD}@localhost:{}", server.port);
-        let store = || RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+        let store = || RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
         assert_limits(store().tls(Tls::new().ca(ca.pem.as_str()))).await;
         let untrusted = failure(store().tls(Tls::new().ca(Ca::new().pem))).await;
         assert!(untrusted.contains("pass the CA to `Tls::ca`"), "{untrusted}");
@@ -211,7 +212,7 @@ mod with_the_feature {
             assert!(sentinel.try_wait().unwrap().is_none(), "the sentinel ended");
         }
         let url = format!("rediss-sentinel://:{PASSWORD}@localhost:{port}/limits");
-        let store = RedisStore::builder().url(&url).deadline(Duration::from_secs(20));
+        let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
         assert_limits(store.tls(Tls::new().ca(ca.pem.as_str()))).await;
         sentinel.kill().unwrap();
         sentinel.wait().unwrap();
@@ -221,13 +222,16 @@ mod with_the_feature {
     async fn private_ca_is_trusted_for_addresses_and_names() {
         let ca = Ca::new();
         let server = TlsServer::start(&ca, &of_this_machine(&ca), "no");
-        let store = |host| server.store("rediss", host, server.port).prefix(host);
+        let store = |prefix, host| {
+            let url = format!("rediss://:{PASSWORD}@{host}:{}/", server.port);
+            RedisStore::builder(prefix).url(url).deadline(Duration::from_secs(20))
+        };
         for host in ["127.0.0.1", "localhost"] {
-            assert_limits(store(host).tls(Tls::new().ca(ca.pem.clone()))).await;
+            assert_limits(store(host, host).tls(Tls::new().ca(ca.pem.clone()))).await;
         }
         // Other certificates in the file do not matter.
         let bundle = [Ca::new().pem, ca.pem.clone()].concat();
-        assert_limits(store("127.0.0.1").prefix("bundle").tls(Tls::new().ca(bundle))).await;
+        assert_limits(store("bundle", "127.0.0.1").tls(Tls::new().ca(bundle))).await;
     }
 
     #[tokio::test]
@@ -311,7 +315,7 @@ mod with_the_feature {
             ("rediss://:hunter2@127.0.0.1/zero", Tls::new(), "the Redis URL cannot be used"),
             ("rediss://:hunter2@127.0.0.1:99999/", Tls::new(), "the Redis URL cannot be used"),
         ] {
-            let builder = RedisStore::builder().url(url).tls(tls);
+            let builder = RedisStore::builder("tollgate").url(url).tls(tls);
             let error = builder.build().unwrap_err().to_string();
             assert!(error.contains(why) && !error.contains(PASSWORD), "{why}: {error}");
         }
@@ -323,7 +327,7 @@ mod with_the_feature {
     fn pool_and_tls_settings_are_an_error() {
         let pool = deadpool_redis::Config::from_url("redis://127.0.0.1/");
         let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
-        let error = RedisStore::builder().pool(pool).tls(Tls::new()).build().unwrap_err();
+        let error = RedisStore::builder("tollgate").pool(pool).tls(Tls::new()).build().unwrap_err();
         assert!(error.to_string().contains("a pool has certificates of its own"), "{error}");
     }
 }

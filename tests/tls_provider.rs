@@ -8,7 +8,7 @@ use tollgate::RedisStore;
 
 #[test]
 fn only_a_tls_url_installs_a_crypto_provider() {
-    let build = |url: &str| RedisStore::builder().url(url).build().unwrap();
+    let build = |url: &str| RedisStore::builder("tollgate").url(url).build().unwrap();
     build("redis://127.0.0.1/");
     assert!(CryptoProvider::get_default().is_none());
     // rustls would panic where two dependencies enable different providers.

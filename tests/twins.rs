@@ -279,7 +279,7 @@ fn memory_and_redis_decide_the_same_in_every_field() {
             let clock = ManualClock::new();
             let memory = MemoryStore::with_clock(clock.clone());
             let redis = |prefix: &str| {
-                let store = server.store().prefix(format!("{prefix}-{case}"));
+                let store = server.store_of(format!("{prefix}-{case}"));
                 store.deny_for(Duration::ZERO).clock(clock.clone()).build()
             };
             let [alone, batches] =

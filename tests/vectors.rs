@@ -136,7 +136,7 @@ async fn embedded_store_answers_as_expected() {
 async fn redis_answers_as_expected() {
     let server = support::RedisServer::start();
     replay(|name, clock| {
-        let builder = server.store().prefix(name);
+        let builder = server.store_of(name);
         Box::new(builder.clock(clock).build().unwrap())
     })
     .await;

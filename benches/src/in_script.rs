@@ -159,7 +159,7 @@ async fn check_again(
     limit: &Limit,
     together: usize,
 ) -> Result<f64, Box<dyn Error>> {
-    let store = RedisStore::builder()
+    let store = RedisStore::builder("tollgate")
         .url(server.url())
         .deadline(PATIENCE)
         .deny_for(Duration::ZERO)
@@ -186,7 +186,7 @@ async fn log_of(
 ) -> Result<(f64, u64), Box<dyn Error>> {
     server.clear().await;
     let clock = ManualClock::new();
-    let store = RedisStore::builder()
+    let store = RedisStore::builder("tollgate")
         .url(server.url())
         .deadline(PATIENCE)
         .clock(clock.clone())

@@ -97,7 +97,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         },
         Ok(url) => {
             // Away from the budgets of services.
-            let redis = RedisStore::builder().url(url).prefix("playground").connect().await?;
+            let redis = RedisStore::builder("playground").url(url).connect().await?;
             Playground { budgets: Arc::new(redis), store: "Redis" }
         }
     };

@@ -112,18 +112,41 @@ impl RateLimiter {
     }
 
     /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
-    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`.
+    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys is a name for the service:
+    /// limiters with the same prefix [share](crate::RedisStore::builder) the budgets of limits with the same name.
     ///
     /// A wrong address or password is an error at once. Use
     /// [`RedisStore::builder`](crate::RedisStore::builder) to start without Redis, to set
-    /// deadlines and the key prefix, or to bring a pool.
+    /// deadlines, or to bring a pool.
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is invalid or the server cannot be used.
+    /// Returns an error if the URL or the prefix is invalid, or if the server cannot be used.
     #[cfg(feature = "redis")]
-    pub async fn redis(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::new(crate::RedisStore::connect(url).await?))
+    pub async fn redis(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::connect(url, prefix).await?))
+    }
+
+    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that restarts during an outage
+    /// starts. The first check connects. Until Redis answers, requests are decided by their [failure
+    /// policy](crate::guide::outages).
+    ///
+    /// ```
+    /// # #[cfg(feature = "redis")]
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let limiter = tollgate::RateLimiter::redis_lazy("redis://127.0.0.1/", "shop")?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "redis"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL or the prefix is invalid.
+    #[cfg(feature = "redis")]
+    pub fn redis_lazy(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::builder(prefix).url(url).build()?))
     }
 
     /// Consumes one unit if the budget has it.

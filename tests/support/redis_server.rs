@@ -109,7 +109,12 @@ impl RedisServer {
 
     /// A store on it with a long deadline: a busy machine must not fail a test.
     pub fn store(&self) -> RedisStoreBuilder {
-        RedisStore::builder().url(self.url()).deadline(Duration::from_secs(20))
+        self.store_of("tollgate")
+    }
+
+    /// Such a store with budgets of its own.
+    pub fn store_of(&self, prefix: impl Into<String>) -> RedisStoreBuilder {
+        RedisStore::builder(prefix).url(self.url()).deadline(Duration::from_secs(20))
     }
 
     /// A limiter on such a store.

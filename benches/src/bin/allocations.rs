@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let service = GovernorLayer::<_, _, Body>::new(headers).layer(service_fn(handler));
         row(&format!("tower_governor, headers, {what}"), per_request(service).await);
     }
-    let store = || RedisStore::builder().url(server.url());
+    let store = || RedisStore::builder("tollgate").url(server.url());
     let service = tollgate(store().connect().await?, "plenty", PLENTY)?;
     row("tollgate, on Redis, allowed, 6 digits left", per_request(service).await);
     let asking = store().deny_for(Duration::ZERO).connect().await?;

@@ -42,7 +42,7 @@ struct Contender {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = support::RedisServer::start();
-    let redis = RedisStore::connect(&server.url()).await?;
+    let redis = RedisStore::connect(&server.url(), "tollgate").await?;
     for (store, limiter, permits) in [
         ("in memory", RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
         ("on Redis", RateLimiter::new(redis.clone()), ConcurrencyLimiter::new(redis)),

@@ -120,7 +120,7 @@ async fn take_turns(
 ) -> Result<(), Box<dyn Error>> {
     let limiter = match store {
         "memory" => RateLimiter::in_memory(),
-        url => RateLimiter::redis(url).await?,
+        url => RateLimiter::redis(url, "tollgate").await?,
     };
     if setting.contains("metrics") {
         // With its upkeep, as a service has it.

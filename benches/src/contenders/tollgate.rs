@@ -159,6 +159,7 @@ async fn connect(
 }
 
 async fn store(setup: &Setup, configure: fn(RedisStoreBuilder) -> RedisStoreBuilder) -> RedisStore {
-    let builder = RedisStore::builder().url(&*setup.redis_url).deadline(Duration::from_secs(5));
+    let builder =
+        RedisStore::builder("tollgate").url(&*setup.redis_url).deadline(Duration::from_secs(5));
     configure(builder).connect().await.expect("Redis is up")
 }

@@ -115,15 +115,27 @@ impl ConcurrencyLimiter {
         Self::new(MemoryStore::new())
     }
 
-    /// Connects to Redis and creates a limiter that shares its permits with all replicas on that Redis. With rates, too,
-    /// connect once, and give both limiters a clone of the [`RedisStore`](crate::RedisStore).
+    /// Connects to Redis and creates a limiter that shares its permits with all replicas on that Redis: those with the same
+    /// [prefix](crate::RedisStore::builder). With rates, too, connect once, and give both limiters a clone of the
+    /// [`RedisStore`](crate::RedisStore).
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is invalid or the server cannot be used.
+    /// Returns an error if the URL or the prefix is invalid, or if the server cannot be used.
     #[cfg(feature = "redis")]
-    pub async fn redis(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::new(crate::RedisStore::connect(url).await?))
+    pub async fn redis(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::connect(url, prefix).await?))
+    }
+
+    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that restarts during an outage
+    /// starts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL or the prefix is invalid.
+    #[cfg(feature = "redis")]
+    pub fn redis_lazy(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::builder(prefix).url(url).build()?))
     }
 
     /// Sets the time after which the permits of a process that crashed count as given back. Range: 1 second to 10

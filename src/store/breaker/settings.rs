@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// use tollgate::store::BreakerSettings;
 /// use tollgate::RedisStore;
 ///
-/// let store = RedisStore::builder()
+/// let store = RedisStore::builder("shop")
 ///     .circuit_breaker(BreakerSettings::new().slow_after(Duration::from_millis(50)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

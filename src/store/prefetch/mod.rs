@@ -60,7 +60,7 @@ const SHARDS: usize = 64;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let public = Limit::token_bucket("public", Quota::per_second(50_000))?;
-/// let redis = RedisStore::connect("redis://127.0.0.1/").await?;
+/// let redis = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
 /// let store = Prefetch::builder(redis).limit(&public).build()?;
 /// let limiter = RateLimiter::new(store.clone());
 /// // After the last request:

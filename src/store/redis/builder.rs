@@ -16,8 +16,6 @@ use crate::store::deny_cache::DEFAULT_DENY_BLOCKED_FOR;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
-const DEFAULT_PREFIX: &str = "tollgate";
-
 const DEFAULT_LABEL: &str = "redis";
 
 /// Much longer than a round trip in a data centre, and short enough for a user.
@@ -40,7 +38,6 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`url`](Self::url) or [`pool`](Self::pool) | `redis://127.0.0.1/` |
 /// | [`credentials`](Self::credentials) | those in the URL |
 /// | `tls`, with the feature `tls`: a CA, a client certificate | the operating system's CAs, none |
-/// | [`prefix`](Self::prefix) | `tollgate` |
 /// | [`client_name`](Self::client_name) | none |
 /// | [`deadline`](Self::deadline) | 250 ms |
 /// | [`lanes`](Self::lanes) | 1 |
@@ -75,12 +72,12 @@ enum Source {
 }
 
 impl RedisStoreBuilder {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(prefix: String) -> Self {
         Self {
             source: Source::Url(DEFAULT_URL.to_owned()),
             tls: None,
             credentials: None,
-            prefix: DEFAULT_PREFIX.to_owned(),
+            prefix,
             client_name: None,
             label: DEFAULT_LABEL.to_owned(),
             deadline: DEFAULT_DEADLINE,
@@ -143,7 +140,7 @@ impl RedisStoreBuilder {
     /// use tollgate::store::Credentials;
     ///
     /// # fn build() -> Result<(), tollgate::ConfigError> {
-    /// let store = RedisStore::builder()
+    /// let store = RedisStore::builder("shop")
     ///     .url("rediss://redis.internal:6379/")
     ///     .credentials(|| async {
     ///         let token = tokio::fs::read_to_string("/run/secrets/redis-token").await?;
@@ -168,13 +165,6 @@ impl RedisStoreBuilder {
     /// lanes.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.source = Source::Pool(pool);
-        self
-    }
-
-    /// Sets the prefix of every key: 1 to 64 printable ASCII characters without spaces and braces.
-    /// Default: `tollgate`. Stores with the same prefix share their budgets.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
         self
     }
 

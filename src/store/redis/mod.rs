@@ -78,7 +78,7 @@ use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
 ///   task blocks its worker in the poll that sends a check, other checks may stall until their
 ///   deadlines.
 ///
-/// The store's Redis user needs `~tollgate:*` (or another prefix) and `+evalsha +eval +script|load
+/// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load
 /// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
 /// and nothing else. On a cluster it needs `+asking +cluster|slots`, too.
 ///
@@ -88,9 +88,8 @@ use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = RedisStore::builder()
+/// let store = RedisStore::builder("shop")
 ///     .url("redis://127.0.0.1/")
-///     .prefix("shop")
 ///     .deadline(Duration::from_millis(50))
 ///     .connect()
 ///     .await?;
@@ -121,14 +120,14 @@ enum Choice {
 }
 
 impl RedisStore {
-    /// Connects with the defaults of the [builder](Self::builder), to a
+    /// Connects with a [prefix](Self::builder) and the defaults of the builder, to a
     /// [URL](RedisStoreBuilder::url) such as `redis://user:password@host/`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is invalid or the server cannot be used.
-    pub async fn connect(url: &str) -> Result<Self, ConfigError> {
-        Self::builder().url(url).connect().await
+    /// Returns an error if the URL or the prefix is invalid, or if the server cannot be used.
+    pub async fn connect(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Self::builder(prefix).url(url).connect().await
     }
 
     /// The state of the circuit breaker, for health endpoints. Closed if there is none. Each node of a cluster has
@@ -156,7 +155,7 @@ impl RedisStore {
     /// use tollgate::{Key, Limit, Quota, RedisStore};
     ///
     /// # fn main() -> Result<(), tollgate::ConfigError> {
-    /// let store = RedisStore::builder().url("redis://127.0.0.1/").prefix("shop").build()?;
+    /// let store = RedisStore::builder("shop").url("redis://127.0.0.1/").build()?;
     /// let limit = Limit::token_bucket("api", Quota::per_second(10))?;
     /// assert_eq!(store.redis_key(&limit, &Key::new("alice")), "shop:{alice}:b:api");
     /// # Ok(())
@@ -171,8 +170,13 @@ impl RedisStore {
     }
 
     /// Returns a builder for a store on a URL or a pool.
-    pub fn builder() -> RedisStoreBuilder {
-        RedisStoreBuilder::new()
+    ///
+    /// The prefix begins every key in Redis, and is a name for the service: 1 to 64 printable ASCII characters without spaces
+    /// and braces. Stores with the same prefix share the budgets of limits with the same name, so all replicas of a service
+    /// have the same one, and another service on the same Redis has another one. It has no default: two services would
+    /// share it without knowing, and a client that one of them served would have less left at the other.
+    pub fn builder(prefix: impl Into<String>) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(prefix.into())
     }
 }
 

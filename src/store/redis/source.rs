@@ -57,7 +57,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
 ///
 /// # async fn limits() -> Result<(), tollgate::ConfigError> {
-/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+/// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
 /// let mut source = RedisSource::new(&store, "limits", Format::Toml)?;
 /// let limits = LimitSet::new(source.read().await?, Names::new())?;
 /// limits.follow(source);

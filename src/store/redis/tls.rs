@@ -26,7 +26,7 @@ use crate::nouns::ConfigError;
 /// let tls = Tls::new()
 ///     .ca(std::fs::read("ca.crt")?)
 ///     .client_cert(std::fs::read("client.crt")?, std::fs::read("client.key")?);
-/// let store = RedisStore::builder().url("rediss://redis.internal:6379/").tls(tls).connect().await?;
+/// let store = RedisStore::builder("shop").url("rediss://redis.internal:6379/").tls(tls).connect().await?;
 /// # Ok(())
 /// # }
 /// ```

@@ -117,8 +117,8 @@ pub(crate) struct RedisArguments {
     /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
     #[arg(long, env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
-    /// The prefix of the keys, as the services set it
-    #[arg(long, default_value = "tollgate", value_name = "PREFIX")]
+    /// The prefix of the keys, as the service sets it
+    #[arg(long, env = "TOLLGATE_PREFIX", value_name = "PREFIX")]
     pub(crate) prefix: String,
     /// The partitions on a cluster, as the services set them
     #[arg(long, value_name = "COUNT")]
@@ -133,7 +133,7 @@ impl RedisArguments {
 
     /// The store of the services.
     pub(crate) fn store(&self) -> RedisStoreBuilder {
-        let store = RedisStore::builder().url(&self.url).prefix(self.prefix());
+        let store = RedisStore::builder(self.prefix()).url(&self.url);
         // `client_name` would need the right `+client|setname`.
         let store = store.deadline(DEADLINE);
         match self.partitions {
@@ -231,8 +231,8 @@ pub(crate) struct DoctorArguments {
     /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
     #[arg(env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
     pub(crate) url: String,
-    /// The prefix of the keys, as the services set it
-    #[arg(long, default_value = "tollgate", value_name = "PREFIX")]
+    /// The prefix of the keys, as the service sets it
+    #[arg(long, env = "TOLLGATE_PREFIX", value_name = "PREFIX")]
     pub(crate) prefix: String,
     /// The deadline of a check, as the services set it: latencies are compared with it
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = humantime::parse_duration)]

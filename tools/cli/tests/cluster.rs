@@ -12,8 +12,8 @@ use self::support::tollgate;
 async fn other_partitions_than_those_of_the_services_are_an_error() {
     let cluster = Cluster::start();
     let url = cluster.url();
-    let store = RedisStore::builder().url(&url).partitions(4).connect().await.unwrap();
-    let default = RedisStore::builder().url(&url).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate").url(&url).partitions(4).connect().await.unwrap();
+    let default = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
     let key_in =
         |store: &RedisStore, client: &str| store.redis_key(&limits()[0], &Key::new(client));
     // Some partitions of both have the same tag.

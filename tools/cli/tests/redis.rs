@@ -16,7 +16,7 @@ async fn budgets_of_every_kind_are_listed_and_shown() {
     let limiter = limiter(&url).await;
     charge(&limiter, "alice").await;
     charge(&limiter, "bob smith").await;
-    let store = RedisStore::builder().url(&url).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
     let exports = ConcurrencyLimit::new("exports", 3).unwrap();
     let in_flight = ConcurrencyLimiter::new(store);
     let first = in_flight.try_acquire(&exports, &Key::new("alice")).await.unwrap().unwrap();
@@ -168,8 +168,7 @@ async fn reset_leaves_names_that_no_limit_has_and_resets_the_rest() {
 async fn commands_need_only_the_documented_rights() {
     let server = RedisServer::start();
     // The rights of a service, and those that the commands need beside them.
-    let service =
-        include_str!("../../../src/store/redis/mod.rs").split("(or another prefix) and `");
+    let service = include_str!("../../../src/store/redis/mod.rs").split("(with your prefix) and `");
     let service = service.clone().nth(1).unwrap().split('`').next().unwrap();
     let commands =
         include_str!("../../../src/guide/operating.md").split("The user of Redis needs `");
@@ -237,7 +236,8 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
         let ended = block("0s", &["--yes"]);
         assert!(ended.out.contains("is not blocked under"), "{ended:?}");
         // The replica that denied it remembers that.
-        let other = RateLimiter::new(RedisStore::builder().url(&url).connect().await.unwrap());
+        let other =
+            RateLimiter::new(RedisStore::builder("tollgate").url(&url).connect().await.unwrap());
         assert!(other.check(&limit, &alice).await.unwrap().allowed(), "{algorithm}");
         for (length, why) in [
             ("soon", "not a time"),

@@ -65,7 +65,7 @@ async fn connect(url: &str, clock: &ManualClock) -> Result<RedisStore, Box<dyn E
     // Keys of an earlier run must not count.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let prefix = format!("replay-{}-{}", std::process::id(), now.as_micros());
-    let builder = RedisStore::builder().url(url).prefix(prefix).clock(clock.clone());
+    let builder = RedisStore::builder(prefix).url(url).clock(clock.clone());
     Ok(builder.deadline(Duration::from_secs(5)).connect().await?)
 }
 

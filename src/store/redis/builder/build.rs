@@ -133,6 +133,11 @@ impl RedisStoreBuilder {
                 self.prefix.escape_debug()
             )));
         }
+        if self.prefix.contains("://") {
+            return Err(ConfigError::new(
+                "the key prefix is a URL; give a name of the service, such as `RedisStore::builder(\"shop\").url(...)`",
+            ));
+        }
         if let Some(name) = &self.client_name
             && (name.is_empty()
                 || name.len() > MAX_CLIENT_NAME

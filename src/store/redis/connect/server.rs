@@ -195,7 +195,7 @@ mod tests {
         let mut server = Server::new(client.get_connection_info(), None);
         server.config = server.config.set_dns_resolver(Silent);
         let topology = Topology::One(Arc::new(server));
-        let store = RedisStore::builder().without_circuit_breaker();
+        let store = RedisStore::builder("tollgate").without_circuit_breaker();
         let store = store.build_on(Target { topology, name: "redis.internal".to_owned() });
         let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
         for number in 0..3 {

@@ -22,7 +22,7 @@ pub fn limits() -> Vec<Limit> {
 }
 
 pub async fn limiter(url: &str) -> RateLimiter {
-    RateLimiter::new(RedisStore::builder().url(url).connect().await.unwrap())
+    RateLimiter::new(RedisStore::builder("tollgate").url(url).connect().await.unwrap())
 }
 
 /// Charges seven units to a client under every limit.

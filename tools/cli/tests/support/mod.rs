@@ -37,6 +37,7 @@ pub fn tollgate_with(arguments: &[&str], input: &[u8]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
         .env_remove("REDIS_URL")
+        .env("TOLLGATE_PREFIX", "tollgate")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

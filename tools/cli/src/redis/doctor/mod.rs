@@ -98,7 +98,7 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
 /// What a service does at its start: it loads the script, and runs each command that the script needs.
 async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
     let prefix = arguments.prefix.trim_end_matches(':');
-    match RedisStore::builder().url(&arguments.url).prefix(prefix).connect().await {
+    match RedisStore::builder(prefix).url(&arguments.url).connect().await {
         Ok(_) => {
             findings.good("start", "a service can start, and this user has the rights it needs");
         }

@@ -39,7 +39,7 @@ async fn units_used_are_those_that_the_library_says_at_any_time() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let start = Duration::from_secs(1_700_000_000);
-    let store = RedisStore::builder().url(server.url()).clock(clock.clone());
+    let store = RedisStore::builder("tollgate").url(server.url()).clock(clock.clone());
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let mut random = Random(7);
     for spec in [
