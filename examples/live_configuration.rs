@@ -144,8 +144,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  curl -si -H 'x-plan: closed' {url}/search            # 403");
     println!("  for i in 1 2 3; do curl -si {url}/export | head -1 & done; wait   # two at once");
     if path == "redis" {
-        println!("  redis-cli -x SET tollgate-config:limits < examples/limits.toml");
-        println!("  redis-cli PUBLISH tollgate-config:limits changed");
+        println!("  redis-cli -x SET live-configuration-config:limits < examples/limits.toml");
+        println!("  redis-cli PUBLISH live-configuration-config:limits changed");
     } else {
         println!(
             "  sed -i 's|5/10s|10/10s|' {path}                      # in force within a second"

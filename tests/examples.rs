@@ -315,8 +315,9 @@ async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
     std::fs::write(&new, &larger).unwrap();
     std::fs::rename(&new, &file).unwrap();
     let mut cli = redis.connection();
-    let () = redis::Commands::set(&mut cli, "tollgate-config:limits", &larger).unwrap();
-    let () = redis::Commands::publish(&mut cli, "tollgate-config:limits", "changed").unwrap();
+    let () = redis::Commands::set(&mut cli, "live-configuration-config:limits", &larger).unwrap();
+    let () =
+        redis::Commands::publish(&mut cli, "live-configuration-config:limits", "changed").unwrap();
     for port in [of_file.port, of_redis.port] {
         let changed = Instant::now();
         while !send("GET", port, "/limits", None).await.2.contains("8/10s") {
@@ -340,7 +341,7 @@ async fn llm_gateway_settles_the_tokens_of_a_stream() {
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
     };
-    let limiter = tollgate::RateLimiter::redis(&redis.url(), "tollgate").await.unwrap();
+    let limiter = tollgate::RateLimiter::redis(&redis.url(), "llm-gateway").await.unwrap();
     let limit = |name, quota| tollgate::Limit::token_bucket(name, quota).unwrap();
     let tokens = limit("tokens", tollgate::Quota::per_minute(1_000));
     let used = async |limit: &tollgate::Limit, user: &str| {

@@ -32,11 +32,11 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// Limits in a key of Redis, which all replicas follow.
 ///
 /// The key is `prefix-config:name`, and a channel of the same name announces changes. So an operator changes the limits
-/// of all replicas with:
+/// of all replicas with (for a store with the prefix `shop`, and the name `limits`):
 ///
 /// ```sh
-/// redis-cli -x SET tollgate-config:limits < limits.toml
-/// redis-cli PUBLISH tollgate-config:limits changed
+/// redis-cli -x SET shop-config:limits < limits.toml
+/// redis-cli PUBLISH shop-config:limits changed
 /// ```
 ///
 /// On a cluster, the key has the hash tag of a partition, too: [`key`](Self::key) returns it.
