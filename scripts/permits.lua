@@ -162,7 +162,7 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   end)
   -- A repeated claim gets nothing more.
   if #queue == 0 then
-    own.granted = own.granted + min(free, max(granted + at_once - own.granted, 0))
+    own.granted = own.granted + min(free, max(granted + waiting + at_once - own.granted, 0))
   end
 
   retain(holders, function(it)

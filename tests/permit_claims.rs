@@ -1,5 +1,7 @@
 //! What a concurrency limiter asks of a store, how often, and what it does with the answers.
 
+mod support;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -305,4 +307,32 @@ async fn two_limiters_on_one_embedded_store_hand_over_within_a_poll() {
     let (granted, at) = waiting.await.unwrap();
     assert!(granted && at - freed <= Duration::from_millis(25), "{:?}", at - freed);
     assert_eq!((one.keys(), two.keys()), (0, 0));
+}
+
+/// The permits that a claim of an empty key is granted.
+async fn granted(store: &impl PermitStore, waiting: u32, at_once: u32, limit: u32) -> u64 {
+    let holder = tollgate::store::HolderId::from(*b"holder-1");
+    let mut claim = Claim::new("jobs".into(), Key::new("acme"), holder, limit, 10 * SECOND);
+    (claim.waiting, claim.at_once) = (waiting, at_once);
+    store.claim(vec![claim]).await.pop().unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn free_permits_are_granted_to_those_that_wait_and_then_at_once() {
+    for (waiting, at_once, limit, expected) in
+        [(2, 2, 3, 3), (2, 2, 4, 4), (2, 2, 9, 4), (2, 2, 1, 1), (0, 2, 1, 1)]
+    {
+        let in_memory = granted(&MemoryStore::new(), waiting, at_once, limit).await;
+        assert_eq!(in_memory, expected, "{waiting}, {at_once}, {limit}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_grants_free_permits_alike() {
+    let server = support::RedisServer::start();
+    for (waiting, at_once, limit, expected) in [(2, 2, 3, 3), (2, 2, 9, 4), (2, 2, 1, 1)] {
+        let store = server.store_of(format!("limit-{limit}")).connect().await.unwrap();
+        assert_eq!(granted(&store, waiting, at_once, limit).await, expected, "{limit}");
+    }
 }

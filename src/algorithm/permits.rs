@@ -80,8 +80,8 @@ impl Holders {
         }
         if self.queue.is_empty() {
             // A repeated claim gets nothing more.
-            let wanted = (claim.granted + u64::from(claim.at_once))
-                .saturating_sub(self.holders[place].granted);
+            let asked = u64::from(claim.waiting) + u64::from(claim.at_once);
+            let wanted = (claim.granted + asked).saturating_sub(self.holders[place].granted);
             self.holders[place].granted += free.min(wanted);
         }
         let holder = &self.holders[place];
