@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::time::interval;
 use tollgate::denied_keys::DeniedKeys;
 use tollgate::key::{self, ClientIp, Global, KeyExtractor};
-use tollgate::layer::{OnStoreFailure, Rejection};
+use tollgate::layer::{OnStoreFailure, Rejection, original_path};
 use tollgate::store::BreakerState;
 use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
@@ -89,7 +89,7 @@ fn app(
         .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)
         .build()?
         .on_store_failure(on_failure)?
-        .skip(|parts| parts.uri.path() == "/health")
+        .skip(|parts| original_path(parts) == "/health")
         .insert_decision()
         .respond_with(in_json);
     // A route's own limit is a layer on its method router.

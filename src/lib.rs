@@ -103,7 +103,7 @@ pub mod layer {
     pub use crate::http::{
         BodyFormat, Found, IetfDraft, InFlight, Limits, Lookup, Meter, OnMissingKey, OnOverload,
         RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Reject, Rejection, ReportOn,
-        ResetFormat, ResponseBody, ResponseFuture, Settlement, UnkeyedLayer,
+        ResetFormat, ResponseBody, ResponseFuture, Settlement, UnkeyedLayer, original_path,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;

@@ -694,6 +694,18 @@ async fn rest_of_a_route_in_another_router_has_its_whole_path() {
 }
 
 #[tokio::test]
+async fn exception_for_a_route_in_another_router_has_its_whole_path() {
+    let limits = set(&limit("inner", 50, "except = { path = \"/api/health\" }"));
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let inner = Router::new().route("/known", any(|| async {})).fallback(|| async {});
+    let app = Router::new().nest_service("/api", tower::Layer::layer(&layer, inner));
+    assert_eq!(left_at(&app, "/api/health").await, None);
+    assert_eq!(left_at(&app, "/api/known").await, Some((50, 49)));
+    // A path with several spellings is no exception.
+    assert_eq!(left_at(&app, "/api//health").await, Some((50, 48)));
+}
+
+#[tokio::test]
 async fn changed_key_counts_by_the_new_keys() {
     let limits = set(&limit("api", 2, ""));
     let app = app(&limits);

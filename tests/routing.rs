@@ -258,3 +258,19 @@ async fn layer_of_a_route_inside_a_layer_of_the_router_counts_both() {
     assert_eq!(remaining(send(&app, plain("/")).await.headers()), 0);
     assert_eq!(status(&app, plain("/")).await, 429);
 }
+
+#[tokio::test]
+async fn skipped_path_is_the_whole_path_in_a_nested_router() {
+    let layer = limit("api", 1, Global)
+        .skip(|parts| tollgate::layer::original_path(parts) == "/api/health");
+    let inner = Router::new()
+        .route("/health", get(|| async {}))
+        .route("/search", get(|| async {}))
+        .layer(layer);
+    let app = Router::new().nest("/api", inner);
+    for (path, expected) in
+        [("/api/health", 200), ("/api/search", 200), ("/api/search", 429), ("/api/health", 200)]
+    {
+        assert_eq!(status(&app, plain(path)).await, expected, "{path}");
+    }
+}

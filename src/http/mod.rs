@@ -17,6 +17,7 @@ mod limits;
 #[cfg(feature = "config")]
 mod live;
 mod number;
+mod path;
 mod peer;
 mod policy;
 mod responder;
@@ -43,6 +44,7 @@ pub use layer::RateLimitLayer;
 pub use limits::{Found, Limits, Lookup, Reject};
 #[cfg(feature = "config")]
 pub use live::{LimitSet, Names};
+pub use path::original_path;
 pub use peer::PeerIp;
 pub use policy::OnMissingKey;
 pub use responder::{BodyFormat, Reason, Rejection};

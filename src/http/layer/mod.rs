@@ -215,7 +215,8 @@ impl RateLimitLayer {
     /// [cost of its own](RateLimitLayerBuilder::limit_with_cost).
     ///
     /// A request that carries several operations, such as a GraphQL query or a batch, can cost as many.
-    /// Bound the cost: `cost` reads what a client sent.
+    /// Bound the cost: `cost` reads what a client sent. The whole path of a request is its
+    /// [`original_path`](crate::layer::original_path).
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))
@@ -223,6 +224,23 @@ impl RateLimitLayer {
 
     /// Adds a predicate for requests that are not limited, such as health checks. A request is skipped if
     /// one of them matches. Default: CORS preflight requests only.
+    ///
+    /// In a nested router, `parts.uri` has the rest of the path. [`original_path`](crate::layer::original_path) has the
+    /// whole, as limits in files do:
+    ///
+    /// ```
+    /// # use tollgate::key::Global;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use tollgate::layer::original_path;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// # let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(10)).key(Global)?;
+    /// let layer = layer.skip(|parts| original_path(parts) == "/api/health");
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn skip(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
@@ -230,7 +248,8 @@ impl RateLimitLayer {
 
     /// Adds a predicate for requests that are answered with 403, such as those from
     /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store is not
-    /// asked. A request that a `skip` predicate matches, too, is forbidden. Default: none.
+    /// asked. A request that a `skip` predicate matches, too, is forbidden. Default: none. The whole path of a request is its
+    /// [`original_path`](crate::layer::original_path).
     #[must_use]
     pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))

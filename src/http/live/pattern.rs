@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use super::segments::{Segment, Segmented, covers, is_at, segments};
 use super::spellings::{self, MOST_SPELLED, is_plain, normalized};
+use crate::http::path::original_path;
 use crate::nouns::ConfigError;
 
 /// The longest path, in bytes.
@@ -183,10 +184,13 @@ fn method(name: &str) -> Result<Method, ConfigError> {
 
 impl<'a> Route<'a> {
     pub(in crate::http) fn of(parts: &'a Parts) -> Self {
-        let route = Self::new(Cow::Borrowed(&parts.method), template(parts), sent(parts));
-        // A layer outside may have rewritten the path.
-        let now = parts.uri.path();
-        if route.template.is_none() && now != sent(parts) { route.also_at(now) } else { route }
+        let route = Self::new(Cow::Borrowed(&parts.method), template(parts), original_path(parts));
+        let (now, sent) = (parts.uri.path(), original_path(parts));
+        match route.template {
+            Some(_) => route,
+            None if now == sent => route,
+            None => route.also_at(now, is_rest_of(now, sent)),
+        }
     }
 
     /// The requests of a method to a path, with the template of the route that the router matched.
@@ -195,9 +199,10 @@ impl<'a> Route<'a> {
         Self { method, template, sent: Segmented::of(sent), spellings: Spellings::of(sent) }
     }
 
-    /// The same, if the path may also be this one.
-    fn also_at(mut self, path: &str) -> Self {
+    /// The same, if the path may also be this one: its rest in a nested router, or what a layer outside rewrote it to.
+    fn also_at(mut self, path: &str, is_rest: bool) -> Self {
         let (before, now) = (self.spellings, Spellings::of(path));
+        let is_plain = is_rest && matches!(before, Spellings::Plain(_));
         self.spellings = match (before, now) {
             (Spellings::Any, _) | (_, Spellings::Any) => Spellings::Any,
             (
@@ -206,11 +211,16 @@ impl<'a> Route<'a> {
             ) => {
                 all.push(Segmented::of(path).into_owned());
                 all.extend(more);
-                Spellings::Some(all)
+                if is_plain { Spellings::Plain(all) } else { Spellings::Some(all) }
             }
         };
         self
     }
+}
+
+/// Whether a path is what a router leaves of another one for the routers in it.
+fn is_rest_of(path: &str, whole: &str) -> bool {
+    path.starts_with('/') && (path == "/" || whole.ends_with(path))
 }
 
 impl Spellings {
@@ -233,15 +243,6 @@ fn template(parts: &Parts) -> Option<&str> {
 #[cfg(not(feature = "axum"))]
 const fn template(_: &Parts) -> Option<&str> {
     None
-}
-
-/// The path as it was sent: a router inside of another one sees the rest of it.
-fn sent(parts: &Parts) -> &str {
-    #[cfg(feature = "axum")]
-    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
-        return original.0.path();
-    }
-    parts.uri.path()
 }
 
 #[cfg(test)]
