@@ -287,6 +287,42 @@ async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
     assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Closed);
 }
 
+/// The calls that the server rejected before it ran them.
+fn rejected_calls(server: &RedisServer) -> u64 {
+    let stats: String =
+        redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+    let rejected = line.split("rejected_calls=").nth(1).unwrap().split(',').next().unwrap();
+    rejected.parse().unwrap()
+}
+
+#[tokio::test]
+async fn user_that_loses_its_rights_to_all_keys_causes_no_flood_and_opens_the_breaker() {
+    let server = RedisServer::start();
+    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+    let store = store.connect().await.unwrap();
+    run(&server, &["ACL", "SETUSER", "limiter", "resetkeys", "~other:*"]);
+    let mut waves = 0;
+    while store.breaker_state() == tollgate::store::BreakerState::Closed && waves < 100 {
+        let mut checks = tokio::task::JoinSet::new();
+        for number in 0..1_000 {
+            let store = store.clone();
+            checks.spawn(async move { check(&store, &format!("user{number}")).await });
+        }
+        for answer in checks.join_all().await {
+            let error = answer.unwrap_err();
+            assert!(error.is_unavailable() && !error.may_have_charged(), "{error}");
+        }
+        waves += 1;
+    }
+    assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Open);
+    // A call for each key would be 2,000 calls a wave.
+    let rejected = rejected_calls(&server);
+    assert!(rejected < 500 * waves, "{rejected} calls in {waves} waves");
+}
+
 #[tokio::test]
 async fn right_that_is_revoked_while_running_means_that_nothing_was_charged() {
     let server = RedisServer::start();

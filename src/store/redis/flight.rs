@@ -187,7 +187,7 @@ fn hand_over(place: Place, node: Arc<Node>, handle: Handle, cx: &mut Context<'_>
 /// Sends the checks of a place, and answers them.
 async fn fly(place: Place, node: Arc<Node>, handle: Handle) -> Place {
     let watch = Watch::begin(Some(&node));
-    let mut call = Call { place, node, handle, is_asking: false, watch };
+    let mut call = Call { place, node, handle, is_asking: false, watch, is_divided: false };
     if call.place.is_worth_sending() {
         call.complete().await;
     }
@@ -202,6 +202,34 @@ struct Call {
     /// Whether a node of a cluster sent it there for this once.
     is_asking: bool,
     watch: Watch,
+    /// Whether its checks are sent in parts.
+    is_divided: bool,
+}
+
+/// The divisions of a call, which are bounded: if the user of the server has no rights to any key, as after a mistake in
+/// its rules, a part for each key would be a flood.
+#[derive(Default)]
+struct Divisions {
+    parts: usize,
+    /// Parts in a row that failed because of a key.
+    failures: usize,
+}
+
+impl Divisions {
+    /// One key among 4,096 makes 13 parts fail in a row.
+    const MOST_FAILURES: usize = 24;
+
+    const MOST_PARTS: usize = 256;
+
+    /// Counts the answer of a part. Returns why the rest is not asked, if the bound is reached.
+    fn count(&mut self, answer: &Option<RedisResult<Vec<i64>>>) -> Option<String> {
+        let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
+        let error = error.filter(|error| call::is_of_key(error));
+        self.parts += 1;
+        self.failures = if error.is_some() { self.failures + 1 } else { 0 };
+        let is_bound = self.failures > Self::MOST_FAILURES || self.parts > Self::MOST_PARTS;
+        error.filter(|_| is_bound).map(call::brief)
+    }
 }
 
 /// Whether a call failed because of some of its keys, and was not executed.
@@ -250,8 +278,11 @@ impl Call {
     /// Divides a call that failed because of some of its keys, until each of them fails by itself: keys that the server's
     /// user has no rights to, or keys that are partly on another node while their slot moves.
     async fn complete_apart(&mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
+        self.is_divided = true;
+        let mut divisions = Divisions::default();
         loop {
-            let is_divided = has_to_be_divided(&answer) && self.place.halve();
+            let given_up = divisions.count(&answer);
+            let is_divided = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
             #[cfg(feature = "cluster")]
             let is_over = is_divided || self.complete_when_moved(&answer).await;
             #[cfg(not(feature = "cluster"))]
@@ -262,9 +293,13 @@ impl Call {
             loop {
                 self.place.unload();
                 if !self.place.take_next_part() {
+                    // Unless a part succeeded.
+                    self.watch.end(true);
                     return;
                 }
-                if self.place.is_worth_sending() {
+                if let Some(reason) = &given_up {
+                    self.decline(reason);
+                } else if self.place.is_worth_sending() {
                     break;
                 }
             }
@@ -338,6 +373,17 @@ impl Call {
         !self.place.batch.is_empty()
     }
 
+    /// Fails all checks, which were not asked.
+    fn decline(&mut self, reason: &str) {
+        let connections = &self.node.connections;
+        let error = format!("{}: {reason}", connections.events().server());
+        let lane = Arc::clone(self.place.lane());
+        let batch = &mut self.place.batch;
+        let failed = batch.fail(|| Error::declined(error.clone()));
+        connections.undecided(failed);
+        batch.deliver(lane.settings.denials.as_deref());
+    }
+
     /// Answers all checks.
     fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
         // A server that answers that it does not write at the moment decides peeks.
@@ -352,7 +398,11 @@ impl Call {
             }
             None => false,
         };
-        self.watch.end(!is_alive);
+        let is_of_key = matches!(&answer, Some(Err(error)) if call::is_of_key(error));
+        // Of a divided call, the parts that succeed say that the server is alive.
+        if !(is_of_key && self.is_divided) {
+            self.watch.end(!is_alive);
+        }
         let lane = Arc::clone(self.place.lane());
         let connections = &self.node.connections;
         let (handle, batch) = (&self.handle, &mut self.place.batch);
@@ -385,7 +435,9 @@ impl Call {
                     lane.route.has_moved();
                 }
                 // A charge that is alone in its call makes one write, which is the last command.
-                let is_forbidden = call::is_forbidden_in_script(&error) && batch.makes_one_write();
+                // With a clock set by hand, another command follows.
+                let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
+                let is_forbidden = call::is_forbidden_in_script(&error) && is_last_command;
                 let charged = Failure::of(&error) == Failure::Unknown && !is_forbidden;
                 let error = format!("{}: {text}", connections.events().server());
                 batch.fail(|| match charged {
