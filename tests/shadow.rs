@@ -287,3 +287,13 @@ mod on_redis {
         assert_eq!(answers, expected);
     }
 }
+
+#[tokio::test]
+async fn verdict_of_a_shadow_limit_has_the_delay_that_it_would_have_caused() {
+    let limiter = RateLimiter::new(MemoryStore::with_clock(tollgate::clock::ManualClock::new()));
+    let limit = Limit::leaky_bucket("slow", Quota::per_second(2)).unwrap().shadow();
+    limiter.check(&limit, &Key::new("alice")).await.unwrap();
+    let second = limiter.check(&limit, &Key::new("alice")).await.unwrap();
+    assert_eq!(second.delay(), std::time::Duration::ZERO);
+    assert_eq!(second.verdicts()[0].delay(), std::time::Duration::from_millis(500));
+}

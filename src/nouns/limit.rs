@@ -47,7 +47,7 @@ use crate::algorithm::{
 /// | [`leaky_bucket`](Self::leaky_bucket) | smoothing calls to a slow service | requests leave evenly, each after its `delay` | one small string |
 /// | [`sliding_window`](Self::sliding_window) | "n per period" without the jump at the border | even traffic: at most n; any traffic: at most 2 n | one small string |
 /// | [`sliding_log`](Self::sliding_log) | contracts: exactly n in any period | at most `limit` in any window | 2 to 13 bytes a request |
-/// | [`fixed_window`](Self::fixed_window) | quotas a day or a month, billing | at most `limit` in each window | one small string |
+/// | [`fixed_window`](Self::fixed_window) | quotas an hour or a day | at most `limit` in each window | one small string |
 ///
 /// The constructors check all numbers, so every store decides every `Limit` exactly.
 ///

@@ -276,12 +276,14 @@ impl Verdict {
     }
 
     /// The time that an allowed check has to wait: for its turn in a leaky bucket as a queue, or for
-    /// [reserved units](crate::Check::with_max_wait). Else zero.
+    /// [reserved units](crate::Check::with_max_wait). Else zero. Of a limit in shadow mode, the time that the check would have
+    /// waited: its [decision](crate::Decision::delay) has no delay.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        Duration::from_micros(self.delay_us())
+        Duration::from_micros(self.outcome.delay)
     }
 
+    /// The part of a decision's delay.
     pub(super) const fn delay_us(&self) -> Micros {
         if self.is_shadow { 0 } else { self.outcome.delay }
     }
