@@ -125,6 +125,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  curl -iN -H 'x-user: alice' '{url}/chat?tokens=1500'   # a debt");
     println!("  curl -i -H 'x-user: alice' '{url}/chat'                # 429 until it is repaid");
     println!("  curl -i -H 'x-user: bob' '{url}/chat?tokens=0'         # a failure, which is free");
-    axum::serve(listener, app).await?;
+    let stopped = async { drop(tokio::signal::ctrl_c().await) };
+    axum::serve(listener, app).with_graceful_shutdown(stopped).await?;
+    // Otherwise the costs of the last requests are not settled.
+    limiter.flush().await;
     Ok(())
 }

@@ -22,6 +22,7 @@ use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use self::support::counting::Counting;
+use self::support::log::Log;
 use self::support::requests::{plain, request, send, status};
 
 const MS: Duration = Duration::from_millis(1);
@@ -430,18 +431,17 @@ async fn settlement_that_fails_is_not_repeated_and_is_reported() {
 }
 
 #[tokio::test]
-async fn what_the_store_did_not_charge_is_not_settled() {
-    for policy in [OnStoreFailure::FailOpen, OnStoreFailure::Local { replicas: 1 }] {
-        let store = Counting::default();
-        let limiter = RateLimiter::new(store.clone());
-        let app = app(layer(&limiter).on_store_failure(policy).unwrap(), |settlement| {
-            assert_eq!(settlement.refund(), 0);
-        });
-        store.switch_off(true);
-        assert_eq!(status(&app, plain("/")).await, 200);
-        store.switch_off(false);
-        assert_eq!(store.used(&tokens(), &Key::global()).await, 0, "{policy:?}");
-    }
+async fn request_that_failed_open_charged_nothing_that_could_be_settled() {
+    let store = Counting::default();
+    let limiter = RateLimiter::new(store.clone());
+    let fail_open = layer(&limiter).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let app = app(fail_open, |settlement| {
+        assert_eq!(settlement.refund(), 0);
+    });
+    store.switch_off(true);
+    assert_eq!(status(&app, plain("/")).await, 200);
+    store.switch_off(false);
+    assert_eq!(store.used(&tokens(), &Key::global()).await, 0);
 }
 
 #[tokio::test]
@@ -549,4 +549,76 @@ mod on_redis {
         };
         assert_eq!(settled().await, 30, "{} calls", away.calls("evalsha") - calls);
     }
+}
+
+/// A store whose settlements take a second.
+#[derive(Debug)]
+struct SlowSettlements(MemoryStore);
+
+impl Store for SlowSettlements {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        let answer = self.0.apply(op, group);
+        match op {
+            Op::Settle => Answer::later(async move {
+                sleep(Duration::from_secs(1)).await;
+                answer.await
+            }),
+            _ => answer,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_waits_for_settlements_in_flight_and_for_five_seconds_at_most() {
+    let limiter = RateLimiter::new(SlowSettlements(MemoryStore::with_clock(ManualClock::new())));
+    limiter.flush().await;
+    let app = app(layer(&limiter), |settlement| {
+        settlement.settle("tokens", 700);
+    });
+    let began = Instant::now();
+    assert_eq!(status(&app, plain("/")).await, 200);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    limiter.flush().await;
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    assert_eq!(used(&limiter).await, 700);
+
+    // The answer never comes.
+    let waiting = limiter.peek(&tokens(), &Key::global(), 0).await.unwrap();
+    assert!(waiting.allowed());
+    let stuck = RateLimiter::new(StuckSettlements);
+    let app = self::app(layer(&stuck), |settlement| {
+        settlement.settle("tokens", 700);
+    });
+    assert_eq!(status(&app, plain("/")).await, 200);
+    let began = Instant::now();
+    stuck.flush().await;
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+}
+
+/// A store whose settlements are never answered.
+#[derive(Debug)]
+struct StuckSettlements;
+
+impl Store for StuckSettlements {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        match op {
+            Op::Settle => Answer::later(std::future::pending()),
+            _ => MemoryStore::with_clock(ManualClock::new()).apply(op, group),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_that_is_dropped_with_settlements_in_flight_says_how_many() {
+    let (limiter, (log, _guard)) = (RateLimiter::new(StuckSettlements), Log::start());
+    let app = app(layer(&limiter), |settlement| {
+        settlement.settle("tokens", 700);
+    });
+    for _ in 0..3 {
+        assert_eq!(status(&app, plain("/")).await, 200);
+    }
+    drop((app, limiter));
+    let lines = log.lines();
+    let line = lines.iter().find(|line| line.contains("limiter dropped")).expect("it is reported");
+    assert!(line.contains("settlements=3") && line.contains("RateLimiter::flush"), "{line}");
 }

@@ -20,9 +20,10 @@
 //!   first check: the change takes effect at once and mints nothing. So a state contains the rate
 //!   or the period under which it was written.
 //! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as
-//!   long as checks use the longer period. Each quota limits the units allowed under all quotas.
-//!   See [`rotation`] and [`sliding_log`].
-//! - **A refund** names its charge. The budget is never fuller than without that charge.
+//!   long as checks use the longer period. A check is allowed if the units that its own quota still counts,
+//!   under whichever quota they were charged, leave room for it. See [`rotation`] and [`sliding_log`].
+//! - **A refund** names its charge. The budget is never fuller than without that charge, except that a fixed window which
+//!   starts with a charge keeps its start.
 //! - **A debt** drains or leaves its window like other units, and checks are denied until enough of it has. It is
 //!   bounded, so that all sums stay exact.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state

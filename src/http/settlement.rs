@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
-use crate::limiter::RateLimiter;
+use crate::limiter::{RateLimiter, UnansweredSettlement};
 use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
 
@@ -23,8 +23,9 @@ use crate::telemetry::{self, Throttle};
 /// - A settlement is sent in the background, with other checks. It never delays the response.
 /// - A settlement that fails is not repeated, and an event reports it: it may have been carried out. So it is never
 ///   charged or given back twice.
-/// - What the store did not charge cannot be settled: a request that was decided [locally](Source::Local), or that
-///   failed open.
+/// - A request that was decided [locally](Source::Local) is settled as [`RateLimiter::settle`] says. One that failed open was
+///   charged nothing, so nothing is settled.
+/// - Before a program ends, [`RateLimiter::flush`] waits for the settlements in flight.
 ///
 /// With several layers, it has the charges of all of them. A request that is not limited has a settlement, too, without
 /// charges.
@@ -76,7 +77,7 @@ impl Settlement {
         events: &Arc<Throttle>,
     ) -> Self {
         let settlement = outside.cloned().unwrap_or_else(|| Self::new(events));
-        if matches!(decision.source(), Source::Store | Source::Prefetched) {
+        if matches!(decision.source(), Source::Store | Source::Prefetched | Source::Local) {
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
             settlement.charges().extend(charged.map(|(check, receipt)| Charge {
@@ -170,7 +171,8 @@ impl Settlement {
 
     fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
         let (limit, events) = (checks[0].limit().clone(), Arc::clone(&self.shared.events));
-        let unsent = Unsent { limit, events, is_over: false };
+        let unanswered = limiter.await_settlement();
+        let unsent = Unsent { limit, events, is_over: false, _unanswered: unanswered };
         let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
         match answer.take_ready() {
             Some(answer) => unsent.answered(answer),
@@ -238,6 +240,7 @@ struct Unsent {
     limit: Limit,
     events: Arc<Throttle>,
     is_over: bool,
+    _unanswered: UnansweredSettlement,
 }
 
 impl Unsent {

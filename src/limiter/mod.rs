@@ -6,6 +6,8 @@ mod denied_keys;
 mod failover;
 mod observed;
 mod registry;
+#[cfg(feature = "http")]
+mod unanswered;
 mod waiting;
 
 use std::fmt;
@@ -25,6 +27,10 @@ pub(crate) use self::observed::Observed;
 use self::registry::Registry;
 #[cfg(feature = "config")]
 pub(crate) use self::registry::SetId;
+#[cfg(feature = "http")]
+use self::unanswered::Unanswered;
+#[cfg(feature = "http")]
+pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 #[cfg(feature = "http")]
 pub(crate) use self::waiting::WaitSettings;
@@ -93,6 +99,8 @@ struct Shared {
     blocked: Throttles,
     /// Where denials are counted by key.
     denied_keys: OnceLock<DeniedKeys>,
+    #[cfg(feature = "http")]
+    unanswered: Unanswered,
 }
 
 impl RateLimiter {
@@ -101,7 +109,16 @@ impl RateLimiter {
         let (registry, turns, blocked) =
             (Registry::default(), Turns::default(), Throttles::default());
         let (store, denied_keys) = (Failover::new(store), OnceLock::new());
-        Self { shared: Arc::new(Shared { store, registry, turns, blocked, denied_keys }) }
+        let shared = Shared {
+            store,
+            registry,
+            turns,
+            blocked,
+            denied_keys,
+            #[cfg(feature = "http")]
+            unanswered: Unanswered::default(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests. In
@@ -225,6 +242,10 @@ impl RateLimiter {
     /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
     /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
     /// [bounded](Limit::max_debt). Without a receipt, the whole cost is charged.
+    ///
+    /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it counts: here, until the store
+    /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
+    /// back.
     ///
     /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
     ///

@@ -208,9 +208,11 @@ impl Decision {
 
     /// The receipt of each charge, in the order of the group.
     pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
-        // A refund is the store's, which knows nothing of a local charge.
-        let is_of_store = self.source != Source::Local;
-        self.verdicts().iter().map(move |verdict| verdict.receipt().filter(|_| is_of_store))
+        let is_local = self.source == Source::Local;
+        self.verdicts().iter().map(move |verdict| match verdict.receipt() {
+            Some(receipt) if is_local => Some(receipt.of_local_charge()),
+            receipt => receipt,
+        })
     }
 
     /// Whether a limit may be in shadow mode.

@@ -22,7 +22,21 @@ pub struct Receipt {
     pub(crate) drains_at: Micros,
 }
 
+/// Added to the time of a charge that no store knows: a local one. No clock of a store reaches it, and a signed number of
+/// 64 bits holds it.
+const LOCAL: Micros = 1 << 62;
+
 impl Receipt {
+    /// The same receipt, of a charge that was decided [locally](crate::decision::Source::Local).
+    pub(crate) const fn of_local_charge(self) -> Self {
+        Self { at: self.at | LOCAL, ..self }
+    }
+
+    /// The receipt for the local budget, if that was charged.
+    pub(crate) const fn local(self) -> Option<Self> {
+        if self.at & LOCAL == 0 { None } else { Some(Self { at: self.at & !LOCAL, ..self }) }
+    }
+
     /// Creates the receipt of a charge of `cost` units at `charged_at`: the store's time, in
     /// microseconds since the Unix epoch.
     #[must_use]
@@ -43,7 +57,8 @@ impl Receipt {
         Self { cost: self.cost.saturating_sub(units), ..self }
     }
 
-    /// The store's time of the charge, in microseconds since the Unix epoch.
+    /// The store's time of the charge, in microseconds since the Unix epoch. Of a charge that was decided
+    /// [locally](crate::decision::Source::Local), a number above all times.
     #[must_use]
     pub const fn charged_at(&self) -> u64 {
         self.at

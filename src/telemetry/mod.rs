@@ -216,6 +216,16 @@ pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {
     }
 }
 
+/// The last handle of a limiter is dropped while settlements are in flight.
+#[cfg(feature = "http")]
+pub(crate) fn dropped_unsettled(settlements: usize) {
+    tracing::warn!(
+        target: TARGET,
+        settlements,
+        "limiter dropped with settlements in flight: they are lost if the program ends now; call `RateLimiter::flush` before"
+    );
+}
+
 /// The store is unavailable, and the policy of a group decides, as `outcome` says.
 pub(crate) fn unavailable(at_most: &Throttle, group: &[Check], error: &Error, outcome: &str) {
     metrics::failed(error);

@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use crate::nouns::Check;
+use crate::nouns::{Check, Micros, Receipt};
 
 /// Threads rarely contend for one of so many.
 const SHARDS: usize = 16;
 
 pub(super) struct Ledger {
-    shards: [Mutex<HashMap<Budget, u64>>; SHARDS],
+    shards: [Mutex<HashMap<Budget, Owed>>; SHARDS],
     hasher: DefaultHashBuilder,
     /// The number of budgets, of all shards.
     budgets: AtomicUsize,
@@ -21,6 +21,13 @@ pub(super) struct Ledger {
 
 /// A check, of any cost.
 struct Budget(Check);
+
+/// Units, and the local time of the first charge of them.
+#[derive(Clone, Copy)]
+struct Owed {
+    units: u64,
+    since: Micros,
+}
 
 impl PartialEq for Budget {
     fn eq(&self, other: &Self) -> bool {
@@ -46,8 +53,8 @@ impl Ledger {
         self.budgets.load(Ordering::Acquire) == 0
     }
 
-    /// Enters the units of a check. The budgets are bounded: a new one may be left out.
-    pub(super) fn add(&self, check: &Check) {
+    /// Enters the units of a check that was charged at a local time. The budgets are bounded: a new one may be left out.
+    pub(super) fn add(&self, check: &Check, at: Micros) {
         let units = u64::from(check.cost());
         if units == 0 {
             return;
@@ -55,12 +62,29 @@ impl Ledger {
         let budget = Budget(check.clone());
         let mut shard = self.shard(&budget);
         if let Some(owed) = shard.get_mut(&budget) {
-            *owed = owed.saturating_add(units);
+            owed.units = owed.units.saturating_add(units);
+            owed.since = owed.since.min(at);
         } else if self.budgets.fetch_add(1, Ordering::AcqRel) < self.max_budgets {
-            shard.insert(budget, units);
+            shard.insert(budget, Owed { units, since: at });
         } else {
             self.budgets.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// Replaces the units of a charge by its real cost, if they are owed. Returns whether they are.
+    pub(super) fn settle(&self, check: &Check, charged: Receipt, cost: u32) -> bool {
+        let budget = Budget(check.clone());
+        let mut shard = self.shard(&budget);
+        let Some(owed) = shard.get_mut(&budget).filter(|owed| owed.since <= charged.at) else {
+            return false;
+        };
+        let more = i64::from(cost) - i64::from(charged.cost);
+        owed.units = owed.units.saturating_add_signed(more);
+        if owed.units == 0 {
+            shard.remove(&budget);
+            self.budgets.fetch_sub(1, Ordering::AcqRel);
+        }
+        true
     }
 
     pub(super) fn forget(&self, check: &Check) {
@@ -70,8 +94,8 @@ impl Ledger {
         }
     }
 
-    /// Takes up to so many budgets out, with their units.
-    pub(super) fn take(&self, budgets: usize) -> Vec<(Check, u64)> {
+    /// Takes up to so many budgets out, with their units and the time of the first charge.
+    pub(super) fn take(&self, budgets: usize) -> Vec<(Check, u64, Micros)> {
         let mut taken = Vec::with_capacity(budgets);
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -80,14 +104,14 @@ impl Ledger {
                 shard
                     .extract_if(|_, _| true)
                     .take(room)
-                    .map(|(Budget(check), units)| (check, units)),
+                    .map(|(Budget(check), owed)| (check, owed.units, owed.since)),
             );
         }
         self.budgets.fetch_sub(taken.len(), Ordering::AcqRel);
         taken
     }
 
-    fn shard(&self, budget: &Budget) -> MutexGuard<'_, HashMap<Budget, u64>> {
+    fn shard(&self, budget: &Budget) -> MutexGuard<'_, HashMap<Budget, Owed>> {
         lock(&self.shards[self.hasher.hash_one(budget) as usize % SHARDS])
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::ledger::Ledger;
-use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Source, Verdict};
+use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Receipt, Source, Verdict};
 use crate::store::MemoryStore;
 use crate::telemetry::{self, Throttles};
 
@@ -54,9 +54,24 @@ impl Local {
         if op == Op::Charge && decided.allowed() && !may_be_charged {
             let verdicts = group.iter().zip(decided.verdicts());
             let charged = verdicts.filter(|(_, it)| !it.is_unlimited() && !it.would_deny());
-            charged.for_each(|(check, _)| self.ledger.add(check));
+            charged.for_each(|(check, _)| self.ledger.add(check, decision.decided_at()));
         }
         Ok(decided.made_at(decision.decided_at()))
+    }
+
+    /// Gives back units of a local charge, or settles it. Returns whether it was still owed to the store: then the store need
+    /// not be asked.
+    pub(super) fn settle(&self, op: Op, check: &Check, charged: Receipt) -> bool {
+        let cost = match op {
+            Op::Refund => charged.cost.saturating_sub(check.cost()),
+            _ => check.cost(),
+        };
+        let is_owed = self.ledger.settle(check, charged, cost);
+        if let Some(share) = share(check) {
+            // A store that is full has evicted the budget.
+            drop(self.store.decide(op, share.with_receipt(charged).into()));
+        }
+        is_owed
     }
 
     /// Resets the local budgets of a group, or blocks their keys, whatever the failure policies of its limits. After a

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use self::local::Local;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Limit, Micros, OnStoreFailure, Op};
-use crate::nouns::{Source, Verdict};
+use crate::nouns::{Receipt, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
 
@@ -75,6 +75,9 @@ impl Failover {
 
     #[inline]
     pub(super) fn apply(&self, op: Op, group: Group) -> Answer {
+        if matches!(op, Op::Refund | Op::Settle) && group.iter().any(was_charged_locally) {
+            return self.settle_local_charges(op, &group);
+        }
         if self.is_embedded {
             return self.store().apply(op, group);
         }
@@ -90,6 +93,33 @@ impl Failover {
         let shared = Arc::clone(&self.shared);
         let answer = shared.store.apply(op, group.clone());
         answer.resolved(move |answer| shared.resolve(answer, op, &group, policy))
+    }
+
+    /// Gives back or settles charges of which the store does not know yet, or, after the outage, only that they were made.
+    fn settle_local_charges(&self, op: Op, group: &Group) -> Answer {
+        let (mut are_all_owed, mut left) = (true, Vec::with_capacity(group.len()));
+        for check in group.iter() {
+            let Some(charged) = check.receipt().and_then(Receipt::local) else {
+                are_all_owed = false;
+                left.push(check.clone());
+                continue;
+            };
+            let local = self.shared.local.get();
+            let is_owed = local.is_some_and(|local| local.settle(op, check, charged));
+            are_all_owed &= is_owed;
+            let more = match op {
+                Op::Settle if !is_owed => check.cost().saturating_sub(charged.cost),
+                _ => 0,
+            };
+            left.push(check.clone().with_receipt(None).with_cost(more));
+        }
+        let left = Group::of_distinct(left);
+        match self.shared.local.get() {
+            Some(local) if are_all_owed => {
+                Answer::ready(local.decide(Op::Peek, &left, Micros::default(), true))
+            }
+            _ => self.store().apply(op, left),
+        }
     }
 
     /// Resets or blocks the local budgets, too. Otherwise a client that an operator lets in again stays denied.
@@ -109,6 +139,10 @@ fn policy(group: &[Check]) -> Option<OnStoreFailure> {
         false => check.failure_policy(),
     });
     policies.reduce(|one, other| Some(one?.stricter(other?))).flatten()
+}
+
+fn was_charged_locally(check: &Check) -> bool {
+    check.receipt().is_some_and(|receipt| receipt.local().is_some())
 }
 
 /// Whether a check can be decided without the store. A limit in shadow mode never denies, so it always can.

@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::Shared;
-use crate::nouns::{Check, Decision, Error, Op};
+use crate::nouns::{Check, Decision, Error, Micros, Op};
 use crate::telemetry;
 
 /// The charges that are made at once: a store that has just recovered must not be flooded.
@@ -65,7 +65,7 @@ async fn settle(shared: Weak<Shared>, _turn: Turn) {
         if let Some(shared) = shared.upgrade()
             && let Some(local) = shared.local.get()
         {
-            unsettled.iter().for_each(|owed| local.ledger.add(owed));
+            unsettled.iter().for_each(|(owed, since)| local.ledger.add(owed, *since));
         }
         sleep(pause).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
@@ -84,7 +84,7 @@ struct Sum {
 
 /// Charges what is owed, each budget once. Returns the units that are certainly not charged: one part of a store may
 /// be unavailable, as a node of a cluster. `None` if the limiter is gone.
-async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<Check>> {
+async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<(Check, Micros)>> {
     let (mut unsettled, mut failed_in_a_row) = (Vec::new(), 0);
     while failed_in_a_row < GIVE_UP_AFTER {
         let shared = shared.upgrade()?;
@@ -93,7 +93,7 @@ async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<Check>>
         if owed.is_empty() {
             break;
         }
-        let charges = owed.into_iter().filter_map(|(check, units)| {
+        let charges = owed.into_iter().filter_map(|(check, units, since)| {
             // What has drained since is not owed.
             let units = units.min(local.used(&check));
             // It is no request of the client: it is not blocked, and no offence.
@@ -101,11 +101,11 @@ async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<Check>>
             let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
             let answer =
                 (units > 0).then(|| shared.store.apply(Op::Charge, check.clone().into()))?;
-            Some((check, answer))
+            Some((check, since, answer))
         });
         // All are asked before the first answer is awaited, so that they share a call.
         let charges: Vec<_> = charges.collect();
-        for (check, answer) in charges {
+        for (check, since, answer) in charges {
             match finish(&shared, &check, answer.await).await {
                 Ok(units) => {
                     sum.budgets += 1;
@@ -114,7 +114,7 @@ async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<Check>>
                 }
                 Err(left) => {
                     failed_in_a_row += 1;
-                    unsettled.extend(left);
+                    unsettled.extend(left.map(|check| (check, since)));
                 }
             }
         }

@@ -128,7 +128,8 @@ impl RateLimiter {
     /// next waiter of this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
     /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline, so the call ends at
-    /// most one such deadline after `max_wait`. Zero asks once and does not wait for units.
+    /// most two such deadlines after `max_wait`: of the last charge, and of its refund if its units come too late. Zero asks
+    /// once and does not wait for units.
     ///
     /// If the store is unavailable, the limit's [failure policy](Limit::on_store_failure) decides. A limit that fails
     /// closed is asked again after each `retry_after`, until `max_wait`. Without a policy, the error is returned at
@@ -361,10 +362,9 @@ impl RateLimiter {
 
 /// Whether the checks of a group may be denied for now, so that a wait helps.
 fn may_wait(group: &Group) -> bool {
-    let is_decided = |check: &Check| {
-        check.cost() == 0 || u64::from(check.cost()) > check.limit().quota().capacity()
-    };
-    !group.iter().all(|check| is_decided(check) || check.is_shadow())
+    let exceeds = |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
+    let mut enforced = group.iter().filter(|check| !check.is_shadow());
+    !enforced.clone().any(exceeds) && enforced.any(|check| check.cost() > 0)
 }
 
 /// When the units of a denied group are available.
