@@ -5,8 +5,9 @@
 mod support;
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,6 +20,9 @@ use tollgate::store::{Answer, Group, Op, RedisStoreBuilder, Store};
 use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::RedisServer;
+use self::support::delay::delaying;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn store(server: &RedisServer) -> RedisStoreBuilder {
     server.store().deny_for(Duration::ZERO)
@@ -207,6 +211,30 @@ async fn lone_check_is_sent_at_once() {
         limiter.check(&limit, &key).await.unwrap();
     }
     assert_eq!(server.calls("evalsha"), 5);
+}
+
+/// As many calls in flight as the round trip takes steps of 4 ms, and not one for each check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_a_distant_server_are_at_most_250_a_second() {
+    let server = RedisServer::start();
+    let port = delaying(server.port(), Arc::new(AtomicU64::new(20))).await;
+    let store = store(&server).url(format!("redis://127.0.0.1:{port}/"));
+    let limiter = RateLimiter::new(store.deadline(SECOND / 4).connect().await.unwrap());
+    server.reset_calls();
+    let limit = Limit::gcra("all", Quota::per_second(1_000_000)).unwrap();
+    let start = Instant::now();
+    let mut callers = JoinSet::new();
+    for key in 0..64_u64 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        callers.spawn(async move {
+            while start.elapsed() < SECOND {
+                limiter.check(&limit, &Key::from(key)).await.unwrap();
+            }
+        });
+    }
+    callers.join_all().await;
+    let (calls, most) = (server.calls("evalsha"), start.elapsed().as_millis() / 4 + 2);
+    assert!(u128::from(calls) <= most, "{calls} calls in {:?}", start.elapsed());
 }
 
 #[tokio::test]

@@ -341,6 +341,21 @@ async fn cheap_request_does_not_pass_an_expensive_one_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn group_that_can_never_be_allowed_does_not_queue_behind_waiters() {
+    let (limiter, key) = (RateLimiter::in_memory(), Key::new("k"));
+    let log = Limit::sliding_log("log", Quota::per_second(5)).unwrap();
+    let small = Limit::sliding_log("small", Quota::per_second(5)).unwrap();
+    limiter.check_n(&log, &key, 5).await.unwrap();
+    let waiter = go(&limiter, &log, 10_000 * MS);
+    sleep(10 * MS).await;
+    let start = Instant::now();
+    let group = vec![Check::new(&log, &key), Check::new(&small, &key).with_cost(100)];
+    let denied = limiter.acquire_all(group, 10_000 * MS).await.unwrap();
+    assert!(denied.exceeds_capacity() && start.elapsed().is_zero(), "{:?}", start.elapsed());
+    assert_eq!(waiter.await.unwrap(), (true, 1_000 * MS));
+}
+
+#[tokio::test(start_paused = true)]
 async fn given_up_units_return_to_a_store_that_answers_later() {
     let limiter = RateLimiter::new(LateRefunds(Default::default()));
     limiter.check(&ten(), &Key::new("k")).await.unwrap();

@@ -287,6 +287,46 @@ async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
     assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Closed);
 }
 
+#[tokio::test]
+async fn divided_call_keeps_the_order_of_its_checks() {
+    let server = RedisServer::start();
+    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = store_of(&url).connect().await.unwrap();
+    run(&server, &["ACL", "SETUSER", "limiter", "resetkeys", "~tollgate:{alice}*"]);
+    let limit = Limit::fixed_window("daily", Quota::per_day(1_000)).unwrap();
+    let of = |key: &str, cost| Check::new(&limit, key).with_cost(cost);
+    let ask =
+        |check: Check| (check.key().as_str() == "alice", store.apply(Op::Charge, check.into()));
+    // Checks of different costs are not decided together.
+    let asked: Vec<_> =
+        (1..=20).flat_map(|cost| [ask(of("alice", cost)), ask(of("mallory", cost))]).collect();
+    let mut remaining = Vec::new();
+    for (is_allowed, answer) in asked {
+        match answer.await {
+            Ok(decision) => remaining.push(decision.remaining()),
+            Err(error) => assert!(!is_allowed && error.is_declined(), "{error}"),
+        }
+    }
+    let used = (1..=20).scan(0, |used, cost| {
+        *used += cost;
+        Some(*used)
+    });
+    assert_eq!(remaining, used.map(|used| 1_000 - used).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn right_that_is_revoked_between_the_writes_of_a_log_may_mean_a_charge() {
+    let server = RedisServer::start();
+    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = store_of(&url).connect().await.unwrap();
+    let log = Limit::sliding_log("log", Quota::per_day(5)).unwrap();
+    run(&server, &["ACL", "SETUSER", "limiter", "-setrange", "-psetex", "-pexpire"]);
+    let error = store.apply(Op::Charge, Check::new(&log, "alice").into()).await.unwrap_err();
+    assert!(error.may_have_charged(), "{error}");
+}
+
 /// The calls that the server rejected before it ran them.
 fn rejected_calls(server: &RedisServer) -> u64 {
     let stats: String =

@@ -5,9 +5,12 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::Commands;
+use support::delay::delaying;
 use support::limits::limits;
 use support::{RedisServer, free_port};
 use tollgate::store::Op;
@@ -83,6 +86,39 @@ async fn flushed_script_is_loaded_within_the_same_check() {
         let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
     }
+}
+
+#[tokio::test]
+async fn flushed_script_costs_a_distant_server_one_more_round_trip() {
+    let server = RedisServer::start();
+    let delay = Arc::new(AtomicU64::new(0));
+    let port = delaying(server.port(), Arc::clone(&delay)).await;
+    let store = RedisStore::builder("tollgate").url(format!("redis://127.0.0.1:{port}/"));
+    let limiter = RateLimiter::new(store.deadline(Duration::from_secs(3)).connect().await.unwrap());
+    let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut server.connection()).unwrap();
+    // Three round trips are later than the deadline.
+    delay.store(1_200, Ordering::Relaxed);
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    assert_eq!(limiter.check(&limit, &Key::new("alice")).await.unwrap().remaining(), 4);
+}
+
+#[tokio::test]
+async fn user_that_must_not_load_scripts_is_told_so_when_the_script_was_flushed() {
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    let acl = |rules: &[&str], connection: &mut redis::Connection| {
+        let () =
+            redis::cmd("ACL").arg("SETUSER").arg("limiter").arg(rules).query(connection).unwrap();
+    };
+    acl(&["on", ">secret", "~*", "+@all"], &mut connection);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let limiter = RateLimiter::redis(&url, "tollgate").await.unwrap();
+    acl(&["-script"], &mut connection);
+    let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
+    let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
+    let error = limiter.check(&limit, &Key::new("alice")).await.unwrap_err();
+    assert!(error.to_string().contains("script|load"), "{error}");
+    assert!(error.is_unavailable() && !error.may_have_charged(), "{error}");
 }
 
 #[tokio::test]

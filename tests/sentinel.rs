@@ -4,8 +4,8 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, JoinSet, yield_now};
@@ -16,6 +16,8 @@ use tollgate::{
     RedisStore,
 };
 
+use self::support::RedisServer;
+use self::support::fake_redis::{FakeRedis, greeting};
 use self::support::sentinels::Sentinels;
 
 /// More than a failover takes on a busy machine.
@@ -287,6 +289,65 @@ async fn sentinel_that_hangs_and_one_that_is_gone_delay_nothing() {
 
     let url = sentinels.url().replace("redis-sentinel://", "redis-sentinel://127.0.0.1:1,");
     RedisStore::connect(&url, "tollgate").await.unwrap();
+}
+
+/// Three sentinels, of which each names the master that it is told to name.
+struct Votes {
+    named: Arc<Mutex<[u16; 3]>>,
+    asked: Arc<AtomicU64>,
+    sentinels: Vec<FakeRedis>,
+}
+
+impl Votes {
+    fn for_all(master: u16) -> Self {
+        let (named, asked) = (Arc::new(Mutex::new([master; 3])), Arc::<AtomicU64>::default());
+        let sentinels = (0..3).map(|number| {
+            let (named, asked) = (Arc::clone(&named), Arc::clone(&asked));
+            FakeRedis::start(move |command, arguments| {
+                if command != "SENTINEL" {
+                    return greeting(command, arguments);
+                }
+                asked.fetch_add(1, Ordering::SeqCst);
+                let port = named.lock().unwrap()[number].to_string();
+                Some(format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into())
+            })
+        });
+        let sentinels = sentinels.collect();
+        Self { named, asked, sentinels }
+    }
+
+    fn url(&self) -> String {
+        let addresses: Vec<_> = self.sentinels.iter().map(FakeRedis::address).collect();
+        format!("redis-sentinel://{}/limits", addresses.join(","))
+    }
+
+    /// Waits until each sentinel was asked twice: the first time may have been before a change.
+    async fn are_counted(&self) {
+        let asked = self.asked.load(Ordering::SeqCst);
+        let twice = async {
+            while self.asked.load(Ordering::SeqCst) < asked + 7 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, twice).await.expect("the sentinels are asked every second");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn master_is_not_left_for_one_that_no_majority_names() {
+    let mut servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    // With equally many votes, the last one would be elected.
+    servers.sort_unstable_by_key(|server| server.port().to_string());
+    let [old, other, third] = servers;
+    let votes = Votes::for_all(old.port());
+    let limiter = RateLimiter::redis(&votes.url(), "tollgate").await.unwrap();
+    assert_eq!(decided(&limiter, "alice").await.0.remaining(), 49);
+    *votes.named.lock().unwrap() = [old.port(), other.port(), third.port()];
+    votes.are_counted().await;
+    assert_eq!(decided(&limiter, "alice").await.0.remaining(), 48, "it is still on the old master");
+    *votes.named.lock().unwrap() = [old.port(), other.port(), other.port()];
+    let moves = async { while decided(&limiter, "alice").await.0.remaining() < 49 {} };
+    timeout(PATIENCE, moves).await.expect("it moves to the master that a majority names");
 }
 
 #[tokio::test]

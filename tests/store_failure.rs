@@ -260,6 +260,20 @@ async fn local_charges_are_charged_to_the_store_once_after_the_outage() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn answer_to_a_check_without_a_policy_ends_the_outage_of_the_others() {
+    let (limiter, store) = switched();
+    let limit = window(90, THIRD);
+    store.switch_off(true);
+    assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
+    let without = Limit::fixed_window("without", Quota::per_hour(5)).unwrap();
+    limiter.check(&without, &alice()).await.unwrap_err();
+    store.switch_off(false);
+    limiter.check(&without, &alice()).await.unwrap();
+    settled().await;
+    assert_eq!(store.used(&limit, &alice()).await, 30);
+}
+
+#[tokio::test(start_paused = true)]
 async fn local_charge_that_is_settled_counts_once() {
     for (cost, expected) in [(10, 10), (4, 4), (25, 25), (0, 0)] {
         let (limiter, store) = switched();

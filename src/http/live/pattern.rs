@@ -33,7 +33,7 @@ struct Path {
     loose: Option<Vec<Segment<'static>>>,
 }
 
-/// What patterns are compared with.
+/// The parts of a request that patterns are compared with.
 pub(in crate::http) struct Route<'a> {
     method: Cow<'a, Method>,
     /// The template of the route that the router matched. Different spellings of a path have one.

@@ -276,8 +276,8 @@ impl LimitSet {
     }
 }
 
-/// What a task that follows a source has of the set. Reports the end of the source, also by a panic, and not that of the
-/// runtime.
+/// The set, for the task that follows its source. It reports that the source has ended, even by a panic, unless the runtime
+/// was shut down.
 struct Following(Weak<Shared>);
 
 impl Following {

@@ -84,7 +84,7 @@ impl Failover {
         match (op, policy(&group)) {
             (Op::Charge | Op::Peek, Some(policy)) => self.ask(op, group, policy),
             (Op::Reset | Op::Block, _) => self.change_local(op, group),
-            (Op::Charge | Op::Peek | Op::Refund | Op::Settle, _) => self.store().apply(op, group),
+            (Op::Charge | Op::Peek | Op::Refund | Op::Settle, _) => self.ask_store(op, group),
         }
     }
 
@@ -93,6 +93,21 @@ impl Failover {
         let shared = Arc::clone(&self.shared);
         let answer = shared.store.apply(op, group.clone());
         answer.resolved(move |answer| shared.resolve(answer, op, &group, policy))
+    }
+
+    /// Asks the store, without anything to decide in its place. Its answer ends the outage of the others, too.
+    fn ask_store(&self, op: Op, group: Group) -> Answer {
+        let answer = self.store().apply(op, group);
+        if !self.shared.owes_charges() {
+            return answer;
+        }
+        let shared = Arc::clone(&self.shared);
+        answer.resolved(move |answer| {
+            if answer.as_ref().is_ok_and(|decision| decision.source() == Source::Store) {
+                settlement::start(&shared);
+            }
+            answer
+        })
     }
 
     /// Gives back or settles charges of which the store does not know yet, or, after the outage, only that they were made.
@@ -118,7 +133,7 @@ impl Failover {
             Some(local) if are_all_owed => {
                 Answer::ready(local.decide(Op::Peek, &left, Micros::default(), true))
             }
-            _ => self.store().apply(op, left),
+            _ => self.ask_store(op, left),
         }
     }
 
@@ -151,6 +166,11 @@ fn has_outcome(check: &Check) -> bool {
 }
 
 impl Shared {
+    /// Whether the store is to be charged for what was decided locally.
+    fn owes_charges(&self) -> bool {
+        self.local.get().is_some_and(|local| !local.ledger.is_empty())
+    }
+
     fn resolve(
         self: &Arc<Self>,
         answer: Result<Decision, Error>,

@@ -15,8 +15,9 @@ use super::Shared;
 use crate::nouns::{Check, Decision, Error, Micros, Op};
 use crate::telemetry;
 
-/// The charges that are made at once: a store that has just recovered must not be flooded.
-const AT_ONCE: usize = 64;
+/// The charges that are made at once, in a round trip. More would hold up the checks of a store that has just recovered,
+/// and fewer would make a distant one take long for many budgets.
+const AT_ONCE: usize = 512;
 
 /// After so many failures, the store as a whole seems to be unavailable.
 const GIVE_UP_AFTER: usize = 4 * AT_ONCE;

@@ -77,7 +77,7 @@ impl Bounds {
         self.left().is_zero() && !self.max_wait.is_zero()
     }
 
-    /// Whether an answer is not the last word on the caller. A store that is unavailable is asked again if the caller
+    /// Whether the caller still has to wait after an answer. A store that is unavailable is asked again if the caller
     /// waits for it.
     fn has_to_wait(&self, answer: &Result<Decision, Error>) -> bool {
         answer.as_ref().is_ok_and(|decision| match decision.allowed() {

@@ -8,7 +8,7 @@ use hashbrown::DefaultHashBuilder;
 use proptest::prelude::*;
 
 use super::shard::Shard;
-use super::table::{Place, Table};
+use super::table::{Cursor, Table};
 use crate::algorithm::State;
 use crate::nouns::{Check, Key, Limit, Micros, Op, Quota, Receipt, Verdict};
 use crate::store::group::decide_one;
@@ -36,7 +36,7 @@ fn run() -> impl Strategy<Value = Run> {
 
 /// All entries, in the order of their places.
 fn walk(table: &Table<u16>) -> Vec<u16> {
-    let (mut found, mut place, mut through) = (Vec::new(), Place::default(), false);
+    let (mut found, mut place, mut through) = (Vec::new(), Cursor::default(), false);
     while !through {
         found.extend(table.get(place));
         (place, through) = table.next(place);
@@ -53,7 +53,7 @@ proptest! {
         let hasher = DefaultHashBuilder::default();
         let hash = |number: u16| hasher.hash_one(number.to_string());
         let (mut table, mut model) = (Table::new(), BTreeSet::new());
-        let mut cursor = Place::default();
+        let mut cursor = Cursor::default();
         for run in runs {
             match run {
                 Run::Add(from, count) => for number in from..from + count {

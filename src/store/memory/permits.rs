@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::DefaultHashBuilder;
 
-use super::table::{Place, Table};
+use super::table::{Cursor, Table};
 use super::{MemoryStore, SHARDS, shard};
 use crate::algorithm::permits::Holders;
 use crate::nouns::{Key, Micros};
@@ -27,7 +27,7 @@ pub(super) struct Permits(Box<[Mutex<Shard>]>);
 struct Shard {
     table: Table<OfKey>,
     since_sweep: usize,
-    cursor: Place,
+    cursor: Cursor,
 }
 
 /// The holders of a key under a limit.
@@ -39,7 +39,7 @@ struct OfKey {
 
 impl Permits {
     pub(super) fn new() -> Self {
-        let shard = |_| Shard { table: Table::new(), since_sweep: 0, cursor: Place::default() };
+        let shard = |_| Shard { table: Table::new(), since_sweep: 0, cursor: Cursor::default() };
         Self((0..SHARDS).map(shard).map(Mutex::new).collect())
     }
 

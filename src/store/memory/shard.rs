@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
 
-use super::table::{Place, Table};
+use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
 use crate::nouns::{Check, Error, Key, Limit, Micros, Op, Outcome, Verdict};
 use crate::store::group::decide_one;
@@ -101,18 +101,18 @@ pub(super) struct Shard {
     /// The most budgets in the table.
     cap: Option<usize>,
     /// The next place to sweep.
-    cursor: Place,
+    cursor: Cursor,
     /// Places to sweep, counted since the last step.
     due: usize,
     /// Places swept in this round.
     swept: usize,
     /// The next place of an eviction.
-    hand: Place,
+    hand: Cursor,
 }
 
 impl Shard {
     pub(super) fn new(cap: Option<usize>) -> Self {
-        let (cursor, hand) = (Place::default(), Place::default());
+        let (cursor, hand) = (Cursor::default(), Cursor::default());
         Self { table: Table::new(), cap, cursor, due: 0, swept: 0, hand }
     }
 
@@ -174,8 +174,8 @@ impl Shard {
         Ok(())
     }
 
-    fn victim(&mut self, now: Micros) -> Option<Place> {
-        let mut least: Option<(Micros, Place)> = None;
+    fn victim(&mut self, now: Micros) -> Option<Cursor> {
+        let mut least: Option<(Micros, Cursor)> = None;
         let mut candidates = 0;
         let start = self.hand;
         for look in 0..MAX_LOOKS {

@@ -25,7 +25,7 @@ struct Entry<T> {
 
 /// A place in the table, with or without an entry. It stays valid while the table changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Cursor {
     segment: usize,
     bucket: usize,
 }
@@ -69,11 +69,11 @@ impl<T> Table<T> {
     }
 
     /// The entry at a place, if there is one.
-    pub(super) fn get(&self, place: Place) -> Option<&T> {
+    pub(super) fn get(&self, place: Cursor) -> Option<&T> {
         Some(&self.segments.get(place.segment)?.get_bucket(place.bucket)?.value)
     }
 
-    pub(super) fn remove_at(&mut self, place: Place) {
+    pub(super) fn remove_at(&mut self, place: Cursor) {
         let segment = self.segments.get_mut(place.segment);
         if let Some(Ok(entry)) = segment.map(|it| it.get_bucket_entry(place.bucket)) {
             entry.remove();
@@ -82,14 +82,14 @@ impl<T> Table<T> {
     }
 
     /// The place after this one, and whether it wraps around to the first.
-    pub(super) fn next(&self, place: Place) -> (Place, bool) {
-        let Place { segment, bucket } = place;
+    pub(super) fn next(&self, place: Cursor) -> (Cursor, bool) {
+        let Cursor { segment, bucket } = place;
         if self.segments.get(segment).is_some_and(|table| bucket + 1 < table.num_buckets()) {
-            return (Place { segment, bucket: bucket + 1 }, false);
+            return (Cursor { segment, bucket: bucket + 1 }, false);
         }
         match segment + 1 {
-            next if next < self.segments.len() => (Place { segment: next, bucket: 0 }, false),
-            _ => (Place::default(), true),
+            next if next < self.segments.len() => (Cursor { segment: next, bucket: 0 }, false),
+            _ => (Cursor::default(), true),
         }
     }
 
@@ -97,14 +97,14 @@ impl<T> Table<T> {
     /// its end, moves on to the next segment. Returns whether that was the last segment.
     pub(super) fn sweep(
         &mut self,
-        from: &mut Place,
+        from: &mut Cursor,
         steps: usize,
         is_over: impl Fn(&T) -> bool,
     ) -> bool {
         let before = *from;
         let segments = self.segments.len();
         let Some(segment) = self.segments.get_mut(before.segment) else {
-            *from = Place::default();
+            *from = Cursor::default();
             return true;
         };
         let end = before.bucket + steps;
@@ -124,7 +124,7 @@ impl<T> Table<T> {
                 segment.shrink_to(segment.len() * 2, |entry| entry.hash);
             }
             let next = before.segment + 1;
-            *from = Place { segment: if next < segments { next } else { 0 }, bucket: 0 };
+            *from = Cursor { segment: if next < segments { next } else { 0 }, bucket: 0 };
         } else {
             from.bucket = end;
         }

@@ -41,8 +41,9 @@ const SHARDS: usize = 64;
 /// - *Stranded*: at any time, each replica has at most one charged block of a key left to spend.
 ///   Other checks may be denied meanwhile. The block can be spent until no block has been charged
 ///   for [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most
-///   half that time later, or at [`release`](Self::release). If the replica dies, or the key is
-///   reset while a block is being charged, the block is lost: its units refill like spent ones.
+///   half that time later, or at [`release`](Self::release). If the replica dies, if Redis's
+///   answer to its charge is lost, or if the key is reset while it is being charged, the block is lost: its units refill like
+///   spent ones. A replica that hangs keeps its block for as long.
 /// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
 ///   guarantees: units that were charged before the interval and spent in it.
 ///

@@ -46,31 +46,45 @@ pub(super) async fn run(
     mut connection: MultiplexedConnection,
     is_asking: bool,
 ) -> RedisResult<Vec<i64>> {
-    match ask(&by_hash, &mut connection, is_asking).await {
-        // Nothing was charged. The script is loaded rather than sent with EVAL, because newer
-        // servers forget scripts of EVAL.
-        Err(error) if is_no_script(&error) => {
-            load(&mut connection).await?;
-        }
-        answer => return answer,
+    match send(&by_hash, &mut connection, is_asking).await {
+        // Nothing was charged.
+        Err(error) if is_no_script(&error) => {}
+        reply => return numbers(reply?),
     }
-    match ask(&by_hash, &mut connection, is_asking).await {
+    match load_and_send(&by_hash, &mut connection, is_asking).await {
         // It was flushed in between.
         Err(error) if is_no_script(&error) => {
-            ask(&with_code(&by_hash), &mut connection, is_asking).await
+            numbers(send(&with_code(&by_hash), &mut connection, is_asking).await?)
         }
-        answer => answer,
+        reply => numbers(reply?),
     }
 }
 
-/// The numbers of the reply, as a list or packed. A reply of another type is not described: it may
-/// have any length.
-async fn ask(
-    call: &Cmd,
+/// Loads the script and sends a command, in one round trip: with two, a distant server could not answer within the
+/// deadline. The script is loaded rather than sent with EVAL, because newer servers forget scripts of EVAL.
+async fn load_and_send(
+    by_hash: &Cmd,
     connection: &mut MultiplexedConnection,
     is_asking: bool,
-) -> RedisResult<Vec<i64>> {
-    let reply = send::<Value>(call, connection, is_asking).await?;
+) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.add_command(loading()).ignore_errors();
+    if is_asking {
+        both.cmd("ASKING").ignore();
+    }
+    both.add_command(by_hash.clone());
+    let (loaded, reply): (RedisResult<()>, RedisResult<Value>) =
+        both.query_async(connection).await?;
+    match (loaded, reply) {
+        // The user has no right to load scripts.
+        (Err(reason), Err(error)) if is_no_script(&error) => Err(reason),
+        (_, reply) => reply,
+    }
+}
+
+/// The numbers of a reply, as a list or packed. A reply of another type is not described: it may
+/// have any length.
+fn numbers(reply: Value) -> RedisResult<Vec<i64>> {
     let values = match reply {
         Value::Array(values) => values,
         Value::BulkString(packed) => return wire::unpack(&packed).ok_or_else(wrong_type),
@@ -130,7 +144,11 @@ pub(super) async fn dry_run(
 }
 
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
-    redis::cmd("SCRIPT").arg("LOAD").arg(script::code()).query_async(connection).await
+    loading().query_async(connection).await
+}
+
+fn loading() -> Cmd {
+    redis::cmd("SCRIPT").arg("LOAD").arg(script::code()).to_owned()
 }
 
 /// The same call with the script itself in place of its hash.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(super) use self::redirect::pointed_at;
 use super::call::{self, Failure};
 use super::connection::Handle;
-use super::lane::{Lane, Place};
+use super::lane::{CallPlace, Lane};
 use super::node::Node;
 use super::permits::ClaimFailure;
 #[cfg(not(feature = "cluster"))]
@@ -35,10 +35,10 @@ pub(super) const MOST_REDIRECTIONS: usize = 5;
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// A call that the connection has, until all its checks are answered. It returns its place.
-pub(super) type Flight = Pin<Box<dyn Future<Output = Place> + Send>>;
+pub(super) type Flight = Pin<Box<dyn Future<Output = CallPlace> + Send>>;
 
 /// Sends the lane's first batch, once there is a connection.
-pub(super) async fn send_first(place: Place) -> Place {
+pub(super) async fn send_first(place: CallPlace) -> CallPlace {
     let lane = Arc::clone(place.lane());
     let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
     let mut watch = Watch::begin(lane.route.node().as_deref());
@@ -176,7 +176,7 @@ async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> 
 
 /// Hands a call to the connection. The first poll does that, and it has to happen now, whatever the
 /// task's budget for this turn.
-fn hand_over(place: Place, node: Arc<Node>, handle: Handle, cx: &mut Context<'_>) -> Flight {
+fn hand_over(place: CallPlace, node: Arc<Node>, handle: Handle, cx: &mut Context<'_>) -> Flight {
     let mut flight: Flight = Box::pin(fly(place, node, handle));
     match pin!(unconstrained(flight.as_mut())).poll(cx) {
         Poll::Ready(place) => Box::pin(ready(place)),
@@ -185,7 +185,7 @@ fn hand_over(place: Place, node: Arc<Node>, handle: Handle, cx: &mut Context<'_>
 }
 
 /// Sends the checks of a place, and answers them.
-async fn fly(place: Place, node: Arc<Node>, handle: Handle) -> Place {
+async fn fly(place: CallPlace, node: Arc<Node>, handle: Handle) -> CallPlace {
     let watch = Watch::begin(Some(&node));
     let mut call = Call { place, node, handle, is_asking: false, watch, is_divided: false };
     if call.place.is_worth_sending() {
@@ -196,7 +196,7 @@ async fn fly(place: Place, node: Arc<Node>, handle: Handle) -> Place {
 }
 
 struct Call {
-    place: Place,
+    place: CallPlace,
     node: Arc<Node>,
     handle: Handle,
     /// Whether a node of a cluster sent it there for this once.
@@ -392,14 +392,13 @@ impl Call {
             Some(Ok(_)) => true,
             Some(Err(error)) => {
                 Failure::of(error) == Failure::NotWritten
-                    // A key that the user has no rights to says nothing about the others.
-                    || call::is_of_key(error)
                     || (is_of_cluster && call::is_of_cluster(error))
             }
             None => false,
         };
         let is_of_key = matches!(&answer, Some(Err(error)) if call::is_of_key(error));
-        // Of a divided call, the parts that succeed say that the server is alive.
+        // A key that the user has no rights to says nothing about the others. Of a divided call, the parts that succeed
+        // say that the server is alive.
         if !(is_of_key && self.is_divided) {
             self.watch.end(!is_alive);
         }

@@ -92,9 +92,9 @@ struct Queue {
 /// Whether a check may be rejected before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// By a full queue, and by an open circuit breaker.
+    /// It is rejected by a full queue, and by an open circuit breaker.
     Usual,
-    /// By nothing. It gives back what was just charged, so there are never more of these than there were checks.
+    /// It is never rejected. It gives back what was just charged, so there are never more of these than there were checks.
     #[cfg(feature = "cluster")]
     GivesBack,
 }
@@ -167,7 +167,7 @@ impl Lane {
     }
 
     /// Takes a place for the first batch, if there is one and a place is free.
-    pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
+    pub(super) fn place(self: &Arc<Self>) -> Option<CallPlace> {
         let mut queue = self.queue();
         let has_place = queue.has_place(Instant::now(), self.settings.pace());
         let is_wanted = has_place && !queue.batches.is_empty();
@@ -175,7 +175,7 @@ impl Lane {
     }
 
     /// Takes a place for a check that is still alone in an idle lane.
-    pub(super) fn place_alone(self: &Arc<Self>, check: &Promised) -> Option<Place> {
+    pub(super) fn place_alone(self: &Arc<Self>, check: &Promised) -> Option<CallPlace> {
         let mut queue = self.queue();
         let is_idle = queue.in_flight == 0 && queue.batches.len() == 1;
         queue.batches.front().filter(|batch| is_idle && batch.is_only(check))?;
@@ -277,11 +277,11 @@ impl Queue {
         self.newest_left.is_none_or(|left| now.saturating_duration_since(left) >= pace)
     }
 
-    fn take_place(&mut self, lane: &Arc<Lane>) -> Place {
+    fn take_place(&mut self, lane: &Arc<Lane>) -> CallPlace {
         self.in_flight += 1;
         let (batch, rest) = Default::default();
         let call = self.begin_call();
-        Place { lane: Arc::clone(lane), round: Some(self.round), call, batch, rest }
+        CallPlace { lane: Arc::clone(lane), round: Some(self.round), call, batch, rest }
     }
 
     /// Counts a call. Returns its number.
@@ -322,7 +322,7 @@ impl Queue {
 }
 
 /// A place for a call in flight, and the checks of that call.
-pub(super) struct Place {
+pub(super) struct CallPlace {
     lane: Arc<Lane>,
     /// The round in which it was taken. A place of an earlier round is no longer counted. `None` once
     /// it is freed.
@@ -334,7 +334,7 @@ pub(super) struct Place {
     rest: Vec<Batch>,
 }
 
-impl Place {
+impl CallPlace {
     pub(super) const fn lane(&self) -> &Arc<Lane> {
         &self.lane
     }
@@ -407,7 +407,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CallPlace {
     /// A place that was not freed is dropped with its runtime. If no other place is in use, the queued
     /// checks are dropped too, which answers them with an error.
     fn drop(&mut self) {

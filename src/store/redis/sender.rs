@@ -7,7 +7,7 @@ use std::task::Poll;
 use tokio::runtime::Handle as Runtime;
 
 use super::flight;
-use super::lane::{Lane, Place};
+use super::lane::{CallPlace, Lane};
 use crate::nouns::Error;
 
 /// Starts to send queued checks, if a place is free.
@@ -20,7 +20,7 @@ pub(super) fn start(lane: &Arc<Lane>) -> Result<(), Error> {
 }
 
 /// Sends one batch after another, until none is queued.
-pub(super) async fn send(mut place: Place) {
+pub(super) async fn send(mut place: CallPlace) {
     while let Some(next) = place.unless_idle() {
         place = flight::send_first(next).await;
         let_others_run().await;

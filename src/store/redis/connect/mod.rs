@@ -44,7 +44,7 @@ pub(super) trait Connect: Send + Sync + 'static {
 
 pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;
 
-/// What a connection is validated for.
+/// The terms that a new connection has to meet.
 pub(super) struct Terms {
     /// The start of every key: a Redis user may have rights to no other.
     pub(super) prefix: Arc<str>,
