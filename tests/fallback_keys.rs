@@ -2,6 +2,8 @@
 
 #![cfg(feature = "axum")]
 
+mod support;
+
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,6 +13,8 @@ use http::{Request, Response};
 use tollgate::key::{Extension, Global, Header, KeyExtractor, PeerIp};
 use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, ServiceExt, service_fn};
+
+use self::support::log::Log;
 
 #[derive(Clone, Copy)]
 struct UserId(u64);
@@ -116,4 +120,61 @@ fn fallback_key_is_independent_of_the_missing_part() {
     for others in [&[][..], &[("x-a", "1")], &[("x-b", "1")], &[("x-c", "1")]] {
         assert_eq!(key_of(&chain, &[others, &[("x-d", "7")]].concat()), expected);
     }
+}
+
+/// Sends requests, and returns the events about extractors.
+async fn events_of(layer: &RateLimitLayer, requests: Vec<Request<Body>>) -> Vec<String> {
+    let (log, _guard) = Log::start();
+    for request in requests {
+        let inner = service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        layer.layer(inner).oneshot(request).await.unwrap();
+    }
+    log.lines().into_iter().filter(|line| line.contains("key extractor")).collect()
+}
+
+fn by_user_or_peer() -> RateLimitLayer {
+    let user = Extension::new(|user: &UserId| Key::from(user.0));
+    let limit = Limit::gcra("api", Quota::per_second(1_000_000)).unwrap();
+    RateLimitLayer::of(RateLimiter::in_memory(), limit).key(user.or(PeerIp)).unwrap()
+}
+
+fn peer() -> IpAddr {
+    "192.0.2.7".parse().unwrap()
+}
+
+#[tokio::test]
+async fn chain_that_always_falls_back_is_reported_once_with_the_reason() {
+    let layer = by_user_or_peer();
+    let of_peer = || request(None, Some(peer()), &[]);
+    let few = (0..999).map(|_| of_peer()).collect();
+    assert_eq!(events_of(&layer, few).await, [""; 0]);
+    let reported = events_of(&layer, (0..2_000).map(|_| of_peer()).collect()).await;
+    let [event] = &*reported else { panic!("{reported:?}") };
+    assert!(event.contains("found no key in any request"), "{event}");
+    assert!(event.contains("limit=\"api\"") && event.contains("requests=1000"), "{event}");
+    assert!(event.contains("no `fallback_keys::UserId` extension"), "{event}");
+    assert!(event.contains("is inside this one"), "{event}");
+}
+
+#[tokio::test]
+async fn value_within_axums_extension_is_named_as_the_reason() {
+    let wrapped = (0..1_000).map(|_| {
+        let mut request = request(None, Some(peer()), &[]);
+        request.extensions_mut().insert(axum::Extension(UserId(42)));
+        request
+    });
+    let reported = events_of(&by_user_or_peer(), wrapped.collect()).await;
+    assert_eq!(reported.len(), 1);
+    assert!(reported[0].contains("Insert the value itself"), "{}", reported[0]);
+}
+
+#[tokio::test]
+async fn chain_whose_first_extractor_finds_a_key_now_and_then_is_not_reported() {
+    let requests = (0..3_000).map(|number| {
+        let user = (number == 500).then_some(42);
+        request(user, Some(peer()), &[])
+    });
+    assert_eq!(events_of(&by_user_or_peer(), requests.collect()).await, [""; 0]);
 }

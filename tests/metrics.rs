@@ -15,7 +15,7 @@ use axum::routing::any;
 use http::request::Parts;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{advance, sleep, timeout};
-use tollgate::key::{Global, Header};
+use tollgate::key::{Global, Header, KeyExtractor};
 use tollgate::layer::{Found, Limits, Lookup, OnOverload, OnStoreFailure, Reject};
 use tollgate::limit::BlockPolicy;
 use tollgate::store::{
@@ -191,6 +191,27 @@ async fn requests_that_no_limit_is_asked_about_have_a_reason() {
     let unchecked = recorded.of("tollgate_unchecked_requests_total");
     let reasons: Vec<_> = unchecked.keys().map(String::as_str).collect();
     assert_eq!(reasons, ["rejected forbidden", "rejected missing_key", "rejected rejected"]);
+}
+
+#[tokio::test]
+async fn keys_are_counted_by_the_extractor_that_found_them() {
+    let recorded = Recorded::start();
+    let header = |name: &str| Header::new(name).unwrap();
+    let key = header("x-a").or(header("x-b")).or(Global);
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .limit(an_hour("chain", 100), key)
+        .limit(an_hour("alone", 100), Global);
+    let app = app(layer.build().unwrap());
+    for (name, times) in [("x-a", 3), ("x-b", 2), ("x-c", 1)] {
+        for _ in 0..times {
+            let request = request("GET", "/").header(name, "1").body(Body::empty()).unwrap();
+            assert_eq!(status(&app, request).await, 200);
+        }
+    }
+    let counted = recorded.of("tollgate_keys_total");
+    let counted: Vec<_> =
+        counted.iter().map(|(labels, count)| format!("{labels} {count}")).collect();
+    assert_eq!(counted, ["first chain 3", "second chain 2", "third chain 1"]);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
+use super::fallbacks::watched;
 use super::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use super::live::{LimitSet, Live};
@@ -221,7 +222,8 @@ impl RateLimitLayerBuilder {
         limit: ConcurrencyLimit,
         key: impl KeyExtractor,
     ) -> Self {
-        self.add_concurrency(limiter.into(), Concurrency::Fixed(limit, Arc::new(key)))
+        let key = watched(Arc::new(key), limit.name());
+        self.add_concurrency(limiter.into(), Concurrency::Fixed(limit, key))
     }
 
     /// Adds a limit of requests in flight that a closure chooses for each request, such as by the plan of its account. `None`:

@@ -150,12 +150,27 @@ where
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         parts.extensions.get::<T>().map(|it| (self.key)(it).into()).ok_or_else(|| {
-            MissingKey::new("the request has no rate limit key").detail(format!(
-                "the request has no `{}` extension: put the layer that adds it outside this one",
-                type_name::<T>()
-            ))
+            let why = if is_in_axums_extension::<T>(parts) {
+                "it has an `axum::Extension` of it. Insert the value itself"
+            } else {
+                "the layer that inserts it is inside this one, or inserted none for this request"
+            };
+            let of = type_name::<T>();
+            MissingKey::new("the request has no rate limit key")
+                .detail(format!("the request has no `{of}` extension: {why}"))
         })
     }
+}
+
+/// Whether the value was inserted within the extractor of Axum that reads it.
+#[cfg(feature = "axum")]
+fn is_in_axums_extension<T: Send + Sync + 'static>(parts: &Parts) -> bool {
+    parts.extensions.get::<axum::Extension<T>>().is_some()
+}
+
+#[cfg(not(feature = "axum"))]
+const fn is_in_axums_extension<T>(_: &Parts) -> bool {
+    false
 }
 
 impl<T, F, K> fmt::Debug for Extension<T, F, K> {

@@ -66,6 +66,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         0
     }
 
+    /// The first extractor of a chain of [`or`](Self::or), and `None` of any other. Default: `None`. A layer asks it why all
+    /// keys come from fallbacks. A wrapper returns that of its chain.
+    fn first(&self) -> Option<&dyn KeyExtractor> {
+        None
+    }
+
     /// Combines the keys of two extractors with [`Key::join`]. It is missing if either is missing.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where
@@ -80,6 +86,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// [fallbacks](Key::fallback), once for each `or` before them, so the two never share a budget.
     /// A client cannot use another client's address budget with a header that looks like an
     /// address.
+    ///
+    /// An event warns if this extractor found none of the first thousand keys of a limit: then all requests count under the
+    /// fallback, as with authentication inside the layer.
     ///
     /// ```
     /// use tollgate::key::{Extension, KeyExtractor, PeerIp};
@@ -165,6 +174,10 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
     fn fallbacks(&self) -> u8 {
         (**self).fallbacks()
     }
+
+    fn first(&self) -> Option<&dyn KeyExtractor> {
+        (**self).first()
+    }
 }
 
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
@@ -174,6 +187,10 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
 
     fn fallbacks(&self) -> u8 {
         (**self).fallbacks()
+    }
+
+    fn first(&self) -> Option<&dyn KeyExtractor> {
+        (**self).first()
     }
 }
 
@@ -222,6 +239,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
     fn fallbacks(&self) -> u8 {
         self.0.fallbacks().saturating_add(1).saturating_add(self.1.fallbacks())
+    }
+
+    fn first(&self) -> Option<&dyn KeyExtractor> {
+        Some(self.0.first().unwrap_or(&self.0))
     }
 }
 

@@ -6,6 +6,7 @@ mod client_ip;
 mod conclusion;
 mod copies;
 mod extract;
+mod fallbacks;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc_keys;

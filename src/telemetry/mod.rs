@@ -401,6 +401,25 @@ pub(crate) fn forbidden(limits: &str) {
     tracing::debug!(target: TARGET, limits, "request forbidden");
 }
 
+/// A chain of extractors found a key, after so many of them that found none.
+#[cfg(feature = "http")]
+#[inline]
+pub(crate) fn found_key(limit: &str, fallbacks: usize) {
+    metrics::found_key(limit, fallbacks);
+}
+
+/// The first extractor of a chain found no key in so many requests.
+#[cfg(feature = "http")]
+pub(crate) fn always_falls_back(limit: &str, requests: u32, reason: &str) {
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        requests,
+        reason,
+        "first key extractor found no key in any request: all of them count under a fallback"
+    );
+}
+
 /// A request had a key. Reports earlier requests without a key that were left out.
 #[cfg(feature = "http")]
 pub(crate) fn keyed(missing: &Throttle, limit: &Limit) {

@@ -14,6 +14,7 @@ use crate::configuration::{
     ConcurrencyLimitConfig, ConcurrencyPlanConfig, Config, CostConfig, Field, KeyConfig,
     LimitConfig, Match, Misplaced, OneOrMany, PlanConfig, PlanRule,
 };
+use crate::http::fallbacks::watched;
 use crate::http::limits::Reject;
 use crate::http::{KeyExtractor, Or};
 use crate::nouns::ConfigError;
@@ -54,7 +55,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         }
     };
     Ok(Applied {
-        scope: scope(&config.key, [&config.matches, &config.except], names, at)?,
+        scope: scope(limit.name(), &config.key, [&config.matches, &config.except], names, at)?,
         cost,
         limit: Planned::new(limit),
         plans: plans(&config.plan, &config.plans, |plan, at| of_plan(config, plan, at), names, at)?,
@@ -67,14 +68,16 @@ fn applied_concurrency(
     at: &Field,
 ) -> Result<AppliedConcurrency, Misplaced> {
     let of_plan = |plan: &ConcurrencyPlanConfig, at: &Field| plan.limit(config, at);
+    let limit = config.limit(at)?;
     Ok(AppliedConcurrency {
-        scope: scope(&config.key, [&config.matches, &config.except], names, at)?,
-        limit: config.limit(at)?,
+        scope: scope(limit.name(), &config.key, [&config.matches, &config.except], names, at)?,
+        limit,
         plans: plans(&config.plan, &config.plans, of_plan, names, at)?,
     })
 }
 
 fn scope(
+    limit: &str,
     key: &KeyConfig,
     [matches, except]: [&OneOrMany<Match>; 2],
     names: &Names,
@@ -82,6 +85,7 @@ fn scope(
 ) -> Result<Scope, Misplaced> {
     let field = |name: &str| at.clone().name(name);
     let (key, key_name) = self::key(key, names).map_err(|error| (field("key"), error))?;
+    let key = watched(key, limit);
     let matches = patterns(matches, &field("match"))?;
     Ok(Scope { matches, except: patterns(except, &field("except"))?, key, key_name })
 }

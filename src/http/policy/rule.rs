@@ -7,6 +7,7 @@ use http::request::Parts;
 use super::Cost;
 use crate::http::KeyExtractor;
 use crate::http::copies::Copies;
+use crate::http::fallbacks::watched;
 use crate::http::limits::Choose;
 #[cfg(feature = "config")]
 use crate::http::live::Live;
@@ -81,7 +82,8 @@ pub(in crate::http) struct KeyedLimit {
 impl KeyedLimit {
     pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
         let (fails_as_layer, copies) = (limit.failure_policy().is_none(), Copies::of(&limit));
-        Self { limit, fails_as_layer, copies, key: Arc::new(key), cost }
+        let key = watched(Arc::new(key), limit.name());
+        Self { limit, fails_as_layer, copies, key, cost }
     }
 
     pub(super) fn replace(&mut self, limit: Limit) {

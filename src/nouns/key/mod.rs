@@ -113,6 +113,12 @@ impl Key {
         Self::of(&["|", self.as_str()])
     }
 
+    /// How often this key was marked as a fallback.
+    #[cfg(feature = "http")]
+    pub(crate) fn fallbacks(&self) -> usize {
+        self.0.as_bytes().iter().take_while(|byte| **byte == b'|').count()
+    }
+
     /// The encoded form: printable ASCII without braces, at most 128 bytes.
     #[must_use]
     pub fn as_str(&self) -> &str {

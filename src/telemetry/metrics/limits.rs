@@ -13,7 +13,7 @@ use metrics::{Counter, Gauge, Recorder};
 
 #[cfg(feature = "redis")]
 use super::names::DENY_CACHE_HITS;
-use super::names::{DECISIONS, PERMITS_HELD};
+use super::names::{DECISIONS, KEYS, PERMITS_HELD};
 use super::recorder::{self, Address, Level};
 use super::{Origin, Outcome};
 
@@ -48,10 +48,14 @@ impl Default for Handles {
     }
 }
 
+/// The labels of the extractors of a chain.
+const EXTRACTORS: [&str; 4] = ["first", "second", "third", "further"];
+
 #[derive(Default)]
 struct OfLimit {
     decisions: [[Option<Counter>; Origin::COUNT]; Outcome::COUNT],
     permits: Option<Gauge>,
+    keys: [Option<Counter>; EXTRACTORS.len()],
 }
 
 /// Counts a decision.
@@ -63,6 +67,21 @@ pub(super) fn count(limit: &str, outcome: Outcome, origin: Origin) {
     let counted = with_handles(limit, |recorder, handles| {
         let counter = &mut handles.decisions[outcome as usize][origin as usize];
         counter.get_or_insert_with(|| register(recorder, limit)).increment(1);
+    });
+    if counted.is_none() {
+        recorder::with(|recorder, _| register(recorder, label(limit)).increment(1));
+    }
+}
+
+/// Counts a key by the extractor that found it, after so many that found none.
+pub(super) fn found_key(limit: &str, fallbacks: usize) {
+    let number = fallbacks.min(EXTRACTORS.len() - 1);
+    let register = |recorder: &dyn Recorder, limit: &str| {
+        let labels = [("limit", limit), ("extractor", EXTRACTORS[number])];
+        recorder::counter(recorder, &KEYS, &labels)
+    };
+    let counted = with_handles(limit, |recorder, handles| {
+        handles.keys[number].get_or_insert_with(|| register(recorder, limit)).increment(1);
     });
     if counted.is_none() {
         recorder::with(|recorder, _| register(recorder, label(limit)).increment(1));

@@ -54,6 +54,13 @@ pub(super) fn decided_in_flight(limit: &ConcurrencyLimit, outcome: Outcome, sour
     limits::count(limit.name(), outcome, source.into());
 }
 
+/// Counts a key by the extractor that found it, after so many that found none.
+#[cfg(feature = "http")]
+#[inline]
+pub(super) fn found_key(limit: &str, fallbacks: usize) {
+    limits::found_key(limit, fallbacks);
+}
+
 /// Counts a permit as held, until it is dropped.
 #[inline]
 pub(crate) fn hold_permit(limit: &str) -> Level {

@@ -17,6 +17,11 @@ pub(super) static UNCHECKED_REQUESTS: Metric = Metric::counter(
     "Requests that no limit was asked about, by reason, and whether they were forwarded or rejected.",
 );
 
+pub(super) static KEYS: Metric = Metric::counter(
+    "tollgate_keys_total",
+    "Keys of limits with fallback extractors, by the extractor that found them.",
+);
+
 pub(super) static BLOCKS: Metric =
     Metric::counter("tollgate_blocks_total", "Blocks of keys that began with a denial.");
 
@@ -103,10 +108,11 @@ pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
 
 /// All of them, for their descriptions.
 #[cfg(feature = "metrics")]
-pub(super) static ALL: [&Metric; 18] = [
+pub(super) static ALL: [&Metric; 19] = [
     &DECISIONS,
     &STORE_FAILURES,
     &UNCHECKED_REQUESTS,
+    &KEYS,
     &BLOCKS,
     &LOOKUP_FAILURES,
     &UNSETTLED,

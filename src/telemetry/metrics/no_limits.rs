@@ -7,6 +7,9 @@ use super::{Origin, Outcome};
 pub(super) const fn count(_: &str, _: Outcome, _: Origin) {}
 
 #[inline]
+pub(super) const fn found_key(_: &str, _: usize) {}
+
+#[inline]
 pub(super) const fn hold_permit(_: &str) -> Level {
     Level::none()
 }
