@@ -150,27 +150,20 @@ where
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         parts.extensions.get::<T>().map(|it| (self.key)(it).into()).ok_or_else(|| {
-            let why = if is_in_axums_extension::<T>(parts) {
-                "it has an `axum::Extension` of it. Insert the value itself"
-            } else {
-                "the layer that inserts it is inside this one, or inserted none for this request"
-            };
-            let of = type_name::<T>();
+            let (of, why) = (type_name::<T>(), why_missing::<T>(parts));
             MissingKey::new("the request has no rate limit key")
                 .detail(format!("the request has no `{of}` extension: {why}"))
         })
     }
 }
 
-/// Whether the value was inserted within the extractor of Axum that reads it.
-#[cfg(feature = "axum")]
-fn is_in_axums_extension<T: Send + Sync + 'static>(parts: &Parts) -> bool {
-    parts.extensions.get::<axum::Extension<T>>().is_some()
-}
-
-#[cfg(not(feature = "axum"))]
-const fn is_in_axums_extension<T>(_: &Parts) -> bool {
-    false
+#[cfg_attr(not(feature = "axum"), allow(unused_variables, clippy::extra_unused_type_parameters))]
+fn why_missing<T: Send + Sync + 'static>(parts: &Parts) -> &'static str {
+    #[cfg(feature = "axum")]
+    if parts.extensions.get::<axum::Extension<T>>().is_some() {
+        return "it has an `axum::Extension` of it. Insert the value itself";
+    }
+    "the layer that inserts it is inside this one, or inserted none for this request"
 }
 
 impl<T, F, K> fmt::Debug for Extension<T, F, K> {

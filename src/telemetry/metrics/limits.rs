@@ -13,7 +13,9 @@ use metrics::{Counter, Gauge, Recorder};
 
 #[cfg(feature = "redis")]
 use super::names::DENY_CACHE_HITS;
-use super::names::{DECISIONS, KEYS, PERMITS_HELD};
+#[cfg(feature = "http")]
+use super::names::KEYS;
+use super::names::{DECISIONS, PERMITS_HELD};
 use super::recorder::{self, Address, Level};
 use super::{Origin, Outcome};
 
@@ -49,12 +51,14 @@ impl Default for Handles {
 }
 
 /// The labels of the extractors of a chain.
+#[cfg(feature = "http")]
 const EXTRACTORS: [&str; 4] = ["first", "second", "third", "further"];
 
 #[derive(Default)]
 struct OfLimit {
     decisions: [[Option<Counter>; Origin::COUNT]; Outcome::COUNT],
     permits: Option<Gauge>,
+    #[cfg(feature = "http")]
     keys: [Option<Counter>; EXTRACTORS.len()],
 }
 
@@ -74,6 +78,7 @@ pub(super) fn count(limit: &str, outcome: Outcome, origin: Origin) {
 }
 
 /// Counts a key by the extractor that found it, after so many that found none.
+#[cfg(feature = "http")]
 pub(super) fn found_key(limit: &str, fallbacks: usize) {
     let number = fallbacks.min(EXTRACTORS.len() - 1);
     let register = |recorder: &dyn Recorder, limit: &str| {

@@ -6,6 +6,7 @@ use super::{Origin, Outcome};
 #[inline]
 pub(super) const fn count(_: &str, _: Outcome, _: Origin) {}
 
+#[cfg(feature = "http")]
 #[inline]
 pub(super) const fn found_key(_: &str, _: usize) {}
 
