@@ -135,11 +135,24 @@ pub mod guide {
     //! | clients that keep sending? | [offenders] |
     //! | what do clients see? | [responses], [which clients read which headers](clients) |
     //! | where does the layer go? | [where the layer goes](where_the_layer_goes) |
+    #![cfg_attr(feature = "grpc", doc = "| a gRPC server? | [gRPC](grpc) |")]
+    #![cfg_attr(not(feature = "grpc"), doc = "| a gRPC server? | grpc (feature `grpc`) |")]
     //! | how is a service tested? | [testing] |
     //! | which Redis? | [redis], [operating] (`tollgate doctor`) |
     //! | what if Redis is away? | [outages] |
-    //! | how do limits change? | live_configuration (feature `yaml`) |
-    //! | what is going on? | observability (feature `metrics`), [events] |
+    #![cfg_attr(
+        feature = "yaml",
+        doc = "| how do limits change? | [live configuration](live_configuration) |"
+    )]
+    #![cfg_attr(
+        not(feature = "yaml"),
+        doc = "| how do limits change? | live_configuration (feature `yaml`) |"
+    )]
+    #![cfg_attr(feature = "metrics", doc = "| what is going on? | [observability], [events] |")]
+    #![cfg_attr(
+        not(feature = "metrics"),
+        doc = "| what is going on? | observability (feature `metrics`), [events] |"
+    )]
     //! | what do attackers try? | [security] |
     //! | what is guaranteed? | [guarantees] |
     //! | coming from another limiter? | [migrating], and the well-known [recipes] for Redis |
@@ -157,6 +170,10 @@ pub mod guide {
 
     #[doc = include_str!("guide/events.md")]
     pub mod events {}
+
+    #[cfg(feature = "grpc")]
+    #[doc = include_str!("guide/grpc.md")]
+    pub mod grpc {}
 
     #[doc = include_str!("guide/guarantees.md")]
     pub mod guarantees {}

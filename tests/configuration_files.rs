@@ -136,7 +136,7 @@ concurrency_limits:
 fn names() -> Names {
     Names::new()
         .key("user", Header::new("x-user").unwrap())
-        .plan("account", |_| None)
+        .plan("account", |_| None::<&str>)
         .cost("items", |_| 1)
 }
 

@@ -42,7 +42,7 @@ fn names() -> Names {
         .key("tenant", Header::new("x-tenant").unwrap())
         .plan("account", |request| {
             let plan = request.headers.get("x-plan")?.to_str().ok()?;
-            Some(plan.to_owned().into())
+            Some(plan.to_owned())
         })
         .cost("items", |request| number(&request.headers, "x-items") as u32)
 }

@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tollgate::clock::ManualClock;
-use tollgate::key::{Global, KeyExtractor, PeerIp};
+use tollgate::key::{Extension, Global, Key, KeyExtractor, PeerIp};
 use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tonic::metadata::MetadataMap;
+use tonic::service::InterceptorLayer;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Status};
 use tonic_health::ServingStatus;
@@ -63,6 +64,40 @@ async fn peers_of_a_tonic_server_are_identified_by_address() {
         let denied = client(server).await.check(request()).await.unwrap_err();
         assert_denied(&denied, denied.metadata());
     }
+}
+
+#[derive(Clone)]
+struct User(String);
+
+fn authenticate(mut call: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
+    let name = call.metadata().get("user").and_then(|name| name.to_str().ok()).map(str::to_owned);
+    let name = name.ok_or_else(|| Status::unauthenticated("no user"))?;
+    call.extensions_mut().insert(User(name));
+    Ok(call)
+}
+
+#[tokio::test]
+async fn interceptor_that_is_a_layer_gives_the_limit_its_users() {
+    let layer = RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", Quota::per_hour(1));
+    let layer = layer.key(Extension::new(|user: &User| Key::new(&user.0))).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_reporter, service) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(InterceptorLayer::new(authenticate)).layer(layer);
+    let server = { server }.add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let mut client = client(address).await;
+    let mut call = async |user: &str| {
+        let mut call = tonic::Request::new(request());
+        call.metadata_mut().insert("user", user.parse().unwrap());
+        client.check(call).await
+    };
+    call("alice").await.unwrap();
+    call("bob").await.unwrap();
+    let denied = call("alice").await.unwrap_err();
+    assert_eq!(denied.metadata().get("x-ratelimit-remaining").unwrap(), "0");
+    let unknown = client.check(request()).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::Unauthenticated);
 }
 
 #[tokio::test]

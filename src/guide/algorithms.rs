@@ -112,3 +112,5 @@
 //! }
 //! # limited(&RateLimiter::in_memory()).unwrap();
 //! ```
+//!
+//! Next: [keys](crate::guide::keys).

@@ -30,7 +30,7 @@ pub(super) type PlanOf = Arc<dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send 
 /// let names = Names::new()
 ///     .key("user", Extension::new(|account: &Account| account.id))
 ///     .key("client_ip", ClientIp::behind(["10.0.0.0/8"])?)
-///     .plan("account", |request| Some(request.extensions.get::<Account>()?.plan.into()))
+///     .plan("account", |request| Some(request.extensions.get::<Account>()?.plan))
 ///     .cost("items", |request| {
 ///         let items = request.headers.get("x-items").and_then(|items| items.to_str().ok()?.parse().ok());
 ///         items.unwrap_or(1).clamp(1, 100)
@@ -74,12 +74,12 @@ impl Names {
     /// Names a function that says the plan of a request, such as by the account that authentication has put into its
     /// extensions. Without a plan, a request has the quota of the limit itself.
     #[must_use]
-    pub fn plan(
+    pub fn plan<P: Into<Cow<'static, str>>>(
         mut self,
         name: impl Into<String>,
-        plan: impl Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync + 'static,
+        plan: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
     ) -> Self {
-        self.plans.insert(name.into(), Arc::new(plan));
+        self.plans.insert(name.into(), Arc::new(move |parts: &Parts| plan(parts).map(Into::into)));
         self
     }
 

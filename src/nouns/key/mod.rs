@@ -58,6 +58,17 @@ const MAX_SHOWN: usize = 128;
 pub struct Key(Text);
 
 impl Key {
+    /// Creates a key of one part, the text of a value such as a UUID.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    ///
+    /// assert_eq!(Key::display(42), Key::from(42));
+    /// ```
+    pub fn display(part: impl fmt::Display) -> Self {
+        Self::new(part.to_string())
+    }
+
     /// Creates a key of one part.
     #[inline]
     pub fn new(part: impl AsRef<[u8]>) -> Self {

@@ -147,7 +147,7 @@ impl Used {
 
     fn names(&self) -> Names {
         let names = self.keys.iter().fold(Names::new(), |names, key| names.key(key, Global));
-        let names = self.plans.iter().fold(names, |names, plan| names.plan(plan, |_| None));
+        let names = self.plans.iter().fold(names, |names, plan| names.plan(plan, |_| None::<&str>));
         self.costs.iter().fold(names, |names, cost| names.cost(cost, |_| 1))
     }
 }

@@ -72,6 +72,11 @@ fn not_encoded() -> ConfigError {
 
 /// The server of a URL of one server.
 fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
+    if !url.contains("://") {
+        return Err(ConfigError::new(
+            "the Redis URL has no scheme; add `redis://`, as in `redis://localhost:6379`",
+        ));
+    }
     let client = match redis::parse_redis_url(url) {
         Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => tls::client(url, tls)?,
         Some(_) if tls.is_some() => {

@@ -64,7 +64,9 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
             keys.retain(|key| is_wanted(key) && seen.insert(key.clone()));
             more = count + keys.len() > arguments.max;
             keys.truncate(arguments.max - count);
-            let new = rows_of(&mut server, &keys, prefix).await?;
+            let mut new = rows_of(&mut server, &keys, prefix).await?;
+            // A full budget stays until it expires, and says nothing of its client.
+            new.retain(|row| !row.value.is_full());
             count += new.len();
             // The columns of a table are as wide as their widest cell. JSON lines are printed at once.
             if !arguments.json {

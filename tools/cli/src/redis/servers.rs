@@ -105,6 +105,9 @@ fn scheme_of(url: &str) -> &str {
 
 /// Connects to each of the servers that hold the budgets.
 pub(super) async fn connect_each(url: &str) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
+    if !url.contains("://") {
+        bail!("the Redis URL has no scheme; add `redis://`, as in `redis://localhost:6379`");
+    }
     check_encoding(url)?;
     match scheme_of(url) {
         "redis-cluster" => masters(&Parts::parse(url, "redis")?).await,

@@ -83,6 +83,17 @@ impl Value {
         read.unwrap_or(Self::Unreadable)
     }
 
+    /// Whether it is a budget of which nothing is used.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Bucket { .. } | Self::SlidingWindow { .. } | Self::SlidingLog { .. } => {
+                self.used() == "0"
+            }
+            Self::FixedWindow { windows } => windows.iter().all(|window| window.used == 0),
+            Self::InFlight { .. } | Self::Offences { .. } | Self::Unreadable => false,
+        }
+    }
+
     /// The units used, or what stands for them.
     pub(super) fn used(&self) -> String {
         match self {
