@@ -33,7 +33,7 @@ const FILE: &str = "examples/limits.toml";
 fn names() -> Result<Names, ConfigError> {
     let plan = |request: &Parts| {
         let plan = request.headers.get("x-plan")?.to_str().ok()?;
-        Some(plan.to_owned().into())
+        Some(plan.to_owned())
     };
     Ok(Names::new()
         .key("client_ip", ClientIp::behind(["10.0.0.0/8"])?)

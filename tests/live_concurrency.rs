@@ -128,7 +128,7 @@ async fn changed_limit_counts_the_requests_that_are_in_flight() {
 #[tokio::test]
 async fn plans_have_their_numbers_and_share_the_permits() {
     let plan_of = |request: &http::request::Parts| {
-        Some(request.headers.get("x-plan")?.to_str().ok()?.to_owned().into())
+        Some(request.headers.get("x-plan")?.to_str().ok()?.to_owned())
     };
     let names = Names::new().key("user", Header::new("x-user").unwrap()).plan("account", plan_of);
     let text = exports(
