@@ -20,7 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// `replay` says what a limit would have done to recorded traffic. The other commands read and change budgets in Redis,
 /// examine a Redis, and check files of limits.
 ///
-/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if a command failed.
+/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if a command failed, 3 if
+/// `block` does not know the limit.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -215,9 +216,9 @@ pub(crate) struct BlockArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// The algorithm of the limit, such as `sliding_window`: each kind of budget has blocks of its own
+    /// The algorithm of the limit, such as `sliding_window`. Default: that of the budgets in Redis
     #[arg(long, value_name = "ALGORITHM")]
-    pub(crate) algorithm: Algorithm,
+    pub(crate) algorithm: Option<Algorithm>,
     /// For how long, such as `10m` or `1day`. `0s` ends a block
     #[arg(long = "for", value_name = "TIME", value_parser = period)]
     pub(crate) length: Duration,

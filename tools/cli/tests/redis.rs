@@ -4,7 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Key, RateLimiter, RedisStore};
+use tollgate::limit::BlockPolicy;
+use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use self::support::budgets::{HOUR, charge, limiter, limits, run, shown};
 use self::support::{RedisServer, tollgate};
@@ -248,6 +249,45 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
             let run = block(length, &["--yes"]);
             assert!(run.code == 2 && run.err.contains(why), "{length}: {run:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
+    for limit in limits() {
+        let block = ["block", "alice", "--name", limit.name(), "--for", "1h", "--yes"];
+        let unknown = run(&url, &block);
+        assert!(unknown.code == 3 && unknown.out.is_empty(), "{unknown:?}");
+        assert!(unknown.err.contains("nothing was changed"), "{unknown:?}");
+
+        // The budget of another client is enough.
+        limiter.check(&limit, &Key::new("bob")).await.unwrap();
+        let blocked = run(&url, &block);
+        assert!(blocked.code == 0 && blocked.err.is_empty(), "{blocked:?}");
+        assert!(limiter.check(&limit, &alice).await.unwrap().is_blocked(), "{limit:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn block_of_a_name_with_two_algorithms_is_under_both() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
+    let by_operators = |limit: Result<Limit, _>| {
+        limit.unwrap().block_offenders(BlockPolicy::by_operators()).unwrap()
+    };
+    let before = by_operators(Limit::fixed_window("api", Quota::per_hour(100)));
+    let after = by_operators(Limit::gcra("api", Quota::per_hour(100)));
+    for limit in [&before, &after] {
+        limiter.check(limit, &Key::new("bob")).await.unwrap();
+    }
+    let blocked = run(&url, &["block", "alice", "--name", "api", "--for", "1h", "--yes"]);
+    assert_eq!(blocked.code, 0, "{blocked:?}");
+    for limit in [&before, &after] {
+        assert!(limiter.check(limit, &alice).await.unwrap().is_blocked(), "{limit:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! `tollgate block`: blocks a client under a limit, or ends a block.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,17 +15,55 @@ use super::scan::Scan;
 use super::servers;
 use crate::arguments::BlockArguments;
 use crate::duration::rounded;
+use crate::limit::Algorithm;
 use crate::output::{self, printable};
 
 /// How long the command looks for budgets of the limit before it blocks.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The exit code if the kind of the limit's budgets is not known: each kind has blocks of its own.
+const UNKNOWN_LIMIT: u8 = 3;
+
 pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     let key = client(&arguments.key);
-    let limit = any_quota(arguments.algorithm, &arguments.name)?;
-    let (name, length, client) = (limit.name(), arguments.length, printable(key.as_str()));
+    // A name that no limit can have is an error, and is not printed.
+    let checked = any_quota(Algorithm::named("token_bucket"), &arguments.name)?;
+    let (name, length, client) = (checked.name(), arguments.length, printable(key.as_str()));
     if length > Quota::per_day(1).period() * 366 {
         bail!("a block lasts 366 days at most");
+    }
+    let store = store(&arguments.redis).await?;
+    let mut found = Budgets::default();
+    // A block is urgent: neither a long scan nor a master that is away holds it up.
+    let looking = timeout(PATIENCE, found.look(&arguments, name, &store)).await;
+    let is_complete = matches!(looking, Ok(Ok(())));
+    let limits = match arguments.algorithm {
+        Some(algorithm) => vec![any_quota(algorithm, name)?],
+        None => found.limits(name)?,
+    };
+    let is_used =
+        |limit: &Limit| found.here.contains(&Kind::of_algorithm(limit.algorithm().name()));
+    if !limits.iter().any(is_used) && !found.elsewhere.is_empty() {
+        bail!(OTHER_PARTITIONS);
+    }
+    if limits.is_empty() {
+        output::note(&match is_complete {
+            true => format!(
+                "nothing was changed: no client has a budget of a limit named {name} in Redis. Check the name, or give \
+                 --algorithm"
+            ),
+            false => format!(
+                "nothing was changed: no budget of a limit named {name} was found within {}. Give --algorithm",
+                rounded(PATIENCE)
+            ),
+        });
+        return Ok(ExitCode::from(UNKNOWN_LIMIT));
+    }
+    if is_complete && !limits.iter().any(is_used) {
+        output::note(&format!(
+            "no client has a budget of a {} named {name} in Redis: check the name and the algorithm",
+            arguments.algorithm.map_or("limit", |algorithm| algorithm.name)
+        ));
     }
     let question = match length {
         Duration::ZERO => format!("End the block of `{client}` under {name}?"),
@@ -34,65 +73,73 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
         output::print("nothing was changed")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let store = store(&arguments.redis).await?;
-    match timeout(PATIENCE, use_of(&arguments, &limit, &store)).await {
-        Ok(Ok(Use::Here)) => {}
-        Ok(Ok(Use::InOtherPartitions)) => {
-            bail!(OTHER_PARTITIONS);
+    set(&RateLimiter::new(store), &limits, &key, length).await?;
+    output::print(&match length {
+        Duration::ZERO => {
+            format!("`{client}` is not blocked under {name}. Replicas may deny it for another 10 s")
         }
-        Ok(Ok(Use::Nowhere)) => output::note(&format!(
-            "no client has a budget of a {} named {name} in Redis: check the name and the algorithm",
-            arguments.algorithm.name
-        )),
-        // A block is urgent: neither a long scan nor a master that is away holds it up.
-        Ok(Err(_)) | Err(_) => {}
-    }
-    let limiter = RateLimiter::new(store);
-    let done = if length.is_zero() {
-        limiter.unblock(&limit, &key).await?;
-        format!("`{client}` is not blocked under {name}. Replicas may deny it for another 10 s")
-    } else {
-        limiter.block(&limit, &key, length).await?;
-        format!(
+        _ => format!(
             "`{client}` is blocked under {name} for {}, in services whose limit blocks keys",
             rounded(length)
-        )
-    };
-    output::print(&done)?;
+        ),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether clients have budgets of the limit.
-enum Use {
-    Here,
-    InOtherPartitions,
-    Nowhere,
+/// Blocks a key under each of the limits, or ends the blocks if the length is zero.
+async fn set(
+    limiter: &RateLimiter,
+    limits: &[Limit],
+    key: &Key,
+    length: Duration,
+) -> anyhow::Result<()> {
+    for limit in limits {
+        match length {
+            Duration::ZERO => limiter.unblock(limit, key).await?,
+            _ => limiter.block(limit, key, length).await?,
+        };
+    }
+    Ok(())
 }
 
-async fn use_of(
-    arguments: &BlockArguments,
-    limit: &Limit,
-    store: &RedisStore,
-) -> anyhow::Result<Use> {
-    let prefix = arguments.redis.prefix();
-    let kind = Kind::of_algorithm(arguments.algorithm.name);
-    let is_where_services_look = |name: &Name<'_>| {
-        Key::from_encoded(name.client)
-            .is_ok_and(|client| has_tag(store, prefix, (limit, &client), name.tag))
-    };
-    let mut found = Use::Nowhere;
-    for mut server in servers::connect(&arguments.redis.url).await? {
-        let mut scan = Scan::new(prefix, None);
-        while let Some(keys) = scan.next(&mut server).await? {
-            let names = keys.iter().filter_map(|key| Name::parse(key, prefix));
-            for name in names.filter(|name| name.kind == kind && name.limit == limit.name()) {
-                if is_where_services_look(&name) {
-                    return Ok(Use::Here);
-                }
-                // Maybe of an earlier number of partitions.
-                found = Use::InOtherPartitions;
+/// The kinds of the budgets that clients have under a name. Most names have one. After the algorithm was changed, there
+/// are two until the older budgets are full.
+#[derive(Default)]
+struct Budgets {
+    here: BTreeSet<Kind>,
+    /// Where services with these settings do not look. Maybe of an earlier number of partitions.
+    elsewhere: BTreeSet<Kind>,
+}
+
+impl Budgets {
+    async fn look(
+        &mut self,
+        arguments: &BlockArguments,
+        name: &str,
+        store: &RedisStore,
+    ) -> anyhow::Result<()> {
+        let prefix = arguments.redis.prefix();
+        for mut server in servers::connect(&arguments.redis.url).await? {
+            let mut scan = Scan::new(prefix, None);
+            while let Some(keys) = scan.next(&mut server).await? {
+                let names = keys.iter().filter_map(|key| Name::parse(key, prefix));
+                names.filter(|it| it.limit == name).for_each(|name| self.add(&name, prefix, store));
             }
         }
+        Ok(())
     }
-    Ok(found)
+
+    fn add(&mut self, name: &Name<'_>, prefix: &str, store: &RedisStore) {
+        let limit = name.kind.algorithm().and_then(|it| any_quota(it, name.limit).ok());
+        let (Some(limit), Ok(client)) = (limit, Key::from_encoded(name.client)) else { return };
+        match has_tag(store, prefix, (&limit, &client), name.tag) {
+            true => self.here.insert(name.kind),
+            false => self.elsewhere.insert(name.kind),
+        };
+    }
+
+    fn limits(&self, name: &str) -> anyhow::Result<Vec<Limit>> {
+        let algorithms = self.here.iter().filter_map(|kind| kind.algorithm());
+        algorithms.map(|algorithm| any_quota(algorithm, name)).collect()
+    }
 }
