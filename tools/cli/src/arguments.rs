@@ -10,6 +10,7 @@ use tollgate::RedisStore;
 use tollgate::store::RedisStoreBuilder;
 
 use crate::limit::{Algorithm, LimitSpec};
+use crate::redis::Certificates;
 use crate::replay::{KeySpec, Suggest};
 
 /// An operator waits longer than a request.
@@ -124,6 +125,22 @@ pub(crate) struct RedisArguments {
     /// The partitions on a cluster, as the services set them
     #[arg(long, value_name = "COUNT")]
     pub(crate) partitions: Option<usize>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArguments,
+}
+
+/// The certificates for rediss:// URLs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TlsArguments {
+    /// A file with the CA certificates (PEM) to trust with rediss:// URLs, instead of those of the operating system
+    #[arg(long = "ca", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// A file with the client's certificate (PEM), for a Redis that requires one
+    #[arg(long = "cert", value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// A file with the key (PEM) of the client's certificate
+    #[arg(long = "key", value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 impl RedisArguments {
@@ -133,14 +150,17 @@ impl RedisArguments {
     }
 
     /// The store of the services.
-    pub(crate) fn store(&self) -> RedisStoreBuilder {
-        let store = RedisStore::builder(self.prefix()).url(&self.url);
+    pub(crate) fn store(&self) -> anyhow::Result<RedisStoreBuilder> {
+        let certificates = Certificates::read(&self.tls, &self.url)?;
         // `client_name` would need the right `+client|setname`.
-        let store = store.deadline(DEADLINE);
-        match self.partitions {
-            Some(partitions) => store.partitions(partitions),
-            None => store,
+        let mut store = RedisStore::builder(self.prefix()).url(&self.url).deadline(DEADLINE);
+        if let Some(partitions) = self.partitions {
+            store = store.partitions(partitions);
         }
+        if let Some(tls) = certificates.of_library() {
+            store = store.tls(tls);
+        }
+        Ok(store)
     }
 }
 
@@ -235,6 +255,8 @@ pub(crate) struct DoctorArguments {
     /// The prefix of the keys, as the service sets it
     #[arg(long, env = "TOLLGATE_PREFIX", value_name = "PREFIX")]
     pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) tls: TlsArguments,
     /// The deadline of a check, as the services set it: latencies are compared with it
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) deadline: Duration,

@@ -253,6 +253,19 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn budget_of_which_nothing_is_used_is_not_listed() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
+    let window = Limit::fixed_window("api", Quota::per_hour(5)).unwrap();
+    let charged = limiter.check(&window, &alice).await.unwrap();
+    assert!(run(&url, &["keys"]).out.contains("alice"));
+    limiter.refund(&window, &alice, 1, charged.receipt()).await.unwrap();
+    let keys = run(&url, &["keys"]);
+    assert!(keys.code == 0 && keys.out.starts_with("no keys"), "{keys:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
     let server = RedisServer::start();
     let url = server.url();

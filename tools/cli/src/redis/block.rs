@@ -119,7 +119,7 @@ impl Budgets {
         store: &RedisStore,
     ) -> anyhow::Result<()> {
         let prefix = arguments.redis.prefix();
-        for mut server in servers::connect(&arguments.redis.url).await? {
+        for mut server in servers::connect(&arguments.redis.url, &arguments.redis.tls).await? {
             let mut scan = Scan::new(prefix, None);
             while let Some(keys) = scan.next(&mut server).await? {
                 let names = keys.iter().filter_map(|key| Name::parse(key, prefix));

@@ -58,7 +58,8 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
         })
     };
     let (mut rows, mut count, mut more) = (Vec::new(), 0, false);
-    'servers: for mut server in servers::connect(&arguments.redis.url).await? {
+    'servers: for mut server in servers::connect(&arguments.redis.url, &arguments.redis.tls).await?
+    {
         let (mut scan, mut seen) = (Scan::new(prefix, None), HashSet::new());
         while let Some(mut keys) = scan.next(&mut server).await? {
             keys.retain(|key| is_wanted(key) && seen.insert(key.clone()));

@@ -8,7 +8,7 @@ use crate::arguments::RedisArguments;
 use crate::limit::{Algorithm, LimitSpec};
 
 pub(super) async fn store(redis: &RedisArguments) -> anyhow::Result<RedisStore> {
-    Ok(redis.store().connect().await?)
+    Ok(redis.store()?.connect().await?)
 }
 
 pub(super) async fn limiter(redis: &RedisArguments) -> anyhow::Result<RateLimiter> {

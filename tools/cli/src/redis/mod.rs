@@ -1,6 +1,7 @@
 //! The commands that read and change budgets in Redis.
 
 pub(crate) mod block;
+mod certificates;
 mod confirm;
 pub(crate) mod doctor;
 pub(crate) mod keys;
@@ -12,3 +13,5 @@ mod scan;
 mod servers;
 pub(crate) mod show;
 mod value;
+
+pub(crate) use self::certificates::Certificates;

@@ -69,7 +69,7 @@ async fn budgets_of(arguments: &ResetArguments, client: &str) -> anyhow::Result<
     let prefix = arguments.redis.prefix();
     let is_wanted = |name: &Name<'_>| arguments.name.as_deref().is_none_or(|it| it == name.limit);
     let mut budgets = Budgets::new();
-    for mut server in servers::connect(&arguments.redis.url).await? {
+    for mut server in servers::connect(&arguments.redis.url, &arguments.redis.tls).await? {
         let keys = Vec::from_iter(keys_of(&mut server, prefix, client).await?);
         // Keys of other types are keys of other programs.
         for entry in scan::read(&mut server, &keys).await? {

@@ -7,6 +7,8 @@ use anyhow::{Context, bail};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, cmd};
 
+use super::certificates::Certificates;
+use crate::arguments::TlsArguments;
 use crate::output::explained;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,8 +21,16 @@ pub(super) struct Server {
 }
 
 impl Server {
-    async fn connect(url: &str, address: &str) -> anyhow::Result<Self> {
-        let client = Client::open(url).with_context(|| format!("the Redis URL of {address}"))?;
+    async fn connect(
+        url: &str,
+        address: &str,
+        certificates: &Certificates,
+    ) -> anyhow::Result<Self> {
+        let client = match certificates.of_client() {
+            Some(certificates) => Client::build_with_tls(url, certificates),
+            None => Client::open(url),
+        };
+        let client = client.with_context(|| format!("the Redis URL of {address}"))?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
@@ -85,9 +95,9 @@ impl<'a> Parts<'a> {
 }
 
 /// Connects to the servers that hold the budgets. Without one of them, the answer of a command would be a part.
-pub(super) async fn connect(url: &str) -> anyhow::Result<Vec<Server>> {
+pub(super) async fn connect(url: &str, tls: &TlsArguments) -> anyhow::Result<Vec<Server>> {
     let mut servers: Vec<_> =
-        connect_each(url).await?.into_iter().collect::<anyhow::Result<_>>()?;
+        connect_each(url, tls).await?.into_iter().collect::<anyhow::Result<_>>()?;
     if let ([server], false) = (&mut servers[..], scheme_of(url).ends_with("-cluster"))
         && server.is_in_cluster_mode().await
     {
@@ -104,17 +114,21 @@ fn scheme_of(url: &str) -> &str {
 }
 
 /// Connects to each of the servers that hold the budgets.
-pub(super) async fn connect_each(url: &str) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
+pub(super) async fn connect_each(
+    url: &str,
+    tls: &TlsArguments,
+) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
     if !url.contains("://") {
         bail!("the Redis URL has no scheme; add `redis://`, as in `redis://localhost:6379`");
     }
     check_encoding(url)?;
+    let certificates = &Certificates::read(tls, url)?;
     match scheme_of(url) {
-        "redis-cluster" => masters(&Parts::parse(url, "redis")?).await,
-        "rediss-cluster" => masters(&Parts::parse(url, "rediss")?).await,
-        "redis-sentinel" => master(&Parts::parse(url, "redis")?).await,
-        "rediss-sentinel" => master(&Parts::parse(url, "rediss")?).await,
-        _ => Ok(vec![Server::connect(url, address_of(url)).await]),
+        "redis-cluster" => masters(&Parts::parse(url, "redis")?, certificates).await,
+        "rediss-cluster" => masters(&Parts::parse(url, "rediss")?, certificates).await,
+        "redis-sentinel" => master(&Parts::parse(url, "redis")?, certificates).await,
+        "rediss-sentinel" => master(&Parts::parse(url, "rediss")?, certificates).await,
+        _ => Ok(vec![Server::connect(url, address_of(url), certificates).await]),
     }
 }
 
@@ -138,11 +152,14 @@ fn address_of(url: &str) -> &str {
     if host.is_empty() { rest.split('?').next().unwrap_or(rest) } else { host }
 }
 
-async fn masters(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
+async fn masters(
+    parts: &Parts<'_>,
+    certificates: &Certificates,
+) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
     let mut failures = Vec::new();
     for host in &parts.hosts {
         let answer = async {
-            let mut seed = Server::connect(&parts.url(host, ""), host).await?;
+            let mut seed = Server::connect(&parts.url(host, ""), host, certificates).await?;
             seed.ask::<Vec<redis::Value>>(&["CLUSTER", "SLOTS"]).await
         };
         match answer.await {
@@ -159,7 +176,9 @@ async fn masters(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>
                         }
                         None => address,
                     };
-                    servers.push(Server::connect(&parts.url(&address, ""), &address).await);
+                    servers.push(
+                        Server::connect(&parts.url(&address, ""), &address, certificates).await,
+                    );
                 }
                 return Ok(servers);
             }
@@ -178,7 +197,10 @@ fn master_of(range: &redis::Value) -> Option<String> {
     Some(format!("{host}:{port}"))
 }
 
-async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
+async fn master(
+    parts: &Parts<'_>,
+    certificates: &Certificates,
+) -> anyhow::Result<Vec<anyhow::Result<Server>>> {
     let (service, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let setting = |name: &str| {
         let settings = parts.query.split('&').filter_map(|it| it.split_once('='));
@@ -191,7 +213,7 @@ async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>>
         let host = if host.contains(':') { (*host).to_owned() } else { format!("{host}:26379") };
         let answer = async {
             let url = format!("{}://{login}{host}/", parts.scheme);
-            let mut sentinel = Server::connect(&url, &host).await?;
+            let mut sentinel = Server::connect(&url, &host, certificates).await?;
             let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service];
             let address: Option<(String, u16)> = sentinel.ask(&command).await?;
             address.with_context(|| format!("{host}: knows no service `{service}`"))
@@ -199,7 +221,8 @@ async fn master(parts: &Parts<'_>) -> anyhow::Result<Vec<anyhow::Result<Server>>
         match answer.await {
             Ok((address, port)) => {
                 let address = format!("{address}:{port}");
-                let server = Server::connect(&parts.url(&address, database), &address).await;
+                let server =
+                    Server::connect(&parts.url(&address, database), &address, certificates).await;
                 return Ok(vec![server]);
             }
             Err(error) => failures.push(explained(&error)),

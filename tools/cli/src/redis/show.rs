@@ -13,7 +13,7 @@ use crate::output;
 pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
     let prefix = arguments.redis.prefix();
     let mut rows = Vec::new();
-    for mut server in servers::connect(&arguments.redis.url).await? {
+    for mut server in servers::connect(&arguments.redis.url, &arguments.redis.tls).await? {
         let mut keys = match Name::parse(&arguments.key, prefix) {
             Some(name) => keys_of(&mut server, prefix, name.client).await?,
             None => keys_of(&mut server, prefix, client(&arguments.key).as_str()).await?,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use tollgate::RedisStore;
 
-use super::servers;
+use super::{Certificates, servers};
 use crate::arguments::DoctorArguments;
 use crate::output::{self, explained, printable};
 
@@ -63,7 +63,7 @@ impl Findings {
 }
 
 pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
-    let servers = match servers::connect_each(&arguments.url).await {
+    let servers = match servers::connect_each(&arguments.url, &arguments.tls).await {
         Ok(servers) => servers,
         Err(error) => vec![Err(error)],
     };
@@ -77,7 +77,7 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
                 all.extend(findings.all);
             }
             Err(error) => {
-                let advice = "check the URL, the network, and the login";
+                let advice = "check the URL, the network, the login, and the certificates";
                 library.problem("connection", explained(&error), advice);
             }
         }
@@ -98,7 +98,13 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
 /// What a service does at its start: it loads the script, and runs each command that the script needs.
 async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
     let prefix = arguments.prefix.trim_end_matches(':');
-    match RedisStore::builder(prefix).url(&arguments.url).connect().await {
+    let certificates = Certificates::read(&arguments.tls, &arguments.url);
+    let mut store = RedisStore::builder(prefix).url(&arguments.url);
+    // A file that cannot be read was reported before.
+    if let Some(tls) = certificates.ok().and_then(Certificates::of_library) {
+        store = store.tls(tls);
+    }
+    match store.connect().await {
         Ok(_) => {
             findings.good("start", "a service can start, and this user has the rights it needs");
         }
