@@ -491,6 +491,19 @@ async fn changes_are_reported_and_the_table_is_at_debug_level() {
 }
 
 #[tokio::test]
+async fn report_of_a_change_names_the_plans() {
+    let (log, _guard) = Log::start();
+    let with = |pro: u32, rest: &str| {
+        let plans = "plan = \"account\"\n[limits.plans]\nfree = { quota = \"1/h\" }\n";
+        limit("api", 1, &format!("{plans}pro = {{ quota = \"{pro}/h\" }}\n{rest}"))
+    };
+    let limits = set(&with(10, ""));
+    limits.replace(config(&with(20, "team = { quota = \"9/h\" }\n"))).unwrap();
+    let replaced = log.lines().into_iter().find(|line| line.contains("limits replaced")).unwrap();
+    assert!(replaced.contains("; plans pro, team)\""), "{replaced}");
+}
+
+#[tokio::test]
 async fn settings_of_the_layer_apply_to_all_versions() {
     let limits = set(&limit("api", 1, ""));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();

@@ -1,6 +1,6 @@
 //! The format of a file of limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,17 +66,37 @@ impl Config {
 /// What has a name.
 pub(crate) trait Named: PartialEq {
     fn name(&self) -> &str;
+
+    /// The names of the plans in which it differs from another version of itself.
+    fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str>;
+}
+
+fn changed<'a, P: PartialEq>(
+    before: &'a BTreeMap<String, P>,
+    after: &'a BTreeMap<String, P>,
+) -> Vec<&'a str> {
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differ = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    differ.map(String::as_str).collect()
 }
 
 impl Named for LimitConfig {
     fn name(&self) -> &str {
         &self.name
     }
+
+    fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        changed(&self.plans, &other.plans)
+    }
 }
 
 impl Named for ConcurrencyLimitConfig {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        changed(&self.plans, &other.plans)
     }
 }
 

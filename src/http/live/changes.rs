@@ -30,8 +30,14 @@ fn changes<T: Named>([before, after]: &[Vec<Entry<'_, T>>; 2]) -> [Vec<String>; 
         match after.iter().find(|(other, _)| other.name() == name) {
             None => removed.push(format!("{name} ({text})")),
             Some((other, _)) if other == limit => {}
-            Some((_, same)) if same == text => changed.push(format!("{name} ({text})")),
-            Some((_, new)) => changed.push(format!("{name} ({text}, now {new})")),
+            Some((other, now)) => {
+                let quota = if now == text { text.clone() } else { format!("{text}, now {now}") };
+                let plans = match &*limit.changed_plans(other) {
+                    [] => String::new(),
+                    plans => format!("; plans {}", plans.join(", ")),
+                };
+                changed.push(format!("{name} ({quota}{plans})"));
+            }
         }
     }
     for (limit, text) in after {
