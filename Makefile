@@ -2,7 +2,7 @@
 FEWER_FEATURES = "" redis tls http "http redis"
 
 # All packages but the peers in benches/.
-TESTED = -p tollgate -p tollgate-charts -p tollgate-cli -p tollgate-migrating -p tollgate-plots -p tollgate-replay
+TESTED = -p tollgate -p tollgate-examples -p tollgate-charts -p tollgate-cli -p tollgate-migrating -p tollgate-plots -p tollgate-replay
 
 # Tests of arithmetic that take seconds, and that features do not change.
 LONG = alternating_quotas_ memory_and_redis_decide_the_same two_algorithms_in_turn_ rate_does_not_drift_ \
@@ -23,21 +23,21 @@ help: ## this list
 test: redis ## all tests, on a redis-server that the tests start themselves ($REDIS_SERVER, if set)
 	cargo test --all-features $(TESTED)
 	for features in $(FEWER_FEATURES); do \
-	  cargo test --no-default-features --features "$$features" --lib --tests -- $(LONG:%=--skip %) || exit 1; \
+	  cargo test -p tollgate --no-default-features --features "$$features" --lib --tests -- $(LONG:%=--skip %) || exit 1; \
 	done
 
 check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	for features in $(FEWER_FEATURES) axum tonic json grpc cluster sentinel config yaml schema "config redis"; do \
-	  cargo clippy --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	  cargo clippy -p tollgate --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts
 
 doc: ## the documentation, without warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc -p tollgate --all-features --no-deps
 
 proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients that spoof their address
 	cargo test --all-features --test proxies -- --ignored
@@ -74,7 +74,7 @@ features: ## lints on every set of features (cargo-hack)
 	cargo hack clippy -p tollgate --lib --feature-powerset -- -D warnings
 
 msrv: ## the library and the examples on the oldest supported Rust
-	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --all-features --lib --examples
+	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p tollgate -p tollgate-examples --all-features --lib --examples
 
 minimal: ## the library with the oldest versions of its dependencies (nightly)
 	sh .ci/minimal-versions $(NIGHTLY)

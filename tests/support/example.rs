@@ -47,7 +47,8 @@ pub fn program(name: &str) -> Command {
             }
         }
         let release = (!cfg!(debug_assertions)).then_some("--release");
-        build.args(["build", "--quiet", "--all-features", "--examples"]).args(release);
+        build.args(["build", "--quiet", "-p", "tollgate", "-p", "tollgate-examples"]);
+        build.args(["--all-features", "--examples"]).args(release);
         assert!(build.status().unwrap().success(), "the examples do not compile");
     });
     let tests = std::env::current_exe().unwrap();
