@@ -47,7 +47,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
             loop {
                 let Some(mail) = queue.lock().await.pop_front() else { return Ok(()) };
                 // Waits for units, for at most 10 s.
-                let decision = limiter.acquire(&rate, &provider, 1, Duration::from_secs(10)).await;
+                let decision = limiter.acquire(&rate, &provider, Duration::from_secs(10)).await;
                 if !decision.as_ref().is_ok_and(Decision::allowed) {
                     queue.lock().await.push_back(mail);
                     println!("mail {mail:2} is queued again");

@@ -87,7 +87,7 @@ async fn acquire_at_once(
     for _ in 0..waiters {
         let limiter = limiter.clone();
         tasks.spawn(async move {
-            let decision = limiter.acquire(&one_in_any_second(), &Key::new("k"), 1, max_wait).await;
+            let decision = limiter.acquire(&one_in_any_second(), &Key::new("k"), max_wait).await;
             (started.elapsed(), decision)
         });
         tokio::task::yield_now().await;
@@ -120,11 +120,11 @@ async fn units_that_are_free_are_not_waited_for_whatever_the_latency() {
         for limit in limits {
             let key = Key::new("k");
             for left in (0..5).rev() {
-                let decision = limiter.acquire(&limit, &key, 1, max_wait).await.unwrap();
+                let decision = limiter.acquire(&limit, &key, max_wait).await.unwrap();
                 assert!(decision.allowed(), "{max_wait:?}, {left}");
                 assert_eq!(decision.remaining(), left);
             }
-            let denied = limiter.acquire(&limit, &key, 1, max_wait).await.unwrap();
+            let denied = limiter.acquire(&limit, &key, max_wait).await.unwrap();
             assert!(!denied.allowed() && denied.retry_after().is_some());
         }
     }
@@ -139,7 +139,7 @@ async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
     for number in 0..20 {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         let max_wait = if number % 2 == 0 { Duration::ZERO } else { 1_000 * MS };
-        callers.spawn(async move { limiter.acquire(&limit, &Key::new("k"), 1, max_wait).await });
+        callers.spawn(async move { limiter.acquire(&limit, &Key::new("k"), max_wait).await });
     }
     for decision in callers.join_all().await {
         assert!(decision.unwrap().allowed());
@@ -168,12 +168,12 @@ async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
     limiter.check(&limit, &key).await.unwrap();
     let front = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
+        tokio::spawn(async move { limiter.acquire(&limit, &key, Duration::MAX).await })
     };
     // It is denied, and waits.
     sleep(10 * MS).await;
     let started = Instant::now();
-    let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 250 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(started.elapsed(), 250 * MS);
     // The rest of the second in which the first unit replenishes.
@@ -189,10 +189,10 @@ async fn units_that_are_available_when_the_wait_ends_are_asked_for() {
     limiter.check(&limit, &key).await.unwrap();
     // After the first answer, 995 ms are left of both times. The second answer takes 5 ms more.
     let started = Instant::now();
-    let decision = limiter.acquire(&limit, &key, 1, 1_000 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1_000 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (true, 1_005 * MS));
     assert_eq!(store.asked(Op::Charge).len(), 3);
-    let denied = limiter.acquire(&limit, &key, 1, 990 * MS).await.unwrap();
+    let denied = limiter.acquire(&limit, &key, 990 * MS).await.unwrap();
     assert_eq!((denied.allowed(), started.elapsed()), (false, 1_010 * MS));
 }
 
@@ -204,11 +204,11 @@ async fn denial_behind_a_long_queue_waits_for_the_store_until_its_deadline() {
     let mut waiters = JoinSet::new();
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        waiters.spawn(async move { limiter.acquire(&limit, &key, 1, 60_000 * MS).await });
+        waiters.spawn(async move { limiter.acquire(&limit, &key, 60_000 * MS).await });
         tokio::task::yield_now().await;
     }
     let started = Instant::now();
-    let error = limiter.acquire(&limit, &key, 1, 300 * MS).await.unwrap_err();
+    let error = limiter.acquire(&limit, &key, 300 * MS).await.unwrap_err();
     assert!(error.is_timeout(), "{error}");
     assert_eq!(started.elapsed(), STORE_DEADLINE);
 }
@@ -223,7 +223,7 @@ async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
     let started = Instant::now();
-    let decision = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap();
+    let decision = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (false, 200 * MS));
     assert_eq!(decision.retry_after(), Some(250 * MS));
     assert_eq!(store.asked(Op::Refund).len(), 1);
@@ -258,7 +258,7 @@ async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
         let started = Instant::now();
         limiter.check_n(&queue(), &key, 4).await.unwrap();
         let limit = queue();
-        let acquire = limiter.acquire(&limit, &key, 4, 150 * MS);
+        let acquire = limiter.acquire_n(&limit, &key, 4, 150 * MS);
         let answer = timeout(timeout_after, acquire).await;
         assert_eq!(answer.is_ok(), timeout_after == Duration::MAX);
         sleep_until(started + 220 * MS).await;
@@ -285,7 +285,7 @@ async fn failed_refund_reports_that_units_may_be_charged() {
     let limiter = RateLimiter::new(NoRefunds(MemoryStore::new()));
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
-    let error = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap_err();
+    let error = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap_err();
     assert!(error.may_have_charged(), "{error}");
 }
 
@@ -294,8 +294,8 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
     let (limiter, store) = Late::limiter(|op, _| (op == Op::Charge).then_some(30 * MS));
     let key = Key::new("k");
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();
-    assert!(limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());
-    assert!(!limiter.acquire(&limit, &key, 1, Duration::ZERO).await.unwrap().allowed());
+    assert!(limiter.acquire(&limit, &key, Duration::ZERO).await.unwrap().allowed());
+    assert!(!limiter.acquire(&limit, &key, Duration::ZERO).await.unwrap().allowed());
     assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 30 * MS]);
 }
 
@@ -303,7 +303,7 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
 fn acquire_outside_a_runtime_is_an_error() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (one_a_second(), Key::new("k"));
-    let mut acquire = pin!(limiter.acquire(&limit, &key, 1, MS));
+    let mut acquire = pin!(limiter.acquire(&limit, &key, MS));
     let Poll::Ready(answer) = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("it waits without a runtime")
     };

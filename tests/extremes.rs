@@ -117,7 +117,7 @@ proptest! {
                 let decision = limiter.apply(op, Check::new(&limit, &key).with_cost(cost)).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
                 // The clock does not advance, so a wait would not end.
-                let wait = limiter.acquire(&limit, &key, cost, max_wait);
+                let wait = limiter.acquire_n(&limit, &key, cost, max_wait);
                 drop(timeout(Duration::from_millis(1), wait).await);
             }
             Ok(())
@@ -156,7 +156,7 @@ async fn longest_max_wait_ends_when_units_are_available() {
     let limit = Limit::fixed_window("limit", Quota::new(1, YEAR)).unwrap();
     let key = Key::new("k");
     for _ in 0..3 {
-        assert!(limiter.acquire(&limit, &key, 1, Duration::MAX).await.unwrap().allowed());
+        assert!(limiter.acquire(&limit, &key, Duration::MAX).await.unwrap().allowed());
     }
 }
 

@@ -94,7 +94,7 @@ async fn only_charges_count_as_decisions_and_each_caller_once() {
     let first = limiter.check(&limit, &alice).await.unwrap();
     limiter.peek(&limit, &alice, 1).await.unwrap();
     // The store is asked twice: for the wait, and when the units are there.
-    assert!(limiter.acquire(&limit, &alice, 1, 5 * SECOND).await.unwrap().allowed());
+    assert!(limiter.acquire(&limit, &alice, 5 * SECOND).await.unwrap().allowed());
     limiter.refund(&limit, &alice, 1, first.receipt().unwrap()).await.unwrap();
     limiter.reset(&limit, &alice).await.unwrap();
     assert_eq!(recorded.decisions(), counted([("api allowed store", 2)]));

@@ -304,12 +304,12 @@ async fn caller_that_waits_for_its_units_is_no_offender() {
     for _ in 0..20 {
         let group = [Check::new(&limit, &key), Check::new(&log, &key)];
         assert!(limiter.acquire_all(group, MINUTE).await.unwrap().allowed());
-        assert!(limiter.acquire(&limit, &key, 1, MINUTE).await.unwrap().allowed());
+        assert!(limiter.acquire(&limit, &key, MINUTE).await.unwrap().allowed());
     }
     check(&limiter, &limit, &key).await;
-    let denied = limiter.acquire(&limit, &key, 1, Duration::from_millis(1)).await.unwrap();
+    let denied = limiter.acquire(&limit, &key, Duration::from_millis(1)).await.unwrap();
     assert!(denied.is_blocked(), "it waits for less than its units need");
-    let denied = limiter.acquire(&limit, &key, 1, MINUTE).await.unwrap();
+    let denied = limiter.acquire(&limit, &key, MINUTE).await.unwrap();
     assert!(denied.is_blocked(), "the block lasts longer than the wait");
 }
 

@@ -51,10 +51,10 @@ async fn caller_whose_units_come_too_late_is_an_offender_under_every_algorithm()
                 if first.allowed() {
                     limiter.check(&limit, &key).await.unwrap();
                 }
-                let denied = limiter.acquire(&limit, &key, 1, wait).await.unwrap();
+                let denied = limiter.acquire(&limit, &key, wait).await.unwrap();
                 assert!(!denied.allowed() && !denied.is_blocked(), "{limit}, {wait:?}: {denied:?}");
             }
-            let denied = limiter.acquire(&limit, &key, 1, 20 * SECOND).await.unwrap();
+            let denied = limiter.acquire(&limit, &key, 20 * SECOND).await.unwrap();
             assert!(denied.is_blocked(), "{limit}: the fourth: {denied:?}");
             limiter.reset(&limit, &key).await.unwrap();
         }
@@ -72,9 +72,9 @@ async fn caller_that_waits_in_vain_is_an_offender() {
         let limiter = RateLimiter::in_memory();
         let waiting = (0..100).map(|_| {
             let (limiter, limit) = (limiter.clone(), limit.clone());
-            tokio::spawn(async move {
-                limiter.acquire(&limit, &mallory(), 1, 3 * SECOND).await.unwrap()
-            })
+            tokio::spawn(
+                async move { limiter.acquire(&limit, &mallory(), 3 * SECOND).await.unwrap() },
+            )
         });
         let mut allowed = 0;
         for decision in waiting.collect::<Vec<_>>() {
@@ -82,7 +82,7 @@ async fn caller_that_waits_in_vain_is_an_offender() {
         }
         // The first denials block the key, also for those that still wait.
         assert!((1..=4).contains(&allowed), "{limit}: {allowed}");
-        let next = limiter.acquire(&limit, &mallory(), 1, 3 * SECOND).await.unwrap();
+        let next = limiter.acquire(&limit, &mallory(), 3 * SECOND).await.unwrap();
         assert!(next.is_blocked(), "{limit}: 96 were denied");
     }
 }
@@ -93,10 +93,10 @@ async fn caller_waits_for_the_end_of_a_block_under_every_algorithm() {
         let limit = limit.block_offenders(BlockPolicy::by_operators()).unwrap();
         let limiter = RateLimiter::in_memory();
         limiter.block(&limit, &mallory(), 30 * SECOND).await.unwrap();
-        let denied = limiter.acquire(&limit, &mallory(), 1, 10 * SECOND).await.unwrap();
+        let denied = limiter.acquire(&limit, &mallory(), 10 * SECOND).await.unwrap();
         assert_eq!(denied.retry_after(), Some(30 * SECOND), "{limit}");
         let started = Instant::now();
-        let allowed = limiter.acquire(&limit, &mallory(), 1, MINUTE).await.unwrap();
+        let allowed = limiter.acquire(&limit, &mallory(), MINUTE).await.unwrap();
         assert!(allowed.allowed(), "{limit}: {allowed:?}");
         assert_eq!(started.elapsed().as_secs(), 30, "{limit}");
     }
@@ -382,7 +382,7 @@ async fn waiter_whose_turn_comes_just_before_its_deadline_is_no_offender() {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         tokio::spawn(async move {
             let wait = Duration::from_millis(millis);
-            limiter.acquire(&limit, &mallory(), 1, wait).await.unwrap()
+            limiter.acquire(&limit, &mallory(), wait).await.unwrap()
         })
     });
     for wait in waits {

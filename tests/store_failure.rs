@@ -557,7 +557,7 @@ async fn acquire_waits_for_units_of_the_share() {
     let (limiter, limit) = (broken(), limit.on_store_failure(THIRD).unwrap());
     let start = tokio::time::Instant::now();
     for _ in 0..3 {
-        let decision = limiter.acquire(&limit, &alice(), 1, Duration::from_secs(60)).await.unwrap();
+        let decision = limiter.acquire(&limit, &alice(), Duration::from_secs(60)).await.unwrap();
         assert!(decision.allowed() && decision.source() == Source::Local);
     }
     assert_eq!(start.elapsed().as_secs(), 6, "one at once, and one each three seconds");
@@ -568,7 +568,7 @@ async fn acquire_waits_for_a_store_that_fails_closed() {
     let (limiter, store) = switched();
     let (limit, alice) = (window(9, FailClosed), alice());
     store.switch_off(true);
-    let wait = limiter.acquire(&limit, &alice, 1, Duration::from_secs(10));
+    let wait = limiter.acquire(&limit, &alice, Duration::from_secs(10));
     let recovers = async {
         sleep(Duration::from_millis(4_500)).await;
         store.switch_off(false);
