@@ -3,6 +3,8 @@
 mod check;
 mod config;
 mod field;
+#[cfg(feature = "yaml")]
+mod indentation;
 mod parse;
 mod schema;
 mod source;

@@ -159,7 +159,13 @@ impl Text {
                         error
                     })
                 })
-                .map_err(|error| self.error(yaml_line(&error), &field, &yaml_message(&error)))
+                .map_err(|error| {
+                    let mut why = yaml_message(&error);
+                    if let Some(hint) = super::indentation::hint(&self.text, &why) {
+                        why = format!("{why}; {hint}");
+                    }
+                    self.error(yaml_line(&error), &field, &why)
+                })
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tollgate::Quota;
 use tollgate::config::{Config, LimitSet, Names};
 use tollgate::key::Global;
 
@@ -18,6 +19,12 @@ struct Used {
     plans: BTreeSet<String>,
     costs: BTreeSet<String>,
 }
+
+/// From how many requests on a log is worth a warning: about half a megabyte for each client.
+const LONG_LOG: u64 = 100_000;
+
+/// What a log of so many requests takes for each, at least: see "Sizing" in the guide about Redis.
+const BYTES_PER_REQUEST: u64 = 6;
 
 /// The names that every application has.
 const BUILT_IN: [&str; 3] = ["global", "peer_ip", "route"];
@@ -43,6 +50,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         let answer = json!({
             "valid": true, "limits": limits["limits"], "concurrency_limits": limits["concurrency_limits"],
             "keys": used.keys, "plans": used.plans, "costs": used.costs,
+            "warnings": long_logs(list(&limits["limits"])),
         });
         output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -63,7 +71,32 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         }
     }
     output::print(&format!("valid: {}", counted(&table.row_count().to_string(), "limit")))?;
+    for warning in long_logs(list(&limits["limits"])) {
+        output::note(&warning);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warnings of logs that take much memory: a log has an entry for each request that it allowed.
+fn long_logs(limits: &[Value]) -> Vec<String> {
+    let logs = limits.iter().filter(|limit| limit["algorithm"] == "sliding_log");
+    let warning = |limit: &Value| {
+        let plans = limit["plans"].as_object().into_iter().flatten().map(|(_, plan)| plan);
+        // A plan is a quota, or a table with one.
+        let quotas = plans.map(|plan| if plan.is_string() { plan } else { &plan["quota"] });
+        let quotas = quotas.chain([&limit["quota"]]).filter_map(Value::as_str);
+        let longest =
+            quotas.filter_map(|it| it.parse::<Quota>().ok()).map(|it| it.limit()).max()?;
+        (longest >= LONG_LOG).then(|| {
+            format!(
+                "warning: `{}` is a log of up to {longest} requests for each client, about {} MB in Redis; a \
+                 sliding_window of the same quota takes 177 bytes, and allows about as many",
+                printable(limit["name"].as_str().unwrap_or_default()),
+                (longest * BYTES_PER_REQUEST).div_ceil(1_000_000),
+            )
+        })
+    };
+    logs.filter_map(warning).collect()
 }
 
 fn list(value: &Value) -> &[Value] {

@@ -98,3 +98,20 @@ fn every_command_explains_itself() {
     let unknown = tollgate(&["replya"]);
     assert!(unknown.code == 2 && unknown.err.contains("replay"), "{unknown:?}");
 }
+
+#[test]
+fn check_config_warns_of_a_log_that_takes_megabytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let text = "[[limits]]\nname = 'calls'\nalgorithm = 'sliding_log'\nquota = '1000/day'\nkey = 'peer_ip'\n\
+                plan = 'tier'\nplans = { pro = { quota = '1000000/day' } }\n";
+    std::fs::write(&file, text).unwrap();
+    let run = tollgate(&["check-config", file.to_str().unwrap()]);
+    assert_eq!(run.code, 0);
+    assert!(
+        run.err.contains("`calls` is a log of up to 1000000 requests for each client, about 6 MB")
+    );
+    std::fs::write(&file, text.replace("1000000", "2000")).unwrap();
+    let run = tollgate(&["check-config", file.to_str().unwrap(), "--json"]);
+    assert_eq!(run.json()["warnings"].as_array().unwrap().len(), 0);
+}

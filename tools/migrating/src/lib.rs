@@ -1,9 +1,9 @@
-//! The examples of other crates in the guide's page about migrating: the page shows what compiles here, and each allows what
-//! the page says.
+//! The examples with other crates in the guide: the pages show what compiles here, and each allows what its page says.
 
 #![cfg(test)]
 
 mod axum_governor;
+mod reqwest_client;
 mod tower_governor;
 mod tower_rate_tier;
 
