@@ -20,12 +20,12 @@
 --          reset_after and slack of the first, and the parts that were given back to a bucket; if
 --          any are not, their verdict. After each charge `cost` less remains, and reset_after grows
 --          at the limit's rate
-local now, grace, at = ...
+local now, grace, at, request = ...
 local EACH, CHARGE, ALLOWED = 4, 0, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 -- Of a key that is read as a whole.
 local WHOLE = {}
-local keys, request, unpack_from = KEYS, ARGV[1], struct.unpack
+local keys, unpack_from = KEYS, struct.unpack
 local read, write = include('stored')
 
 local limits, all_read_whole = {}, true
@@ -115,7 +115,7 @@ while at <= last do
     else
       if not decide then
         decide, write_changes =
-          include('slow_path', now, grace, write, value_of, values, limits, reply, answer)
+          include('slow_path', now, grace, request, write, value_of, values, limits, reply, answer)
       end
       at = decide(op, size, times, k, l, cost, behind and k + behind, at)
     end

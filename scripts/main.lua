@@ -34,7 +34,7 @@ else
 end
 
 local algorithm, at = struct.unpack('s', ARGV[1])
-if algorithm == 'batch' then return include('batch', now, grace, at) end
+if algorithm == 'batch' then return include('batch', now, grace, at, ARGV[1]) end
 if algorithm == 'permits' then return include('permits', now, grace, at) end
 
 local key = KEYS[1]
@@ -48,6 +48,14 @@ if new then
   write(key, new, now + reset_after, old_end, false, now, grace)
   if delay == 0 then return struct.pack('>i8i8i8', now, remaining, reset_after) end
   return struct.pack('>i8i8i8i8i8i8', now, -2, remaining, -1, reset_after, delay)
+end
+
+-- A block by an operator is rare: such a charge is decided as a batch.
+if value and string.byte(value) == 10 then
+  local limit = string.sub(ARGV[1], 1, at + 27)
+  local run = struct.pack('>BBI2I2I2I4', 0, 1, 1, 1, 1, cost)
+  local reply = include('batch', now, grace, 1, struct.pack('>I2', 1) .. limit .. run)
+  return struct.pack('>' .. string.rep('i8', #reply), unpack(reply))
 end
 
 local budget = new_budget(now, p1, p2, p3, p4)

@@ -17,6 +17,8 @@ local MAX_TIME, MAX_LENGTH = 8 * 10 ^ 15, 366 * 86400 * 1000000
 local floor, max, min = math.floor, math.max, math.min
 
 local policy, denials, since, ends_at, length, grown, kept_until, changed
+-- When the block by an operator ends.
+local operator_ends_at
 -- The earliest time until which it is kept.
 local at_least
 
@@ -25,9 +27,13 @@ local function clear()
   at_least = 0
 end
 
--- Loads a stored value (false: none). Returns 0 or UNREADABLE.
-local function load(value, of)
-  policy = of
+-- Loads a stored value (false: none), and the block by an operator, if there is one. Returns 0 or
+-- UNREADABLE.
+local function load(value, of, operator_block)
+  policy, operator_ends_at = of, 0
+  if operator_block then
+    operator_ends_at = min(operator_block.ends_at, now + operator_block.length)
+  end
   clear()
   if not value then return 0 end
   local kind
@@ -52,7 +58,7 @@ local function load(value, of)
 end
 
 local function left()
-  return max(ends_at - now, 0)
+  return max(max(ends_at, operator_ends_at) - now, 0)
 end
 
 -- Counts a denial. Returns whether a block begins with it.

@@ -4,7 +4,7 @@ local key = KEYS[1]
 local commands = {
   {'TIME'}, {'MGET', key}, {'EXISTS', key}, {'GETRANGE', key, '0', '0'},
   {'STRLEN', key}, {'PSETEX', key, '1000', 'probe'}, {'SETRANGE', key, '0', 'probe'},
-  {'PEXPIRE', key, '1000'}, {'SET', key, 'probe', 'PX', '1000'}, {'DEL', key},
+  {'PEXPIRE', key, '1000'}, {'PTTL', key}, {'SET', key, 'probe', 'PX', '1000'}, {'DEL', key},
 }
 local failed = {}
 for i = 1, #commands do

@@ -11,7 +11,8 @@ local MAX_SUM = (2 ^ 53 - 1) / 2
 -- The largest limit.
 local MAX_LOGGED = 2 ^ 47 - 1
 
-local key
+-- Where the value begins in its key, and where its ring does.
+local key, start, ring_start
 -- The log, as stored.
 local period, most, since, clock_bytes, sum_bytes, slots, first, entries, before, oldest,
   newest, clock, sum
@@ -33,12 +34,12 @@ local function unpack_head(value)
   local length = HEAD_SIZE + slots * (clock_bytes + sum_bytes)
   return is_valid(kind, period, most, clock_bytes, sum_bytes, slots, first, entries,
       before, oldest, newest, clock, sum)
-    and ((#value == length and length < SHORT) or redis.call('STRLEN', key) == length)
+    and ((#value == length and length < SHORT) or redis.call('STRLEN', key) == start + length)
 end
 
 -- The place of the i-th oldest entry's slot in the string.
 local function place_of(i)
-  return HEAD_SIZE + (first + i) % slots * (clock_bytes + sum_bytes)
+  return ring_start + (first + i) % slots * (clock_bytes + sum_bytes)
 end
 
 -- Of the i-th oldest entry: how much older than the newest it is, and the units since `before`.
@@ -100,8 +101,9 @@ local function look()
   moved = set_back > 0 or new_period > period or limit > most
 end
 
-local function load(value, its_key)
+local function load(value, its_key, its_start)
   key, stored, changed, old_end = its_key, false, false, nil
+  start, ring_start = its_start or 0, HEAD_SIZE + (its_start or 0)
   if not value then
     start_anew()
     return 0
@@ -154,11 +156,11 @@ end
 local function slots_from(i)
   if i == entries then return '' end
   local size = clock_bytes + sum_bytes
-  local start, bytes = place_of(i), (entries - i) * size
-  local ring_end = HEAD_SIZE + slots * size
-  local ring = redis.call('GETRANGE', key, start, min(start + bytes, ring_end) - 1)
+  local from, bytes = place_of(i), (entries - i) * size
+  local ring_end = ring_start + slots * size
+  local ring = redis.call('GETRANGE', key, from, min(from + bytes, ring_end) - 1)
   if #ring < bytes then
-    ring = ring .. redis.call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + bytes - #ring - 1)
+    ring = ring .. redis.call('GETRANGE', key, ring_start, ring_start + bytes - #ring - 1)
   end
   return ring
 end
@@ -180,7 +182,7 @@ local function rebuild(new_clock_bytes, new_sum_bytes)
     end
     ring = table.concat(wide)
   end
-  redis.call('SET', key, string.rep('\0', HEAD_SIZE) .. ring
+  redis.call('SET', key, string.rep('\0', ring_start) .. ring
     .. string.rep('\0', (new_slots - entries) * (new_clock_bytes + new_sum_bytes)))
   old_end = nil
   first, slots, clock_bytes, sum_bytes = 0, new_slots, new_clock_bytes, new_sum_bytes
@@ -264,7 +266,7 @@ local function lower(i, units)
   local whole = slots - (first + i) % slots
   redis.call('SETRANGE', key, place_of(i), table.concat(lowered, '', 1, min(whole, #lowered)))
   if #lowered > whole then
-    redis.call('SETRANGE', key, HEAD_SIZE, table.concat(lowered, '', whole + 1))
+    redis.call('SETRANGE', key, ring_start, table.concat(lowered, '', whole + 1))
   end
 end
 

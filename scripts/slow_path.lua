@@ -4,8 +4,9 @@
 --
 -- A budget, which an algorithm's `new_budget` makes for a limit, holds the state of one key at a
 -- time:
---   load    (value, key): brings a stored value (false: none) to this limit and this time. Returns
---           0, or 4 if the value is unreadable; then it counts as none
+--   load    (value, key, start): brings a stored value (false: none), which begins at byte `start`
+--           of its key, to this limit and this time. Returns 0, or 4 if the value is unreadable;
+--           then it counts as none
 --   decide (cost, effect, max_wait): status, remaining, retry_after (-1: none), reset_after, delay,
 --           drains_after (see main.lua). The effect 'dry' changes nothing. 'adopt' stores that the
 --           clock or the quota moved, so that the answer stays true. 'commit' charges the cost if
@@ -14,8 +15,8 @@
 --   refund (units, charged_at, charged, drains_at): takes back units of a charge of `charged` units
 --   slack (cost): bucket.lua. Algorithms without it have the same reset_after after each charge
 --   save (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
-local now, grace, write, value_of, values, limits, reply, answer = ...
-local keys, request = KEYS, ARGV[1]
+local now, grace, request, write, value_of, values, limits, reply, answer = ...
+local keys = KEYS
 local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS = 0, 1, 16, 48
 local CHARGE, PEEK, REFUND, RESET, SETTLE, BLOCK = 0, 1, 2, 3, 5, 6
 -- Added to a charge or a peek whose checks have terms.
@@ -25,6 +26,10 @@ local IN_SHORT = 0
 local NEXT_CHARGE, RECEIPT, TERMS = '>I2I2I4', '>I7I4I7', '>BI7I7'
 -- Of a key that is read as a whole.
 local WHOLE = {}
+-- Of a limit that does not block keys.
+local NO_POLICY = {denials = 0, within = 0, length = 0, longest = 0, factor = 1}
+-- Of a value behind a block by an operator.
+local OPERATOR_BLOCK = 10
 
 -- Answers a group `times` times, or until it is denied.
 local function repeated(times, decide_once)
@@ -44,6 +49,15 @@ local budgets = {}
 -- the stored value expires, if all new values are as long; and whether the value is only a head.
 local changed, ends, old_ends, is_head_of = {}, {}, {}, {}
 
+-- The blocks by operators, by key: see operator_block.lua.
+local operator_blocks = {}
+local split_block, settle_block, write_behind
+
+local function include_operator_block()
+  if split_block then return end
+  split_block, settle_block, write_behind = include('operator_block', now, grace)
+end
+
 -- Returns the budget with a key's state, and 0 or UNREADABLE.
 local function load(k, l)
   local limit, budget = limits[l], budgets[l]
@@ -51,7 +65,14 @@ local function load(k, l)
     budget = limit.new_budget(now, limit.p1, limit.p2, limit.p3, limit.p4)
     budgets[l] = budget
   end
-  return budget, budget.load(value_of(k, limit), keys[k])
+  local value = value_of(k, limit)
+  if value and string.byte(value) == OPERATOR_BLOCK then
+    include_operator_block()
+    operator_blocks[k], value = split_block(value)
+    values[k] = value
+  end
+  local block = operator_blocks[k]
+  return budget, budget.load(value, keys[k], block and block.at or 0)
 end
 
 local function keep(k, value, ends_at, old_end, is_head)
@@ -64,11 +85,34 @@ local function keep(k, value, ends_at, old_end, is_head)
   values[k], ends[k], is_head_of[k] = value, ends_at or 0, is_head
 end
 
+-- Keeps that the block by an operator changed.
+local function keep_block(k, l)
+  local is_head = is_head_of[k]
+  if not ends[k] then
+    is_head = limits[l].head_size and values[k] and values[k] ~= ''
+  end
+  keep(k, values[k], ends[k], nil, is_head)
+end
+
+-- Blocks a key in place of its block. A length of 0 ends it.
+local function block_key(k, l, length)
+  local block = operator_blocks[k]
+  if not block then
+    if length == 0 then return end
+    include_operator_block()
+    block = {at = 0}
+    operator_blocks[k] = block
+  end
+  block.ends_at, block.length = length > 0 and now + length or 0, length
+  keep_block(k, l)
+end
+
 -- Answers identical charges of a budget in short. The remaining units divided by the cost are the
 -- number allowed, and one charge of their sum leaves the same state. Returns whether it could.
 local function charge_in_short(times, k, l, cost, offences_k)
   if offences_k and value_of(offences_k, WHOLE) then return false end
   local budget, unreadable = load(k, l)
+  if operator_blocks[k] then return false end
   local slack, returned = 0, 0
   if budget.slack then slack, returned = budget.slack(cost) end
   if not slack or unreadable > 0 then return false end
@@ -110,6 +154,7 @@ local function charge_fast(size)
     end
     -- The slow path may already have written parts of a value that is read by its head.
     if limit.head_size or cost == 0 then return false end
+    if operator_blocks[k] then return false end
     if offences_of[i] and value_of(offences_of[i], WHOLE) then return false end
     new_of[i], remaining_of[i], reset_after_of[i], delay_of[i], old_end_of[i] =
       limit.charge(value_of(k, limit), cost, now, limit.p1, limit.p2, limit.p3, limit.p4)
@@ -127,13 +172,17 @@ local offences
 
 local function load_offences(i)
   offences = offences or include('offences', now)
-  return offences.load(value_of(offences_of[i], WHOLE), limits[limit_of[i]].policy)
+  local record, policy = false, NO_POLICY
+  if offences_of[i] then
+    record, policy = value_of(offences_of[i], WHOLE), limits[limit_of[i]].policy
+  end
+  return offences.load(record, policy, operator_blocks[key_of[i]])
 end
 
 -- Decides a charge of a group. Returns `unreadable`, then what `budget.decide` does.
 local function decide_charge(i, cost, effect)
   local budget, unreadable = load(key_of[i], limit_of[i])
-  if not offences_of[i] or cost == 0 then
+  if cost == 0 or not (offences_of[i] or operator_blocks[key_of[i]]) then
     return unreadable, budget.decide(cost, effect, max_wait_of[i])
   end
   unreadable = math.max(unreadable, load_offences(i))
@@ -146,9 +195,10 @@ end
 -- denial may differ from this one.
 local function keep_charge(i, cost, effect, status)
   if effect ~= 'dry' then keep(key_of[i], budgets[limit_of[i]].save()) end
-  if not offences_of[i] or cost == 0 or (effect == 'dry' and not peek_counts_of[i]) then
-    return false
-  end
+  if cost == 0 or (effect == 'dry' and not peek_counts_of[i]) then return false end
+  local block = operator_blocks[key_of[i]]
+  if block and settle_block(block) then keep_block(key_of[i], limit_of[i]) end
+  if not offences_of[i] then return false end
   keep(offences_of[i], offences.save())
   return limits[limit_of[i]].policy.denials > 0 and (status == DENIED or status == BLOCK_BEGINS)
 end
@@ -187,11 +237,15 @@ local function change_each(op, size)
     local k, l = key_of[i], limit_of[i]
     local budget, unreadable = load(k, l)
     if op == BLOCK then
-      unreadable = math.max(unreadable, load_offences(i))
-      offences.block(block_of[i])
-      keep(offences_of[i], offences.save())
+      if offences_of[i] then
+        unreadable = math.max(unreadable, load_offences(i))
+        offences.block(block_of[i])
+        keep(offences_of[i], offences.save())
+      end
+      block_key(k, l, block_of[i])
     elseif op == RESET then
       keep(k, false)
+      if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
       if offences_of[i] then keep(offences_of[i], false) end
     else
       local cost, charged = cost_of[i], charged_of[i]
@@ -248,7 +302,12 @@ end
 local function write_changes()
   for i = 1, #changed do
     local k = changed[i]
-    write(keys[k], values[k], ends[k], old_ends[k], is_head_of[k], now, grace)
+    local block = operator_blocks[k]
+    if block then
+      write_behind(keys[k], block, values[k], ends[k], is_head_of[k])
+    else
+      write(keys[k], values[k], ends[k], old_ends[k], is_head_of[k], now, grace)
+    end
   end
 end
 

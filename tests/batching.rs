@@ -98,8 +98,7 @@ fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
         let check = Check::new(&limits[limit], &keys[key]).with_cost(cost);
         let same =
             |it: &Check| it.limit().name() == check.limit().name() && it.key() == check.key();
-        let can_block = ask.op != Op::Block || check.limit().block_policy().is_some();
-        if can_block && !group.iter().any(same) {
+        if !group.iter().any(same) {
             group.push(check.with_block(Duration::from_millis(u64::from(cost) * 300)));
         }
     }

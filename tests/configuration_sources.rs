@@ -466,7 +466,7 @@ async fn user_without_the_right_to_the_channel_polls_each_second_and_is_told() {
     let server = RedisServer::start();
     let mut cli = server.connection();
     let rules = "~tollgate:* ~tollgate-config:* +evalsha +eval +script|load +time +mget +exists +get +psetex +del +getrange +set \
-                 +setrange +strlen +pexpire +ping +unwatch resetchannels";
+                 +setrange +strlen +pexpire +pttl +ping +unwatch resetchannels";
     let mut user = redis::cmd("ACL");
     user.arg("SETUSER")
         .arg("limited")
@@ -510,7 +510,7 @@ async fn user_with_the_documented_rights_follows_and_one_that_reads_cannot_write
     let server = RedisServer::start();
     let mut cli = server.connection();
     let rules = "~tollgate:* ~tollgate-config:* +subscribe +evalsha +eval +script|load +time +mget +exists +get \
-                 +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch resetchannels \
+                 +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch resetchannels \
                  &tollgate-config:*";
     let set_user = |name: &str, rules: &str| {
         let mut user = redis::cmd("ACL");

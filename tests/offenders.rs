@@ -267,6 +267,88 @@ async fn operator_blocks_and_unblocks_and_consumed_units_stay_consumed() {
 }
 
 #[tokio::test]
+async fn operator_blocks_under_any_limit_and_the_budget_stays_as_it_was() {
+    let server = RedisServer::start();
+    for limit in every_algorithm(40, 86_400_000_000) {
+        let (clock, limiters) = both(&server).await;
+        for (number, limiter) in limiters.into_iter().enumerate() {
+            clock.set(START);
+            let (mallory, alice) = (Key::new("mallory"), Key::new("alice"));
+            // A log of so many requests is longer than what is read of it at first.
+            for _ in 0..30 {
+                clock.advance(TICK);
+                check(&limiter, &limit, &mallory).await;
+            }
+            let charged = check(&limiter, &limit, &mallory).await;
+            assert!(limiter.block(&limit, &mallory, HOUR).await.unwrap().is_blocked());
+            let denied = check(&limiter, &limit, &mallory).await;
+            assert!(denied.is_blocked() && denied.retry_after() == Some(HOUR), "{number}: {limit}");
+            assert!(check(&limiter, &limit, &alice).await.allowed(), "{limit}");
+            assert!(limiter.check_n(&limit, &mallory, 0).await.unwrap().allowed(), "{limit}");
+
+            let receipt = charged.receipt().unwrap();
+            limiter.refund(&limit, &mallory, 1, receipt).await.unwrap();
+            assert!(check(&limiter, &limit, &mallory).await.is_blocked(), "{limit}");
+            clock.advance(HOUR - TICK);
+            assert!(check(&limiter, &limit, &mallory).await.is_blocked(), "{limit}");
+            limiter.block(&limit, &mallory, DAY).await.unwrap();
+            let free = limiter.unblock(&limit, &mallory).await.unwrap();
+            assert!(free.allowed() && !free.is_blocked(), "{limit}");
+            // A bucket has refilled one or two meanwhile.
+            let next = limiter.check_n(&limit, &mallory, 8).await.unwrap();
+            assert!(next.allowed() && (2..=5).contains(&next.remaining()), "{limit}: {next:?}");
+            limiter.block(&limit, &mallory, TICK).await.unwrap();
+            clock.advance(TICK);
+            assert_eq!(check(&limiter, &limit, &mallory).await.remaining(), next.remaining() - 1);
+            limiter.block(&limit, &mallory, HOUR).await.unwrap();
+            limiter.reset(&limit, &mallory).await.unwrap();
+            assert_eq!(check(&limiter, &limit, &mallory).await.remaining(), 39, "{limit}");
+        }
+        server.connection().flushall::<()>().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn block_by_an_operator_outlives_a_clock_that_is_set_back_by_its_length_at_most() {
+    let server = RedisServer::start();
+    let (clock, limiters) = both(&server).await;
+    let (limit, key) = (Limit::gcra("api", Quota::per_second(5)).unwrap(), Key::new("mallory"));
+    for limiter in limiters {
+        clock.set(START);
+        limiter.block(&limit, &key, MINUTE).await.unwrap();
+        clock.set(START - HOUR);
+        assert_eq!(check(&limiter, &limit, &key).await.retry_after(), Some(MINUTE));
+        clock.advance(MINUTE);
+        assert!(check(&limiter, &limit, &key).await.allowed());
+    }
+}
+
+#[tokio::test]
+async fn block_in_front_of_a_value_that_is_no_budget_stands() {
+    let server = RedisServer::start();
+    let (_, [_, limiter]) = both(&server).await;
+    let key = Key::new("mallory");
+    for limit in every_algorithm(5, 1_000_000) {
+        let mut redis = server.connection();
+        limiter.check(&limit, &key).await.unwrap();
+        let keys: Vec<String> = redis.keys("*").unwrap();
+        let [name] = &keys[..] else { panic!("{keys:?}") };
+        for garbage in [&b""[..], b"\x0a", b"\x0a garbage", &[0xff; 300]] {
+            redis.del::<_, ()>(name).unwrap();
+            match garbage.is_empty() {
+                true => redis.rpush::<_, _, ()>(name, "a list").unwrap(),
+                false => redis.set::<_, _, ()>(name, garbage).unwrap(),
+            }
+            assert!(limiter.block(&limit, &key, HOUR).await.unwrap().is_blocked(), "{limit}");
+            assert!(check(&limiter, &limit, &key).await.is_blocked(), "{limit}");
+            limiter.unblock(&limit, &key).await.unwrap();
+            assert_eq!(check(&limiter, &limit, &key).await.remaining(), 4, "{limit}");
+        }
+        redis.flushall::<()>().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn unblock_forgets_what_was_counted() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
@@ -280,15 +362,8 @@ async fn unblock_forgets_what_was_counted() {
 }
 
 #[tokio::test]
-async fn block_of_a_limit_without_a_policy_and_a_block_of_no_time_are_misuse() {
-    let limiter = RateLimiter::in_memory();
-    let (plain, key) = (Limit::gcra("api", Quota::per_day(5)).unwrap(), Key::new("mallory"));
-    for answer in [limiter.block(&plain, &key, HOUR).await, limiter.unblock(&plain, &key).await] {
-        let error = answer.unwrap_err();
-        assert!(error.is_misuse(), "{error}");
-        let text = error.to_string();
-        assert!(text.contains("`api`") && text.contains("`Limit::block_offenders`"), "{text}");
-    }
+async fn block_of_no_time_is_misuse_and_the_longest_lasts_366_days() {
+    let (limiter, key) = (RateLimiter::in_memory(), Key::new("mallory"));
     let limit = login(three_in_a_minute());
     let error = limiter.block(&limit, &key, Duration::ZERO).await.unwrap_err();
     assert!(error.is_misuse() && error.to_string().contains("`unblock`"), "{error}");

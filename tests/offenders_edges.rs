@@ -10,7 +10,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::store::{DenyCache, Group, Op, Store};
+use tollgate::store::DenyCache;
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use self::support::RedisServer;
@@ -123,26 +123,6 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
     sleep(10 * SECOND).await;
     assert!(!limiter.peek(&limit, &alice, 1).await.unwrap().is_blocked(), "she was never denied");
     assert_eq!(store.used(&limit, &mallory()).await, 3, "what was allowed locally");
-}
-
-#[tokio::test]
-async fn block_of_a_limit_without_a_policy_is_misuse_on_every_store_and_fails_alone() {
-    let server = RedisServer::start();
-    let plain = Limit::gcra("api", Quota::per_day(5)).unwrap();
-    let blocks = || Group::from(Check::new(&plain, mallory()).with_block(HOUR));
-    let memory = MemoryStore::new();
-    let redis = server.store().connect().await.unwrap();
-    let stores: [&dyn Store; 2] = [&memory, &redis];
-    for store in stores {
-        let others: Vec<_> = (0..40_u64)
-            .map(|user| store.apply(Op::Charge, Check::new(&plain, Key::from(user)).into()))
-            .collect();
-        let error = store.apply(Op::Block, blocks()).await.unwrap_err();
-        assert!(error.is_misuse() && error.to_string().contains("`api`"), "{error}");
-        for other in others {
-            assert!(other.await.unwrap().allowed());
-        }
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -322,7 +322,7 @@ impl State {
             Kind::Log(log) => log.expires_at(),
             Kind::Offender(offender) => {
                 let budget = offender.budget.as_ref().map_or(0, Self::expires_at);
-                budget.max(offender.offences.expires_at)
+                budget.max(offender.expires_at())
             }
         }
     }
@@ -330,7 +330,7 @@ impl State {
     /// Until when the key is blocked. 0: it never was.
     pub(crate) const fn blocked_until(&self) -> Micros {
         match &self.0 {
-            Kind::Offender(offender) => offender.offences.block_ends_at(),
+            Kind::Offender(offender) => offender.block_ends_at(),
             _ => 0,
         }
     }
@@ -345,7 +345,7 @@ impl State {
             Kind::Log(log) => log.expires_at() <= now,
             Kind::Offender(offender) => {
                 let budget = offender.budget.as_ref();
-                budget.is_none_or(|it| it.is_deletable(now)) && offender.offences.expires_at <= now
+                budget.is_none_or(|it| it.is_deletable(now)) && offender.expires_at() <= now
             }
         }
     }

@@ -9,6 +9,7 @@
 //! - **In a group** with a blocked key, no denial counts.
 //! - **A clock that steps back** prolongs a block by at most its own length.
 //! - A check of a limit in shadow mode is neither counted nor blocked: its caller got no denial.
+//! - **A block by an operator** stands under any limit, whether that blocks keys or not.
 //!
 //! The twin is `scripts/offences.lua`.
 
@@ -38,16 +39,69 @@ pub(super) struct Offences {
     /// The length of the last block that denials began, if blocks grow. 0: none did lately.
     grown: Micros,
     /// The time from which these equal none.
-    pub(super) expires_at: Micros,
+    expires_at: Micros,
     /// The earliest such time when they are saved.
     kept_at_least: Micros,
 }
 
-/// A budget whose key has offences.
+/// A block that an operator began. The twin is `scripts/operator_block.lua`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OperatorBlock {
+    ends_at: Micros,
+    length: Micros,
+}
+
+/// A budget whose key has offences, or is blocked by an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offender {
     pub(super) budget: Option<State>,
-    pub(super) offences: Offences,
+    offences: Offences,
+    operator_block: OperatorBlock,
+}
+
+impl Offender {
+    /// The time from which the key has neither offences nor a block.
+    pub(super) fn expires_at(&self) -> Micros {
+        self.offences.expires_at.max(self.operator_block.ends_at)
+    }
+
+    /// The time when the last block ends.
+    pub(super) const fn block_ends_at(&self) -> Micros {
+        let (own, operator) = (self.offences.ends_at, self.operator_block.ends_at);
+        if own > operator { own } else { operator }
+    }
+
+    /// Takes the budget and the rest out of a slot.
+    fn take(slot: &mut Option<State>) -> Self {
+        match slot.take() {
+            Some(State(Kind::Offender(offender))) => *offender,
+            budget => Self {
+                budget,
+                offences: Offences::default(),
+                operator_block: OperatorBlock::default(),
+            },
+        }
+    }
+
+    fn put(self, slot: &mut Option<State>) {
+        let is_innocent =
+            self.offences == Offences::default() && self.operator_block == OperatorBlock::default();
+        *slot = match is_innocent {
+            true => self.budget,
+            false => Some(State(Kind::Offender(Box::new(self)))),
+        };
+    }
+}
+
+/// Whether an operator blocked the key, and the block may stand.
+pub(crate) fn has_operator_block(slot: &Option<State>) -> bool {
+    matches!(slot, Some(State(Kind::Offender(offender))) if offender.operator_block.ends_at > 0)
+}
+
+/// Resets the budget, and ends the block by an operator.
+pub(crate) fn reset(slot: &mut Option<State>) {
+    let offender = Offender::take(slot);
+    Offender { budget: None, operator_block: OperatorBlock::default(), ..offender }.put(slot);
 }
 
 /// The budget in a slot, whether its key has offences or not.
@@ -58,9 +112,10 @@ pub(crate) const fn budget(slot: &mut Option<State>) -> &mut Option<State> {
     }
 }
 
-/// Decides a check of a key that may be blocked: see [`Rule::decide`]. Without an effect, no block begins.
+/// Decides a check of a key that may be blocked: see [`Rule::decide`]. Without an effect, no block begins. Without a policy,
+/// only an operator blocks the key.
 pub(crate) fn decide(
-    policy: &Blocking,
+    policy: Option<&Blocking>,
     rule: &Rule,
     slot: &mut Option<State>,
     now: Micros,
@@ -70,8 +125,12 @@ pub(crate) fn decide(
     if cost.units == 0 {
         return rule.decide(slot, now, cost, effect);
     }
-    let (mut offences, was_set_back) = Offences::load(slot, now);
-    let mut left = offences.left(now);
+    let (mut offences, was_set_back) = match policy {
+        Some(_) => Offences::load(slot, now),
+        None => (Offences::default(), false),
+    };
+    let (operator_block, operator_block_changed) = OperatorBlock::load(slot, now);
+    let mut left = offences.left(now).max(operator_block.left(now));
     let on_budget = match effect {
         Effect::Commit if left > 0 => Effect::Adopt,
         Effect::Count => Effect::Dry,
@@ -80,10 +139,16 @@ pub(crate) fn decide(
     let outcome = rule.decide(slot, now, cost, on_budget);
     // A caller that waits for its units is no offender.
     let is_denied = outcome.retry_after.is_some_and(|wait| wait > cost.patience);
-    let counts = effect != Effect::Dry && left == 0 && is_denied && policy.denials > 0;
-    let begins = counts && offences.count(policy, now);
-    if effect != Effect::Dry && (counts || was_set_back) {
+    let counting = policy.filter(|policy| policy.denials > 0 && left == 0 && is_denied);
+    let counting = counting.filter(|_| effect != Effect::Dry);
+    let begins = counting.is_some_and(|policy| offences.count(policy, now));
+    if let Some(policy) = policy.filter(|_| effect != Effect::Dry)
+        && (counting.is_some() || was_set_back)
+    {
         offences.save(policy, slot, now);
+    }
+    if effect != Effect::Dry && operator_block_changed {
+        operator_block.save(slot);
     }
     left = left.max(offences.left(now));
     if left == 0 || outcome.exceeds_capacity {
@@ -107,9 +172,20 @@ pub(crate) fn decide(
 
 /// Blocks a key for `length`, in place of a block that it may have. A length of 0 ends the block, and forgets the
 /// offences.
-pub(crate) fn block(policy: &Blocking, slot: &mut Option<State>, now: Micros, length: Micros) {
+pub(crate) fn block(
+    policy: Option<&Blocking>,
+    slot: &mut Option<State>,
+    now: Micros,
+    length: Micros,
+) {
+    let operator_block = match length {
+        0 => OperatorBlock::default(),
+        _ => OperatorBlock { ends_at: now.saturating_add(length), length },
+    };
+    operator_block.save(slot);
+    let Some(policy) = policy else { return };
     if length == 0 {
-        *slot = budget(slot).take();
+        *slot = Offender::take(slot).budget;
         return;
     }
     let (mut offences, _) = Offences::load(slot, now);
@@ -117,6 +193,30 @@ pub(crate) fn block(policy: &Blocking, slot: &mut Option<State>, now: Micros, le
     // The operator's tool may have another policy, which remembers for a shorter time.
     offences.kept_at_least = offences.expires_at;
     offences.save(policy, slot, now);
+}
+
+impl OperatorBlock {
+    /// The block in a slot, and whether it is no longer what was saved: it is over, or the clock was set back behind it.
+    fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
+        let saved = match slot {
+            Some(State(Kind::Offender(offender))) => offender.operator_block,
+            _ => Self::default(),
+        };
+        let block = match saved.ends_at > now {
+            true => Self { ends_at: saved.ends_at.min(now.saturating_add(saved.length)), ..saved },
+            false => Self::default(),
+        };
+        (block, block != saved)
+    }
+
+    fn save(self, slot: &mut Option<State>) {
+        Offender { operator_block: self, ..Offender::take(slot) }.put(slot);
+    }
+
+    /// The time until it ends.
+    const fn left(&self, now: Micros) -> Micros {
+        self.ends_at.saturating_sub(now)
+    }
 }
 
 impl Offences {
@@ -142,16 +242,8 @@ impl Offences {
             if self.denials > 0 { self.since.saturating_add(policy.within) } else { 0 };
         let until = counted_until.max(self.ends_at.saturating_add(remembered));
         self.expires_at = until.max(self.kept_at_least);
-        let budget = budget(slot).take();
-        *slot = match self.expires_at > now {
-            true => Some(State(Kind::Offender(Box::new(Offender { budget, offences: self })))),
-            false => budget,
-        };
-    }
-
-    /// The time when the block ends.
-    pub(super) const fn block_ends_at(&self) -> Micros {
-        self.ends_at
+        let offences = if self.expires_at > now { self } else { Self::default() };
+        Offender { offences, ..Offender::take(slot) }.put(slot);
     }
 
     /// The time until the block ends.

@@ -16,19 +16,19 @@ impl RateLimiter {
     /// limits, block the key under one that all of its requests are charged under.
     ///
     /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores of one prefix. So a tool of
-    /// its own can use a limit of that name, algorithm and any quota, [by operators](crate::limit::BlockPolicy::by_operators).
+    /// its own can use a limit of that name and algorithm, with any quota. The limit need not
+    /// [block keys](Limit::block_offenders). A block of a key that it blocks after denials already is replaced only by a limit that
+    /// does, such as [by operators](crate::limit::BlockPolicy::by_operators).
     /// A limit of a configuration is `LimitSet::limit`. The key is that of the key extractor: see
     /// [`Key::from_encoded`].
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::limit::BlockPolicy;
     /// # use tollgate::{Key, Limit, Quota, RateLimiter};
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let api = Limit::token_bucket("api", Quota::per_second(10))?
-    ///     .block_offenders(BlockPolicy::by_operators())?;
+    /// let api = Limit::token_bucket("api", Quota::per_second(10))?;
     /// let mallory = Key::new("mallory");
     ///
     /// let blocked = limiter.block(&api, &mallory, Duration::from_secs(3600)).await?;
@@ -45,8 +45,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the store does not answer. Then it may be blocked in this process, where a local limit decides.
-    /// It [is misuse](Error::is_misuse) if the limit does not [block keys](Limit::block_offenders), or if the time is
-    /// shorter than a microsecond.
+    /// It [is misuse](Error::is_misuse) if the time is shorter than a microsecond.
     pub async fn block(
         &self,
         limit: &Limit,

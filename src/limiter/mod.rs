@@ -320,9 +320,6 @@ impl RateLimiter {
     /// Applies an operation, without observing it.
     #[inline]
     pub(crate) fn ask(&self, op: Op, group: Group) -> Answer {
-        if let Err(error) = op.check(&group) {
-            return Answer::ready(Err(error));
-        }
         match op {
             Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
                 self.decide_offenders(op, group)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(feature = "http")]
 use super::Enforced;
-use super::{ConfigError, Error, Key, Limit, Micros, OnStoreFailure, Receipt};
+use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, MAX_PERIOD};
 
@@ -30,29 +30,11 @@ pub enum Op {
     /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it may have. Zero ends
     /// the block, and forgets the denials that were counted. The decision is that of a peek of the check afterwards.
     ///
-    /// The limits have to [block keys](Limit::block_offenders). Otherwise it is [misuse](crate::Error::is_misuse).
+    /// The limits need not [block keys](Limit::block_offenders).
     Block,
 }
 
 impl Op {
-    /// Checks that a group can be asked this.
-    pub(crate) fn check(self, group: &[Check]) -> Result<(), Error> {
-        let unblockable = |check: &&Check| check.limit.blocking().is_none();
-        if self != Self::Block {
-            return Ok(());
-        }
-        match group.iter().find(unblockable) {
-            Some(check) => Err(Error::misuse(
-                ConfigError::new(
-                    "it does not block keys; use `Limit::block_offenders`, such as with \
-                     `BlockPolicy::by_operators()`",
-                )
-                .of_limit(check.limit.name()),
-            )),
-            None => Ok(()),
-        }
-    }
-
     /// Whether the operation changes each budget of a group by itself, and is never denied.
     pub(crate) const fn changes_each(self) -> bool {
         match self {

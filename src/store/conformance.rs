@@ -121,9 +121,8 @@ async fn sequences_are_decided_as_by_the_algorithm(
                 first.clone().shadow()
             };
         }
-        let blocks = limits[0].block_policy().is_some();
         let op = match random.below(15) {
-            14 if blocks => Op::Block,
+            14 => Op::Block,
             0 => Op::Reset,
             1 => Op::Refund,
             2 | 3 => Op::Settle,

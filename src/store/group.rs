@@ -11,8 +11,7 @@ use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 ///
 /// # Errors
 ///
-/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ, or if a key is to be
-/// blocked under a limit that does not do that. Then it changes no state.
+/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ. Then it changes no state.
 ///
 /// ```
 /// use tollgate::store::{Group, Op, decide};
@@ -46,7 +45,6 @@ pub fn decide(
             states.len()
         )));
     }
-    op.check(group)?;
     if let ([check], [state]) = (&**group, &mut *states) {
         let (outcome, charged) = decide_one(op, check, state, now_us);
         let verdict = verdict(check, outcome, charged);
@@ -75,9 +73,7 @@ pub(super) fn decide_one(
         Op::Peek => return (decide_as(check, state, now, check.asked(), effect_of_peek(check)), 0),
         Op::Block => {
             let cost = Cost::of(cost.into());
-            let Some(policy) = check.limit().blocking() else {
-                return (rule.decide(state, now, cost, Effect::Dry), 0);
-            };
+            let policy = check.limit().blocking();
             offences::block(policy, state, now, check.block_us());
             return (offences::decide(policy, rule, state, now, cost, Effect::Dry), 0);
         }
@@ -87,8 +83,8 @@ pub(super) fn decide_one(
             }
         }
         Op::Settle => settle(check, state, now),
-        // Stores find the block of a key only for a limit that blocks keys.
-        Op::Reset if check.limit().blocking().is_none() => *offences::budget(state) = None,
+        // Stores find the offences of a key only for a limit that blocks keys.
+        Op::Reset if check.limit().blocking().is_none() => offences::reset(state),
         Op::Reset => *state = None,
     }
     (rule.decide(state, now, Cost::NONE, Effect::Dry), 0)
@@ -109,7 +105,10 @@ fn decide_as(
 ) -> Outcome {
     let rule = check.limit().rule();
     match check.blocking() {
-        Some(policy) => offences::decide(policy, rule, state, now, cost, effect),
+        Some(policy) => offences::decide(Some(policy), rule, state, now, cost, effect),
+        None if offences::has_operator_block(state) => {
+            offences::decide(None, rule, state, now, cost, effect)
+        }
         None => rule.decide(state, now, cost, effect),
     }
 }

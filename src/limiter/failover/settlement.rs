@@ -136,6 +136,12 @@ async fn finish(
     loop {
         match answer {
             Ok(decision) if decision.allowed() => return Ok(check.cost().into()),
+            // By an operator. A settlement is not denied, and without debts it charges what is left at most.
+            Ok(denied) if denied.is_blocked() => {
+                let limit = check.limit().clone().max_debt(0);
+                let settled = Check::new(&limit, check.key()).with_cost(check.cost());
+                answer = shared.store.apply(Op::Settle, settled.into()).await;
+            }
             Ok(denied) => {
                 let rest = u32::try_from(denied.remaining()).unwrap_or(u32::MAX);
                 if rest == 0 || rest >= check.cost() {

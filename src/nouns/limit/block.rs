@@ -59,7 +59,8 @@ impl BlockPolicy {
         Self { within, ..Self::new(Some(denials)) }
     }
 
-    /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block).
+    /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under any limit. With this
+    /// policy, replicas remember the denial of a blocked key for ten seconds, as they do with any policy, and not for one.
     pub const fn by_operators() -> Self {
         Self::new(None)
     }
@@ -187,8 +188,7 @@ pub(super) struct Block {
 }
 
 impl Limit {
-    /// Blocks keys that keep being denied, and lets operators [block](crate::RateLimiter::block) keys. Default: no key is
-    /// blocked.
+    /// Blocks keys that keep being denied. Default: only operators [block](crate::RateLimiter::block) keys.
     ///
     /// The store counts denials. So until a key is blocked, its denials are not answered from a
     /// [deny cache](crate::store::DenyCache). A key in [shadow mode](Self::enforce) is neither counted nor blocked.

@@ -130,7 +130,6 @@ impl MemoryStore {
 
     #[inline]
     pub(crate) fn decide(&self, op: Op, group: Group) -> Result<Decision, Error> {
-        op.check(&group)?;
         match group.into_one() {
             Ok(check) => self.apply_one(op, check),
             Err(group) => self.apply_group(op, &group),

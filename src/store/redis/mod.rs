@@ -79,7 +79,7 @@ use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
 ///   deadlines.
 ///
 /// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load
-/// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +ping +unwatch`,
+/// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`,
 /// and nothing else. On a cluster it needs `+asking +cluster|slots`, too.
 ///
 /// ```no_run
@@ -227,9 +227,6 @@ impl Lanes {
 
 impl Store for RedisStore {
     fn apply(&self, op: Op, group: Group) -> Answer {
-        if let Err(error) = op.check(&group) {
-            return Answer::ready(Err(error));
-        }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {
             (Some(denials), Op::Charge) => {

@@ -24,6 +24,7 @@ const INCLUDED: &[(&str, &str)] = files![
     "batch",
     "slow_path",
     "offences",
+    "operator_block",
     "permits",
     "rotation",
     "sliding_log_budget",

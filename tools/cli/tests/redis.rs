@@ -281,6 +281,8 @@ async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
         let blocked = run(&url, &block);
         assert!(blocked.code == 0 && blocked.err.is_empty(), "{blocked:?}");
         assert!(limiter.check(&limit, &alice).await.unwrap().is_blocked(), "{limit:?}");
+        let keys = run(&url, &["keys", "--containing", "alice"]);
+        assert!(keys.out.contains("blocked for"), "{keys:?}");
     }
 }
 

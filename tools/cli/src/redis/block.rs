@@ -78,10 +78,7 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
         Duration::ZERO => {
             format!("`{client}` is not blocked under {name}. Replicas may deny it for another 10 s")
         }
-        _ => format!(
-            "`{client}` is blocked under {name} for {}, in services whose limit blocks keys",
-            rounded(length)
-        ),
+        _ => format!("`{client}` is blocked under {name} for {}", rounded(length)),
     })?;
     Ok(ExitCode::SUCCESS)
 }

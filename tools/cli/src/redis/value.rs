@@ -44,6 +44,14 @@ pub(super) enum Value {
         /// Until the block ends, in ms. 0: none stands.
         blocked_for_ms: u64,
     },
+    /// A block by an operator stands in front of the budget.
+    Blocked {
+        /// Until the block ends, in ms. 0: it is over.
+        blocked_for_ms: u64,
+        /// `None`: nothing is used.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        budget: Option<Box<Value>>,
+    },
     /// No value of this version. The library counts it as a full budget.
     Unreadable,
 }
@@ -78,6 +86,7 @@ impl Value {
             4 => bucket(numbers, now),
             8 => offences(numbers, now),
             9 => in_flight(numbers, now),
+            10 => blocked(numbers, now),
             _ => None,
         };
         read.unwrap_or(Self::Unreadable)
@@ -90,6 +99,9 @@ impl Value {
                 self.used() == "0"
             }
             Self::FixedWindow { windows } => windows.iter().all(|window| window.used == 0),
+            Self::Blocked { blocked_for_ms, budget } => {
+                *blocked_for_ms == 0 && budget.as_ref().is_none_or(|budget| budget.is_full())
+            }
             Self::InFlight { .. } | Self::Offences { .. } | Self::Unreadable => false,
         }
     }
@@ -105,6 +117,9 @@ impl Value {
             }
             Self::InFlight { in_flight, .. } => in_flight.to_string(),
             Self::Offences { denials, .. } => denials.to_string(),
+            Self::Blocked { budget, .. } => {
+                budget.as_ref().map_or_else(|| "0".to_owned(), |budget| budget.used())
+            }
             Self::Unreadable => "?".to_owned(),
         }
     }
@@ -135,6 +150,16 @@ impl Value {
             Self::Offences { blocked_for_ms: 0, .. } => "not blocked".to_owned(),
             Self::Offences { blocked_for_ms, .. } => {
                 format!("blocked for {}", rounded(Duration::from_millis(*blocked_for_ms)))
+            }
+            Self::Blocked { blocked_for_ms, budget } => {
+                let block = match blocked_for_ms {
+                    0 => "no longer blocked".to_owned(),
+                    ms => format!("blocked for {}", rounded(Duration::from_millis(*ms))),
+                };
+                match budget {
+                    Some(budget) => format!("{block}; {}", budget.details()),
+                    None => block,
+                }
             }
             Self::Unreadable => "unreadable by this version: counts as full".to_owned(),
         }
@@ -252,6 +277,18 @@ fn offences(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
     let ends_at = numbers.next(7)?;
     let blocked_for_ms = ends_at.saturating_sub(now).div_ceil(1_000);
     Some(Value::Offences { denials, blocked_for_ms })
+}
+
+fn blocked(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
+    let (ends_at, _length) = (numbers.next(7)?, numbers.next(7)?);
+    let blocked_for_ms = ends_at.saturating_sub(now).div_ceil(1_000);
+    let budget = match numbers.0 {
+        [] => None,
+        // One block stands in front of a budget, and none in front of another block.
+        [10, ..] => return None,
+        budget => Some(Box::new(Value::read(budget, now))),
+    };
+    Some(Value::Blocked { blocked_for_ms, budget })
 }
 
 fn in_flight(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
