@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Reset(ResetArguments),
     /// Blocks a client under a limit for a while
     Block(BlockArguments),
+    /// Copies the budgets to another Redis, or to another prefix
+    Copy(CopyArguments),
     /// Examines a Redis: version, rights, eviction, replication, cluster, latency and clock
     Doctor(DoctorArguments),
     /// Checks a file of limits, and shows the limits of each route
@@ -245,6 +247,36 @@ pub(crate) struct BlockArguments {
     /// Does not ask for confirmation
     #[arg(long, short)]
     pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CopyArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The Redis to copy to. Default: the same
+    #[arg(long, value_name = "URL")]
+    to_url: Option<String>,
+    /// The prefix of the keys there. Default: the same
+    #[arg(long, value_name = "PREFIX")]
+    to_prefix: Option<String>,
+    /// The partitions there, on a cluster
+    #[arg(long, value_name = "COUNT")]
+    to_partitions: Option<usize>,
+    /// Does not ask for confirmation
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+impl CopyArguments {
+    /// Where the budgets are copied to. The certificates are for both.
+    pub(crate) fn target(&self) -> RedisArguments {
+        RedisArguments {
+            url: self.to_url.clone().unwrap_or_else(|| self.redis.url.clone()),
+            prefix: self.to_prefix.clone().unwrap_or_else(|| self.redis.prefix.clone()),
+            partitions: self.to_partitions,
+            tls: self.redis.tls.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod support;
 
 use tollgate::{Key, RateLimiter, RedisStore};
 
+use self::support::RedisServer;
 use self::support::budgets::{charge, limiter, limits, run, shown};
 use self::support::cluster::Cluster;
 use self::support::tollgate;
@@ -95,4 +96,27 @@ async fn one_node_of_a_cluster_is_an_error_and_not_a_part_of_the_keys() {
         let help = "is a node of a cluster, and has a part of the keys; write redis-cluster://";
         assert!(run.err.contains(help), "{run:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_are_copied_from_one_redis_to_the_partitions_of_a_cluster() {
+    let (server, cluster) = (RedisServer::start(), Cluster::start());
+    let (old, new) = (limiter(&server.url()).await, limiter(&cluster.url()).await);
+    let clients: Vec<_> = (0..40).map(|number| format!("client-{number}")).collect();
+    for client in &clients {
+        charge(&old, client).await;
+    }
+    let copied = run(&server.url(), &["copy", "--to-url", &cluster.url(), "--yes"]);
+    assert!(copied.code == 0 && copied.out.contains("copied 160, kept 0"), "{copied:?}");
+    for client in &clients {
+        for limit in limits() {
+            let there = new.peek(&limit, &Key::new(client), 1).await.unwrap().remaining();
+            let here = old.peek(&limit, &Key::new(client), 1).await.unwrap().remaining();
+            assert!(there.abs_diff(here) <= 1, "{limit}: {there} and {here}");
+            assert!(there < limit.quota().capacity(), "{limit}");
+        }
+    }
+    let back =
+        run(&cluster.url(), &["copy", "--to-url", &server.url(), "--to-prefix", "b", "--yes"]);
+    assert!(back.code == 0 && back.out.contains("copied 160, kept 0"), "{back:?}");
 }

@@ -327,3 +327,42 @@ async fn names_in_redis_do_not_command_the_terminal() {
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{arguments:?}: {text}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copied_budgets_count_under_the_new_prefix_and_those_in_use_there_stay() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let old = limiter(&url).await;
+    let new = RateLimiter::new(RedisStore::builder("shop").url(&url).connect().await.unwrap());
+    charge(&old, "alice").await;
+    charge(&old, "bob").await;
+    let mallory = Key::new("mallory");
+    for limit in limits() {
+        old.block(&limit, &mallory, HOUR).await.unwrap();
+        new.check_n(&limit, &Key::new("bob"), 2).await.unwrap();
+    }
+    let copy = ["copy", "--to-prefix", "shop"];
+    let asks = run(&url, &copy);
+    assert!(
+        asks.code == 2 && asks.err.contains("Copy the budgets of `tollgate` to `shop`"),
+        "{asks:?}"
+    );
+    let copied = run(&url, &[&copy[..], &["--yes"]].concat());
+    assert!(copied.code == 0 && copied.out.contains("copied 8, kept 4"), "{copied:?}");
+    for limit in limits() {
+        let left = |limiter: &RateLimiter, client: &str| {
+            let (limiter, limit, client) = (limiter.clone(), limit.clone(), Key::new(client));
+            async move { limiter.peek(&limit, &client, 1).await.unwrap() }
+        };
+        let there = left(&new, "alice").await;
+        assert_eq!(there.remaining(), left(&old, "alice").await.remaining(), "{limit}");
+        assert!(there.remaining() < limit.quota().capacity() - 6, "{limit}");
+        let bob = left(&new, "bob").await.remaining();
+        assert!(bob >= limit.quota().capacity() - 3, "{limit}: {bob}");
+        assert!(left(&new, "mallory").await.is_blocked(), "{limit}");
+    }
+    let again = run(&url, &[&copy[..], &["--yes"]].concat());
+    assert!(again.out.contains("copied 0, kept 12"), "{again:?}");
+    let nowhere = run(&url, &["copy", "--yes"]);
+    assert!(nowhere.code == 2 && nowhere.err.contains("--to-prefix"), "{nowhere:?}");
+}

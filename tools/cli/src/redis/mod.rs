@@ -3,6 +3,7 @@
 pub(crate) mod block;
 mod certificates;
 mod confirm;
+pub(crate) mod copy;
 pub(crate) mod doctor;
 pub(crate) mod keys;
 mod limiter;
