@@ -1,6 +1,7 @@
 //! A service behind a layer for each algorithm.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -37,6 +38,7 @@ pub(crate) struct Answer {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
     pub(crate) decided_by: Option<DecidedBy>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl LimitedService {
@@ -73,6 +75,7 @@ impl LimitedService {
             Source::FailOpen => DecidedBy::FailOpen,
             _ => DecidedBy::Store,
         });
+        let retry_after = decision.and_then(Decision::retry_after);
         let text =
             |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers = head.headers.iter().map(|(name, value)| (name.to_string(), text(value)));
@@ -82,6 +85,7 @@ impl LimitedService {
             headers: headers.collect(),
             body: String::from_utf8_lossy(&body).into_owned(),
             decided_by,
+            retry_after,
         }
     }
 }

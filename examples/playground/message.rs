@@ -110,6 +110,8 @@ pub(crate) struct Response {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
     pub(crate) decided_by: Option<DecidedBy>,
+    /// Of a denial that a later request need not get.
+    pub(crate) retry_after_ms: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]

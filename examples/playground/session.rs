@@ -151,6 +151,7 @@ impl Session {
                         headers: answer.headers,
                         body: answer.body,
                         decided_by: answer.decided_by,
+                        retry_after_ms: answer.retry_after.map(|it| it.as_secs_f64() * 1e3),
                     }
                 });
             }

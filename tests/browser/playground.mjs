@@ -374,6 +374,34 @@ test("the page says that the server is gone, and connects again", async () => {
   back.process.kill();
 });
 
+test("presets make the algorithms differ, and a denial says what it waits for", async () => {
+  const { page, errors } = await open();
+  await page.getByRole("button", { name: "Page load" }).click();
+  await counted(page, "token_bucket", "allowed", 20);
+  await until(async () => (await count(page, "sliding_log", "denied")) === 18, "a log has no burst");
+  const why = (algorithm) => card(page, algorithm).locator(".why").textContent();
+  assert.match(await why("sliding_log"), /^Denied: the request that has to leave the log is old enough in \d\.\d s\.$/);
+  assert.equal(await why("token_bucket"), "");
+  assert.equal(await page.locator("#limit").inputValue(), "2");
+
+  await page.getByRole("button", { name: "Window's end" }).click();
+  await until(async () => (await count(page, "fixed_window", "allowed")) === 22, "20 around the end of the window, and 2 before");
+  assert.ok((await count(page, "sliding_log", "allowed")) < 22, "10 in any 5 s");
+
+  await page.getByRole("button", { name: "Flood" }).click();
+  await until(async () => (await count(page, "gcra", "others-denied")) > 5, "a flood of another client");
+  assert.ok(await page.getByRole("radio", { name: "an attack" }).isChecked());
+  assert.deepEqual(errors, []);
+});
+
+test("on a phone the race stands above the controls, and the button stays in reach", async () => {
+  const { page } = await open({ options: { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true } });
+  const top = (selector) => page.locator(selector).evaluate((it) => it.getBoundingClientRect().top);
+  assert.ok((await top("#race-title")) < (await top("#controls")));
+  const { y, height } = await page.locator("#send").boundingBox();
+  assert.ok(y > 600 && y + height <= 844, `the button is at ${y}`);
+});
+
 test("everything is reached by keyboard, named for screen readers, and of enough contrast", async () => {
   for (const [name, options] of [
     ["light", { viewport: { width: 1280, height: 900 }, colorScheme: "light" }],
@@ -407,7 +435,7 @@ test("everything is reached by keyboard, named for screen readers, and of enough
       await until(() => decisions.at(-1).arrived_ms > 14_000, "traffic for the picture");
       await page.evaluate(() => document.activeElement.blur());
       await (name === "phone" ? page.locator("#race-title") : page.locator("h1")).scrollIntoViewIfNeeded();
-      if (name === "phone") await page.evaluate(() => scrollBy(0, document.querySelector("#race-title").getBoundingClientRect().top - 190));
+      if (name === "phone") await page.evaluate(() => scrollBy(0, document.querySelector("#race-title").getBoundingClientRect().top - 16));
       await page.screenshot({ path: `${SCREENSHOTS}/playground-${name}.png` });
     }
     assert.deepEqual(errors, [], name);
