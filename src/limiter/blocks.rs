@@ -22,6 +22,8 @@ impl RateLimiter {
     /// A limit of a configuration is `LimitSet::limit`. The key is that of the key extractor: see
     /// [`Key::from_encoded`].
     ///
+    /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds.
+    ///
     /// ```
     /// # use std::time::Duration;
     /// # use tollgate::{Key, Limit, Quota, RateLimiter};

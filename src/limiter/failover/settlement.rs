@@ -136,11 +136,10 @@ async fn finish(
     loop {
         match answer {
             Ok(decision) if decision.allowed() => return Ok(check.cost().into()),
-            // By an operator. A settlement is not denied, and without debts it charges what is left at most.
             Ok(denied) if denied.is_blocked() => {
-                let limit = check.limit().clone().max_debt(0);
-                let settled = Check::new(&limit, check.key()).with_cost(check.cost());
-                answer = shared.store.apply(Op::Settle, settled.into()).await;
+                let cost = check.cost().into();
+                let settled = settle_blocked(shared, &check).await;
+                return settled.map(|_| cost).map_err(|error| left(&error, check));
             }
             Ok(denied) => {
                 let rest = u32::try_from(denied.remaining()).unwrap_or(u32::MAX);
@@ -150,10 +149,20 @@ async fn finish(
                 check = check.with_cost(rest);
                 answer = shared.store.apply(Op::Charge, check.clone().into()).await;
             }
-            Err(error) => {
-                let may_pass = error.is_unavailable() || error.is_overloaded();
-                return Err((may_pass && !error.may_have_charged()).then_some(check));
-            }
+            Err(error) => return Err(left(&error, check)),
         }
     }
+}
+
+/// The check, if it is certainly not charged and may be charged later.
+fn left(error: &Error, check: Check) -> Option<Check> {
+    let may_pass = error.is_unavailable() || error.is_overloaded();
+    (may_pass && !error.may_have_charged()).then_some(check)
+}
+
+/// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges what is left at most.
+async fn settle_blocked(shared: &Shared, check: &Check) -> Result<Decision, Error> {
+    let limit = check.limit().clone().max_debt(0);
+    let settled = Check::new(&limit, check.key()).with_cost(check.cost());
+    shared.store.apply(Op::Settle, settled.into()).await
 }
