@@ -50,7 +50,7 @@ if new then
   return struct.pack('>i8i8i8i8i8i8', now, -2, remaining, -1, reset_after, delay)
 end
 
--- A block by an operator is rare: such a charge is decided as a batch.
+-- A block by an operator (operator_block.lua) is rare, so the charge is decided as a batch of one.
 if value and string.byte(value) == 10 then
   local limit = string.sub(ARGV[1], 1, at + 27)
   local run = struct.pack('>BBI2I2I2I4', 0, 1, 1, 1, 1, cost)

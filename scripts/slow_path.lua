@@ -26,9 +26,9 @@ local IN_SHORT = 0
 local NEXT_CHARGE, RECEIPT, TERMS = '>I2I2I4', '>I7I4I7', '>BI7I7'
 -- Of a key that is read as a whole.
 local WHOLE = {}
--- Of a limit that does not block keys.
+-- The policy of a limit that does not block keys.
 local NO_POLICY = {denials = 0, within = 0, length = 0, longest = 0, factor = 1}
--- Of a value behind a block by an operator.
+-- The first byte of a value behind a block by an operator: see operator_block.lua.
 local OPERATOR_BLOCK = 10
 
 -- Answers a group `times` times, or until it is denied.
@@ -85,7 +85,7 @@ local function keep(k, value, ends_at, old_end, is_head)
   values[k], ends[k], is_head_of[k] = value, ends_at or 0, is_head
 end
 
--- Keeps that the block by an operator changed.
+-- Has the block by an operator written, with the value that the key has now.
 local function keep_block(k, l)
   local is_head = is_head_of[k]
   if not ends[k] then

@@ -110,7 +110,7 @@ pub(crate) struct Response {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
     pub(crate) decided_by: Option<DecidedBy>,
-    /// Of a denial that a later request need not get.
+    /// The time after which the same request would be allowed, for a denial.
     pub(crate) retry_after_ms: Option<f64>,
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-/// What stands where the limits stand.
+/// The fields at the top of a file.
 const TOP: [&str; 2] = ["limits", "concurrency_limits"];
 
 /// Which line is probably indented wrongly, in a text that was not read because of `error`.

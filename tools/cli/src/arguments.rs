@@ -134,7 +134,7 @@ pub(crate) struct RedisArguments {
 /// The certificates for rediss:// URLs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TlsArguments {
-    /// A file with the CA certificates (PEM) to trust with rediss:// URLs, instead of those of the operating system
+    /// A file with CA certificates (PEM) for rediss:// URLs. Default: the CAs of the operating system
     #[arg(long = "ca", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
     /// A file with the client's certificate (PEM), for a Redis that requires one
@@ -238,7 +238,7 @@ pub(crate) struct BlockArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// The algorithm of the limit, such as `sliding_window`. Default: that of the budgets in Redis
+    /// The algorithm of the limit, such as `sliding_window`. Default: the algorithm of the budgets in Redis
     #[arg(long, value_name = "ALGORITHM")]
     pub(crate) algorithm: Option<Algorithm>,
     /// For how long, such as `10m` or `1day`. `0s` ends a block

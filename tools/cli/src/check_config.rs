@@ -20,10 +20,10 @@ struct Used {
     costs: BTreeSet<String>,
 }
 
-/// From how many requests on a log is worth a warning: about half a megabyte for each client.
+/// The number of requests that makes a log worth a warning: about half a megabyte for each client.
 const LONG_LOG: u64 = 100_000;
 
-/// What a log of so many requests takes for each, at least: see "Sizing" in the guide about Redis.
+/// The bytes of a request in a log. A slot has 2 to 13, depending on the period and the limit.
 const BYTES_PER_REQUEST: u64 = 6;
 
 /// The names that every application has.

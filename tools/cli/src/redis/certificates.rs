@@ -9,7 +9,7 @@ use tollgate::store::Tls;
 
 use crate::arguments::TlsArguments;
 
-/// What the files contain.
+/// The contents of the files.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     ca: Option<Vec<u8>>,

@@ -15,11 +15,11 @@ use super::servers::{self, Server};
 use crate::arguments::CopyArguments;
 use crate::output::{self, printable};
 
-/// What became of the keys.
+/// The number of keys, by their fate.
 #[derive(Default)]
 struct Counts {
     copied: usize,
-    /// Of budgets that are in use there already.
+    /// The target has a budget under the key already.
     kept: usize,
     /// Requests in flight, and values that no service of this version reads.
     left_out: usize,
@@ -80,18 +80,18 @@ fn renamed(entry: Entry, prefix: &str, store: &RedisStore) -> Option<Entry> {
     (entry.ttl_ms > 0).then_some(Entry { key, ..entry })
 }
 
-/// Writes entries that are not there yet. Returns how many.
+/// Writes the entries whose keys do not exist yet. Returns how many.
 async fn write(targets: &mut [Server], entries: &[Entry]) -> anyhow::Result<usize> {
-    let mut written = 0;
     if entries.is_empty() {
-        return Ok(written);
+        return Ok(0);
     }
+    let (mut written, mut kept) = (0, 0);
     let mut sets = pipe();
     for entry in entries {
         sets.cmd("SET").arg(&entry.key).arg(&entry.value).arg("PX").arg(entry.ttl_ms).arg("NX");
     }
     sets.ignore_errors();
-    // Each node of a cluster takes its own keys, and says of the others that they have moved.
+    // Each node of a cluster takes its own keys, and answers `MOVED` for all others.
     for target in targets {
         let answers: Vec<Value> = sets
             .query_async(&mut target.connection)
@@ -100,6 +100,7 @@ async fn write(targets: &mut [Server], entries: &[Entry]) -> anyhow::Result<usiz
         for answer in answers {
             match answer {
                 Value::Okay => written += 1,
+                Value::Nil => kept += 1,
                 Value::ServerError(error) if error.code() != "MOVED" => {
                     return Err(RedisError::from(error))
                         .with_context(|| format!("{}: SET", target.address));
@@ -107,6 +108,9 @@ async fn write(targets: &mut [Server], entries: &[Entry]) -> anyhow::Result<usiz
                 _ => {}
             }
         }
+    }
+    if written + kept < entries.len() {
+        bail!("slots of the cluster moved meanwhile: run the command again, which copies the rest");
     }
     Ok(written)
 }
