@@ -29,7 +29,7 @@ test: redis ## all tests, on a redis-server that the tests start themselves ($RE
 check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
-	for features in $(FEWER_FEATURES) axum tonic json grpc cluster sentinel config yaml schema "config redis"; do \
+	for features in $(FEWER_FEATURES) axum tonic json grpc config yaml schema "config redis"; do \
 	  cargo clippy -p tollgate --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 

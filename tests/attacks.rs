@@ -208,7 +208,6 @@ async fn checks(
 
 /// How many partitions a cluster needs: decisions a second on three masters, and how many checks share a call. With
 /// 1,024 partitions and 64 checks at once, each has a call of its own.
-#[cfg(feature = "cluster")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "an attack, to be run by hand"]
 async fn partitions() {

@@ -1,6 +1,6 @@
 //! On a real Redis Cluster: spread over partitions, while slots move, and when a master is lost.
 
-#![cfg(feature = "cluster")]
+#![cfg(feature = "redis")]
 
 mod support;
 

@@ -88,8 +88,6 @@ async fn tls_handshake_without_an_answer_is_bounded() {
     let silent = silent().await;
     assert_bounded(to("rediss", &silent), "TLS").await;
 }
-
-#[cfg(feature = "sentinel")]
 #[tokio::test(start_paused = true)]
 async fn sentinels_that_never_speak_are_bounded() {
     let silent = silent().await;

@@ -5,7 +5,7 @@
 //! Under `Local`, no more than the bound. Afterwards decisions are exact again, without a restart. The table that this
 //! prints is in the guide about outages.
 
-#![cfg(all(feature = "axum", feature = "cluster", feature = "sentinel"))]
+#![cfg(all(feature = "axum", feature = "redis"))]
 
 mod support;
 

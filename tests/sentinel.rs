@@ -1,6 +1,6 @@
 //! Behind real sentinels: failovers of the master, under load.
 
-#![cfg(feature = "sentinel")]
+#![cfg(feature = "redis")]
 
 mod support;
 

@@ -156,8 +156,6 @@ mod with_the_feature {
         names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
         ca.signed(&names)
     }
-
-    #[cfg(feature = "cluster")]
     #[tokio::test]
     async fn cluster_is_reached_by_tls() {
         let ca = Ca::new();
@@ -181,8 +179,6 @@ mod with_the_feature {
         let untrusted = failure(store().tls(Tls::new().ca(Ca::new().pem))).await;
         assert!(untrusted.contains("pass the CA to `Tls::ca`"), "{untrusted}");
     }
-
-    #[cfg(feature = "sentinel")]
     #[tokio::test]
     async fn sentinels_and_their_master_are_reached_by_tls() {
         let ca = Ca::new();

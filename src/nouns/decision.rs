@@ -86,13 +86,13 @@ impl Decision {
     }
 
     /// The decision of a group whose parts were decided by several servers, each at its own time.
-    #[cfg(feature = "cluster")]
+    #[cfg(feature = "redis")]
     pub(crate) fn of_parts(verdicts: Vec<Verdict>, decided_at: Micros) -> Option<Self> {
         Some(Self { decided_at, ..Self::of_group(verdicts)? })
     }
 
     /// The same decision, with what limits in shadow mode would have denied by another decision of the group.
-    #[cfg(feature = "cluster")]
+    #[cfg(feature = "redis")]
     pub(crate) fn with_shadow_denials_of(self, other: &Self) -> Self {
         if other.shadow_denials().next().is_none() {
             return self;
@@ -103,7 +103,7 @@ impl Decision {
     }
 
     /// The same decision, as one that charged nothing.
-    #[cfg(feature = "cluster")]
+    #[cfg(feature = "redis")]
     pub(crate) fn uncharged(mut self) -> Self {
         self.deciding = self.deciding.uncharged();
         self.group = self.group.into_iter().map(Verdict::uncharged).collect();

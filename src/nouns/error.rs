@@ -151,7 +151,7 @@ impl Error {
     }
 
     /// The same error, of an operation of which a part was carried out.
-    #[cfg(feature = "cluster")]
+    #[cfg(feature = "redis")]
     pub(crate) const fn after_a_part(mut self) -> Self {
         self.may_have_charged = true;
         self

@@ -166,7 +166,7 @@ impl Verdict {
     }
 
     /// The same answer, as one that charged nothing.
-    #[cfg(feature = "cluster")]
+    #[cfg(feature = "redis")]
     pub(super) const fn uncharged(mut self) -> Self {
         self.outcome.delay = 0;
         self.charged = 0;

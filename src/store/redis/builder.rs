@@ -105,9 +105,9 @@ impl RedisStoreBuilder {
     /// | `redis://[user:password@]host[:port][/database]` | TCP |
     /// | `rediss://...` | TLS, with the feature `tls` |
     /// | `redis+unix:///path/to/redis.sock?db=0&user=limiter&pass=secret` | a Unix socket |
-    /// | `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]` | the master that sentinels name, with the feature `sentinel`. Default port: 26379 |
+    /// | `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]` | the master that sentinels name. Default port: 26379 |
     /// | `rediss-sentinel://...` | the same by TLS, of the sentinels and the servers, with the feature `tls` |
-    /// | `redis-cluster://[user:password@]host[:port],host[:port]` | a Redis Cluster, by some of its nodes, with the feature `cluster` |
+    /// | `redis-cluster://[user:password@]host[:port],host[:port]` | a Redis Cluster, by some of its nodes |
     /// | `rediss-cluster://...` | the same by TLS, with the feature `tls` |
     /// | `...?protocol=resp3` | RESP3. Default: RESP2, which every server speaks |
     ///

@@ -1,6 +1,5 @@
 //! A call in flight: from the connection to the answers of all its checks.
 
-#[cfg(feature = "cluster")]
 mod redirect;
 
 use std::future::{Future, poll_fn, ready};
@@ -13,15 +12,12 @@ use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
-#[cfg(feature = "cluster")]
 pub(super) use self::redirect::pointed_at;
 use super::call::{self, Failure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
 use super::node::Node;
 use super::permits::ClaimFailure;
-#[cfg(not(feature = "cluster"))]
-use super::route::Route;
 use super::sender;
 use crate::nouns::{Error, ManualClock, later};
 use crate::store::breaker::{Begun, Breaker};
@@ -157,12 +153,6 @@ pub(super) async fn send_claims(
     }
 }
 
-/// One server points nowhere.
-#[cfg(not(feature = "cluster"))]
-pub(super) const fn pointed_at(_: &Route, _: &Node, _: &RedisError) -> Option<(Arc<Node>, bool)> {
-    None
-}
-
 /// Starts a call while no other starts one, so that batches are sent in the order of the queue.
 async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut begin = Some(begin);
@@ -261,7 +251,6 @@ impl Call {
     /// Sends the checks, and answers them.
     async fn complete(&mut self) {
         let mut answer = self.answer().await;
-        #[cfg(feature = "cluster")]
         self.follow(&mut answer).await;
         if has_to_be_divided(&answer) {
             return self.complete_apart(answer).await;
@@ -283,10 +272,7 @@ impl Call {
         loop {
             let given_up = divisions.count(&answer);
             let is_divided = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
-            #[cfg(feature = "cluster")]
             let is_over = is_divided || self.complete_when_moved(&answer).await;
-            #[cfg(not(feature = "cluster"))]
-            let is_over = is_divided;
             if !is_over {
                 self.conclude(answer);
             }
@@ -303,10 +289,8 @@ impl Call {
                     break;
                 }
             }
-            #[cfg(feature = "cluster")]
             self.return_to_owner().await;
             answer = self.answer().await;
-            #[cfg(feature = "cluster")]
             self.follow(&mut answer).await;
         }
     }

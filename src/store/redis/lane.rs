@@ -95,7 +95,6 @@ pub(super) enum Urgency {
     /// It is rejected by a full queue, and by an open circuit breaker.
     Usual,
     /// It is never rejected. It gives back what was just charged, so there are never more of these than there were checks.
-    #[cfg(feature = "cluster")]
     GivesBack,
 }
 

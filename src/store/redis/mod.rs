@@ -5,7 +5,6 @@ mod backoff;
 mod batch;
 mod builder;
 mod call;
-#[cfg(feature = "cluster")]
 mod cluster;
 mod connect;
 mod connection;
@@ -21,7 +20,6 @@ mod script;
 mod sender;
 #[cfg(feature = "config")]
 mod source;
-#[cfg(feature = "cluster")]
 mod spread;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
@@ -30,14 +28,12 @@ mod wire;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-#[cfg(any(feature = "cluster", feature = "config"))]
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 
 use self::ask::ask;
 pub use self::builder::RedisStoreBuilder;
-#[cfg(feature = "cluster")]
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
 use self::lane::Lane;
@@ -115,7 +111,6 @@ enum Choice {
     /// By a hash of this process.
     Hash(DefaultHashBuilder),
     /// By its partition of a cluster, for which there is a lane each.
-    #[cfg(feature = "cluster")]
     Partition(Arc<Cluster>),
 }
 
@@ -186,7 +181,6 @@ impl Lanes {
         match &self.choice {
             Choice::Hash(_) if self.lanes.len() == 1 => 0,
             Choice::Hash(hasher) => hasher.hash_one(key.as_str()) as usize % self.lanes.len(),
-            #[cfg(feature = "cluster")]
             Choice::Partition(cluster) => cluster.partitions.of(key.as_str()),
         }
     }
@@ -197,7 +191,6 @@ impl Lanes {
     }
 
     /// Whether all keys of the group have one lane.
-    #[cfg(feature = "cluster")]
     fn is_in_one_lane(&self, group: &[Check]) -> bool {
         let mut indices = group.iter().map(|check| self.index(check.key()));
         let first = indices.next();
@@ -205,7 +198,6 @@ impl Lanes {
     }
 
     /// The deadline of every check.
-    #[cfg(any(feature = "cluster", feature = "config"))]
     fn deadline(&self) -> Duration {
         self.lanes.first().map_or(Duration::ZERO, |lane| lane.settings.deadline)
     }
@@ -215,7 +207,6 @@ impl Lanes {
     }
 
     fn ask(&self, op: Op, group: Group, change: Option<Change>) -> Answer {
-        #[cfg(feature = "cluster")]
         if let Choice::Partition(cluster) = &self.choice
             && !self.is_in_one_lane(&group)
         {

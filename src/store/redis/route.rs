@@ -8,14 +8,12 @@ use crate::nouns::Error;
 use crate::store::breaker::BreakerState;
 use crate::telemetry::RedisEvents;
 
-#[cfg(feature = "cluster")]
 use super::cluster::Cluster;
 
 pub(super) enum Route {
     /// To one server.
     Fixed(Arc<Node>),
     /// To the node of a cluster that has the slot of this partition.
-    #[cfg(feature = "cluster")]
     Partition(Arc<Cluster>, usize),
 }
 
@@ -24,7 +22,6 @@ impl Route {
     pub(super) fn node(&self) -> Option<Arc<Node>> {
         match self {
             Self::Fixed(node) => Some(Arc::clone(node)),
-            #[cfg(feature = "cluster")]
             Self::Partition(cluster, partition) => cluster.node_of(*partition),
         }
     }
@@ -33,7 +30,6 @@ impl Route {
     pub(super) async fn connect(&self) -> Result<(Arc<Node>, Handle), String> {
         let node = match self {
             Self::Fixed(node) => Arc::clone(node),
-            #[cfg(feature = "cluster")]
             Self::Partition(cluster, partition) => cluster.find(*partition).await?,
         };
         let handle = node.connections.get().await;
@@ -48,7 +44,6 @@ impl Route {
     pub(super) fn admit(&self) -> Result<(), Error> {
         match self {
             Self::Fixed(node) => node.breaker.as_ref().map_or(Ok(()), |breaker| breaker.admit()),
-            #[cfg(feature = "cluster")]
             Self::Partition(cluster, partition) => {
                 let node = cluster.node_of(*partition);
                 let breaker = node.as_ref().and_then(|node| node.breaker.as_ref());
@@ -65,7 +60,6 @@ impl Route {
     pub(super) fn events(&self) -> &RedisEvents {
         match self {
             Self::Fixed(node) => node.connections.events(),
-            #[cfg(feature = "cluster")]
             Self::Partition(cluster, _) => cluster.events(),
         }
     }
@@ -87,7 +81,6 @@ impl Route {
     pub(super) fn has_moved(&self) {
         match self {
             Self::Fixed(_) => {}
-            #[cfg(feature = "cluster")]
             Self::Partition(cluster, _) => cluster.refresh(),
         }
     }

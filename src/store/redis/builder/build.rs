@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 
-#[cfg(feature = "cluster")]
 use super::super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
 use super::super::connect::{Pooled, Target, Terms, Topology};
 use super::super::lane::{Lane, Settings};
@@ -33,11 +32,7 @@ const MAX_LANES: usize = 16;
 const MIN_WAITING: usize = 1_024;
 
 /// The most partitions of which one is probed on a node of a cluster: enough for as many masters.
-#[cfg(feature = "cluster")]
 const MOST_PROBED: usize = 64;
-
-#[cfg(not(feature = "cluster"))]
-const MAX_PARTITIONS: usize = 1024;
 
 impl RedisStoreBuilder {
     /// Builds the store without connecting, so that a service starts without Redis. The first check
@@ -89,7 +84,6 @@ impl RedisStoreBuilder {
                 let lanes = std::iter::once(first).chain(others).map(lane).collect();
                 (lanes, Choice::Hash(DefaultHashBuilder::default()))
             }
-            #[cfg(feature = "cluster")]
             Topology::Cluster(seeds) => {
                 let (partitions, settings) = (self.partitions, settings(self.partitions));
                 let cluster = Cluster::new(Partitions::new(partitions), nodes, seeds, &target.name);
@@ -110,7 +104,6 @@ impl RedisStoreBuilder {
     fn tags_of(&self, topology: &Topology) -> Vec<String> {
         match topology {
             Topology::One(_) => Vec::new(),
-            #[cfg(feature = "cluster")]
             Topology::Cluster(_) => Partitions::new(self.partitions.min(MOST_PROBED)).into_tags(),
         }
     }

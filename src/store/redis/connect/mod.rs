@@ -1,13 +1,10 @@
 //! From a URL to a validated connection.
 
 mod credentials;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod hosts;
 mod pool;
-#[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
-#[cfg(any(feature = "config", feature = "sentinel"))]
 mod subscription;
 mod url;
 
@@ -20,11 +17,8 @@ use redis::aio::MultiplexedConnection;
 pub use self::credentials::Credentials;
 pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
-#[cfg(feature = "sentinel")]
 use self::sentinel::ElectionWatch;
-#[cfg(feature = "cluster")]
 pub(super) use self::server::Server;
-#[cfg(any(feature = "config", feature = "sentinel"))]
 pub(super) use self::subscription::Subscribing;
 #[cfg(feature = "config")]
 pub(super) use self::subscription::Subscription;
@@ -38,7 +32,6 @@ pub(super) trait Connect: Send + Sync + 'static {
     fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a>;
 
     /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
-    #[cfg(any(feature = "config", feature = "sentinel"))]
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a>;
 }
 
@@ -64,7 +57,6 @@ impl Terms {
 pub(super) enum Link {
     Own(MultiplexedConnection),
     /// To the master that sentinels have elected.
-    #[cfg(feature = "sentinel")]
     Elected(MultiplexedConnection, ElectionWatch),
     Pooled(deadpool_redis::Connection),
 }
@@ -73,7 +65,6 @@ impl Link {
     pub(super) fn connection(&self) -> MultiplexedConnection {
         match self {
             Self::Own(connection) => connection.clone(),
-            #[cfg(feature = "sentinel")]
             Self::Elected(connection, _) => connection.clone(),
             Self::Pooled(connection) => MultiplexedConnection::clone(connection),
         }
@@ -82,7 +73,6 @@ impl Link {
     /// The server that is the master in place of this one. The connection works, and is to be replaced.
     pub(super) fn superseded(&self) -> Option<String> {
         match self {
-            #[cfg(feature = "sentinel")]
             Self::Elected(_, watched) => {
                 watched.successor().map(|(host, port)| format!("{host}:{port}"))
             }
@@ -94,7 +84,6 @@ impl Link {
     pub(super) fn close(self) {
         match self {
             Self::Own(connection) => drop(connection),
-            #[cfg(feature = "sentinel")]
             Self::Elected(connection, watched) => drop((connection, watched)),
             Self::Pooled(connection) => drop(deadpool_redis::Connection::take(connection)),
         }

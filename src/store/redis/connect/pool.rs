@@ -3,7 +3,6 @@
 use deadpool_redis::{Pool, PoolError};
 
 use super::super::greeting::{self, in_words};
-#[cfg(any(feature = "config", feature = "sentinel"))]
 use super::Subscribing;
 use super::{Connect, Connecting, Link, Terms};
 
@@ -29,7 +28,6 @@ impl Connect for Pooled {
         })
     }
 
-    #[cfg(any(feature = "config", feature = "sentinel"))]
     fn subscribe<'a>(&'a self, _: &'a str, _: &'a str) -> Subscribing<'a> {
         Box::pin(async { Ok(None) })
     }

@@ -1,19 +1,15 @@
 //! Connections to one server, by its address.
 
-#[cfg(any(feature = "config", feature = "sentinel"))]
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
 use redis::ConnectionAddr;
-#[cfg(any(feature = "config", feature = "sentinel"))]
 use redis::ProtocolVersion;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
 
 use super::super::greeting::{self, in_words};
-#[cfg(any(feature = "config", feature = "sentinel"))]
 use super::subscription::{Messages, Subscribing, Subscription};
 use super::{Connect, Connecting, Link, Provider, Terms};
 
@@ -47,7 +43,6 @@ impl Server {
     }
 
     /// The host and the port. A Unix socket has none.
-    #[cfg(feature = "cluster")]
     pub(in crate::store::redis) fn host_and_port(&self) -> (String, u16) {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -58,7 +53,6 @@ impl Server {
     }
 
     /// A server with the same settings, at another address.
-    #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(in crate::store::redis) fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
         let address = match self.info.addr() {
@@ -118,7 +112,6 @@ impl Connect for Server {
         Box::pin(async { Ok(Link::Own(self.connect_to(terms).await?)) })
     }
 
-    #[cfg(any(feature = "config", feature = "sentinel"))]
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
         Box::pin(async move {
             let info = self.login().await?;
@@ -148,8 +141,6 @@ fn tcp_settings() -> TcpSettings {
 mod tests {
     use std::future::pending;
     use std::net::SocketAddr;
-    #[cfg(not(any(feature = "config", feature = "sentinel")))]
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
 
     use redis::RedisFuture;

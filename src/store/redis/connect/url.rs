@@ -9,9 +9,7 @@ use std::sync::Arc;
 use redis::{Client, ConnectionInfo};
 
 use super::super::tls::{self, Tls};
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::hosts::Hosts;
-#[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
 use super::server::Server;
 use super::{Connect, Provider};
@@ -27,7 +25,6 @@ pub(in crate::store::redis) enum Topology {
     /// One server decides at a time.
     One(Arc<dyn Connect>),
     /// The nodes of a cluster decide, each for its slots. These tell which nodes there are.
-    #[cfg(feature = "cluster")]
     Cluster(Vec<Server>),
 }
 
@@ -97,15 +94,7 @@ pub(in crate::store::redis) fn unusable_url(error: &dyn fmt::Display) -> ConfigE
     ))
 }
 
-#[cfg(not(feature = "sentinel"))]
-fn sentinels(_: &str, _: Option<Tls>, _: Option<Provider>) -> Result<Target, ConfigError> {
-    Err(ConfigError::new(
-        "the Redis URL names sentinels: enable the feature `sentinel` of the crate `tollgate`",
-    ))
-}
-
 /// `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database][?setting=value&...]`
-#[cfg(feature = "sentinel")]
 fn sentinels(
     url: &str,
     tls: Option<Tls>,
@@ -143,7 +132,6 @@ fn sentinels(
 }
 
 /// The user and the password of sentinels, as in a URL, and the other settings. `None` if one is unknown.
-#[cfg(feature = "sentinel")]
 fn sentinel_login(query: &str) -> Option<(String, String)> {
     let settings = query.split('&').filter(|setting| !setting.is_empty());
     let (own, others): (Vec<_>, Vec<_>) =
@@ -161,15 +149,7 @@ fn sentinel_login(query: &str) -> Option<(String, String)> {
     Some((login, others.join("&")))
 }
 
-#[cfg(not(feature = "cluster"))]
-fn cluster(_: &str, _: Option<Tls>, _: Option<Provider>) -> Result<Target, ConfigError> {
-    Err(ConfigError::new(
-        "the Redis URL names a cluster: enable the feature `cluster` of the crate `tollgate`",
-    ))
-}
-
 /// `redis-cluster://[user:password@]host[:port],host[:port][?setting=value&...]`
-#[cfg(feature = "cluster")]
 fn cluster(
     url: &str,
     tls: Option<Tls>,
