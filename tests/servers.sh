@@ -1,9 +1,8 @@
 #!/bin/sh
-# The suites that depend on the server, on each of these: servers.sh BINARY...
+# The suites that need a server, on each of these: servers.sh BINARY...
 # Without an argument, on the servers of tests/servers.txt, which are downloaded (x86-64 Linux).
 set -eu
-suites="conformance vectors twins redis redis_values redis_logs expiry batching exact faults outages refunds
-  quota_changes prefetch_redis circuit_breaker credentials local_limit cluster sentinel"
+suites="algorithms costs redis outages cluster"
 
 if [ $# = 0 ]; then
   folder=target/servers

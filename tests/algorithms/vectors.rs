@@ -1,0 +1,141 @@
+//! Both stores answer the sequences in `tests/vectors` as expected.
+
+#![cfg(feature = "serde")]
+
+#[cfg(feature = "redis")]
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::clock::ManualClock;
+use tollgate::decision::{Receipt, Verdict};
+use tollgate::store::{Group, Op, Store};
+use tollgate::{Check, Decision, Key, Limit, MemoryStore};
+
+/// The sequences, with the names of their files.
+fn vectors() -> Vec<(String, Vec<Value>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let mut vectors: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), lines)
+        })
+        .collect();
+    vectors.sort_by(|a, b| a.0.cmp(&b.0));
+    assert!(vectors.len() >= 10, "the vectors are there");
+    vectors
+}
+
+fn in_json(verdict: &Verdict) -> Value {
+    let micros = |duration: Duration| duration.as_micros() as u64;
+    let mut line = json!({
+        "allowed": verdict.allowed(),
+        "limit": verdict.capacity(),
+        "remaining": verdict.remaining(),
+        "retry_after_us": verdict.retry_after().map(micros),
+        "reset_after_us": micros(verdict.reset_after()),
+        "delay_us": micros(verdict.delay()),
+        "never": verdict.exceeds_capacity(),
+    });
+    if verdict.would_deny() {
+        line["would_deny"] = json!(true);
+    }
+    if verdict.is_blocked() {
+        line["blocked"] = json!(true);
+    }
+    line
+}
+
+fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
+    let mut line = in_json(decision.deciding());
+    line["delay_us"] = json!(decision.delay().as_micros() as u64);
+    let drains_at = decision.receipt().map_or(0, |receipt| receipt.drains_at());
+    let full_at = decision.decided_at() + decision.verdicts()[0].reset_after().as_micros() as u64;
+    if ![0, full_at].contains(&drains_at) {
+        line["drains_at_us"] = json!(drains_at);
+    }
+    if limits.len() > 1 {
+        let pairs = limits.iter().zip(decision.verdicts());
+        let each = pairs.map(|(limit, verdict)| {
+            let mut each = in_json(verdict);
+            each["name"] = json!(limit.name());
+            each
+        });
+        line["limits"] = each.collect();
+    }
+    line
+}
+
+/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`.
+fn parse(json: &Value) -> Limit {
+    let mut fields = json.as_object().unwrap().clone();
+    let micros = fields.remove("period_us").unwrap();
+    fields.insert("period".to_owned(), json!(format!("{micros}us")));
+    if let Some(sub_windows) = fields.remove("cells") {
+        fields.insert("sub_windows".to_owned(), sub_windows);
+    }
+    serde_json::from_value(fields.into()).unwrap()
+}
+
+async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
+    for (name, lines) in vectors() {
+        let clock = ManualClock::new();
+        let store = store(&name, clock.clone());
+        let mut limits: Vec<Limit> =
+            lines[0]["limits"].as_array().unwrap().iter().map(parse).collect();
+        for (number, line) in lines.iter().enumerate().skip(1) {
+            if let Some(changed) = line.get("limit").map(parse) {
+                let place = limits.iter_mut().find(|limit| limit.name() == changed.name());
+                *place.unwrap() = changed;
+            }
+            clock.set(Duration::from_micros(line["at_us"].as_u64().unwrap()));
+            let key = Key::new(line["key"].as_str().unwrap());
+            let cost = u32::try_from(line["cost"].as_u64().unwrap()).unwrap();
+            let receipt = line.get("receipt").map(|it| {
+                let cost = u32::try_from(it["cost"].as_u64().unwrap()).unwrap();
+                let receipt = Receipt::new(it["at_us"].as_u64().unwrap(), cost);
+                receipt.with_drains_at(it["drains_at_us"].as_u64().unwrap_or(0))
+            });
+            let max_wait = Duration::from_micros(line["max_wait_us"].as_u64().unwrap_or(0));
+            let block = Duration::from_micros(line["block_us"].as_u64().unwrap_or(0));
+            let op = match line["op"].as_str().unwrap() {
+                "charge" => Op::Charge,
+                "peek" => Op::Peek,
+                "refund" => Op::Refund,
+                "settle" => Op::Settle,
+                "reset" => Op::Reset,
+                "block" => Op::Block,
+                other => panic!("{other} is no operation"),
+            };
+            let group: Vec<Check> = limits
+                .iter()
+                .map(|limit| Check::new(limit, &key).with_cost(cost).with_receipt(receipt))
+                .map(|check| check.with_max_wait(max_wait).with_block(block))
+                .collect();
+            let decision = store.apply(op, Group::new(group).unwrap()).await.unwrap();
+            let answer = in_json_as_printed(&limits, &decision);
+            assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn embedded_store_answers_as_expected() {
+    replay(|_, clock| Box::new(MemoryStore::with_clock(clock))).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_answers_as_expected() {
+    let server = crate::support::RedisServer::start();
+    replay(|name, clock| {
+        let builder = server.store_of(name);
+        Box::new(builder.clock(clock).build().unwrap())
+    })
+    .await;
+}

@@ -1,0 +1,8 @@
+//! Redis Cluster and Redis Sentinel.
+
+mod failover_clock;
+mod sentinel;
+mod slots;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,532 @@
+//! Limits that are chosen for each request: by a closure, by a key, and by a look-up.
+
+#![cfg(feature = "axum")]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::any;
+use http::request::Parts;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::key::Header;
+use tollgate::layer::{Found, Limits, Lookup, OnStoreFailure, Reject};
+use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::counting::Counting;
+use crate::support::log::Log;
+use crate::support::requests::{number, plain, request, send, status};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn app(layer: RateLimitLayer) -> Router {
+    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+}
+
+/// The application's limits: both plans have one name.
+#[derive(Clone)]
+struct Plans {
+    free: Limit,
+    pro: Limit,
+}
+
+impl Plans {
+    fn new() -> Self {
+        let limit = |quota| Limit::fixed_window("api", quota).unwrap();
+        Self { free: limit(Quota::per_hour(2)), pro: limit(Quota::per_hour(5)) }
+    }
+
+    fn limits(&self, plan: Option<&str>, user: &str) -> Limits {
+        match plan {
+            Some("free") => Check::new(&self.free, user).into(),
+            Some("pro") => Check::new(&self.pro, user).into(),
+            Some("internal") => Limits::Unlimited,
+            Some("unpaid") => Limits::reject_with(StatusCode::PAYMENT_REQUIRED, "pay first"),
+            _ => Limits::reject("no such plan"),
+        }
+    }
+}
+
+fn header<'a>(request: &'a Parts, name: &str) -> &'a str {
+    request.headers.get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+fn of(user: &str, plan: &str) -> Request<Body> {
+    request("GET", "/").header("user", user).header("plan", plan).body(Body::empty()).unwrap()
+}
+
+fn by_header() -> Router {
+    let plans = Plans::new();
+    let limiter = RateLimiter::in_memory();
+    let choose =
+        move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
+    app(RateLimitLayer::limits(&limiter, choose).unwrap())
+}
+
+#[tokio::test]
+async fn each_plan_has_its_quota() {
+    let app = by_header();
+    for (user, plan, allowed) in [("alice", "free", 2), ("bob", "pro", 5)] {
+        for left in (0..allowed).rev() {
+            let response = send(&app, of(user, plan)).await;
+            assert_eq!(response.status(), 200);
+            assert_eq!(number(response.headers(), "x-ratelimit-limit"), allowed);
+            assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left);
+        }
+        assert_eq!(status(&app, of(user, plan)).await, 429);
+    }
+    for _ in 0..10 {
+        let response = send(&app, of("carol", "internal")).await;
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("x-ratelimit-limit"));
+    }
+}
+
+#[tokio::test]
+async fn upgrade_keeps_what_was_used() {
+    let app = by_header();
+    for _ in 0..2 {
+        assert_eq!(status(&app, of("alice", "free")).await, 200);
+    }
+    assert_eq!(status(&app, of("alice", "free")).await, 429);
+    for left in [2, 1, 0] {
+        let response = send(&app, of("alice", "pro")).await;
+        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left);
+    }
+    assert_eq!(status(&app, of("alice", "pro")).await, 429);
+    assert_eq!(status(&app, of("alice", "free")).await, 429, "a downgrade mints nothing");
+}
+
+#[tokio::test]
+async fn rejected_request_gets_the_reason_and_consumes_nothing() {
+    let app = by_header();
+    for (plan, expected, text) in [("unpaid", 402, "pay first\n"), ("x", 403, "no such plan\n")] {
+        let response = send(&app, of("alice", plan)).await;
+        assert_eq!(response.status().as_u16(), expected);
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        assert!(!response.headers().contains_key("retry-after"));
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), text);
+    }
+    let response = send(&app, of("alice", "free")).await;
+    assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 1);
+}
+
+#[tokio::test]
+async fn rejection_can_say_when_to_retry() {
+    let choose = |_: &Parts| {
+        let later = Reject::new(StatusCode::SERVICE_UNAVAILABLE, "the database is away");
+        later.retry_after(1_200 * MS).into()
+    };
+    let app = app(RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap());
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), 503);
+    assert_eq!(number(response.headers(), "retry-after"), 2);
+}
+
+#[tokio::test]
+async fn layer_in_shadow_mode_enforces_no_chosen_limit_and_rejects_nothing() {
+    let plans = Plans::new();
+    let choose =
+        move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
+    let layer = RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap();
+    let shadow = app(layer.clone().shadow());
+    for plan in ["free", "free", "free", "unpaid", "x"] {
+        assert_eq!(status(&shadow, of("alice", plan)).await, 200, "{plan}");
+    }
+    let enforced = app(layer.enforce(100).unwrap());
+    assert_eq!(status(&enforced, of("alice", "free")).await, 429);
+    assert_eq!(status(&enforced, of("alice", "unpaid")).await, 402);
+}
+
+#[test]
+fn status_of_a_rejection_is_that_of_an_error() {
+    let reject = |status| Limits::reject_with(status, "no");
+    assert_eq!(reject(StatusCode::OK), Limits::reject("no"));
+    assert_eq!(reject(StatusCode::FOUND), Limits::reject("no"));
+    assert_ne!(reject(StatusCode::NOT_FOUND), Limits::reject("no"));
+}
+
+#[tokio::test]
+async fn chosen_and_fixed_limits_are_one_group() {
+    let tenant = Limit::fixed_window("tenant", Quota::per_hour(3)).unwrap();
+    let plans = Plans::new();
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::builder(&limiter)
+        .limit(tenant.clone(), Header::new("tenant").unwrap())
+        .limits_by_key(Header::new("user").unwrap(), {
+            let plans = plans.clone();
+            move |_, user| Check::new(&plans.free, user).into()
+        })
+        .build()
+        .unwrap();
+    let app = app(layer);
+    let of = |user: &str| {
+        let request = request("GET", "/").header("tenant", "acme").header("user", user);
+        request.body(Body::empty()).unwrap()
+    };
+    for (user, expected) in [("alice", 200), ("alice", 200), ("alice", 429), ("bob", 200)] {
+        assert_eq!(status(&app, of(user)).await, expected);
+    }
+    assert_eq!(status(&app, of("bob")).await, 429, "the tenant has used its three");
+    let left = limiter.peek(&plans.free, &"bob".into(), 0).await.unwrap();
+    assert_eq!(left.remaining(), 1, "a denied group charges nothing");
+    // A request without a user.
+    let nobody = request("GET", "/").header("tenant", "acme").body(Body::empty()).unwrap();
+    assert_eq!(status(&app, nobody).await, 400);
+}
+
+#[tokio::test]
+async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
+    let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
+    let (one, many) = (Check::new(&limit, "a"), limit.clone());
+    let choices: [(Box<dyn Fn() -> Limits + Send + Sync>, _); 3] = [
+        (Box::new(move || [one.clone(), one.clone()].into()), 500),
+        (
+            Box::new(move || {
+                let checks = (0..256_u64).map(|key| Check::new(&many, key));
+                checks.collect::<Vec<_>>().into()
+            }),
+            500,
+        ),
+        (Box::new(|| Vec::new().into()), 200),
+    ];
+    for (choose, expected) in choices {
+        let (log, _guard) = Log::start();
+        let layer =
+            RateLimitLayer::limits(RateLimiter::in_memory(), move |_: &Parts| choose()).unwrap();
+        assert_eq!(status(&app(layer), plain("/")).await, expected);
+        assert_eq!(log.lines().iter().any(|line| line.contains("ERROR")), expected == 500);
+    }
+}
+
+#[tokio::test]
+async fn chosen_limits_fail_as_the_layer_says() {
+    let quota = Quota::per_hour(4);
+    let plain_limit = Limit::fixed_window("api", quota).unwrap();
+    let own = plain_limit.clone().on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    // The share of a thousandth of a year-long period cannot be decided.
+    let year = Quota::new(1, Duration::from_secs(365 * 24 * 60 * 60));
+    let undecidable = Limit::token_bucket("api", year).unwrap();
+    let local = OnStoreFailure::Local { replicas: 2 };
+    for (limit, policy, expected) in [
+        (&plain_limit, OnStoreFailure::FailOpen, [200, 200, 200]),
+        (&plain_limit, OnStoreFailure::FailClosed, [503, 503, 503]),
+        (&plain_limit, local, [200, 200, 429]),
+        (&own, OnStoreFailure::FailOpen, [503, 503, 503]),
+        (&undecidable, local, [503, 503, 503]),
+    ] {
+        let store = Counting::default();
+        store.switch_off(true);
+        let limit = limit.clone();
+        let layer = RateLimitLayer::limits(RateLimiter::new(store), move |_: &Parts| {
+            Check::new(&limit, "alice").into()
+        });
+        let app = app(layer.unwrap().on_store_failure(policy).unwrap());
+        for expected in expected {
+            assert_eq!(status(&app, plain("/")).await, expected, "{policy:?}");
+        }
+    }
+}
+
+#[cfg(feature = "json")]
+#[tokio::test]
+async fn reason_is_in_a_json_body() {
+    use tollgate::layer::BodyFormat;
+    let choose = |_: &Parts| Limits::reject("suspended");
+    let layer = RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap();
+    let response = send(&app(layer.body_format(BodyFormat::Json)), plain("/")).await;
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, r#"{"error":"rejected","message":"suspended"}"#);
+}
+
+#[cfg(feature = "grpc")]
+#[tokio::test]
+async fn rejected_grpc_call_gets_a_grpc_status() {
+    for (status, code) in [(401, "16"), (402, "7"), (403, "7"), (429, "8"), (503, "14"), (409, "9")]
+    {
+        let status = StatusCode::from_u16(status).unwrap();
+        let choose = move |_: &Parts| Limits::reject_with(status, "no");
+        let app = app(RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap());
+        let call = request("POST", "/").header("content-type", "application/grpc");
+        let response = send(&app, call.body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["grpc-status"], code);
+    }
+}
+
+/// A database: how it answers, how long it takes, and how often it was asked.
+#[derive(Clone)]
+struct Database {
+    asked: Arc<AtomicU32>,
+    latency_ms: Arc<AtomicU32>,
+    answer: Arc<std::sync::Mutex<Result<Option<&'static str>, &'static str>>>,
+}
+
+impl Database {
+    fn new() -> Self {
+        let answer = Arc::new(std::sync::Mutex::new(Ok(Some("free"))));
+        Self { asked: Arc::default(), latency_ms: Arc::default(), answer }
+    }
+
+    fn answers(&self, answer: Result<Option<&'static str>, &'static str>) {
+        *self.answer.lock().unwrap() = answer;
+    }
+
+    fn takes(&self, milliseconds: u32) {
+        self.latency_ms.store(milliseconds, Ordering::SeqCst);
+    }
+
+    fn asked(&self) -> u32 {
+        self.asked.swap(0, Ordering::SeqCst)
+    }
+
+    async fn plan(self) -> io::Result<Option<&'static str>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        sleep(MS * self.latency_ms.load(Ordering::SeqCst)).await;
+        let answer = *self.answer.lock().unwrap();
+        assert_ne!(answer, Err("panic"), "the look-up panics");
+        answer.map_err(io::Error::other)
+    }
+
+    fn lookup(&self) -> Lookup<String, &'static str> {
+        let database = self.clone();
+        let id = |request: &Parts| {
+            Some(header(request, "user").to_owned()).filter(|user| !user.is_empty())
+        };
+        Lookup::new(id, move |_| database.clone().plan())
+    }
+
+    /// An app that says how the plan was found, and nothing else: all are allowed, or rejected with 4xx.
+    fn app(&self, lookup: Lookup<String, &'static str>) -> Router {
+        let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+            .limits_by_lookup(lookup, |_, _, plan| {
+                let status = match plan {
+                    Found::Known(&"free") => return Limits::Unlimited,
+                    Found::Known(_) => 402,
+                    Found::Unknown => 404,
+                    Found::Failed => 503,
+                };
+                Limits::reject_with(StatusCode::from_u16(status).unwrap(), "no")
+            })
+            .build();
+        app(layer.unwrap())
+    }
+}
+
+const FREE: u16 = 200;
+const PRO: u16 = 402;
+const UNKNOWN: u16 = 404;
+const FAILED: u16 = 503;
+
+async fn ask(app: &Router, user: &str) -> u16 {
+    status(app, of(user, "")).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn looked_up_plan_is_fresh_for_its_ttl() {
+    let database = Database::new();
+    let app = database.app(database.lookup().ttl(10_000 * MS));
+    for _ in 0..3 {
+        assert_eq!(ask(&app, "alice").await, FREE);
+    }
+    assert_eq!(database.asked(), 1);
+    database.answers(Ok(Some("pro")));
+    sleep(9_999 * MS).await;
+    assert_eq!(ask(&app, "alice").await, FREE);
+    sleep(2 * MS).await;
+    assert_eq!(ask(&app, "alice").await, PRO, "an upgrade counts after the ttl");
+    assert_eq!(database.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_look_up_is_in_flight_for_each_id() {
+    let database = Database::new();
+    database.takes(100);
+    let app = database.app(database.lookup());
+    let mut requests = JoinSet::new();
+    for number in 0..200 {
+        let app = app.clone();
+        requests.spawn(async move { ask(&app, ["alice", "bob"][number % 2]).await });
+    }
+    assert_eq!(requests.join_all().await, [FREE; 200]);
+    assert_eq!(database.asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_id_is_remembered() {
+    let database = Database::new();
+    database.answers(Ok(None));
+    let app = database.app(database.lookup().unknown_ttl(5_000 * MS));
+    for _ in 0..3 {
+        assert_eq!(ask(&app, "mallory").await, UNKNOWN);
+    }
+    assert_eq!(database.asked(), 1);
+    database.answers(Ok(Some("free")));
+    sleep(5_001 * MS).await;
+    assert_eq!(ask(&app, "mallory").await, FREE);
+    assert_eq!(ask(&app, "").await, 400, "a request without an id");
+    assert_eq!(database.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_id_is_looked_up_again_even_if_a_look_up_is_in_flight() {
+    let database = Database::new();
+    let lookup = database.lookup();
+    let app = database.app(lookup.clone());
+    assert_eq!(ask(&app, "alice").await, FREE);
+    database.answers(Ok(Some("pro")));
+    lookup.forget(&"alice".to_owned());
+    assert_eq!(ask(&app, "alice").await, PRO);
+
+    lookup.forget(&"alice".to_owned());
+    database.takes(100);
+    let late = tokio::spawn({
+        let app = app.clone();
+        async move { ask(&app, "alice").await }
+    });
+    sleep(50 * MS).await;
+    lookup.forget(&"alice".to_owned());
+    let newer = ask(&app, "alice");
+    assert_eq!((newer.await, late.await.unwrap()), (PRO, PRO));
+    assert_eq!(database.asked(), 4, "the look-up in flight does not count for later requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_plan_is_used_while_look_ups_fail() {
+    let database = Database::new();
+    let lookup = database.lookup().ttl(1_000 * MS).stale_for(60_000 * MS);
+    let app = database.app(lookup);
+    assert_eq!(ask(&app, "alice").await, FREE);
+    database.answers(Err("connection refused"));
+    let (log, _guard) = Log::start();
+    for _ in 0..50 {
+        sleep(100 * MS).await;
+        assert_eq!(ask(&app, "alice").await, FREE);
+    }
+    let asked = database.asked() - 1;
+    assert!((4..=5).contains(&asked), "{asked} look-ups in 5 s");
+    assert!(log.lines()[0].contains("connection refused"), "{:?}", log.lines());
+    sleep(60_000 * MS).await;
+    assert_eq!(ask(&app, "alice").await, FAILED, "the old plan is too old");
+    database.answers(Ok(Some("pro")));
+    assert_eq!(ask(&app, "alice").await, FAILED, "it is not looked up again at once");
+    sleep(1_001 * MS).await;
+    assert_eq!(ask(&app, "alice").await, PRO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_plan_is_used_if_a_look_up_is_slow() {
+    let database = Database::new();
+    let app = database.app(database.lookup().ttl(1_000 * MS).patience(50 * MS).timeout(500 * MS));
+    assert_eq!(ask(&app, "alice").await, FREE);
+    sleep(1_001 * MS).await;
+    database.answers(Ok(Some("pro")));
+    database.takes(200);
+    let started = Instant::now();
+    assert_eq!(ask(&app, "alice").await, FREE);
+    assert_eq!(started.elapsed(), 50 * MS);
+    assert_eq!(ask(&app, "alice").await, FREE);
+    assert_eq!(started.elapsed(), 50 * MS, "the next does not wait again");
+    sleep(151 * MS).await;
+    assert_eq!(ask(&app, "alice").await, PRO);
+    assert_eq!(database.asked(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_look_up_fails_after_its_timeout() {
+    let database = Database::new();
+    database.takes(10_000);
+    let app = database.app(database.lookup().timeout(300 * MS));
+    let started = Instant::now();
+    assert_eq!(ask(&app, "alice").await, FAILED);
+    assert_eq!(started.elapsed(), 300 * MS);
+    assert_eq!(ask(&app, "alice").await, FAILED);
+    assert_eq!(started.elapsed(), 300 * MS, "a failure is remembered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_ups_in_flight_are_bounded() {
+    let database = Database::new();
+    database.takes(100);
+    let lookup = database.lookup().max_in_flight(8).unwrap();
+    assert!(database.lookup().max_in_flight(0).is_err());
+    let app = database.app(lookup);
+    let mut requests = JoinSet::new();
+    for number in 0..1_000 {
+        let app = app.clone();
+        requests.spawn(async move { ask(&app, &format!("user-{number}")).await });
+    }
+    let answers = requests.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| **answer == FREE).count(), 8);
+    assert_eq!(answers.iter().filter(|answer| **answer == FAILED).count(), 992);
+    assert_eq!(ask(&app, "user-999").await, FREE, "an overload is not remembered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_request_does_not_cancel_a_look_up() {
+    let database = Database::new();
+    database.takes(100);
+    let app = database.app(database.lookup());
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { ask(&app, "alice").await }
+    });
+    sleep(10 * MS).await;
+    first.abort();
+    assert_eq!(ask(&app, "alice").await, FREE);
+    assert_eq!(database.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_up_that_panics_has_failed_and_is_repeated_after_a_second() {
+    let database = Database::new();
+    database.answers(Err("panic"));
+    let app = database.app(database.lookup());
+    for _ in 0..10 {
+        assert_eq!(ask(&app, "alice").await, FAILED);
+    }
+    assert_eq!(database.asked(), 1);
+    database.answers(Ok(Some("free")));
+    sleep(1_001 * MS).await;
+    assert_eq!(ask(&app, "alice").await, FREE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_is_bounded() {
+    let database = Database::new();
+    let app = database.app(database.lookup().capacity(100));
+    for _ in 0..2 {
+        for number in 0..1_000 {
+            assert_eq!(ask(&app, &format!("user-{number}")).await, FREE);
+        }
+    }
+    assert!(database.asked() >= 1_800, "at most about a hundred were in the cache");
+}
+
+#[tokio::test(start_paused = true)]
+async fn looked_up_limits_are_decided_with_the_others() {
+    let database = Database::new();
+    database.takes(20);
+    let limiter = RateLimiter::in_memory();
+    let (all, plans) = (Limit::fixed_window("all", Quota::per_hour(3)).unwrap(), Plans::new());
+    let layer = RateLimitLayer::builder(&limiter)
+        .limits_by_lookup(database.lookup(), move |_, user, plan| match plan {
+            Found::Known(plan) => plans.limits(Some(plan), user),
+            Found::Unknown | Found::Failed => Limits::reject("no plan"),
+        })
+        .limit(all, tollgate::key::Global)
+        .build()
+        .unwrap();
+    let app = app(layer);
+    for expected in [200, 200, 429] {
+        assert_eq!(ask(&app, "alice").await, expected);
+    }
+    assert_eq!(ask(&app, "bob").await, 200);
+    assert_eq!(ask(&app, "carol").await, 429);
+}

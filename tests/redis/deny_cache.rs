@@ -1,0 +1,327 @@
+//! The deny cache: repeated denials are answered without the store, and expire in time.
+#![cfg(feature = "redis")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::advance;
+use tollgate::decision::Source;
+use tollgate::store::DenyCache;
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
+
+use crate::support::counting::Counting;
+
+/// A store, and two replicas of a service on it, each with a deny cache of its own.
+fn replicas() -> (Counting, RateLimiter, RateLimiter) {
+    let store = Counting::default();
+    let replica = || RateLimiter::new(DenyCache::new(store.clone()));
+    (store.clone(), replica(), replica())
+}
+
+fn one_in_ten_seconds() -> Limit {
+    Limit::token_bucket("api", Quota::new(1, Duration::from_secs(10)).burst(3)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_denied_check_is_answered_from_the_cache() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..3 {
+        let decision = limiter.check(&limit, &key).await.unwrap();
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Store));
+    }
+    let first = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((first.allowed(), first.source()), (false, Source::Store));
+    assert_eq!(store.asked(), 4);
+
+    advance(Duration::from_millis(300)).await;
+    let again = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!(store.asked(), 0);
+    assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
+    let elapsed = Duration::from_millis(300);
+    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - elapsed));
+    assert_eq!(again.reset_after(), first.reset_after() - elapsed);
+    assert_eq!((again.remaining(), again.capacity()), (0, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cached_denial_ends_in_the_microsecond_of_its_retry_after() {
+    let (_, limiter, _) = replicas();
+    let limit = Limit::gcra("api", Quota::new(1, Duration::from_millis(700))).unwrap();
+    let key = Key::new("alice");
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    let denied = limiter.check(&limit, &key).await.unwrap();
+    advance(denied.retry_after().unwrap() - Duration::from_micros(1)).await;
+    let last = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((last.allowed(), last.source()), (false, Source::DenyCache));
+    advance(Duration::from_micros(1)).await;
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn reset_by_another_replica_takes_effect_within_a_second() {
+    let (_, here, there) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    here.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!here.check(&limit, &key).await.unwrap().allowed());
+    there.reset(&limit, &key).await.unwrap();
+    advance(Duration::from_micros(999_999)).await;
+    assert!(!here.check(&limit, &key).await.unwrap().allowed());
+    advance(Duration::from_micros(1)).await;
+    assert!(here.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_or_reset_by_the_same_store_takes_effect_at_once() {
+    let (_, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    let receipt = limiter.check_n(&limit, &key, 3).await.unwrap().receipt().unwrap();
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    limiter.refund(&limit, &key, 1, receipt).await.unwrap();
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    limiter.reset(&limit, &key).await.unwrap();
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_is_cached_for_its_own_cost_limit_and_key_only() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 2).await.unwrap();
+    assert!(!limiter.check_n(&limit, &key, 2).await.unwrap().allowed());
+    store.asked();
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed(), "one unit was left");
+    assert!(limiter.check(&limit, &Key::new("bob")).await.unwrap().allowed());
+    let more = Limit::token_bucket("api", Quota::per_second(100)).unwrap();
+    assert!(limiter.check(&more, &key).await.unwrap().allowed(), "the quota was raised");
+    assert!(!limiter.peek(&limit, &key, 4).await.unwrap().allowed());
+    assert_eq!(store.asked(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cached_denial_does_not_outlive_its_quota() {
+    let (_, limiter, _) = replicas();
+    let key = Key::new("alice");
+    let slow = Limit::gcra("api", Quota::new(1, Duration::from_secs(10))).unwrap();
+    let fast = Limit::gcra("api", Quota::new(1, Duration::from_millis(100))).unwrap();
+    assert!(limiter.check(&slow, &key).await.unwrap().allowed());
+    assert!(!limiter.check(&slow, &key).await.unwrap().allowed());
+    // From now on the budget drains a hundred times as fast.
+    assert!(!limiter.check(&fast, &key).await.unwrap().allowed());
+    advance(Duration::from_millis(100)).await;
+    assert!(limiter.check(&slow, &key).await.unwrap().allowed(), "within the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
+    /// A store whose resets take effect later, like a store with several connections.
+    #[derive(Debug, Default)]
+    struct Slow(Arc<MemoryStore>);
+
+    impl Store for Slow {
+        fn apply(&self, op: Op, group: Group) -> Answer {
+            if op != Op::Reset {
+                return self.0.apply(op, group);
+            }
+            let (store, limit) = (Arc::clone(&self.0), group[0].limit().clone());
+            let key = group[0].key().clone();
+            let reset = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                store.apply(Op::Reset, Check::new(&limit, &key).with_cost(0).into()).await
+            });
+            Answer::later(async move { reset.await.unwrap() })
+        }
+    }
+
+    let limiter = RateLimiter::new(DenyCache::new(Slow::default()));
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.apply(Op::Reset, Check::new(&limit, &key).with_cost(0)));
+    // Denied before the reset runs: the cache must not keep it beyond the reset.
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_that_arrives_after_a_reset_is_not_cached() {
+    /// A store that decides at once, and answers a charge 100 ms later.
+    #[derive(Debug, Default)]
+    struct Distant(MemoryStore);
+
+    impl Store for Distant {
+        fn apply(&self, op: Op, group: Group) -> Answer {
+            let answer = self.0.apply(op, group);
+            if op != Op::Charge {
+                return answer;
+            }
+            Answer::later(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                answer.await
+            })
+        }
+    }
+
+    let limiter = RateLimiter::new(DenyCache::new(Distant::default()));
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    let denied = limiter.apply(Op::Charge, Check::new(&limit, &key));
+    limiter.reset(&limit, &key).await.unwrap();
+    assert!(!denied.await.unwrap().allowed(), "it was decided before the reset");
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_is_bounded_by_weight() {
+    let store = Counting::default();
+    let limiter = RateLimiter::new(DenyCache::new(store.clone()).capacity(1_000));
+    let limits: Vec<_> = (0..48)
+        .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
+        .collect();
+    let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
+    let group =
+        |key| limits.iter().map(|limit| Check::new(limit, key).with_cost(1)).collect::<Vec<_>>();
+    for key in &keys {
+        assert!(limiter.check_all(group(key)).await.unwrap().allowed());
+        assert!(!limiter.check_all(group(key)).await.unwrap().allowed());
+    }
+    store.switch_off(true);
+    let mut cached = 0;
+    for key in &keys {
+        cached += usize::from(limiter.check_all(group(key)).await.is_ok());
+    }
+    assert!((10..150).contains(&cached), "{cached} groups of 48, each with the weight of 13");
+}
+
+#[tokio::test(start_paused = true)]
+async fn longest_settings_do_not_overflow() {
+    let store = DenyCache::new(Counting::default()).max_age(Duration::MAX);
+    let limiter = RateLimiter::new(store);
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..3 {
+        assert!(limiter.check_n(&limit, &key, u32::MAX).await.unwrap().exceeds_capacity());
+    }
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    for _ in 0..3 {
+        assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
+    let store = Counting::default();
+    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    store.switch_off(true);
+    advance(Duration::from_millis(9_999)).await;
+    let cached = limiter.check(&limit, &key).await.unwrap();
+    assert_eq!((cached.allowed(), cached.source()), (false, Source::DenyCache));
+    assert_eq!(cached.retry_after(), Some(Duration::from_millis(1)));
+    assert!(
+        limiter.check(&limit, &Key::new("bob")).await.is_err(),
+        "other keys have no cached denial"
+    );
+    advance(Duration::from_millis(1)).await;
+    assert!(limiter.check(&limit, &key).await.unwrap_err().is_unreachable());
+
+    // An allowed check removes the denial.
+    store.switch_off(false);
+    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+    store.switch_off(true);
+    assert!(limiter.check(&limit, &key).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_reset_keeps_the_cached_denial() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    limiter.check_n(&limit, &key, 3).await.unwrap();
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+    store.switch_off(true);
+    assert!(limiter.reset(&limit, &key).await.is_err());
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it is still cached");
+    store.switch_off(false);
+    limiter.reset(&limit, &key).await.unwrap();
+    store.switch_off(true);
+    assert!(limiter.check(&limit, &key).await.is_err(), "it was removed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_of_a_group_is_cached_as_a_whole() {
+    let (store, limiter, _) = replicas();
+    let (tight, wide) =
+        (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
+    let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+    let group = [Check::new(&tight, &alice).with_cost(3), Check::new(&wide, &acme)];
+    assert!(limiter.check_all(&group).await.unwrap().allowed());
+    let first = limiter.check_all(&group).await.unwrap();
+    store.asked();
+    let again = limiter.check_all(&group).await.unwrap();
+    assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
+    assert_eq!(again.verdicts(), first.verdicts());
+    assert_eq!(store.asked(), 0);
+    // A reset of one of its budgets is enough to ask the store again.
+    limiter.reset(&tight, &alice).await.unwrap();
+    assert!(limiter.check_all(&group).await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cost_that_exceeds_the_capacity_is_cached() {
+    let (store, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..5 {
+        let decision = limiter.check_n(&limit, &key, 4).await.unwrap();
+        assert!(decision.exceeds_capacity());
+        assert_eq!(decision.retry_after(), None);
+    }
+    assert_eq!(store.asked(), 1);
+    advance(Duration::from_secs(1)).await;
+    assert!(limiter.check_n(&limit, &key, 4).await.unwrap().exceeds_capacity());
+    assert_eq!(store.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
+    let store = Counting::default();
+    let limit = one_in_ten_seconds();
+    let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
+    off.check_n(&limit, &Key::new("alice"), 3).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(off.check(&limit, &Key::new("alice")).await.unwrap().source(), Source::Store);
+    }
+
+    let small = RateLimiter::new(DenyCache::new(store).capacity(100));
+    let keys: Vec<_> = (0..10_000_u64).map(Key::from).collect();
+    for key in &keys {
+        small.check_n(&limit, key, 3).await.unwrap();
+        assert!(!small.check(&limit, key).await.unwrap().allowed());
+    }
+    let mut cached = 0;
+    for key in &keys {
+        let decision = small.check(&limit, key).await.unwrap();
+        assert!(!decision.allowed());
+        cached += usize::from(decision.source() == Source::DenyCache);
+    }
+    assert!((1..=1_000).contains(&cached), "{cached} of 10,000 are cached");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_of_an_enforced_limit_denies_no_check_in_shadow_mode() {
+    let (_, limiter, _) = replicas();
+    let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
+    for _ in 0..4 {
+        limiter.check(&limit, &key).await.unwrap();
+    }
+    assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::DenyCache);
+    let shadow = limiter.check(&limit.clone().shadow(), &key).await.unwrap();
+    assert!(shadow.allowed() && shadow.deciding().would_deny());
+    // That is the same for the share of keys for which it is not enforced.
+    let partly = limit.clone().enforce(1).unwrap();
+    assert!(!partly.enforces(&key), "this key is not of the first percent");
+    assert!(limiter.check(&partly, &key).await.unwrap().allowed());
+    assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
+}

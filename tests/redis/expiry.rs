@@ -1,0 +1,287 @@
+//! Expiry of keys in Redis: never before the budget is fully replenished, and soon after.
+
+#![cfg(feature = "redis")]
+
+use std::time::{Duration, Instant};
+
+use crate::support::RedisServer;
+use redis::Commands;
+use tollgate::clock::ManualClock;
+use tollgate::store::{Group, Op};
+use tollgate::{Check, Key, Limit, Quota, RateLimiter};
+
+/// One limit under each algorithm, and a sliding window with many sub-windows.
+fn limits(quota: Quota) -> [Limit; 7] {
+    [
+        Limit::token_bucket("token", quota),
+        Limit::leaky_bucket_meter("leaky", quota),
+        Limit::gcra("gcra", quota),
+        Limit::fixed_window("fixed", quota),
+        Limit::sliding_window("sliding", quota),
+        Limit::sliding_window_with("sub_windows", quota, 10),
+        Limit::sliding_log("log", quota),
+    ]
+    .map(Result::unwrap)
+}
+
+/// A limiter with a manual clock, whose keys expire an hour later.
+async fn limiter_with(clock: &ManualClock, server: &RedisServer) -> RateLimiter {
+    let store = server.store().clock(clock.clone());
+    RateLimiter::new(store.connect().await.unwrap())
+}
+
+/// The server's time in whole milliseconds, as keys expire.
+fn server_time(connection: &mut redis::Connection) -> Duration {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
+    Duration::from_millis(seconds * 1_000 + micros / 1_000)
+}
+
+#[tokio::test]
+async fn key_expires_within_a_second_of_full_replenishment() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let mut connection = server.connection();
+    let key = Key::new("alice");
+    for limit in limits(Quota::per_minute(5)) {
+        let decision = limiter.check_n(&limit, &key, 2).await.unwrap();
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
+        let left: u64 = connection.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
+        let reset = decision.reset_after();
+        assert!(u128::from(left) <= reset.as_millis() + 1_000, "{limit}: {left} {reset:?}");
+        // Some time has passed since the check.
+        assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{limit}");
+    }
+    assert_eq!(connection.keys::<_, Vec<String>>("*").unwrap().len(), 7);
+}
+
+/// The first whole second at or after a time.
+fn whole_second(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs() + u64::from(time.subsec_nanos() > 0))
+}
+
+#[tokio::test]
+async fn no_key_expires_before_its_budget_is_full() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let clock = ManualClock::new();
+    let past = limiter_with(&clock, &server).await;
+    let mut connection = server.connection();
+    let quotas = [120, 700, 3_000, 40_000]
+        .map(|millis| limits(Quota::new(1_000, Duration::from_millis(millis))));
+    for round in 0..120_usize {
+        let key = Key::from(round as u64);
+        let redis_key =
+            |limit: &Limit| format!("tollgate:{{{round}}}:{}:{}", limit.kind(), limit.name());
+        // Charges in the past, up to 40, under this quota or another one: most of the capacity.
+        let ago = Duration::from_micros(round as u64 * 791_933 % 2_900_000);
+        let charges = [1, 3, 1, 3, 3, 40_u32][round % 6];
+        let mut receipts = Vec::new();
+        for limit in &quotas[(round + round / 90) % 4] {
+            let mut then = server_time(&mut connection) - ago;
+            let (mut full_at, mut receipt) = (then, None);
+            for _ in 0..charges {
+                then += Duration::from_millis(1);
+                clock.set(then);
+                let decision = past.check_n(limit, &key, 800 / charges).await.unwrap();
+                full_at = then + decision.reset_after();
+                receipt = decision.receipt().or(receipt);
+            }
+            receipts.push(receipt);
+            // The expiry that the server's clock would have given it.
+            let at = whole_second(full_at).as_millis().try_into().unwrap();
+            let _: bool = connection.pexpire_at(redis_key(limit), at).unwrap();
+        }
+        // One by one, or all but the log as a group: a group with a log takes the slow path.
+        let together = if round % 2 == 0 { 1 } else { 6 };
+        // A refund under another quota only peeks.
+        let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
+        let mut checks =
+            quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).with_cost(100));
+        checks
+            .iter_mut()
+            .zip(receipts)
+            .for_each(|(check, receipt)| *check = check.clone().with_receipt(receipt));
+        for group in checks.chunks(together) {
+            let asked_at = server_time(&mut connection);
+            let decision = limiter.apply(op, Group::new(group).unwrap()).await.unwrap();
+            for (check, verdict) in group.iter().zip(decision.verdicts()) {
+                if verdict.reset_after().is_zero() {
+                    continue;
+                }
+                let full_at = asked_at + verdict.reset_after();
+                let left: i64 = connection.pttl(redis_key(check.limit())).unwrap();
+                // Read afterwards: on a busy machine this check is weaker, and does not fail.
+                let now = server_time(&mut connection);
+                let expires_at = match left {
+                    -2 => now,
+                    left => now + Duration::from_millis(left.try_into().expect("an expiry")),
+                };
+                assert!(expires_at >= full_at, "{}: {expires_at:?} {full_at:?}", check.limit());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn restarted_log_frees_the_memory_of_the_old_one() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let clock = ManualClock::new();
+    let past = limiter_with(&clock, &server).await;
+    let mut connection = server.connection();
+    let limit = Limit::sliding_log("log", Quota::new(100, Duration::from_millis(100))).unwrap();
+    let mut seen = 0;
+    // Most of the time, the new log expires within the same second as the old one.
+    for number in 0..20_u32 {
+        let key = Key::from(number);
+        clock.set(server_time(&mut connection) - Duration::from_millis(200));
+        for _ in 0..[5, 80][number as usize % 2] {
+            clock.advance(Duration::from_millis(1));
+            past.check(&limit, &key).await.unwrap();
+        }
+        limiter.check(&limit, &key).await.unwrap();
+        let length: usize = connection.strlen(format!("tollgate:{{{number}}}:l:log")).unwrap();
+        // The head alone, or nothing if it has expired already.
+        assert!(length == 69 || length == 0, "{length}");
+        seen += length;
+    }
+    assert!(seen > 0);
+}
+
+#[tokio::test]
+async fn growing_log_wastes_no_memory_and_keeps_its_expiry() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let mut connection = server.connection();
+    let limit = Limit::sliding_log("log", Quota::per_hour(1_000)).unwrap();
+    let key = Key::new("alice");
+    for requests in 1..100 {
+        limiter.check(&limit, &key).await.unwrap();
+        let redis_key = "tollgate:{alice}:l:log";
+        let length: usize = connection.strlen(redis_key).unwrap();
+        let usage: usize =
+            redis::cmd("MEMORY").arg("USAGE").arg(redis_key).query(&mut connection).unwrap();
+        // Redis's overhead for any value, and its allocator's rounding.
+        assert!(usage <= length * 5 / 4 + 100, "{requests} requests: {usage} for {length} bytes");
+        let left: i64 = connection.ttl(redis_key).unwrap();
+        assert!(left > 3_000, "{requests} requests: {left}");
+    }
+}
+
+#[tokio::test]
+async fn expiry_is_written_at_most_once_a_second() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    // 1,000 units a second, or 1,000 in a window that ends in an hour.
+    let (each_second, in_a_window) =
+        (Quota::per_second(1_000), Quota::new(1_000, Duration::from_secs(3_600)));
+    let [buckets, windows] = [each_second, in_a_window].map(limits);
+    let key = Key::new("alice");
+    let writes = || server.calls("psetex") + server.calls("pexpire");
+    // Each limit alone, and a group of two.
+    let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
+    for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
+        let (before, start) = (writes(), Instant::now());
+        let checks: Vec<_> =
+            group.iter().map(|limit| Check::new(limit, &key).with_cost(1)).collect();
+        for _ in 0..100 {
+            assert!(limiter.check_all(&checks[..]).await.unwrap().allowed());
+        }
+        // A charge moves the end of a budget by 100 ms at most, and the test takes some time.
+        let seconds = 2 + start.elapsed().as_secs();
+        // For 1, 8, 16, 32 and 64 requests.
+        let growths = if group[0].name() == "log" { 5 } else { 0 };
+        let most = (1 + seconds) * group.len() as u64 + growths;
+        assert!(writes() - before <= most, "{}: {} of {most}", group[0], writes() - before);
+    }
+}
+
+#[tokio::test]
+async fn manual_clock_extends_each_expiry_by_an_hour() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_000_000));
+    let limiter = limiter_with(&clock, &server).await;
+    let mut connection = server.connection();
+    let key = Key::new("alice");
+    for limit in limits(Quota::new(100, Duration::from_secs(3_600))) {
+        limiter.check(&limit, &key).await.unwrap();
+        // An hour and a half later, on the server's clock alone.
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
+        let left: i64 = connection.pttl(&redis_key).unwrap();
+        let _: bool = connection.pexpire(&redis_key, (left - 5_400_000).max(1_000)).unwrap();
+        clock.advance(Duration::from_micros(1));
+        let reset_after = limiter.check(&limit, &key).await.unwrap().reset_after();
+        let left: u64 = connection.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
+        assert!(Duration::from_millis(left) > reset_after + Duration::from_secs(3_000), "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn first_charge_in_a_sub_window_extends_the_expiry() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let mut connection = server.connection();
+    let key = Key::new("alice");
+    const DAY: u64 = 24 * 60 * 60 * 1_000_000;
+    for sub_windows in [1, 10_u32] {
+        let quota = Quota::new(100, Duration::from_micros(DAY));
+        let limit = Limit::sliding_window_with("limit", quota, sub_windows).unwrap();
+        let redis_key = "tollgate:{alice}:s:limit";
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        // The state after a refund of all units of this sub-window: the one before it expires
+        // sooner.
+        let mut value: Vec<u8> = connection.get(redis_key).unwrap();
+        value.copy_within(22..29, 29);
+        value[22..29].fill(0);
+        let sooner = DAY / u64::from(sub_windows) / 1_000;
+        let before: u64 = connection.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
+        let _: () = connection.pset_ex(redis_key, value, before - sooner).unwrap();
+        let reset = limiter.check(&limit, &key).await.unwrap().reset_after();
+        let left: u64 = connection.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
+        assert!(left > before - 5_000, "{sub_windows} sub-windows: {left} ms of {before} ms");
+        assert!(
+            Duration::from_millis(left) + Duration::from_secs(5) > reset,
+            "{sub_windows} sub-windows"
+        );
+        limiter.reset(&limit, &key).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn lost_ttl_is_restored_by_the_next_expiry() {
+    let server = RedisServer::start();
+    let limiter = server.limiter().await;
+    let clock = ManualClock::new();
+    let past = limiter_with(&clock, &server).await;
+    let mut connection = server.connection();
+    let key = Key::new("alice");
+    for limit in limits(Quota::new(1_000, Duration::from_secs(100))) {
+        let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
+        clock.set(server_time(&mut connection) - Duration::from_secs(150));
+        past.check_n(&limit, &key, 900).await.unwrap();
+        let () = connection.persist(&redis_key).unwrap();
+        assert!(limiter.check_n(&limit, &key, 20).await.unwrap().allowed(), "{limit}");
+        assert!(connection.ttl::<_, i64>(&redis_key).unwrap() > 0, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn lost_ttl_does_not_lock_out_callers() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(1_790_000_000));
+    let limiter = limiter_with(&clock, &server).await;
+    let mut connection = server.connection();
+    let key = Key::new("alice");
+    for limit in limits(Quota::per_minute(5)) {
+        clock.set(Duration::from_secs(1_790_000_000));
+        limiter.check_n(&limit, &key, 5).await.unwrap();
+        let () = connection
+            .persist(format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name()))
+            .unwrap();
+        // Two minutes: in a sliding window, units count for a sub-window longer than the period.
+        clock.advance(Duration::from_secs(120));
+        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
+    }
+}

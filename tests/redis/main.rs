@@ -1,0 +1,17 @@
+//! The Redis store on one server: connections, values, batches, and the caches in front of it.
+
+mod batching;
+mod connections;
+mod credentials;
+mod deadline;
+mod deny_cache;
+mod expiry;
+mod logs;
+mod prefetch;
+mod prefetch_replicas;
+mod queue;
+mod tls;
+mod values;
+
+#[path = "../support/mod.rs"]
+mod support;

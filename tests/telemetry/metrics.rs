@@ -1,0 +1,538 @@
+//! The metrics, as Prometheus gets them.
+
+#![cfg(all(feature = "metrics", feature = "axum", feature = "redis"))]
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::any;
+use http::request::Parts;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{advance, sleep, timeout};
+use tollgate::key::{Global, Header, KeyExtractor};
+use tollgate::layer::{Found, Limits, Lookup, OnOverload, OnStoreFailure, Reject};
+use tollgate::limit::BlockPolicy;
+use tollgate::store::{
+    Answer, BreakerSettings, CircuitBreaker, DenyCache, Group, Op, Prefetch, Store,
+};
+use tollgate::{
+    Check, ConcurrencyLimit, ConcurrencyLimiter, Error, Key, Limit, MemoryStore, Quota,
+    RateLimitLayer, RateLimiter,
+};
+
+use crate::support::RedisServer;
+use crate::support::failing::Failing;
+use crate::support::fake_redis::{FakeRedis, greeting};
+use crate::support::recorded::{Recorded, counted};
+use crate::support::requests::{plain, request, status};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn an_hour(name: &str, limit: u64) -> Limit {
+    Limit::fixed_window(name, Quota::per_hour(limit)).unwrap()
+}
+
+fn app(layer: RateLimitLayer) -> Router {
+    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+}
+
+/// Calls `is` until it is true, for at most 20 seconds.
+async fn until(mut is: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is().await {
+            sleep(MS).await;
+        }
+    };
+    timeout(20 * SECOND, waiting).await.expect("it takes less than 20 seconds");
+}
+
+/// A store that is there, or not.
+#[derive(Clone, Debug, Default)]
+struct Switched {
+    is_away: Arc<AtomicBool>,
+    memory: Arc<MemoryStore>,
+}
+
+impl Store for Switched {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        match self.is_away.load(Ordering::Relaxed) {
+            false => self.memory.apply(op, group),
+            true => Answer::ready(Err(Error::unreachable("it is away"))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_limit_of_a_group_has_its_outcome() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    let (wide, tight) = (an_hour("wide", 9), an_hour("tight", 1));
+    let group = || [Check::new(&wide, "alice"), Check::new(&tight, "alice")];
+    limiter.check_all(group()).await.unwrap();
+    limiter.check_all(group()).await.unwrap();
+    let expected = [
+        ("tight allowed store", 1),
+        ("tight denied store", 1),
+        ("wide allowed store", 1),
+        ("wide not_charged store", 1),
+    ];
+    assert_eq!(recorded.decisions(), counted(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_charges_count_as_decisions_and_each_caller_once() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    let (limit, alice) = (Limit::gcra("api", Quota::per_second(1)).unwrap(), Key::new("alice"));
+    let first = limiter.check(&limit, &alice).await.unwrap();
+    limiter.peek(&limit, &alice, 1).await.unwrap();
+    // The store is asked twice: for the wait, and when the units are there.
+    assert!(limiter.acquire(&limit, &alice, 5 * SECOND).await.unwrap().allowed());
+    limiter.refund(&limit, &alice, 1, first.receipt().unwrap()).await.unwrap();
+    limiter.reset(&limit, &alice).await.unwrap();
+    assert_eq!(recorded.decisions(), counted([("api allowed store", 2)]));
+}
+
+#[tokio::test]
+async fn every_source_is_a_label() {
+    let recorded = Recorded::start();
+    let store = Switched::default();
+    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let with = |name: &str, policy| an_hour(name, 2).on_store_failure(policy).unwrap();
+    let limits = [
+        with("open", OnStoreFailure::FailOpen),
+        with("local", OnStoreFailure::Local { replicas: 2 }),
+        with("closed", OnStoreFailure::FailClosed),
+    ];
+    for _ in 0..4 {
+        limiter.check(&limits[0], &Key::new("alice")).await.unwrap();
+    }
+    store.is_away.store(true, Ordering::Relaxed);
+    for limit in &limits {
+        limiter.check(limit, &Key::new("bob")).await.unwrap();
+    }
+    let expected = [
+        ("closed denied fail_closed", 1),
+        ("local allowed local", 1),
+        ("open allowed fail_open", 1),
+        ("open allowed store", 2),
+        ("open denied deny_cache", 1),
+        ("open denied store", 1),
+    ];
+    assert_eq!(recorded.decisions(), counted(expected));
+    assert_eq!(recorded.one("tollgate_deny_cache_hits_total", ""), 1.0);
+    assert_eq!(recorded.one("tollgate_store_failures_total", "unreachable"), 3.0);
+}
+
+#[tokio::test]
+async fn blocked_key_is_an_outcome_and_its_block_is_counted_once() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    let policy = BlockPolicy::after(2, SECOND * 60);
+    let login = an_hour("login", 1).block_offenders(policy).unwrap();
+    for _ in 0..5 {
+        limiter.check(&login, &Key::new("mallory")).await.unwrap();
+    }
+    let expected =
+        [("login allowed store", 1), ("login blocked store", 3), ("login denied store", 1)];
+    assert_eq!(recorded.decisions(), counted(expected));
+    assert_eq!(recorded.one("tollgate_blocks_total", "login"), 1.0);
+}
+
+#[tokio::test]
+async fn full_store_is_an_error_of_the_limit() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
+    let limit = an_hour("api", 1);
+    let mut failed = 0_u32;
+    for key in 0..1_000_u64 {
+        failed += u32::from(limiter.check(&limit, &Key::from(key)).await.is_err());
+    }
+    assert!(failed > 0);
+    assert_eq!(recorded.one("tollgate_decisions_total", "api error none"), f64::from(failed));
+    assert_eq!(recorded.one("tollgate_store_failures_total", "full"), f64::from(failed));
+}
+
+#[tokio::test]
+async fn overload_is_an_error_that_says_what_the_layer_did() {
+    for (on_overload, source) in
+        [(OnOverload::FailOpen, "fail_open"), (OnOverload::FailClosed, "fail_closed")]
+    {
+        let recorded = Recorded::start();
+        let limiter = RateLimiter::new(Failing(|| Error::overloaded(1)));
+        let layer = RateLimitLayer::of(&limiter, an_hour("api", 1)).key(Global).unwrap();
+        status(&app(layer.on_overload(on_overload)), plain("/")).await;
+        let labels = format!("api error {source}");
+        assert_eq!(recorded.decisions(), counted([(&*labels, 1)]));
+        assert_eq!(recorded.one("tollgate_store_failures_total", "overloaded"), 1.0);
+    }
+}
+
+#[tokio::test]
+async fn requests_that_no_limit_is_asked_about_have_a_reason() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    let user = || Header::new("x-user").unwrap();
+    let keyed = RateLimitLayer::of(&limiter, an_hour("api", 1)).key(user()).unwrap();
+    let forbids = keyed.clone().forbid(|_| true);
+    let rejects = RateLimitLayer::limits(&limiter, |_: &Parts| {
+        Limits::Reject(Reject::new(http::StatusCode::FORBIDDEN, "no such plan"))
+    });
+    for (layer, expected) in [(keyed, 400), (forbids, 403), (rejects.unwrap(), 403)] {
+        assert_eq!(status(&app(layer), plain("/")).await, expected);
+    }
+    let unchecked = recorded.of("tollgate_unchecked_requests_total");
+    let reasons: Vec<_> = unchecked.keys().map(String::as_str).collect();
+    assert_eq!(reasons, ["rejected forbidden", "rejected missing_key", "rejected rejected"]);
+}
+
+#[tokio::test]
+async fn keys_are_counted_by_the_extractor_that_found_them() {
+    let recorded = Recorded::start();
+    let header = |name: &str| Header::new(name).unwrap();
+    let key = header("x-a").or(header("x-b")).or(Global);
+    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+        .limit(an_hour("chain", 100), key)
+        .limit(an_hour("alone", 100), Global);
+    let app = app(layer.build().unwrap());
+    for (name, times) in [("x-a", 3), ("x-b", 2), ("x-c", 1)] {
+        for _ in 0..times {
+            let request = request("GET", "/").header(name, "1").body(Body::empty()).unwrap();
+            assert_eq!(status(&app, request).await, 200);
+        }
+    }
+    let counted = recorded.of("tollgate_keys_total");
+    let counted: Vec<_> =
+        counted.iter().map(|(labels, count)| format!("{labels} {count}")).collect();
+    assert_eq!(counted, ["first chain 3", "second chain 2", "third chain 1"]);
+}
+
+#[tokio::test]
+async fn failed_look_ups_are_counted() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    let lookup = Lookup::new(
+        |_: &Parts| Some(1),
+        |_| async { Err::<Option<u8>, _>(std::io::Error::other("no database")) },
+    );
+    let layer = RateLimitLayer::builder(&limiter)
+        .limits_by_lookup(lookup, |_, _, found| match found {
+            Found::Failed => Limits::Unlimited,
+            _ => unreachable!("it fails"),
+        })
+        .build()
+        .unwrap();
+    assert_eq!(status(&app(layer), plain("/")).await, 200);
+    assert_eq!(recorded.one("tollgate_lookup_failures_total", ""), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn prefetched_units_are_charged_and_what_is_left_is_returned() {
+    let recorded = Recorded::start();
+    let limit = Limit::fixed_window("hot", Quota::per_day(10_000)).unwrap();
+    let store = Prefetch::builder(MemoryStore::new()).limit(&limit).build().unwrap();
+    let limiter = RateLimiter::new(store.clone());
+    for _ in 0..1_000 {
+        limiter.check(&limit, &Key::global()).await.unwrap();
+        advance(MS / 10).await;
+        yield_now().await;
+    }
+    store.release().await.unwrap();
+    let units =
+        |event: &str| recorded.one("tollgate_prefetched_units_total", &format!("{event} hot"));
+    let spent = recorded.one("tollgate_decisions_total", "hot allowed prefetched");
+    assert!(spent > 800.0, "{spent}");
+    assert_eq!(units("charged") - units("returned"), spent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_requests_are_a_gauge() {
+    let recorded = Recorded::start();
+    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1));
+    let app = app(layer.key(Global).unwrap().wait_up_to(90 * SECOND).unwrap());
+    assert_eq!(status(&app, plain("/")).await, 200);
+    let mut waiting = JoinSet::new();
+    waiting.spawn({
+        let app = app.clone();
+        async move { status(&app, plain("/")).await }
+    });
+    sleep(SECOND).await;
+    assert_eq!(recorded.one("tollgate_waiting_requests", ""), 1.0);
+    assert_eq!(waiting.join_next().await.unwrap().unwrap(), 200);
+    assert_eq!(recorded.one("tollgate_waiting_requests", ""), 0.0);
+    assert_eq!(recorded.decisions(), counted([("api allowed store", 2)]));
+}
+
+#[tokio::test]
+async fn calls_to_redis_have_a_duration_and_a_number_of_checks() {
+    let recorded = Recorded::start();
+    let server = RedisServer::start();
+    let store = server.store().metrics_label("sessions").connect().await.unwrap();
+    let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
+    let mut checks = JoinSet::new();
+    for key in 0..500_u64 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        checks.spawn(async move { limiter.check(&limit, &Key::from(key)).await.unwrap() });
+    }
+    checks.join_all().await;
+    let calls = recorded.one("tollgate_store_call_duration_seconds_count", "sessions");
+    assert!((1.0..100.0).contains(&calls), "{calls} calls");
+    assert_eq!(recorded.one("tollgate_store_call_checks_count", "sessions"), calls);
+    assert_eq!(recorded.one("tollgate_store_call_checks_sum", "sessions"), 500.0);
+    assert!(recorded.one("tollgate_store_call_duration_seconds_sum", "sessions") > 0.0);
+    assert_eq!(recorded.one("tollgate_store_connections_total", "opened sessions"), 1.0);
+    assert_eq!(recorded.one("tollgate_queued_checks", "sessions"), 0.0);
+}
+
+#[tokio::test]
+async fn hung_server_fills_the_queue_and_opens_the_breaker() {
+    let recorded = Recorded::start();
+    let server = RedisServer::start();
+    let store = server.store().deadline(100 * MS).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    let limit = an_hour("api", 1_000).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    limiter.check(&limit, &Key::global()).await.unwrap();
+    server.pause(true);
+    let mut checks = JoinSet::new();
+    for key in 0..50_u64 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        checks.spawn(async move { limiter.check(&limit, &Key::from(key)).await.unwrap() });
+    }
+    until(async || recorded.one("tollgate_queued_checks", "redis") >= 40.0).await;
+    checks.join_all().await;
+    assert_eq!(recorded.one("tollgate_decisions_total", "api allowed fail_open"), 50.0);
+    until(async || {
+        limiter.check(&limit, &Key::global()).await.unwrap();
+        recorded.one("tollgate_circuit_breakers", "open redis") == 1.0
+    })
+    .await;
+    let failures = recorded.of("tollgate_store_failures_total");
+    assert!(failures["timeout"] >= 2.0, "{failures:?}");
+    server.pause(false);
+    until(async || {
+        limiter.check(&limit, &Key::global()).await.unwrap();
+        recorded.one("tollgate_circuit_breaker_transitions_total", "closed redis") == 1.0
+    })
+    .await;
+    assert_eq!(recorded.of("tollgate_circuit_breakers"), [].into());
+    let transitions = recorded.of("tollgate_circuit_breaker_transitions_total");
+    assert!(transitions["open redis"] >= 1.0 && transitions["half_open redis"] >= 1.0);
+    assert!(recorded.of("tollgate_store_failures_total")["circuit_open"] >= 1.0);
+    assert_eq!(recorded.one("tollgate_queued_checks", "redis"), 0.0);
+}
+
+#[tokio::test]
+async fn lost_and_failed_connections_are_counted() {
+    let recorded = Recorded::start();
+    let mut server = RedisServer::start();
+    let store = server.store().without_circuit_breaker().connect().await.unwrap();
+    let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
+    limiter.check(&limit, &Key::global()).await.unwrap();
+    server.kill();
+    let connections =
+        |event: &str| recorded.one("tollgate_store_connections_total", &format!("{event} redis"));
+    until(async || {
+        assert!(limiter.check(&limit, &Key::global()).await.is_err());
+        connections("failed") >= 1.0
+    })
+    .await;
+    assert_eq!(connections("opened"), 1.0);
+    let failures = recorded.of("tollgate_store_failures_total");
+    assert!(failures.contains_key("unreachable"), "{failures:?}");
+}
+
+#[tokio::test]
+async fn malformed_reply_is_a_failure_of_its_own() {
+    let recorded = Recorded::start();
+    let server = FakeRedis::start(|command, arguments| match command {
+        "EVALSHA" if arguments.len() > 5 => Some(b"+what?\r\n".to_vec()),
+        _ => greeting(command, arguments),
+    });
+    let store = tollgate::RedisStore::builder("tollgate").url(server.url()).build().unwrap();
+    let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
+    for _ in 0..3 {
+        assert!(limiter.check(&limit, &Key::global()).await.is_err());
+    }
+    let failures = recorded.of("tollgate_store_failures_total");
+    assert!(failures.contains_key("invalid_answer"), "{failures:?}");
+    assert!(recorded.one("tollgate_decisions_total", "api error none") >= 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn breaker_of_any_store_is_measured_and_leaves_the_gauge_when_it_is_dropped() {
+    let recorded = Recorded::start();
+    let store = Switched::default();
+    let breaker = CircuitBreaker::new(store.clone(), BreakerSettings::new()).unwrap();
+    let (limiter, limit) = (RateLimiter::new(breaker), an_hour("api", 1_000));
+    store.is_away.store(true, Ordering::Relaxed);
+    for _ in 0..10 {
+        drop(limiter.check(&limit, &Key::global()).await);
+    }
+    let open = || recorded.of("tollgate_circuit_breakers").values().sum::<f64>();
+    assert_eq!(open(), 1.0);
+    drop(limiter);
+    // The task that probes holds it for a moment.
+    until(async || open() == 0.0).await;
+}
+
+#[tokio::test]
+async fn permits_of_direct_callers_are_counted() {
+    let recorded = Recorded::start();
+    let limiter = ConcurrencyLimiter::in_memory();
+    let (limit, acme) = (ConcurrencyLimit::new("exports", 1).unwrap(), Key::new("acme"));
+    let permit = limiter.try_acquire(&limit, &acme).await.unwrap();
+    assert!(limiter.acquire(&limit, &acme, 10 * MS).await.unwrap().is_none());
+    assert_eq!(recorded.one("tollgate_permits_held", "exports"), 1.0);
+    drop(permit);
+    assert_eq!(recorded.of("tollgate_permits_held"), [].into());
+    let expected = [("exports allowed store", 1), ("exports denied store", 1)];
+    assert_eq!(recorded.decisions(), counted(expected));
+}
+
+#[tokio::test]
+async fn recorder_that_is_installed_later_gets_what_comes_then() {
+    let (limiter, limit) = (RateLimiter::in_memory(), an_hour("api", 9));
+    limiter.check(&limit, &Key::global()).await.unwrap();
+    let recorded = Recorded::start();
+    limiter.check(&limit, &Key::global()).await.unwrap();
+    assert_eq!(recorded.decisions(), counted([("api allowed store", 1)]));
+    drop(recorded);
+    let another = Recorded::start();
+    limiter.check(&limit, &Key::global()).await.unwrap();
+    limiter.check(&limit, &Key::global()).await.unwrap();
+    assert_eq!(another.decisions(), counted([("api allowed store", 2)]));
+}
+
+#[tokio::test]
+async fn dropped_call_counts_as_no_decision() {
+    #[derive(Debug)]
+    struct Hangs;
+    impl Store for Hangs {
+        fn apply(&self, _: Op, _: Group) -> Answer {
+            Answer::later(pending())
+        }
+    }
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::new(Hangs);
+    let (limit, key) = (an_hour("api", 9), Key::global());
+    assert!(tokio::time::timeout(MS, limiter.check(&limit, &key)).await.is_err());
+    assert_eq!(recorded.decisions(), []);
+}
+
+#[tokio::test]
+async fn no_label_has_a_key_a_path_or_an_address() {
+    let recorded = Recorded::start();
+    let mut server = RedisServer::start();
+    let limiter = RateLimiter::new(server.store().connect().await.unwrap());
+    let policy = BlockPolicy::after(2, SECOND * 60);
+    let limit = an_hour("api", 2).block_offenders(policy).unwrap();
+    let layer = RateLimitLayer::of(&limiter, limit).key(Header::new("x-user").unwrap()).unwrap();
+    let of =
+        |user| request("GET", "/secret/path").header("x-user", user).body(Body::empty()).unwrap();
+    let app = Router::new().route("/{*path}", any(|| async { "hello" })).layer(layer);
+    for _ in 0..6 {
+        status(&app, of("mallory")).await;
+    }
+    server.kill();
+    for user in ["mallory", "trudy"] {
+        status(&app, of(user)).await;
+    }
+    let text = recorded.text();
+    assert!(text.contains("tollgate_decisions_total") && text.contains("tollgate_blocks_total"));
+    assert!(text.contains("tollgate_store_connections_total"));
+    for secret in ["mallory", "trudy", "secret", "127.0.0.1", &server.port().to_string()] {
+        assert!(!text.contains(&format!("\"{secret}")), "{secret} is in {text}");
+        assert!(!text.contains(&format!("{secret}\"")), "{secret} is in {text}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_described() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    limiter.check(&an_hour("api", 9), &Key::global()).await.unwrap();
+    let text = recorded.text();
+    assert!(
+        text.contains("# HELP tollgate_decisions_total Decisions, one for each limit"),
+        "{text}"
+    );
+    assert!(text.contains("# TYPE tollgate_decisions_total counter"), "{text}");
+}
+
+#[cfg(feature = "config")]
+#[test]
+fn new_versions_of_a_configuration_are_counted() {
+    use tollgate::config::{Config, Format, LimitSet, Names};
+
+    let recorded = Recorded::start();
+    let config = |limit: &str| {
+        let text = format!(
+            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"{limit}\"\nkey = \"all\"\n"
+        );
+        Config::parse("limits.toml", &text, Format::Toml).unwrap()
+    };
+    let limits = LimitSet::new(config("1/s"), Names::new().key("all", Global)).unwrap();
+    let limiter = RateLimiter::in_memory();
+    let _layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+    limits.replace(config("2/s")).unwrap();
+    let updates = recorded.of("tollgate_configuration_updates_total");
+    assert_eq!(updates, [("replaced".to_owned(), 1.0)].into());
+}
+
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn rejected_version_of_a_configuration_is_a_gauge_until_a_valid_one_comes() {
+    use tokio::sync::watch;
+    use tollgate::config::{Config, Format, LimitSet, Names};
+
+    let recorded = Recorded::start();
+    let config = |key: &str| {
+        let limit = "name = \"api\"\nalgorithm = \"gcra\"\nquota = \"1/s\"";
+        let text = format!("[[limits]]\n{limit}\nkey = \"{key}\"\n");
+        Config::parse("limits.toml", &text, Format::Toml).unwrap()
+    };
+    let limits = LimitSet::new(config("all"), Names::new().key("all", Global)).unwrap();
+    let (sender, source) = watch::channel(config("all"));
+    limits.follow(source);
+    let rejected = || recorded.one("tollgate_configurations_rejected", "");
+    for key in ["unknown", "missing"] {
+        sender.send(config(key)).unwrap();
+        let is_rejected = async {
+            while limits.rejected().is_none_or(|error| !error.to_string().contains(key)) {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), is_rejected).await.expect(key);
+        assert_eq!(rejected(), 1.0);
+    }
+    sender.send(config("all")).unwrap();
+    let is_valid = async {
+        while limits.rejected().is_some() {
+            yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), is_valid).await.expect("a valid version");
+    assert_eq!(rejected(), 0.0);
+}
+
+#[tokio::test]
+async fn settlements_that_fail_are_counted() {
+    use tollgate::layer::Settlement;
+
+    let recorded = Recorded::start();
+    let store = Switched::default();
+    let limiter = RateLimiter::new(store.clone());
+    let layer = RateLimitLayer::of(&limiter, an_hour("tokens", 100)).key(Global).unwrap();
+    let handler = move |request: http::Request<Body>| async move {
+        store.is_away.store(true, Ordering::Relaxed);
+        request.extensions().get::<Settlement>().unwrap().settle("tokens", 9);
+    };
+    let app = Router::new().route("/", any(handler)).layer(layer.insert_settlement());
+    assert_eq!(status(&app, plain("/")).await, 200);
+    until(async || recorded.one("tollgate_settlement_failures_total", "") == 1.0).await;
+}

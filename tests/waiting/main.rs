@@ -1,0 +1,10 @@
+//! Checks and requests that wait for units.
+
+mod acquire_bounds;
+mod interactions;
+mod requests;
+mod reservations;
+mod reserved_turns;
+
+#[path = "../support/mod.rs"]
+mod support;
