@@ -46,8 +46,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Some(url) => RateLimiter::redis(&url, "behind-proxy").await?,
         None => RateLimiter::in_memory(),
     };
-    let layer = RateLimitLayer::token_bucket(&limiter, "behind_proxy", Quota::per_minute(5))
-        .key(client.clone())?;
+    let layer = RateLimitLayer::token_bucket(
+        &limiter,
+        "behind_proxy",
+        Quota::per_minute(5),
+        client.clone(),
+    )?;
     let app = Router::new().route("/", get(counted)).with_state(client).layer(layer);
 
     let port = setting("PORT").unwrap_or_else(|| "3000".to_owned());

@@ -48,7 +48,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "hyper-service").await?,
         _ => RateLimiter::in_memory(),
     };
-    let limit = RateLimitLayer::token_bucket(limiter, "hyper", quota).key(PeerIp)?;
+    let limit = RateLimitLayer::token_bucket(limiter, "hyper", quota, PeerIp)?;
     let service = ServiceBuilder::new().layer(limit).service(service_fn(hello));
 
     let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;

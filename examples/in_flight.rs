@@ -25,9 +25,7 @@ use tokio_stream::wrappers::IntervalStream;
 use tokio_stream::{Stream, StreamExt};
 use tollgate::key::Header;
 use tollgate::layer::InFlight;
-use tollgate::{
-    ConcurrencyLimit, ConcurrencyLimiter, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore,
-};
+use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
 
 /// An export that sends a part each second.
 async fn export(Path(seconds): Path<usize>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
@@ -57,12 +55,9 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
-    let (limiter, permits) = match env::var("REDIS_URL") {
-        Ok(url) if !url.is_empty() => {
-            let store = RedisStore::connect(&url, "in-flight").await?;
-            (RateLimiter::new(store.clone()), ConcurrencyLimiter::new(store))
-        }
-        _ => (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "in-flight").await?,
+        _ => RateLimiter::in_memory(),
     };
     let port: u16 = match env::var("PORT") {
         Ok(port) if !port.is_empty() => {
@@ -71,11 +66,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
         _ => 3000,
     };
     let tenant = Header::new("x-tenant")?;
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(Limit::token_bucket("transfers-a-minute", Quota::per_minute(30))?, tenant.clone())
-        .concurrency_limit(&permits, ConcurrencyLimit::new("transfers", 2)?, tenant)
-        .build()?
-        .insert_permits();
+    let layer = RateLimitLayer::new(
+        &limiter,
+        Limit::token_bucket("transfers-a-minute", Quota::per_minute(30))?,
+        tenant.clone(),
+    )?
+    .limit(Limit::concurrency("transfers", 2)?, tenant)?
+    .insert_permits();
     let app = Router::new()
         .route("/export/{seconds}", get(export))
         .route("/import/{seconds}", post(import))
@@ -96,6 +93,6 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let stopped = async { drop(ctrl_c().await) };
     axum::serve(listener, app).with_graceful_shutdown(stopped).await?;
     // Otherwise the last permits count until their lease is over.
-    permits.flush().await;
+    limiter.flush().await;
     Ok(())
 }

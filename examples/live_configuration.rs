@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tollgate::config::{FileSource, Format, LimitSet, Names, RedisSource};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{ConcurrencyLimiter, ConfigError, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::{ConfigError, RateLimitLayer, RateLimiter, RedisStore};
 use tracing_subscriber::filter::LevelFilter;
 
 const FILE: &str = "examples/limits.toml";
@@ -106,12 +106,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
         ("redis", None) => return Err("LIMITS=redis needs REDIS_URL".into()),
         (path, _) => from_file(path)?,
     };
-    let (limiter, permits) = match store {
-        Some(store) => (RateLimiter::new(store.clone()), ConcurrencyLimiter::new(store)),
-        None => (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
+    let limiter = match store {
+        Some(store) => RateLimiter::new(store),
+        None => RateLimiter::in_memory(),
     };
-    let layer =
-        RateLimitLayer::builder(limiter).limit_set(&limits).concurrency_limiter(permits).build()?;
+    let layer = RateLimitLayer::from_config(limiter, &limits)?;
 
     let app = Router::new()
         .route("/search", get(|| async { "found\n" }))

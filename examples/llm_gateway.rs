@@ -48,16 +48,16 @@ const fn few() -> u32 {
 /// The layer: two limits, charged both or none.
 fn limits(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {
     let user = Header::new("x-user")?;
-    let layer = RateLimitLayer::builder(limiter)
-        .limit(Limit::token_bucket("requests", Quota::per_minute(10))?, user.clone())
-        .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(1_000))?, user, |_| {
-            ESTIMATE
-        })
-        .build()?
-        .insert_settlement()
-        .insert_decision()
-        // A model that fails costs nothing.
-        .refund_when(|response| response.status.is_server_error());
+    let layer = RateLimitLayer::new(
+        limiter,
+        Limit::token_bucket("requests", Quota::per_minute(10))?,
+        user.clone(),
+    )?
+    .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(1_000))?, user, |_| ESTIMATE)?
+    .insert_settlement()
+    .insert_decision()
+    // A model that fails costs nothing.
+    .refund_when(|response| response.status.is_server_error());
     Ok(layer)
 }
 

@@ -75,9 +75,9 @@ fn app(limiter: &RateLimiter) -> Result<Router, ConfigError> {
         .growing(2, Duration::from_secs(3600));
     // While Redis is away, nobody guesses passwords.
     let login = Limit::fixed_window("login", Quota::new(5, Duration::from_secs(10)))?
-        .on_store_failure(OnStoreFailure::FailClosed)?
-        .block_offenders(policy)?;
-    let layer = RateLimitLayer::of(limiter, login.clone()).key(PeerIp)?;
+        .with_on_store_failure(OnStoreFailure::FailClosed)?
+        .with_block_policy(policy)?;
+    let layer = RateLimitLayer::new(limiter, login.clone(), PeerIp)?;
     let admin = Router::new()
         .route("/admin/block", get(show).put(block).delete(unblock))
         .with_state(Blocks { limiter: limiter.clone(), login });

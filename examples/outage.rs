@@ -94,8 +94,7 @@ fn replica(
     now: Arc<Mutex<Second>>,
 ) -> Result<(), Box<dyn Error>> {
     let limiter = RateLimiter::new(store.clone());
-    let layer = RateLimitLayer::token_bucket(&limiter, "outage", Quota::per_second(LIMIT))
-        .key(Global)?
+    let layer = RateLimitLayer::token_bucket(&limiter, "outage", Quota::per_second(LIMIT), Global)?
         .on_store_failure(policy)?
         .insert_decision();
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);

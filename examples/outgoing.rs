@@ -53,14 +53,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     // A budget for each host.
     let host = from_fn(|parts: &http::request::Parts| parts.uri.host().map(Key::new));
-    let limit = RateLimitLayer::token_bucket(limiter, "provider", Quota::per_second(5).burst(1))
-        .key(host)?
-        // While Redis is away, each of three processes sends 5 in three seconds. By default, all would be sent at once.
-        .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
-        // A request that would wait for longer gets a 429 from the layer, at once.
-        .wait_up_to(Duration::from_secs(60))?
-        // The provider's own headers stay.
-        .report_on(ReportOn::Never);
+    let limit =
+        RateLimitLayer::token_bucket(limiter, "provider", Quota::per_second(5).burst(1), host)?
+            // While Redis is away, each of three processes sends 5 in three seconds. By default, all would be sent at once.
+            .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
+            // A request that would wait for longer gets a 429 from the layer, at once.
+            .wait_up_to(Duration::from_secs(60))?
+            // The provider's own headers stay.
+            .report_on(ReportOn::Never);
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let provider = ServiceBuilder::new().layer(limit).service(client);
 

@@ -84,20 +84,18 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     .ttl(Duration::from_secs(2))
     .unknown_ttl(Duration::from_secs(2));
 
-    RateLimitLayer::builder(limiter)
-        .limits_by_lookup(plans, move |_, account, plan| match plan {
-            Found::Known(Plan::Free) => Check::new(&free, &**account).into(),
-            Found::Known(Plan::Pro) => Check::new(&pro, &**account).into(),
-            Found::Known(Plan::Internal) => Limits::Unlimited,
-            Found::Known(Plan::Unpaid) => {
-                Limits::reject_with(StatusCode::PAYMENT_REQUIRED, "the last invoice is not paid")
-            }
-            Found::Unknown => Limits::reject("no such account"),
-            Found::Failed => Check::new(&fallback, &**account).into(),
-        })
-        .build()?
-        // A request without an account.
-        .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
+    RateLimitLayer::from_lookup(limiter, plans, move |_, account, plan| match plan {
+        Found::Known(Plan::Free) => Check::new(&free, &**account).into(),
+        Found::Known(Plan::Pro) => Check::new(&pro, &**account).into(),
+        Found::Known(Plan::Internal) => Limits::Unlimited,
+        Found::Known(Plan::Unpaid) => {
+            Limits::reject_with(StatusCode::PAYMENT_REQUIRED, "the last invoice is not paid")
+        }
+        Found::Unknown => Limits::reject("no such account"),
+        Found::Failed => Check::new(&fallback, &**account).into(),
+    })?
+    // A request without an account.
+    .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
 }
 
 /// Changes the plan of an account.

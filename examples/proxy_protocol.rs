@@ -147,8 +147,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "proxy-protocol").await?,
         _ => RateLimiter::in_memory(),
     };
-    let layer = RateLimitLayer::token_bucket(&limiter, "proxy_protocol", Quota::per_minute(5))
-        .key(client)?;
+    let layer =
+        RateLimitLayer::token_bucket(&limiter, "proxy_protocol", Quota::per_minute(5), client)?;
     let counted =
         |ConnectInfo(client): ConnectInfo<Client>| async move { format!("{}\n", client.0) };
     let app = Router::new().route("/", get(counted)).layer(layer);

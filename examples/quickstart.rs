@@ -36,10 +36,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => (RateLimiter::redis(&url, "quickstart").await?, "Redis"),
         _ => (RateLimiter::in_memory(), "the embedded store"),
     };
-    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(
-        RateLimitLayer::token_bucket(&limiter, "quickstart", Quota::per_second(1).burst(10))
-            .key(PeerIp)?,
-    );
+    let app =
+        Router::new().route("/", get(|| async { "hello\n" })).layer(RateLimitLayer::token_bucket(
+            &limiter,
+            "quickstart",
+            Quota::per_second(1).burst(10),
+            PeerIp,
+        )?);
 
     let port: u16 = match env::var("PORT") {
         Ok(port) if !port.is_empty() => {

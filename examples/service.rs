@@ -84,17 +84,18 @@ fn app(
     let user = key::Extension::new(|user: &UserId| user.0.clone()).or(address);
 
     // Both limits are charged, or neither.
-    let every_request = RateLimitLayer::builder(limiter)
-        .limit(Limit::token_bucket("user", Quota::per_second(5).burst(10))?, user)
-        .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)
-        .build()?
-        .on_store_failure(on_failure)?
-        .skip(|parts| original_path(parts) == "/health")
-        .insert_decision()
-        .respond_with(in_json);
+    let every_request = RateLimitLayer::new(
+        limiter,
+        Limit::token_bucket("user", Quota::per_second(5).burst(10))?,
+        user,
+    )?
+    .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)?
+    .on_store_failure(on_failure)?
+    .skip(|parts| original_path(parts) == "/health")
+    .insert_decision()
+    .respond_with(in_json);
     // A route's own limit is a layer on its method router.
-    let exports = RateLimitLayer::fixed_window(limiter, "exports", Quota::per_hour(2))
-        .key(Global)?
+    let exports = RateLimitLayer::fixed_window(limiter, "exports", Quota::per_hour(2), Global)?
         .on_store_failure(on_failure)?
         .respond_with(in_json);
 

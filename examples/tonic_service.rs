@@ -35,7 +35,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "tonic-service").await?,
         _ => RateLimiter::in_memory(),
     };
-    let limit = RateLimitLayer::token_bucket(limiter, "grpc", quota).key(PeerIp)?;
+    let limit = RateLimitLayer::token_bucket(limiter, "grpc", quota, PeerIp)?;
     let (_reporter, health) = tonic_health::server::health_reporter();
 
     let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;

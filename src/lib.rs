@@ -19,8 +19,8 @@ mod telemetry;
 
 #[cfg(feature = "http")]
 pub use http::RateLimitLayer;
-pub use limiter::{ConcurrencyLimiter, Permit, RateLimiter};
-pub use nouns::{Check, ConcurrencyLimit, ConfigError, Decision, Error, Key, Limit, Quota};
+pub use limiter::{Permit, RateLimiter};
+pub use nouns::{Check, ConfigError, Decision, Error, Key, Limit, Quota};
 #[doc(inline)]
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
@@ -81,8 +81,8 @@ pub mod key {
     pub use crate::http::Route;
     #[cfg(feature = "http")]
     pub use crate::http::{
-        And, ClientIp, ClientNetwork, Extension, FromFn, Global, Header, KeyExtractor, MissingKey,
-        Networks, OnUnknownClient, Or, PeerIp, from_fn,
+        ClientIp, ClientNetwork, Extension, Global, Header, KeyExtractor, MissingKey, Networks,
+        OnUnknownClient, PeerIp, from_fn,
     };
     #[cfg(feature = "grpc")]
     pub use crate::http::{GrpcMetadata, GrpcMethod};
@@ -102,8 +102,8 @@ pub mod key {
 pub mod layer {
     pub use crate::http::{
         BodyFormat, Found, IetfDraft, InFlight, Limits, Lookup, Meter, OnMissingKey, OnOverload,
-        RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Reject, Rejection, ReportOn,
-        ResetFormat, ResponseBody, ResponseFuture, Settlement, UnkeyedLayer, original_path,
+        RateLimit, RateLimitLayer, Reason, Reject, Rejection, ReportOn, ResetFormat, ResponseBody,
+        ResponseFuture, Settlement, original_path,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;

@@ -16,8 +16,7 @@ use self::support::requests::{from_peer, status};
 const PROXY: &str = "10.0.0.1";
 
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
-    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(100));
-    layer.key(key).unwrap()
+    RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(100), key).unwrap()
 }
 
 fn app(layer: RateLimitLayer) -> Router {

@@ -34,8 +34,7 @@ fn measure(
     peer: &str,
     header: Option<ClientHeader>,
 ) {
-    let layer = RateLimitLayer::token_bucket(RateLimiter::in_memory(), "api", PLENTY)
-        .key(key)
+    let layer = RateLimitLayer::token_bucket(RateLimiter::in_memory(), "api", PLENTY, key)
         .expect("the limit is valid");
     let mut service = layer.layer(service_fn(handler));
     let peer: SocketAddr = peer.parse().expect("an address");

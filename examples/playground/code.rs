@@ -17,7 +17,7 @@ use tollgate::{{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter}};
 
 fn rate_limit(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {{
     let limit = Limit::sliding_window_with(\"api\", {quota}, {sub_windows})?;
-    RateLimitLayer::of(limiter, limit).key(PeerIp)
+    RateLimitLayer::new(limiter, limit, PeerIp)
 }}
 "
         ),

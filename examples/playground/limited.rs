@@ -49,7 +49,7 @@ impl LimitedService {
     ) -> Result<Self, ConfigError> {
         let limit = settings.limit_of(algorithm)?;
         let client = Extension::new(|client: &Client| client.0.clone());
-        let layer = RateLimitLayer::of(limiter, limit.clone()).key(client)?;
+        let layer = RateLimitLayer::new(limiter, limit.clone(), client)?;
         let layer = layer.ietf_headers(IetfDraft::Draft11).insert_decision();
         let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
         Ok(Self { algorithm, limit, app })

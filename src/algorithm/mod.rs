@@ -1,4 +1,4 @@
-//! The arithmetic of the six algorithms: no async, no I/O, no clock.
+//! The arithmetic of the six algorithms, and of permits: no async, no I/O, no clock.
 //!
 //! Each file is the twin of a Lua script in `scripts/`: equal inputs give equal outputs, to the
 //! microsecond. All of it is integer arithmetic below 2^53, the range in which Lua's numbers are
@@ -47,6 +47,7 @@ pub(crate) use bucket::Bucket;
 pub(crate) use fixed_window::{Anchor, FixedWindow};
 pub(crate) use gcra::Gcra;
 pub(crate) use leaky_bucket::{LeakyBucket, Mode};
+pub(crate) use permits::Concurrency;
 pub(crate) use range::MAX_PERIOD;
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
@@ -112,6 +113,8 @@ pub(crate) enum Rule {
     TokenBucket(TokenBucket),
     LeakyBucket(LeakyBucket),
     Gcra(Gcra),
+    /// It has no operation here: permits are claimed.
+    Concurrency(Concurrency),
 }
 
 /// The state of one key under one limit.
@@ -168,6 +171,8 @@ impl Rule {
             Self::TokenBucket(rule) => decide!(rule, Bucket, cost),
             Self::LeakyBucket(rule) => decide!(rule, Bucket, cost),
             Self::Gcra(rule) => decide!(rule, Bucket, cost),
+            // No store comes here: a permit is not charged.
+            Self::Concurrency(_) => Outcome::undelayed(false, true, 0, None, 0),
         }
     }
 
@@ -191,6 +196,7 @@ impl Rule {
             Self::TokenBucket(TokenBucket(rule))
             | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
             | Self::Gcra(Gcra(rule)) => overdraw!(rule, Bucket),
+            Self::Concurrency(_) => {}
         }
     }
 
@@ -199,7 +205,10 @@ impl Rule {
         match self {
             Self::TokenBucket(_) | Self::Gcra(_) => true,
             Self::LeakyBucket(rule) => matches!(rule.mode, Mode::Meter),
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => false,
+            Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => false,
         }
     }
 
@@ -209,7 +218,10 @@ impl Rule {
             Self::TokenBucket(TokenBucket(rule))
             | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
             | Self::Gcra(Gcra(rule)) => rule.refill_time(units),
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => 0,
+            Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => 0,
         }
     }
 
@@ -241,6 +253,7 @@ impl Rule {
             Self::TokenBucket(TokenBucket(rule))
             | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
             | Self::Gcra(Gcra(rule)) => refund!(rule, Bucket),
+            Self::Concurrency(_) => {}
         }
     }
 
@@ -256,7 +269,10 @@ impl Rule {
                 bucket.follow(first, charged, cost, *mode == Mode::Queue)
             }
             // The end of a window does not depend on its count.
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
+            Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => {
                 Followed { reset_after: first.reset_after, delay: 0, drains_after: 0 }
             }
         }
@@ -272,7 +288,7 @@ impl Rule {
             | Self::LeakyBucket(LeakyBucket { bucket, .. })
             | Self::Gcra(Gcra(bucket)) => Some(bucket.next_after(reset_after, cost)),
             Self::FixedWindow(_) => Some(reset_after),
-            Self::SlidingWindow(_) | Self::SlidingLog(_) => None,
+            Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => None,
         }
     }
 
@@ -287,6 +303,7 @@ impl Rule {
             Self::FixedWindow(_) => "w",
             Self::SlidingWindow(_) => "s",
             Self::SlidingLog(_) => "l",
+            Self::Concurrency(_) => "c",
         }
     }
 }

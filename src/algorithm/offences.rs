@@ -27,6 +27,11 @@ pub(crate) struct Blocking {
     pub(crate) longest: Micros,
 }
 
+impl Blocking {
+    /// The policy of a limit that does not block keys.
+    pub(crate) const NONE: Self = Self { denials: 0, within: 0, length: 0, factor: 1, longest: 0 };
+}
+
 /// What is known of a key's offences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offences {
@@ -96,12 +101,6 @@ impl Offender {
 /// Whether an operator blocked the key, and the block may stand.
 pub(crate) fn has_operator_block(slot: &Option<State>) -> bool {
     matches!(slot, Some(State(Kind::Offender(offender))) if offender.operator_block.ends_at > 0)
-}
-
-/// Resets the budget, and ends the block by an operator.
-pub(crate) fn reset(slot: &mut Option<State>) {
-    let offender = Offender::take(slot);
-    Offender { budget: None, operator_block: OperatorBlock::default(), ..offender }.put(slot);
 }
 
 /// The budget in a slot, whether its key has offences or not.
@@ -183,11 +182,11 @@ pub(crate) fn block(
         _ => OperatorBlock { ends_at: now.saturating_add(length), length },
     };
     operator_block.save(slot);
-    let Some(policy) = policy else { return };
     if length == 0 {
         *slot = Offender::take(slot).budget;
         return;
     }
+    let Some(policy) = policy else { return };
     let (mut offences, _) = Offences::load(slot, now);
     (offences.denials, offences.ends_at, offences.length) = (0, now.saturating_add(length), length);
     // The operator's tool may have another policy, which remembers for a shorter time.

@@ -1,4 +1,4 @@
-//! The holders of a key's permits, and its queue: the state of a [`ConcurrencyLimit`](crate::ConcurrencyLimit) in a store.
+//! The holders of a key's permits, and its queue: the state of a [concurrency limit](crate::Limit::concurrency) in a store.
 //!
 //! A *holder* is one process for one key. It does not ask for single permits. It sends its counters, and the store
 //! answers with the number of permits that it has granted to the holder so far:
@@ -22,7 +22,31 @@
 
 use std::collections::VecDeque;
 
-use crate::nouns::{HolderId, Micros};
+use crate::nouns::{ConfigError, HolderId, Micros};
+
+/// The most permits of a key.
+pub(crate) const MAX_PERMITS: u32 = 1_000_000;
+
+/// The rule of a concurrency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Concurrency {
+    limit: u32,
+}
+
+impl Concurrency {
+    pub(crate) fn new(limit: u32) -> Result<Self, ConfigError> {
+        if limit == 0 || limit > MAX_PERMITS {
+            return Err(ConfigError::new(format!(
+                "{limit} requests at once are out of range; use 1 to {MAX_PERMITS}"
+            )));
+        }
+        Ok(Self { limit })
+    }
+
+    pub(crate) const fn limit(self) -> u32 {
+        self.limit
+    }
+}
 
 /// A queue of so many rows does not get more of a holder that has one: its new places come after those.
 const MOST_ROWS: usize = 64;

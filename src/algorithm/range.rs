@@ -17,7 +17,8 @@ pub(super) fn counted(quota: &Quota, what: &str) -> Result<(u64, Micros), Config
         return Err(ConfigError::new(format!(
             "{what} has no burst, and the quota sets a burst of {burst}; remove it, or use a token \
              bucket or GCRA"
-        )));
+        ))
+        .at("burst"));
     }
     Ok((quota.limit(), micros(quota.period())))
 }

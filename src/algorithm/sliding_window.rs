@@ -183,13 +183,15 @@ impl SlidingWindow {
         if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
             return Err(ConfigError::new(format!(
                 "`sub_windows` is {sub_windows}; use 1 to {MAX_SUB_WINDOWS}"
-            )));
+            ))
+            .at("sub_windows"));
         }
         if u64::from(sub_windows) > period {
             return Err(ConfigError::new(format!(
                 "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts at \
                  least one microsecond; use fewer sub-windows or a longer period"
-            )));
+            ))
+            .at("sub_windows"));
         }
         let length = period.div_ceil(u64::from(sub_windows));
         if length * u64::from(sub_windows) - period > period / 100 {
@@ -197,7 +199,8 @@ impl SlidingWindow {
                 "`sub_windows` is {sub_windows} in a period of {period} us: rounded up to whole \
                  microseconds, they make the window more than 1 % longer; use a number that divides \
                  the period"
-            )));
+            ))
+            .at("sub_windows"));
         }
         exact(limit, length, "limit * period / sub_windows").map_err(|error| {
             ConfigError::new(format!("{error}; use more sub-windows, or a smaller limit"))

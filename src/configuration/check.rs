@@ -2,15 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::config::Named;
-use super::{
-    ConcurrencyLimitConfig, ConcurrencyPlanConfig, Config, CostConfig, Field, LimitConfig, Match,
-    OneOrMany, PlanConfig,
-};
-use crate::nouns::quota::period;
-use crate::nouns::{
-    ConcurrencyLimit, ConfigError, Limit, LimitFields, MAX_GROUP, Replace, enforced,
-};
+use super::{Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig};
+use crate::nouns::{Algorithm, ConfigError, Limit, LimitFields, MAX_GROUP};
 
 /// The most plans of all limits. Each is kept for each thread.
 const MAX_PLANS: usize = 1_000;
@@ -35,17 +28,15 @@ impl Config {
     }
 
     fn check_sizes(&self) -> Result<(), Misplaced> {
-        check_number(self.limits.len(), Field::of_limit)?;
-        check_number(self.concurrency_limits.len(), Field::of_concurrency_limit)?;
-        let (mut plans, mut patterns) = (0_usize, 0_usize);
+        let number = self.limits.len();
+        if number > MAX_GROUP {
+            let many = format!("there are {number} limits; use at most {MAX_GROUP}");
+            return Err((Field::of_limit(MAX_GROUP), ConfigError::new(many)));
+        }
+        let mut plans = 0_usize;
+        let mut patterns = 0_usize;
         for (number, limit) in self.limits.iter().enumerate() {
             let at = Field::of_limit(number);
-            plans = plans.saturating_add(limit.plans.len());
-            check_sum("plans", plans, MAX_PLANS, at.clone().name("plans"))?;
-            add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
-        }
-        for (number, limit) in self.concurrency_limits.iter().enumerate() {
-            let at = Field::of_concurrency_limit(number);
             plans = plans.saturating_add(limit.plans.len());
             check_sum("plans", plans, MAX_PLANS, at.clone().name("plans"))?;
             add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
@@ -54,8 +45,7 @@ impl Config {
     }
 
     fn check_limits(&self) -> Result<(), Misplaced> {
-        check_names(&self.limits, "budgets", Field::of_limit)?;
-        check_names(&self.concurrency_limits, "permits", Field::of_concurrency_limit)?;
+        self.check_names()?;
         for (number, limit) in self.limits.iter().enumerate() {
             let at = Field::of_limit(number);
             limit.limit(&at)?;
@@ -63,23 +53,23 @@ impl Config {
                 plan.rule(limit, &at.clone().name("plans").name(name))?;
             }
         }
-        for (number, limit) in self.concurrency_limits.iter().enumerate() {
-            let at = Field::of_concurrency_limit(number);
-            limit.limit(&at)?;
-            for (name, plan) in &limit.plans {
-                plan.limit(limit, &at.clone().name("plans").name(name))?;
+        Ok(())
+    }
+
+    fn check_names(&self) -> Result<(), Misplaced> {
+        let mut known = HashMap::new();
+        for (number, limit) in self.limits.iter().enumerate() {
+            if let Some(first) = known.insert(&limit.name, number) {
+                let twice = format!(
+                    "`{}` is also the name of {}, and limits of one name share what they count; use another name",
+                    limit.name.escape_debug(),
+                    Field::of_limit(first),
+                );
+                return Err((Field::of_limit(number).name("name"), ConfigError::new(twice)));
             }
         }
         Ok(())
     }
-}
-
-fn check_number(number: usize, field: fn(usize) -> Field) -> Result<(), Misplaced> {
-    if number > MAX_GROUP {
-        let many = format!("there are {number} limits; use at most {MAX_GROUP}");
-        return Err((field(MAX_GROUP), ConfigError::new(many)));
-    }
-    Ok(())
 }
 
 fn add_patterns(
@@ -101,80 +91,22 @@ fn check_sum(what: &str, sum: usize, most: usize, at: Field) -> Result<(), Mispl
     Ok(())
 }
 
-fn check_names<T: Named>(
-    limits: &[T],
-    shared: &str,
-    field: fn(usize) -> Field,
-) -> Result<(), Misplaced> {
-    let mut known = HashMap::new();
-    for (number, limit) in limits.iter().enumerate() {
-        if let Some(first) = known.insert(limit.name(), number) {
-            let twice = format!(
-                "`{}` is the name of {}, too, and limits of one name share {shared}; use another name",
-                limit.name().escape_debug(),
-                field(first),
-            );
-            return Err((field(number).name("name"), ConfigError::new(twice)));
-        }
-    }
-    Ok(())
-}
-
-impl ConcurrencyLimitConfig {
-    pub(crate) fn limit(&self, at: &Field) -> Result<ConcurrencyLimit, Misplaced> {
-        self.limit_of(self.limit, at, &at.clone().name("limit"))
-    }
-
-    /// The limit with another number, which is in a field of its own.
-    fn limit_of(
-        &self,
-        number: u32,
-        at: &Field,
-        of_number: &Field,
-    ) -> Result<ConcurrencyLimit, Misplaced> {
-        let at = |field: &'static str| move |error| (at.clone().name(field), error);
-        drop(ConcurrencyLimit::new(&self.name, 1).map_err(at("name"))?);
-        let limit = ConcurrencyLimit::new(&self.name, number);
-        let limit = limit.map_err(|error| (of_number.clone(), error))?;
-        let limit = match self.on_store_failure {
-            Some(policy) => limit.on_store_failure(policy).map_err(at("on_store_failure"))?,
-            None => limit,
-        };
-        let limit = match &self.retry_after {
-            Some(wait) => period::parse(&wait.0)
-                .and_then(|wait| limit.retry_after(wait))
-                .map_err(at("retry_after"))?,
-            None => limit,
-        };
-        enforced(self.shadow, self.enforce)
-            .and_then(|percent| limit.enforce(percent))
-            .map_err(at("enforce"))
-    }
-}
-
-impl ConcurrencyPlanConfig {
-    /// The limit of the plan. `None`: it has none.
-    pub(crate) fn limit(
-        &self,
-        of: &ConcurrencyLimitConfig,
-        at: &Field,
-    ) -> Result<Option<ConcurrencyLimit>, Misplaced> {
-        match self {
-            Self { limit: Some(number), unlimited: false } => {
-                of.limit_of(*number, at, &at.clone().name("limit")).map(Some)
-            }
-            Self { limit: None, unlimited: true } => Ok(None),
-            _ => {
-                let error = "a plan has one of `limit` and `unlimited = true`; write one";
-                Err((at.clone(), ConfigError::new(error)))
-            }
-        }
-    }
-}
-
 impl LimitConfig {
     pub(crate) fn limit(&self, at: &Field) -> Result<Limit, Misplaced> {
-        let limit = build(&self.with_quota(&self.quota, self.burst), at)?;
+        if self.algorithm == Algorithm::Concurrency && self.cost.is_some() {
+            let error =
+                "a request holds one permit of a concurrency limit, whatever it costs; remove it";
+            return Err((at.clone().name("cost"), ConfigError::new(error)));
+        }
+        if self.algorithm != Algorithm::Concurrency && self.limit.is_some() {
+            let error = "`limit` is a field of concurrency limits, and a rate has a `quota`, such as \"100/min\"; remove it";
+            return Err((at.clone().name("limit"), ConfigError::new(error)));
+        }
+        if self.algorithm != Algorithm::Concurrency && self.quota.is_none() {
+            let error = "`quota` is missing; write units per period, such as \"100/min\"";
+            return Err((at.clone(), ConfigError::new(error)));
+        }
+        let limit = build(self.fields(), at)?;
         self.check_cost(&limit, at.clone().name("cost"))?;
         Ok(limit)
     }
@@ -196,40 +128,46 @@ impl LimitConfig {
 }
 
 impl PlanConfig {
-    pub(crate) fn rule(&self, of: &LimitConfig, at: &Field) -> Result<PlanRule<'_>, Misplaced> {
+    pub(crate) fn rule(&self, limit: &LimitConfig, at: &Field) -> Result<PlanRule<'_>, Misplaced> {
+        let wrong = |error: &str| Err((at.clone(), ConfigError::new(error)));
         match self {
-            Self { quota: Some(quota), burst, unlimited: false, deny: None } => {
-                let limit = build(&of.with_quota(quota, *burst), at)?;
-                of.check_cost(&limit, at.clone())?;
-                Ok(PlanRule::Limit(limit))
-            }
-            Self { quota: None, burst: None, unlimited: true, deny: None } => {
+            Self { quota: None, burst: None, limit: None, unlimited: true, deny: None } => {
                 Ok(PlanRule::Unlimited)
             }
-            Self { quota: None, burst: None, unlimited: false, deny: Some(reason) } => {
-                Ok(PlanRule::Deny(reason))
+            Self {
+                quota: None,
+                burst: None,
+                limit: None,
+                unlimited: false,
+                deny: Some(reason),
+            } => Ok(PlanRule::Deny(reason)),
+            Self { quota: None, burst: None, limit: Some(_), unlimited: false, deny: None }
+                if limit.algorithm == Algorithm::Concurrency =>
+            {
+                let fields = LimitFields { limit: self.limit, ..limit.fields() };
+                build(fields, at).map(PlanRule::Limit)
             }
-            _ => {
-                let error = "a plan has one of `quota` (with or without `burst`), `unlimited = true` and `deny`; write one";
-                Err((at.clone(), ConfigError::new(error)))
+            _ if limit.algorithm == Algorithm::Concurrency => {
+                wrong("a plan has one of `limit`, `unlimited = true` and `deny`; write one")
             }
+            Self { quota: Some(quota), burst, limit: None, unlimited: false, deny: None } => {
+                let fields =
+                    LimitFields { quota: Some(quota.clone()), burst: *burst, ..limit.fields() };
+                let rate = build(fields, at)?;
+                limit.check_cost(&rate, at.clone())?;
+                Ok(PlanRule::Limit(rate))
+            }
+            _ => wrong(
+                "a plan has one of `quota` (with or without `burst`), `unlimited = true` and `deny`; write one",
+            ),
         }
     }
 }
 
-/// Builds a limit. The error is that of the first field whose replacement changes it.
-fn build(fields: &LimitFields, at: &Field) -> Result<Limit, Misplaced> {
-    Limit::try_from(fields.clone()).map_err(|error| {
-        let is_at_fault = |(name, replace): &&(&str, Replace)| {
-            let mut replaced = fields.clone();
-            replace(&mut replaced);
-            // Every error names the limit.
-            let differs =
-                |other: ConfigError| *name != "name" && other.to_string() != error.to_string();
-            Limit::try_from(replaced).err().is_none_or(differs)
-        };
-        let field = LimitFields::REPLACEABLE.iter().find(is_at_fault);
-        let steps = field.into_iter().flat_map(|(name, _)| name.split('.'));
+/// Builds a limit. An error names its field.
+fn build(fields: LimitFields, at: &Field) -> Result<Limit, Misplaced> {
+    Limit::try_from(fields).map_err(|error| {
+        let steps = error.field().into_iter().flat_map(|field| field.split('.'));
         (steps.fold(at.clone(), Field::name), error)
     })
 }

@@ -44,9 +44,6 @@ pub struct Config {
     /// The limits. All limits that match a request decide it together: it is charged under all of them, or under none.
     #[serde(deserialize_with = "value::list")]
     pub(crate) limits: Vec<LimitConfig>,
-    /// Limits of requests in flight. A request holds a permit of each that matches it, until its response ends.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "value::list")]
-    pub(crate) concurrency_limits: Vec<ConcurrencyLimitConfig>,
     #[serde(skip)]
     pub(super) origin: Origin,
 }
@@ -56,48 +53,6 @@ impl Config {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.limits.iter().map(|limit| limit.name.as_str())
     }
-
-    /// The names of the concurrency limits.
-    pub fn concurrency_names(&self) -> impl Iterator<Item = &str> {
-        self.concurrency_limits.iter().map(|limit| limit.name.as_str())
-    }
-}
-
-/// What has a name.
-pub(crate) trait Named: PartialEq {
-    fn name(&self) -> &str;
-
-    /// The names of the plans in which it differs from another version of itself.
-    fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str>;
-}
-
-fn changed<'a, P: PartialEq>(
-    before: &'a BTreeMap<String, P>,
-    after: &'a BTreeMap<String, P>,
-) -> Vec<&'a str> {
-    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let differ = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
-    differ.map(String::as_str).collect()
-}
-
-impl Named for LimitConfig {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
-        changed(&self.plans, &other.plans)
-    }
-}
-
-impl Named for ConcurrencyLimitConfig {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
-        changed(&self.plans, &other.plans)
-    }
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -105,7 +60,7 @@ impl Named for ConcurrencyLimitConfig {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     deny_unknown_fields,
-    expecting = "a limit: a table with `name`, `algorithm`, `quota` and `key`"
+    expecting = "a limit: a table with `name`, `algorithm`, `quota` or `limit`, and `key`"
 )]
 pub(crate) struct LimitConfig {
     /// The name, in events, headers and keys of the store: 1 to 64 printable ASCII characters. A limit that is renamed
@@ -114,9 +69,23 @@ pub(crate) struct LimitConfig {
     pub(crate) name: String,
     /// The algorithm.
     pub(crate) algorithm: Algorithm,
-    /// Units per period, such as `100/min`, `5/15m` or `10000/day`.
-    #[cfg_attr(feature = "schema", schemars(with = "super::schema::Quota"))]
-    pub(crate) quota: Written,
+    /// Units per period, such as `100/min`, `5/15m` or `10000/day`. All algorithms but `concurrency` need it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::Quota>"))]
+    pub(crate) quota: Option<Written>,
+    /// The most requests of a key at once, on all replicas, of a concurrency limit: 1 to 1,000,000.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
+    pub(crate) limit: Option<u64>,
+    /// The `Retry-After` of a request without a permit of a concurrency limit: 1 second to 1 hour, such as `30s`. Default: 1
+    /// second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub(crate) retry_after: Option<Written>,
     /// The most units at once, of a bucket. Default: the units of the quota.
     #[serde(
         default,
@@ -167,10 +136,8 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::on_store_failure"
     )]
     pub(crate) on_store_failure: Option<OnStoreFailure>,
-    /// Whether the limit decides and reports, and never denies.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) shadow: bool,
-    /// The share of keys for which the limit is enforced, in percent. Default: 100.
+    /// The share of keys for which the limit is enforced, in percent. 0 is shadow mode: the limit decides and reports, and
+    /// never denies. Default: 100.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -196,108 +163,43 @@ pub(crate) struct LimitConfig {
 }
 
 impl LimitConfig {
-    /// The fields of the limit itself, with another quota.
-    pub(crate) fn with_quota(&self, quota: &Written, burst: Option<u64>) -> LimitFields {
+    /// The fields of the limit itself.
+    pub(crate) fn fields(&self) -> LimitFields {
         LimitFields {
             name: self.name.clone(),
             algorithm: self.algorithm,
-            quota: Some(quota.clone()),
-            limit: None,
+            quota: self.quota.clone(),
+            limit: self.limit,
             period: None,
-            burst,
+            burst: self.burst,
             sub_windows: self.sub_windows,
             mode: self.mode,
             anchor: self.anchor,
             on_store_failure: self.on_store_failure,
             enforce: self.enforce,
-            shadow: self.shadow,
+            retry_after: self.retry_after.clone(),
             max_debt: self.max_debt,
             block: self.block.clone(),
         }
     }
-}
 
-/// A limit of requests in flight.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(
-    deny_unknown_fields,
-    expecting = "a concurrency limit: a table with `name`, `limit` and `key`"
-)]
-pub(crate) struct ConcurrencyLimitConfig {
-    /// The name, in events and keys of the store: 1 to 64 printable ASCII characters.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))]
-    pub(crate) name: String,
-    /// The most requests of a key at once, on all replicas: 1 to 1,000,000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
-    #[serde(deserialize_with = "value::number")]
-    pub(crate) limit: u32,
-    /// What requests are counted by: a name that the application gave to an extractor, or several, which are joined.
-    pub(crate) key: KeyConfig,
-    /// The requests that the limit applies to. Of several, one has to match. Default: all.
-    #[serde(rename = "match", default, skip_serializing_if = "OneOrMany::is_empty")]
-    pub(crate) matches: OneOrMany<Match>,
-    /// Requests that the limit does not apply to, although they match.
-    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
-    pub(crate) except: OneOrMany<Match>,
-    /// A name that the application gave to a function, which says the plan of a request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) plan: Option<String>,
-    /// Limits by plan. Other plans have the limit above. All plans share the permits of a key.
-    #[serde(
-        default,
-        skip_serializing_if = "BTreeMap::is_empty",
-        deserialize_with = "value::tables"
-    )]
-    pub(crate) plans: BTreeMap<String, ConcurrencyPlanConfig>,
-    /// What `Retry-After` says to a request without a permit: 1 second to 1 hour, such as `30s`. Default: 1 second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub(crate) retry_after: Option<Written>,
-    /// The outcome of requests when the store is unavailable. Default: that of the layer.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "value::on_store_failure"
-    )]
-    pub(crate) on_store_failure: Option<OnStoreFailure>,
-    /// Whether the limit counts and reports, and never denies.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) shadow: bool,
-    /// The share of keys for which the limit is enforced, in percent. Default: 100.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "value::maybe_number"
-    )]
-    #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
-    pub(crate) enforce: Option<u8>,
-}
-
-/// How many requests of a plan may be in flight: one of these.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
-#[serde(deny_unknown_fields, expecting = "a plan: a table with `limit` or `unlimited`")]
-pub(crate) struct ConcurrencyPlanConfig {
-    /// The most requests of a key at once, in place of that of the limit: 1 to 1,000,000.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "value::maybe_number"
-    )]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
-    pub(crate) limit: Option<u32>,
-    /// Whether the requests of this plan are not limited.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) unlimited: bool,
+    /// The names of the plans in which it differs from another version of itself.
+    pub(crate) fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        let names: BTreeSet<_> = self.plans.keys().chain(other.plans.keys()).collect();
+        let differ =
+            names.into_iter().filter(|name| self.plans.get(*name) != other.plans.get(*name));
+        differ.map(String::as_str).collect()
+    }
 }
 
 /// What the requests of a plan are limited to: one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
-#[serde(deny_unknown_fields, expecting = "a plan: a table with `quota`, `unlimited` or `deny`")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a plan: a table with `quota`, `limit`, `unlimited` or `deny`"
+)]
 pub(crate) struct PlanConfig {
     /// Units per period, in place of those of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -310,6 +212,14 @@ pub(crate) struct PlanConfig {
         deserialize_with = "value::maybe_number"
     )]
     pub(crate) burst: Option<u64>,
+    /// The most requests of a key at once, in place of those of a concurrency limit: 1 to 1,000,000.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
+    pub(crate) limit: Option<u64>,
     /// Whether the requests of this plan are not limited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unlimited: bool,

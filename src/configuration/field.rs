@@ -20,11 +20,6 @@ impl Field {
         Self::default().name("limits").index(number)
     }
 
-    /// The concurrency limit of this number, from 0.
-    pub(crate) fn of_concurrency_limit(number: usize) -> Self {
-        Self::default().name("concurrency_limits").index(number)
-    }
-
     pub(crate) fn name(mut self, name: &str) -> Self {
         self.0.push(Step::Name(name.to_owned()));
         self

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-/// The fields at the top of a file.
-const TOP: [&str; 2] = ["limits", "concurrency_limits"];
+/// The field at the top of a file.
+const TOP: &str = "limits";
 
 /// Which line is probably indented wrongly, in a text that was not read because of `error`.
 pub(super) fn hint(text: &str, error: &str) -> Option<String> {
@@ -19,7 +19,7 @@ fn outside(text: &str) -> Option<String> {
     let dash = text.lines().find(|line| line.trim_start().starts_with("- "))?;
     let mut lines = text.lines().enumerate();
     let (index, name) = lines.find_map(|(index, line)| {
-        let name = field_of(line).filter(|name| !TOP.contains(name))?;
+        let name = field_of(line).filter(|name| *name != TOP)?;
         (indentation(line) <= indentation(dash)).then_some((index, name))
     })?;
     Some(format!(
@@ -31,7 +31,7 @@ fn outside(text: &str) -> Option<String> {
 
 /// A table without content, whose lines are indented like itself.
 fn without_content(file: &Map<String, Value>) -> Option<String> {
-    let limits = TOP.iter().filter_map(|name| file.get(*name)?.as_array()).flatten();
+    let limits = file.get(TOP)?.as_array()?.iter();
     let tables = limits.filter_map(Value::as_object).flat_map(|limit| {
         let plans = limit.get("plans").and_then(Value::as_object).into_iter().flatten();
         limit.iter().chain(plans)

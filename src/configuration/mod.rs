@@ -12,9 +12,7 @@ mod value;
 
 pub(crate) use self::check::{Misplaced, PlanRule};
 pub use self::config::Config;
-pub(crate) use self::config::{
-    ConcurrencyLimitConfig, ConcurrencyPlanConfig, LimitConfig, Match, Named, PlanConfig,
-};
+pub(crate) use self::config::{LimitConfig, Match, PlanConfig};
 pub(crate) use self::field::Field;
 pub use self::parse::Format;
 #[cfg(feature = "redis")]

@@ -105,10 +105,8 @@
 //! use tollgate::{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
 //!
 //! fn limited(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {
-//!     RateLimitLayer::builder(limiter)
-//!         .limit(Limit::token_bucket("flood", Quota::per_second(5).burst(20))?, PeerIp)
+//!     RateLimitLayer::new(limiter, Limit::token_bucket("flood", Quota::per_second(5).burst(20))?, PeerIp).unwrap()
 //!         .limit(Limit::fixed_window_aligned("daily", Quota::per_day(10_000))?, PeerIp)
-//!         .build()
 //! }
 //! # limited(&RateLimiter::in_memory()).unwrap();
 //! ```

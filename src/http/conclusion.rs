@@ -17,8 +17,8 @@ use crate::nouns::{Decision, Digest, Error, Group, Op, Source};
 use crate::store::Answer;
 use crate::telemetry::{self, Origin};
 
-/// What is kept of a group while it is decided.
-pub(super) struct Asked {
+/// A group that the store decides, as far as it has to be known at the end.
+pub(super) struct Undecided {
     partitions: Vec<Digest>,
     /// Whether a limit is not in shadow mode.
     is_enforced: bool,
@@ -42,10 +42,10 @@ pub(super) struct Report {
 }
 
 impl Settings {
-    /// What is kept of a group while it is decided.
+    /// Notes what has to be known of a group when it is decided.
     #[inline]
-    pub(super) fn kept(&self, group: &Group) -> Asked {
-        Asked {
+    pub(super) fn undecided(&self, group: &Group) -> Undecided {
+        Undecided {
             partitions: self.headers.partitions(group),
             is_enforced: group.iter().any(|check| !check.is_shadow()),
             group: self.settlement.is_on().then(|| Box::new(group.clone())),
@@ -53,20 +53,25 @@ impl Settings {
         }
     }
 
-    /// Asks whether a group is allowed.
+    /// Charges a group.
     #[inline]
-    pub(super) fn ask(&self, group: Group, asked: &Asked) -> Answer {
-        asked.observed.span.within(|| match self.wait.is_on() {
+    pub(super) fn charge(&self, group: Group, undecided: &Undecided) -> Answer {
+        undecided.observed.span.within(|| match self.wait.is_on() {
             false => self.limiter.ask(Op::Charge, group),
             true => self.limiter.charge_within(group, &self.wait),
         })
     }
 
     /// The same, of a request that has waited since then for something else.
-    pub(super) fn ask_since(&self, sent: Instant, group: Group, asked: &Asked) -> Answer {
+    pub(super) fn charge_since(
+        &self,
+        sent: Instant,
+        group: Group,
+        undecided: &Undecided,
+    ) -> Answer {
         match self.wait.is_on() {
-            false => self.ask(group, asked),
-            true => asked
+            false => self.charge(group, undecided),
+            true => undecided
                 .observed
                 .span
                 .within(|| self.limiter.charge_within(group, &self.wait.since(sent))),
@@ -99,15 +104,15 @@ impl Settings {
     pub(super) fn conclude<B>(
         &self,
         answer: &Result<Decision, Error>,
-        asked: &Asked,
+        undecided: &Undecided,
         request: &mut Parts,
     ) -> Conclusion<B> {
-        self.limiter.conclude(&asked.observed, answer, self.in_place_of_a_decision(answer));
+        self.limiter.conclude(&undecided.observed, answer, self.in_place_of_a_decision(answer));
         let decision = match answer {
             Ok(decision) => decision,
             Err(error) => {
                 self.forward_uncharged(request);
-                return self.without_decision(error, asked, request);
+                return self.without_decision(error, undecided, request);
             }
         };
         if decision.has_shadow() {
@@ -123,13 +128,13 @@ impl Settings {
             }
         }
         if decision.allowed() {
-            let report = Some(self.report(decision, asked, request));
+            let report = Some(self.report(decision, undecided, request));
             // A request that waits for units has waited out the delay.
             let delay = if self.wait.is_on() { Duration::ZERO } else { decision.delay() };
             Conclusion::Forward { delay, report }
         } else {
             telemetry::denied(decision);
-            Conclusion::Reject(self.deny(decision, &asked.partitions, request))
+            Conclusion::Reject(self.deny(decision, &undecided.partitions, request))
         }
     }
 
@@ -145,7 +150,12 @@ impl Settings {
     }
 
     /// No store decided, and the limits have no failure policy for that.
-    fn without_decision<B>(&self, error: &Error, asked: &Asked, request: &Parts) -> Conclusion<B> {
+    fn without_decision<B>(
+        &self,
+        error: &Error,
+        undecided: &Undecided,
+        request: &Parts,
+    ) -> Conclusion<B> {
         let (events, names) = (&self.events, &self.names);
         let (reason, wait) = if error.is_misuse() {
             // No outage: the limit would stay off for ever.
@@ -163,7 +173,7 @@ impl Settings {
             telemetry::full(events, names, error);
             (Reason::StoreFull, None)
         };
-        if !asked.is_enforced {
+        if !undecided.is_enforced {
             return Conclusion::Forward { delay: Duration::ZERO, report: None };
         }
         let retry_after = wait.map(|wait| self.retry_after(wait, request));
@@ -213,14 +223,14 @@ impl Settings {
 
     /// The report for the response to an allowed request.
     #[inline]
-    fn report(&self, decision: &Decision, asked: &Asked, request: &mut Parts) -> Report {
-        let mut fields = self.headers.of_allowed(decision, &asked.partitions, &request.method);
+    fn report(&self, decision: &Decision, undecided: &Undecided, request: &mut Parts) -> Report {
+        let mut fields = self.headers.of_allowed(decision, &undecided.partitions, &request.method);
         let extensions = &mut request.extensions;
         if let Some(next_allowed) = fields.next_allowed() {
             next_allowed.leave_in(extensions);
         }
         self.insert(decision, extensions, &mut fields);
-        let group = asked.group.as_deref();
+        let group = undecided.group.as_deref();
         let closing = group.and_then(|group| self.keep_charges(group, decision, extensions));
         Report { fields, closing }
     }

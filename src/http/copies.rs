@@ -15,7 +15,7 @@ const COPIES: usize = 16;
 pub(super) struct Copies([Limit; COPIES]);
 
 impl Copies {
-    pub(super) fn of(limit: &Limit) -> Self {
+    pub(super) fn new(limit: &Limit) -> Self {
         Self(std::array::from_fn(|_| limit.deep_clone()))
     }
 
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn each_thread_has_one_copy_which_equals_the_limit() {
         let limit = Limit::gcra("api", Quota::per_second(10).burst(20)).unwrap();
-        let copies = Copies::of(&limit);
+        let copies = Copies::new(&limit);
         let own = || {
             let (one, again) = (copies.of_this_thread(), copies.of_this_thread());
             assert_eq!(one, &limit);

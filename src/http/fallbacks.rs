@@ -26,7 +26,7 @@ struct Watched {
 
 /// Counts the keys of a limit by their extractor, if there is more than one, and reports a first one that finds none.
 pub(super) fn watched(key: Arc<dyn KeyExtractor>, limit: &str) -> Arc<dyn KeyExtractor> {
-    if key.first().is_none() {
+    if key.first_branches().is_empty() {
         return key;
     }
     Arc::new(Watched { chain: key, limit: limit.into(), found_by_fallbacks: AtomicU32::new(0) })
@@ -41,8 +41,8 @@ impl Watched {
         if fallbacks == 0 {
             self.found_by_fallbacks.store(ENOUGH, Ordering::Relaxed);
         } else if self.found_by_fallbacks.fetch_add(1, Ordering::Relaxed) + 1 == ENOUGH {
-            let missing = self.chain.first().map(|first| first.extract(parts));
-            if let Some(Err(missing)) = missing {
+            let first = self.chain.first_branches();
+            if let Some(missing) = first.iter().find_map(|first| first.extract(parts).err()) {
                 telemetry::always_falls_back(&self.limit, ENOUGH, missing.logged());
             }
         }
@@ -60,8 +60,8 @@ impl KeyExtractor for Watched {
         self.chain.fallbacks()
     }
 
-    fn first(&self) -> Option<&dyn KeyExtractor> {
-        self.chain.first()
+    fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
+        self.chain.first_branches()
     }
 }
 

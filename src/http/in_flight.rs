@@ -10,11 +10,10 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use super::policy::Wanted;
 use super::settings::Settings;
 use super::{Reason, ResponseBody};
-use crate::limiter::{Acquired, Permit, WaitSettings};
-use crate::nouns::{ConcurrencyLimit, Error};
+use crate::limiter::{Acquired, Permit, RateLimiter, WaitSettings};
+use crate::nouns::{Check, Error, Limit};
 use crate::telemetry;
 
 /// The permits that a request holds. They are given back when the response body has ended and all clones are
@@ -30,8 +29,8 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Those of one layer.
-    pub(super) fn of(permits: Vec<Permit>) -> Self {
+    /// The permits of one layer.
+    pub(super) fn new(permits: Vec<Permit>) -> Self {
         Self { permits: permits.into(), outside: None }
     }
 }
@@ -58,25 +57,24 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
     }
 }
 
-/// The outcome of a request for permits.
-pub(super) enum Entered {
-    Permits(InFlight),
-    /// One limit has no permit left.
-    Denied(ConcurrencyLimit),
+/// Why a request has no permits.
+pub(super) enum WithoutPermits {
+    /// This limit has no permit left.
+    Denied(Limit),
     Failed(Error),
 }
 
-pub(super) type Entering = Pin<Box<dyn Future<Output = Entered> + Send>>;
+pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<InFlight, WithoutPermits>> + Send>>;
 
 impl Settings {
-    /// Asks for all permits of a request, one after another. If one is denied, the others are given back.
+    /// Acquires all permits of a request, one after another. If one is denied, the others are given back.
     ///
     /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first: a client that waits for its
     /// own limit holds no permit of a larger limit that clients share. All layers use this order, so that two requests
     /// never wait for each other.
-    pub(super) fn enter(self: &Arc<Self>, mut wanted: Vec<Wanted>) -> Entering {
-        wanted.sort_by(|one, other| one.order().cmp(&other.order()));
-        Box::pin(acquire_all(wanted, Arc::clone(self)))
+    pub(super) fn acquire_permits(self: &Arc<Self>, mut permits: Vec<Check>) -> Acquiring {
+        permits.sort_by(|one, other| order(one).cmp(&order(other)));
+        Box::pin(acquire_all(permits, Arc::clone(self)))
     }
 
     /// Puts the permits into the request's extensions, if the layer is configured so.
@@ -91,27 +89,24 @@ impl Settings {
     #[inline]
     pub(super) fn hold_none(&self, request: &mut Parts) {
         if self.inserts_permits && request.extensions.get::<InFlight>().is_none() {
-            request.extensions.insert(InFlight::of(Vec::new()));
+            request.extensions.insert(InFlight::new(Vec::new()));
         }
     }
 
-    /// The response to a request without a permit.
-    pub(super) fn too_many_in_flight<B>(
-        &self,
-        limit: &ConcurrencyLimit,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
-        telemetry::denied_in_flight(limit);
-        let retry_after = self.retry_after(limit.advised_retry_after(), request);
-        self.responder.too_many_in_flight(limit, retry_after, request)
-    }
-
-    /// The response to a request whose permits the store did not decide.
+    /// The response to a request without permits.
     pub(super) fn without_permits<B>(
         &self,
-        error: &Error,
+        why: &WithoutPermits,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
+        let error = match why {
+            WithoutPermits::Denied(limit) => {
+                telemetry::denied_in_flight(limit);
+                let retry_after = self.retry_after(limit.retry_after(), request);
+                return self.responder.too_many_in_flight(limit, retry_after, request);
+            }
+            WithoutPermits::Failed(error) => error,
+        };
         if error.is_misuse() {
             telemetry::misconfigured(&self.events, &self.names, error);
             return self.responder.without_decision(Reason::Misconfigured, None, request);
@@ -122,47 +117,54 @@ impl Settings {
     }
 }
 
-async fn acquire_all(wanted: Vec<Wanted>, settings: Arc<Settings>) -> Entered {
+/// The order in which permits are acquired.
+fn order(check: &Check) -> (u32, &str, &str) {
+    (check.limit().permits(), check.limit().name(), check.key().as_str())
+}
+
+async fn acquire_all(
+    checks: Vec<Check>,
+    settings: Arc<Settings>,
+) -> Result<InFlight, WithoutPermits> {
     let started = Instant::now();
-    let mut permits = Vec::with_capacity(wanted.len());
-    for wanted in wanted {
-        let is_enforced = wanted.limit.enforces(&wanted.key);
+    let mut permits = Vec::with_capacity(checks.len());
+    for check in checks {
+        let is_enforced = !check.is_shadow();
         let max_wait = if is_enforced { settings.wait.left_of(started) } else { Duration::ZERO };
-        let acquiring = acquire(&wanted, &settings.wait, max_wait);
-        let Wanted { limiter, limit, key } = &wanted;
-        let acquired = limiter.observe(limit, key, is_enforced, acquiring).await;
-        match acquired {
-            Ok(Acquired { permit: Some(permit), .. }) => permits.push(permit),
-            Ok(Acquired { permit: None, limit: in_force, .. }) => {
-                let limit = wanted.limit.with_limit(in_force);
-                if is_enforced {
-                    return Entered::Denied(limit);
-                }
-                telemetry::shadow_denied_in_flight(&settings.shadow_events, &limit);
+        let acquiring = acquire(&settings.limiter, &check, &settings.wait, max_wait);
+        let acquired = settings.limiter.observe_permit(&check, is_enforced, acquiring).await;
+        let why = match acquired {
+            Ok(Acquired { permit: Some(permit), .. }) => {
+                permits.push(permit);
+                continue;
             }
-            Err(error) => {
-                if is_enforced {
-                    return Entered::Failed(error);
-                }
-                telemetry::shadow_denied_in_flight(&settings.shadow_events, &wanted.limit);
-            }
+            Ok(Acquired { permit: None, limit, .. }) => WithoutPermits::Denied(limit),
+            Err(error) => WithoutPermits::Failed(error),
+        };
+        if is_enforced {
+            return Err(why);
         }
+        let limit = match &why {
+            WithoutPermits::Denied(limit) => limit,
+            WithoutPermits::Failed(_) => check.limit(),
+        };
+        telemetry::shadow_denied_in_flight(&settings.shadow_events, limit);
     }
-    Entered::Permits(InFlight::of(permits))
+    Ok(InFlight::new(permits))
 }
 
 async fn acquire(
-    wanted: &Wanted,
+    limiter: &RateLimiter,
+    check: &Check,
     wait: &WaitSettings,
     max_wait: Duration,
 ) -> Result<Acquired, Error> {
-    let Wanted { limiter, limit, key } = wanted;
-    let acquired = limiter.ask(limit, key).await?;
+    let acquired = limiter.request_permit(check).await?;
     if acquired.permit.is_some() || max_wait.is_zero() {
         return Ok(acquired);
     }
     match wait.enter() {
-        Some(_place) => limiter.wait(limit, key, max_wait, wait.max_waiters_per_key).await,
+        Some(_place) => limiter.wait_for_permit(check, max_wait, wait.max_waiters_per_key).await,
         None => Ok(acquired),
     }
 }

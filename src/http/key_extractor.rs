@@ -66,10 +66,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
         0
     }
 
-    /// The first extractor of a chain of [`or`](Self::or), and `None` of any other. Default: `None`. A layer asks it why all
-    /// keys come from fallbacks. A wrapper returns that of its chain.
-    fn first(&self) -> Option<&dyn KeyExtractor> {
-        None
+    /// The first extractor of each chain of [`or`](Self::or) in this extractor. Default: none. A layer asks them why all keys
+    /// come from fallbacks. A wrapper passes the call on.
+    fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
+        Vec::new()
     }
 
     /// Combines the keys of two extractors with [`Key::join`]. It is missing if either is missing.
@@ -175,8 +175,8 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
         (**self).fallbacks()
     }
 
-    fn first(&self) -> Option<&dyn KeyExtractor> {
-        (**self).first()
+    fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
+        (**self).first_branches()
     }
 }
 
@@ -189,8 +189,8 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
         (**self).fallbacks()
     }
 
-    fn first(&self) -> Option<&dyn KeyExtractor> {
-        (**self).first()
+    fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
+        (**self).first_branches()
     }
 }
 
@@ -201,6 +201,12 @@ pub struct And<A, B>(A, B);
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         Ok(self.0.extract(parts)?.join(&self.1.extract(parts)?))
+    }
+
+    fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
+        let mut both = self.0.first_branches();
+        both.extend(self.1.first_branches());
+        both
     }
 }
 
@@ -241,8 +247,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         self.0.fallbacks().saturating_add(1).saturating_add(self.1.fallbacks())
     }
 
-    fn first(&self) -> Option<&dyn KeyExtractor> {
-        Some(self.0.first().unwrap_or(&self.0))
+    fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
+        let mut first = self.0.first_branches();
+        if first.is_empty() {
+            first.push(&self.0);
+        }
+        first
     }
 }
 

@@ -1,7 +1,6 @@
 //! Everything that knows HTTP.
 
 mod body;
-mod builder;
 mod client_ip;
 mod conclusion;
 mod copies;
@@ -26,11 +25,9 @@ mod service;
 mod settings;
 mod settlement;
 mod stacked;
-mod unkeyed;
 mod waiting;
 
 pub use body::ResponseBody;
-pub use builder::RateLimitLayerBuilder;
 pub use client_ip::{ClientIp, ClientNetwork, Networks, OnUnknownClient};
 #[cfg(feature = "axum")]
 pub use extract::Route;
@@ -40,7 +37,7 @@ pub use future::ResponseFuture;
 pub use grpc_keys::{GrpcMetadata, GrpcMethod};
 pub use headers::{IetfDraft, ReportOn, ResetFormat};
 pub use in_flight::InFlight;
-pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
+pub use key_extractor::{KeyExtractor, MissingKey, from_fn};
 pub use layer::RateLimitLayer;
 pub use limits::{Found, Limits, Lookup, Reject};
 #[cfg(feature = "config")]
@@ -52,4 +49,3 @@ pub use responder::{BodyFormat, Reason, Rejection};
 pub use service::RateLimit;
 pub use settings::OnOverload;
 pub use settlement::{Meter, Settlement};
-pub use unkeyed::UnkeyedLayer;

@@ -17,8 +17,7 @@ use http::request::Parts;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let limiter = RateLimiter::in_memory();
-/// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(10))
-///     .key(Global)?
+/// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(10), Global)?
 ///     .skip(|parts| original_path(parts) == "/api/health");
 /// # let _ = layer;
 /// # Ok(())

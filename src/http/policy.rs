@@ -2,19 +2,20 @@
 
 mod rule;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-pub(super) use self::rule::{Concurrency, ConcurrencyRule, KeyedLimit, Rule, Wanted};
+pub(super) use self::rule::{CHOSEN, KeyedLimit, Rule};
 use super::MissingKey;
-use super::limits::{Chosen, Inherited, LookUp, LookedUp, Reject, chosen_group};
+use super::limits::{Choosing, Chosen, Inherited, LookUp, Reject};
 #[cfg(feature = "config")]
-use super::live::{Asks, InForce, Live, Route};
-use crate::limiter::ConcurrencyLimiter;
+use super::live::{Asks, InForce, Route};
+use crate::limiter::RateLimiter;
 use crate::nouns::{
-    Check, ConcurrencyLimit, ConfigError, Enforced, Error, Group, Key, Limit, OnStoreFailure,
+    Check, ConfigError, Enforced, Error, Group, Key, Limit, MAX_GROUP, OnStoreFailure,
 };
 use crate::telemetry::{self, Throttle};
 
@@ -41,8 +42,6 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 pub(super) struct Policy {
     /// Fixed limits have different names.
     rules: Vec<Rule>,
-    /// Fixed concurrency limits have different names.
-    concurrency: Vec<ConcurrencyRule>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<Cost>,
     /// A request that matches one of them is rejected.
@@ -55,42 +54,21 @@ pub(super) struct Policy {
     events: Arc<Throttle>,
 }
 
-/// The checks of one request, or why there are none.
+/// What a request asks, or why it asks nothing.
 pub(super) enum Question {
-    /// Nothing: no limit applies to the request.
-    Unlimited,
-    /// Nothing: no limit at all counts the request.
-    Exempt,
-    /// Whether this group of checks is allowed.
-    Group(Group),
-    /// That depends on look-ups.
+    /// The permits that it needs, and then the charge. A request that is not limited has neither.
+    Checks(Asked),
+    /// That depends on a look-up.
     LookUp(LookUp),
     /// Nothing: the request is rejected.
     Rejected(Unasked),
 }
 
-/// The limit whose key is missing.
-pub(super) enum KeyedBy {
-    Rate(Limit),
-    Concurrency(ConcurrencyLimit),
-}
-
-impl KeyedBy {
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Self::Rate(limit) => limit.name(),
-            Self::Concurrency(limit) => limit.name(),
-        }
-    }
-}
-
-/// What the rules ask of a request.
+/// The permits that a request needs, and then the charge.
 #[derive(Default)]
-struct Asking {
-    wanted: Vec<Wanted>,
-    checks: Vec<Check>,
-    /// Look-ups that add checks.
-    choosing: Vec<LookedUp>,
+pub(super) struct Asked {
+    pub(super) permits: Vec<Check>,
+    pub(super) group: Option<Group>,
 }
 
 /// Why a request is rejected without a decision.
@@ -100,19 +78,16 @@ pub(super) enum Unasked {
     /// The application rejects it.
     Rejected(Reject),
     /// It has no key. The limit is that of the key, unless the limit is chosen.
-    MissingKey { limit: Option<KeyedBy>, missing: MissingKey, status: StatusCode },
+    MissingKey { limit: Option<Limit>, missing: MissingKey, status: StatusCode },
     /// The chosen checks are not a group.
     Misconfigured(Error),
 }
 
 impl Policy {
-    pub(super) fn new(
-        rules: Vec<Rule>,
-        concurrency: Vec<ConcurrencyRule>,
-    ) -> Result<Self, ConfigError> {
-        let mut policy = Self {
-            rules,
-            concurrency,
+    /// A policy without rules.
+    pub(super) fn new() -> Self {
+        Self {
+            rules: Vec::new(),
             cost: None,
             forbid: Vec::new(),
             skip: Vec::new(),
@@ -120,9 +95,31 @@ impl Policy {
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
             inherited: Inherited { on_store_failure: OnStoreFailure::FailOpen, enforced: None },
             events: Arc::default(),
-        };
-        policy.set_on_store_failure(OnStoreFailure::FailOpen)?;
-        Ok(policy)
+        }
+    }
+
+    /// Adds a rule, whose limit is registered with the limiter.
+    pub(super) fn add_rule(
+        &mut self,
+        limiter: &RateLimiter,
+        mut rule: Rule,
+    ) -> Result<(), ConfigError> {
+        if let Rule::Fixed(keyed) = &mut rule {
+            let limits: Vec<&Limit> = self.fixed_limits().chain([&keyed.limit]).collect();
+            check_names(&limits)?;
+            #[cfg(feature = "config")]
+            self.rules
+                .iter()
+                .filter_map(Rule::live)
+                .try_for_each(|live| live.reserve(limits.len()))?;
+            limiter.register_all(&limits)?;
+            keyed.fail_as_layer(self.inherited.on_store_failure)?;
+            if let Some(enforced) = self.inherited.enforced {
+                keyed.replace(keyed.limit.clone().with_enforced(enforced));
+            }
+        }
+        self.rules.push(rule);
+        Ok(())
     }
 
     /// The limits that are the same for all requests.
@@ -132,8 +129,7 @@ impl Policy {
 
     /// The names of the limits, for events.
     pub(super) fn names(&self) -> String {
-        let concurrency = self.concurrency.iter().map(ConcurrencyRule::name);
-        let names: Vec<_> = self.rules.iter().map(Rule::name).chain(concurrency).collect();
+        let names: Vec<_> = self.rules.iter().map(Rule::name).collect();
         names.join(", ")
     }
 
@@ -160,11 +156,6 @@ impl Policy {
         let enforced = Enforced::new(percent)?;
         self.set_enforced(enforced);
         Ok(())
-    }
-
-    /// Puts all limits into shadow mode.
-    pub(super) fn shadow(&mut self) {
-        self.set_enforced(Enforced::NEVER);
     }
 
     fn set_enforced(&mut self, enforced: Enforced) {
@@ -194,147 +185,95 @@ impl Policy {
         })
     }
 
-    /// What is asked for a request, and the permits that it needs first.
+    /// What is asked for a request.
     #[inline]
-    pub(super) fn question(&self, parts: &Parts) -> (Question, Vec<Wanted>) {
-        let rejected = |unasked| (Question::Rejected(unasked), Vec::new());
-        self.try_question(parts).unwrap_or_else(rejected)
+    pub(super) fn question(&self, parts: &Parts) -> Question {
+        self.try_question(parts).unwrap_or_else(Question::Rejected)
     }
 
     #[inline]
-    fn try_question(&self, parts: &Parts) -> Result<(Question, Vec<Wanted>), Unasked> {
-        let mut asking = Asking::default();
+    fn try_question(&self, parts: &Parts) -> Result<Question, Unasked> {
         if self.forbid.iter().any(|forbid| forbid(parts)) {
             return Err(Unasked::Forbidden);
         }
         if self.exempts(parts) {
-            return Ok((Question::Exempt, asking.wanted));
+            return Ok(Question::Checks(Asked::default()));
         }
-        for ConcurrencyRule { limiter, limit } in &self.concurrency {
-            match limit {
-                Concurrency::Fixed(limit, key) => {
-                    self.want(limiter, limit, key.extract(parts), &mut asking)?;
-                }
-                Concurrency::Chosen(choose) => {
-                    if let Some((limit, key)) = choose(parts) {
-                        self.want(limiter, &limit, Ok(key), &mut asking)?;
-                    }
-                }
-            }
-        }
-        if let [Rule::Fixed(only)] = &*self.rules {
-            let question = match only.key.extract(parts) {
-                Ok(key) => Question::Group(self.check(only, key, parts).into()),
+        if let [Rule::Fixed(only)] = &*self.rules
+            && !only.limit.is_concurrency()
+        {
+            let group = match only.key.extract(parts) {
+                Ok(key) => Some(self.check(only, key, parts).into()),
                 Err(missing) => {
                     self.skip_or_reject(Some(&only.limit), missing)?;
-                    Question::Unlimited
+                    None
                 }
             };
-            return Ok((question, asking.wanted));
+            return Ok(Question::Checks(Asked { permits: Vec::new(), group }));
         }
-        self.question_of_several(parts, asking)
+        self.question_of_several(parts)
     }
 
-    fn question_of_several(
-        &self,
-        parts: &Parts,
-        mut asking: Asking,
-    ) -> Result<(Question, Vec<Wanted>), Unasked> {
-        asking.checks.reserve_exact(self.rules.len());
+    fn question_of_several(&self, parts: &Parts) -> Result<Question, Unasked> {
+        let mut checks = Vec::with_capacity(self.rules.len());
+        let mut choosing = None;
         for rule in &self.rules {
-            self.ask(rule, parts, &mut asking)?;
+            choosing = self.add(rule, parts, &mut checks)?.or(choosing);
         }
-        let Asking { wanted, checks, choosing } = asking;
-        let question = if !choosing.is_empty() {
-            Question::LookUp(LookUp { checks, choosing, inherited: self.inherited })
-        } else if self.chooses() {
-            chosen_group(checks)?.map_or(Question::Unlimited, Question::Group)
-        } else if checks.is_empty() {
-            Question::Unlimited
-        } else {
-            // The builder rejects more than 255 limits, and two of one name.
-            Question::Group(Group::of_distinct(checks))
-        };
-        Ok((question, wanted))
+        match choosing {
+            None => Asked::new(checks).map(Question::Checks),
+            Some(choosing) => {
+                Ok(Question::LookUp(LookUp { checks, choosing, inherited: self.inherited }))
+            }
+        }
     }
 
-    /// Adds what a rule asks of a request.
-    fn ask(&self, rule: &Rule, parts: &Parts, asking: &mut Asking) -> Result<(), Unasked> {
+    /// Adds the checks of a rule, or returns the look-up that they depend on. A layer has at most one such rule.
+    fn add(
+        &self,
+        rule: &Rule,
+        parts: &Parts,
+        checks: &mut Vec<Check>,
+    ) -> Result<Option<Choosing>, Unasked> {
         match rule {
             Rule::Fixed(keyed) => match keyed.key.extract(parts) {
-                Ok(key) => asking.checks.push(self.check(keyed, key, parts)),
+                Ok(key) => checks.push(self.check(keyed, key, parts)),
                 Err(missing) => self.skip_or_reject(Some(&keyed.limit), missing)?,
             },
             Rule::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
-                    self.inherited.add(limits, &mut asking.checks).map_err(Unasked::Rejected)?;
+                    checks.extend(self.inherited.checks(limits).map_err(Unasked::Rejected)?);
                 }
-                Ok(Chosen::Later(later)) => asking.choosing.push(LookedUp::Pending(later)),
+                Ok(Chosen::Later(choosing)) => return Ok(Some(choosing)),
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
             Rule::Live(live) => live.in_force(
                 |limit| self.inherited.of_layer(limit),
-                |in_force| self.ask_live(live, in_force, parts, asking),
+                |in_force| self.add_live(in_force, parts, checks),
             )?,
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Adds what the limits of a configuration ask of a request.
+    /// Adds the checks of the limits of a configuration.
     #[cfg(feature = "config")]
-    fn ask_live(
+    fn add_live(
         &self,
-        live: &Live,
         in_force: &InForce,
         parts: &Parts,
-        asking: &mut Asking,
+        checks: &mut Vec<Check>,
     ) -> Result<(), Unasked> {
         let route = Route::of(parts);
-        if let Some(limiter) = live.concurrency_limiter() {
-            for applied in in_force.concurrency_at(&route) {
-                if let Some(limit) = applied.limit_of(parts) {
-                    self.want(limiter, limit, applied.scope.key.extract(parts), asking)?;
-                }
-            }
-        }
         for applied in in_force.limits_at(&route) {
             match applied.ask(parts, self.cost.as_ref()) {
                 Ok(Asks::Check(check)) => {
                     telemetry::keyed(&self.events, check.limit());
-                    asking.checks.push(check);
+                    checks.push(check);
                 }
                 Ok(Asks::Nothing) => {}
                 Ok(Asks::Reject(reject)) => return Err(Unasked::Rejected(reject)),
                 Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds a permit to those that a request needs.
-    fn want(
-        &self,
-        limiter: &ConcurrencyLimiter,
-        limit: &ConcurrencyLimit,
-        key: Result<Key, MissingKey>,
-        asking: &mut Asking,
-    ) -> Result<(), Unasked> {
-        let limit = self.inherited.concurrency(limit);
-        match key {
-            Ok(key) => {
-                let wanted = Wanted { limiter: limiter.clone(), limit, key };
-                if asking.wanted.iter().any(|other| other.is_of(&wanted)) {
-                    let name = wanted.limit.name();
-                    return Err(Unasked::Misconfigured(Error::misuse(format!(
-                        "a request needs two permits of one key under the limit `{name}`"
-                    ))));
-                }
-                asking.wanted.push(wanted);
-            }
-            Err(missing) => {
-                let is_enforced = limit.enforced_percent() == 100;
-                self.without_key(Some(KeyedBy::Concurrency(limit)), is_enforced, missing)?;
             }
         }
         Ok(())
@@ -354,25 +293,16 @@ impl Policy {
             Some(limit) => limit.enforced_percent() == 100,
             None => self.inherited.enforced.is_none_or(Enforced::is_always),
         };
-        self.without_key(limit.cloned().map(KeyedBy::Rate), is_enforced, missing)
-    }
-
-    fn without_key(
-        &self,
-        limit: Option<KeyedBy>,
-        is_enforced: bool,
-        missing: MissingKey,
-    ) -> Result<(), Unasked> {
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),
             OnMissingKey::SkipLimit if missing.is_skippable() => None,
             OnMissingKey::SkipLimit => Some(StatusCode::BAD_REQUEST),
         };
         let status = status.filter(|_| is_enforced);
-        let name = limit.as_ref().map(KeyedBy::name);
+        let name = limit.map(Limit::name);
         telemetry::missing_key(&self.events, name, missing.logged(), status.is_some());
         match status {
-            Some(status) => Err(Unasked::MissingKey { limit, missing, status }),
+            Some(status) => Err(Unasked::MissingKey { limit: limit.cloned(), missing, status }),
             None => Ok(()),
         }
     }
@@ -380,6 +310,54 @@ impl Policy {
     fn exempts(&self, parts: &Parts) -> bool {
         (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
     }
+}
+
+impl Asked {
+    /// Divides checks into the permits of concurrency limits and a charge. An application may choose too many checks, or two
+    /// of one budget.
+    pub(super) fn new(checks: Vec<Check>) -> Result<Self, Unasked> {
+        let is_permit = |check: &Check| check.limit().is_concurrency();
+        let (permits, rates): (Vec<Check>, Vec<Check>) = checks.into_iter().partition(is_permit);
+        check_distinct(&permits)?;
+        let group = match rates.is_empty() {
+            true => None,
+            false => Some(Group::new(rates).map_err(Unasked::Misconfigured)?),
+        };
+        Ok(Self { permits, group })
+    }
+}
+
+/// A layer has at most 255 fixed limits, of different names.
+fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
+    if limits.len() > MAX_GROUP {
+        return Err(ConfigError::new(format!(
+            "the layer has {} limits; use at most {MAX_GROUP}",
+            limits.len()
+        )));
+    }
+    let mut known = HashSet::new();
+    for limit in limits {
+        if !known.insert(limit.name()) {
+            return Err(ConfigError::new(
+                "the layer has two limits of this name, which would share what they count; give each a name of its own",
+            )
+            .of_limit(limit.name()));
+        }
+    }
+    Ok(())
+}
+
+/// A request needs at most one permit of a key under a limit: a second one would wait for the first.
+fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
+    for (number, permit) in permits.iter().enumerate() {
+        if permits.iter().take(number).any(|other| other.shares_budget_with(permit)) {
+            let name = permit.limit().name();
+            return Err(Unasked::Misconfigured(Error::misuse(format!(
+                "a request needs two permits of one key under the limit `{name}`"
+            ))));
+        }
+    }
+    Ok(())
 }
 
 /// Whether this is the request that a browser sends before the request itself (Fetch standard,

@@ -42,28 +42,11 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let (question, wanted) = self.settings.policy.question(&parts);
-        if !wanted.is_empty() {
-            // Permits come first. So a request without one is charged under no limit.
-            let (entering, settings) = (self.settings.enter(wanted), Arc::clone(&self.settings));
-            let inner = self.release_inner();
-            let waiting = Waiting::for_permits(inner, (parts, body), entering, question, settings);
-            return ResponseFuture::waiting(waiting);
-        }
-        self.settings.hold_none(&mut parts);
-        let asked;
-        let answer = match question {
-            Question::Unlimited | Question::Exempt => {
-                self.settings.forward_uncharged(&mut parts);
-                let request = Request::from_parts(parts, body);
-                return ResponseFuture::calling(self.inner.call(request), None);
-            }
-            Question::Group(group) => {
-                asked = self.settings.kept(&group);
-                self.settings.ask(group, &asked)
-            }
+        let asked = match self.settings.policy.question(&parts) {
+            Question::Checks(asked) => asked,
             Question::LookUp(lookup) => {
-                let (inner, settings) = (self.release_inner(), Arc::clone(&self.settings));
+                let inner = self.release_inner();
+                let settings = Arc::clone(&self.settings);
                 let waiting = Waiting::for_lookup(inner, (parts, body), lookup, settings);
                 return ResponseFuture::waiting(waiting);
             }
@@ -72,14 +55,34 @@ where
                 return ResponseFuture::answered(self.settings.answer(unasked, &parts));
             }
         };
+        if !asked.permits.is_empty() {
+            // Permits come first. So a request without one is charged under no limit.
+            let inner = self.release_inner();
+            let settings = Arc::clone(&self.settings);
+            return ResponseFuture::waiting(Waiting::for_permits(
+                inner,
+                (parts, body),
+                asked,
+                settings,
+            ));
+        }
+        self.settings.hold_none(&mut parts);
+        let Some(group) = asked.group else {
+            self.settings.forward_uncharged(&mut parts);
+            let request = Request::from_parts(parts, body);
+            return ResponseFuture::calling(self.inner.call(request), None);
+        };
+        let undecided = self.settings.undecided(&group);
+        let answer = self.settings.charge(group, &undecided);
         let Some(decided) = answer.as_ready() else {
-            let (inner, settings) = (self.release_inner(), Arc::clone(&self.settings));
-            let waiting = Waiting::for_decision(inner, (parts, body), answer, asked, settings);
+            let inner = self.release_inner();
+            let settings = Arc::clone(&self.settings);
+            let waiting = Waiting::for_decision(inner, (parts, body), answer, undecided, settings);
             return ResponseFuture::waiting(waiting);
         };
-        let conclusion = self.settings.conclude(decided, &asked, &mut parts);
+        let conclusion = self.settings.conclude(decided, &undecided, &mut parts);
         // The span of the check does not include the inner service.
-        drop(asked);
+        drop(undecided);
         let (delay, report) = match conclusion {
             Conclusion::Forward { delay, report } => (delay, report),
             Conclusion::Reject(response) => {

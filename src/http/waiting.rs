@@ -11,12 +11,13 @@ use http::{Request, Response};
 use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
-use super::conclusion::{Asked, Conclusion, Report};
-use super::in_flight::{Entered, Entering};
+use super::conclusion::{Conclusion, Report, Undecided};
+use super::in_flight::Acquiring;
 use super::limits::LookUp;
-use super::policy::Question;
+use super::policy::Asked;
 use super::settings::Settings;
 use super::{InFlight, ResponseBody};
+use crate::nouns::Group;
 use crate::store::Answer;
 
 pub(super) struct Waiting<S, ReqBody> {
@@ -30,17 +31,17 @@ pub(super) struct Waiting<S, ReqBody> {
 }
 
 enum Stage {
-    /// For permits. The question is taken when they are there.
-    Entering {
-        entering: Entering,
-        question: Option<Question>,
+    /// For permits. The group is charged when they are there.
+    Acquiring {
+        acquiring: Acquiring,
+        group: Option<Group>,
         since: Instant,
         settings: Arc<Settings>,
     },
     /// For look-ups of the application.
     LookingUp { lookup: LookUp, since: Instant, settings: Arc<Settings> },
     /// For a decision.
-    Checking { answer: Answer, asked: Asked, settings: Arc<Settings> },
+    Checking { answer: Answer, undecided: Undecided, settings: Arc<Settings> },
     /// For the delay of an allowed request.
     Delaying(Pin<Box<Sleep>>),
     /// For the inner service.
@@ -64,12 +65,12 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     pub(super) fn for_permits(
         service: S,
         request: (Parts, ReqBody),
-        entering: Entering,
-        question: Question,
+        asked: Asked,
         settings: Arc<Settings>,
     ) -> Self {
-        let (question, since) = (Some(question), Instant::now());
-        let stage = Stage::Entering { entering, question, since, settings };
+        let acquiring = settings.acquire_permits(asked.permits);
+        let since = Instant::now();
+        let stage = Stage::Acquiring { acquiring, group: asked.group, since, settings };
         Self::new(service, request, stage)
     }
 
@@ -89,10 +90,10 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: (Parts, ReqBody),
         answer: Answer,
-        asked: Asked,
+        undecided: Undecided,
         settings: Arc<Settings>,
     ) -> Self {
-        let stage = Stage::Checking { answer, asked, settings };
+        let stage = Stage::Checking { answer, undecided, settings };
         Self::new(service, request, stage)
     }
 
@@ -122,43 +123,35 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
-                Stage::Entering { entering, question, since, settings } => {
-                    let entered = ready!(entering.as_mut().poll(cx));
+                Stage::Acquiring { acquiring, group, since, settings } => {
+                    let acquired = ready!(acquiring.as_mut().poll(cx));
                     let Some((parts, _)) = &mut self.request else { return Poll::Pending };
-                    let Some(question) = question.take() else { return Poll::Pending };
-                    let stage = match entered {
-                        Entered::Permits(permits) => {
+                    match acquired {
+                        Ok(permits) => {
                             settings.hold(&permits, parts);
                             self.permits = Some(permits);
-                            Stage::of(question, *since, settings, parts)
+                            self.stage = Stage::charging(group.take(), *since, settings, parts);
                         }
-                        Entered::Denied(limit) => {
-                            Err(settings.too_many_in_flight(&limit, parts).into())
+                        Err(why) => {
+                            let response = settings.without_permits(&why, parts);
+                            return Poll::Ready(Ok(Next::Rejected(response)));
                         }
-                        Entered::Failed(error) => {
-                            Err(settings.without_permits(&error, parts).into())
-                        }
-                    };
-                    match stage {
-                        Ok(stage) => self.stage = stage,
-                        Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
                     }
                 }
                 Stage::LookingUp { lookup, since, settings } => {
                     let Some((parts, _)) = &mut self.request else { return Poll::Pending };
-                    let question = match ready!(lookup.poll(parts, cx)) {
-                        Ok(group) => group.map_or(Question::Unlimited, Question::Group),
-                        Err(unasked) => Question::Rejected(unasked),
-                    };
-                    match Stage::of(question, *since, settings, parts) {
-                        Ok(stage) => self.stage = stage,
-                        Err(response) => return Poll::Ready(Ok(Next::Rejected(*response))),
+                    match ready!(lookup.poll(parts, cx)) {
+                        Ok(asked) => self.stage = Stage::asking(asked, *since, settings, parts),
+                        Err(unasked) => {
+                            let response = settings.answer(unasked, parts);
+                            return Poll::Ready(Ok(Next::Rejected(response)));
+                        }
                     }
                 }
-                Stage::Checking { answer, asked, settings } => {
-                    let answer = ready!(asked.observed.span.poll(answer, cx));
+                Stage::Checking { answer, undecided, settings } => {
+                    let answer = ready!(undecided.observed.span.poll(answer, cx));
                     let Some((parts, _)) = &mut self.request else { return Poll::Pending };
-                    let delay = match settings.conclude(&answer, asked, parts) {
+                    let delay = match settings.conclude(&answer, undecided, parts) {
                         Conclusion::Forward { delay, report } => {
                             self.report = report;
                             delay
@@ -179,7 +172,8 @@ where
                     }
                     ready!(self.service.poll_ready(cx))?;
                     let Some((parts, body)) = self.request.take() else { return Poll::Pending };
-                    let (report, permits) = (self.report.take(), self.permits.take());
+                    let report = self.report.take();
+                    let permits = self.permits.take();
                     let response = self.service.call(Request::from_parts(parts, body));
                     return Poll::Ready(Ok(Next::Calling { response, report, permits }));
                 }
@@ -189,27 +183,31 @@ where
 }
 
 impl Stage {
-    /// The next stage of a request, or the response if it is rejected.
-    fn of<ResBody>(
-        question: Question,
+    /// The stage of a request whose permits and charge are known.
+    fn asking(asked: Asked, since: Instant, settings: &Arc<Settings>, parts: &mut Parts) -> Self {
+        if asked.permits.is_empty() {
+            settings.hold_none(parts);
+            return Self::charging(asked.group, since, settings, parts);
+        }
+        let acquiring = settings.acquire_permits(asked.permits);
+        let settings = Arc::clone(settings);
+        Self::Acquiring { acquiring, group: asked.group, since, settings }
+    }
+
+    /// The stage of a request that has its permits.
+    fn charging(
+        group: Option<Group>,
         since: Instant,
         settings: &Arc<Settings>,
         parts: &mut Parts,
-    ) -> Result<Self, Box<Response<ResponseBody<ResBody>>>> {
-        let shared = Arc::clone(settings);
-        Ok(match question {
-            Question::Unlimited | Question::Exempt => {
-                settings.forward_uncharged(parts);
-                Self::Preparing
-            }
-            Question::Group(group) => {
-                let asked = settings.kept(&group);
-                let answer = settings.ask_since(since, group, &asked);
-                Self::Checking { answer, asked, settings: shared }
-            }
-            Question::LookUp(lookup) => Self::LookingUp { lookup, since, settings: shared },
-            Question::Rejected(unasked) => return Err(settings.answer(unasked, parts).into()),
-        })
+    ) -> Self {
+        let Some(group) = group else {
+            settings.forward_uncharged(parts);
+            return Self::Preparing;
+        };
+        let undecided = settings.undecided(&group);
+        let answer = settings.charge_since(since, group, &undecided);
+        Self::Checking { answer, undecided, settings: Arc::clone(settings) }
     }
 
     fn after(delay: Duration) -> Self {

@@ -17,7 +17,7 @@ impl RateLimiter {
     ///
     /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores of one prefix. So a tool of
     /// its own can use a limit of that name and algorithm, with any quota. The limit need not
-    /// [block keys](Limit::block_offenders). A block of a key that it blocks after denials already is replaced only by a limit that
+    /// [block keys](Limit::with_block_policy). A block of a key that it blocks after denials already is replaced only by a limit that
     /// does, such as [by operators](crate::limit::BlockPolicy::by_operators).
     /// A limit of a configuration is `LimitSet::limit`. The key is that of the key extractor: see
     /// [`Key::from_encoded`].
@@ -72,8 +72,10 @@ impl RateLimiter {
     /// consumed stays consumed, so it may be denied until its budget has units again: [`reset`](Self::reset) gives an honest
     /// client both. Returns the decision of a peek afterwards.
     ///
+    /// It also ends a block that followed denials, whatever the policy of the limit that is passed here.
+    ///
     /// On other replicas it takes effect after at most
-    /// [`deny_blocked_for`](crate::store::DenyCache::deny_blocked_for).
+    /// [`deny_blocked_for`](crate::store::RedisStoreBuilder::deny_blocked_for).
     ///
     /// # Errors
     ///

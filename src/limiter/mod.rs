@@ -1,10 +1,10 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
 mod blocks;
-mod concurrency;
 mod denied_keys;
 mod failover;
 mod observed;
+mod permits;
 mod registry;
 #[cfg(feature = "http")]
 mod unanswered;
@@ -14,19 +14,17 @@ use std::fmt;
 #[cfg(feature = "config")]
 use std::sync::Weak;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-#[cfg(feature = "http")]
-pub(crate) use self::concurrency::Acquired;
-#[cfg(feature = "config")]
-pub(crate) use self::concurrency::WeakConcurrencyLimiter;
-pub use self::concurrency::{ConcurrencyLimiter, Permit};
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
 #[cfg(feature = "http")]
 pub(crate) use self::observed::Observed;
+#[cfg(feature = "http")]
+pub(crate) use self::permits::Acquired;
+use self::permits::Agents;
+pub use self::permits::Permit;
 use self::registry::Registry;
-#[cfg(feature = "config")]
-pub(crate) use self::registry::SetId;
 #[cfg(feature = "http")]
 use self::unanswered::Unanswered;
 #[cfg(feature = "http")]
@@ -93,12 +91,15 @@ pub struct RateLimiter {
 
 struct Shared {
     store: Failover,
-    registry: Registry<Limit>,
+    registry: Registry,
     turns: Turns,
     /// Of events about blocks.
     blocked: Throttles,
     /// Where denials are counted by key.
     denied_keys: OnceLock<DeniedKeys>,
+    /// The permits of this process. `None` if the store grants none.
+    agents: OnceLock<Option<Agents>>,
+    permit_lease: OnceLock<Duration>,
     #[cfg(feature = "http")]
     unanswered: Unanswered,
 }
@@ -106,15 +107,14 @@ struct Shared {
 impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
-        let (registry, turns, blocked) =
-            (Registry::default(), Turns::default(), Throttles::default());
-        let (store, denied_keys) = (Failover::new(store), OnceLock::new());
         let shared = Shared {
-            store,
-            registry,
-            turns,
-            blocked,
-            denied_keys,
+            store: Failover::new(store),
+            registry: Registry::default(),
+            turns: Turns::default(),
+            blocked: Throttles::default(),
+            denied_keys: OnceLock::new(),
+            agents: OnceLock::new(),
+            permit_lease: OnceLock::new(),
             #[cfg(feature = "http")]
             unanswered: Unanswered::default(),
         };
@@ -171,7 +171,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the store does not decide, as every check does, unless the limit has a [failure
-    /// policy](Limit::on_store_failure). A denial is not an error.
+    /// policy](Limit::with_on_store_failure). A denial is not an error.
     pub async fn check(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
         self.check_n(limit, key, 1).await
     }
@@ -241,7 +241,7 @@ impl RateLimiter {
     ///
     /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
     /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
-    /// [bounded](Limit::max_debt). Without a receipt, the whole cost is charged.
+    /// [bounded](Limit::with_max_debt). Without a receipt, the whole cost is charged.
     ///
     /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it counts: here, until the store
     /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
@@ -362,8 +362,22 @@ impl RateLimiter {
 
     /// Registers all limits, or none.
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
-        self.shared.store.check_limits(new)?;
+        self.check_limits(new)?;
         self.shared.registry.register_all(new)
+    }
+
+    /// Checks that the store can decide these limits in one group, and grants the permits of those that need some.
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        let (permits, rates): (Vec<&Limit>, Vec<&Limit>) =
+            limits.iter().partition(|limit| limit.is_concurrency());
+        self.shared.store.check_limits(&rates)?;
+        match permits.first() {
+            Some(limit) if !self.grants_permits() => Err(ConfigError::new(
+                "the store grants no permits; use a store that does, and let a wrapper pass on `Store::permits`",
+            )
+            .of_limit(limit.name())),
+            _ => Ok(()),
+        }
     }
 
     /// Registers the limits of a set in place of those that it had, or leaves them as they are. An error comes with its
@@ -371,11 +385,11 @@ impl RateLimiter {
     #[cfg(feature = "config")]
     pub(crate) fn register_set<'a>(
         &self,
-        set: &Arc<SetId>,
+        set: &Arc<()>,
         limits: &[&'a Limit],
     ) -> Result<(), (&'a str, ConfigError)> {
         for &limit in limits {
-            self.shared.store.check_limits(&[limit]).map_err(|error| (limit.name(), error))?;
+            self.check_limits(&[limit]).map_err(|error| (limit.name(), error))?;
         }
         self.shared.registry.replace_set(set, limits.iter().map(|limit| limit.name()))
     }
@@ -384,6 +398,28 @@ impl RateLimiter {
     #[cfg(feature = "config")]
     pub(crate) fn downgrade(&self) -> WeakLimiter {
         WeakLimiter(Arc::downgrade(&self.shared))
+    }
+}
+
+impl RateLimiter {
+    /// Waits until the work in the background has ended: the [settlements](crate::layer::Settlement) in flight are answered,
+    /// which takes at most five seconds, and the store has confirmed all released [permits](Permit), which takes at most one.
+    ///
+    /// If a program ends before that, the estimates of its last requests stand, and its last permits count until their lease
+    /// expires. Call this last, also after a graceful shutdown of a server.
+    ///
+    /// ```
+    /// # use tollgate::RateLimiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let limiter = RateLimiter::in_memory();
+    /// limiter.flush().await;
+    /// # }
+    /// ```
+    pub async fn flush(&self) {
+        #[cfg(feature = "http")]
+        self.flush_settlements().await;
+        self.flush_permits().await;
     }
 }
 

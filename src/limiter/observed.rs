@@ -6,9 +6,9 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 
-use super::concurrency::Acquired;
-use super::{ConcurrencyLimiter, RateLimiter};
-use crate::nouns::{Check, ConcurrencyLimit, Decision, Error, Group, Key, Op};
+use super::RateLimiter;
+use super::permits::Acquired;
+use crate::nouns::{Check, Decision, Error, Group, Op};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, Origin, Outcome};
 
@@ -73,16 +73,17 @@ impl RateLimiter {
     }
 }
 
-impl ConcurrencyLimiter {
+impl RateLimiter {
     /// Acquires a permit as `acquiring` does, and observes it.
-    pub(crate) async fn observe(
+    pub(crate) async fn observe_permit(
         &self,
-        limit: &ConcurrencyLimit,
-        key: &Key,
+        check: &Check,
         is_enforced: bool,
         acquiring: impl Future<Output = Result<Acquired, Error>>,
     ) -> Result<Acquired, Error> {
-        let (span, mut acquiring) = (CheckSpan::begin(), pin!(acquiring));
+        let limit = check.limit();
+        let span = CheckSpan::begin();
+        let mut acquiring = pin!(acquiring);
         let answer = poll_fn(|cx| span.poll(&mut acquiring, cx)).await;
         let denied = if is_enforced { Outcome::Denied } else { Outcome::ShadowDenied };
         match &answer {
@@ -92,7 +93,7 @@ impl ConcurrencyLimiter {
             Ok(Acquired { permit: None, source, .. }) => {
                 telemetry::decided_in_flight(&span, limit, denied, *source);
                 if let Some(keys) = self.shared.denied_keys.get().filter(|_| is_enforced) {
-                    keys.count_one(limit.name(), key);
+                    keys.count_one(limit.name(), check.key());
                 }
             }
             Err(error) => {

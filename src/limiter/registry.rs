@@ -1,104 +1,44 @@
 //! The names of limits that layers were built with: limits of one name share what they count.
 
 use std::collections::HashMap;
-use std::fmt;
 #[cfg(feature = "config")]
 use std::sync::{Arc, Weak};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::nouns::{ConcurrencyLimit, ConfigError, Limit};
+use crate::nouns::{ConfigError, Limit};
 
-/// Limits of a kind by name, so that a name is not used twice by mistake.
-pub(super) struct Registry<L>(Mutex<HashMap<String, Registered<L>>>);
+/// Registered limits, by name, so that a name is not used twice by mistake.
+#[derive(Default)]
+pub(super) struct Registry(Mutex<HashMap<String, Registered>>);
 
-enum Registered<L> {
+enum Registered {
     /// A limit that stays as it is.
-    Limit(L),
+    Limit(Limit),
     /// A limit of a set, which may replace it. Names of a set that is gone are free.
     #[cfg(feature = "config")]
-    Set(Weak<SetId>),
+    Set(Weak<()>),
 }
 
-/// Identifies a set of limits, by its address.
-#[cfg(feature = "config")]
-#[derive(Debug, Default)]
-pub(crate) struct SetId {
-    /// A type without a size has no address of its own.
-    _address: u8,
-}
-
-/// A limit that is registered by its name.
-pub(super) trait Registrable: Clone + fmt::Display {
-    /// What limits of one name share.
-    const SHARED: &'static str;
-    /// What the name belongs to.
-    const OF: &'static str;
-    /// What a limit allows.
-    const ALLOWS: &'static str;
-
-    fn name(&self) -> &str;
-
-    /// Whether two limits make the same decisions.
-    fn decides_as(&self, other: &Self) -> bool;
-}
-
-impl Registrable for Limit {
-    const SHARED: &'static str = "budgets";
-    const OF: &'static str = "RateLimiter";
-    const ALLOWS: &'static str = "quota";
-
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    fn decides_as(&self, other: &Self) -> bool {
-        self.decides_as(other)
-    }
-}
-
-impl Registrable for ConcurrencyLimit {
-    const SHARED: &'static str = "permits";
-    const OF: &'static str = "ConcurrencyLimiter";
-    const ALLOWS: &'static str = "number";
-
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    fn decides_as(&self, other: &Self) -> bool {
-        self.limit() == other.limit()
-    }
-}
-
-impl<L> Default for Registry<L> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<L: Registrable> Registry<L> {
+impl Registry {
     /// Registers all limits, or none.
-    pub(super) fn register_all(&self, new: &[&L]) -> Result<(), ConfigError> {
+    pub(super) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         let mut limits = self.lock();
         for limit in new {
             match limits.get(limit.name()) {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
                     return Err(ConfigError::new(format!(
                         "the name is registered for {known}, and this limit is {limit}: limits of one \
-                         name share {}; use another name, or a new {} to change the {} at run time",
-                        L::SHARED,
-                        L::OF,
-                        L::ALLOWS
+                         name share what they count; use another name, or a new RateLimiter to change the quota at \
+                         run time",
                     ))
                     .of_limit(limit.name()));
                 }
                 #[cfg(feature = "config")]
                 Some(Registered::Set(set)) if set.strong_count() > 0 => {
-                    return Err(ConfigError::new(format!(
+                    return Err(ConfigError::new(
                         "the name is that of a limit from a configuration: limits of one name share \
-                         {}; use another name",
-                        L::SHARED
-                    ))
+                         what they count; use another name",
+                    )
                     .of_limit(limit.name()));
                 }
                 _ => {}
@@ -114,7 +54,7 @@ impl<L: Registrable> Registry<L> {
     #[cfg(feature = "config")]
     pub(super) fn replace_set<'a>(
         &self,
-        set: &Arc<SetId>,
+        set: &Arc<()>,
         names: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<(), (&'a str, ConfigError)> {
         let mut limits = self.lock();
@@ -129,7 +69,7 @@ impl<L: Registrable> Registry<L> {
                 _ => continue,
             };
             let error =
-                format!("{error}: limits of one name share {}; use another name", L::SHARED);
+                format!("{error}: limits of one name share what they count; use another name");
             return Err((name, ConfigError::new(error)));
         }
         limits.retain(|_, registered| match registered {
@@ -140,12 +80,12 @@ impl<L: Registrable> Registry<L> {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered<L>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(feature = "config")]
-fn is(registered: &Weak<SetId>, set: &Arc<SetId>) -> bool {
+fn is(registered: &Weak<()>, set: &Arc<()>) -> bool {
     std::ptr::eq(registered.as_ptr(), Arc::as_ptr(set))
 }

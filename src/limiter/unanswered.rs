@@ -64,20 +64,8 @@ impl Drop for UnansweredSettlement {
 }
 
 impl RateLimiter {
-    /// Waits until the [settlements](crate::layer::Settlement) in flight are answered, for at most five seconds.
-    ///
-    /// Layers send settlements in the background. If a program ends before that, the estimates stand, and what a
-    /// request cost more is not charged. Call this last, also after a graceful shutdown of a server.
-    ///
-    /// ```
-    /// # use tollgate::RateLimiter;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() {
-    /// # let limiter = RateLimiter::in_memory();
-    /// limiter.flush().await;
-    /// # }
-    /// ```
-    pub async fn flush(&self) {
+    /// Waits until the settlements in flight are answered, for at most five seconds.
+    pub(super) async fn flush_settlements(&self) {
         // What is left is reported when the limiter is dropped.
         drop(timeout(FLUSHES_WITHIN, self.shared.unanswered.answered()).await);
     }

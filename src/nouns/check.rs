@@ -30,7 +30,7 @@ pub enum Op {
     /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it may have. Zero ends
     /// the block, and forgets the denials that were counted. The decision is that of a peek of the check afterwards.
     ///
-    /// The limits need not [block keys](Limit::block_offenders).
+    /// The limits need not [block keys](Limit::with_block_policy).
     Block,
 }
 
@@ -180,7 +180,7 @@ impl Check {
 
     /// What happens if the store is unavailable. `None`: the check fails.
     pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
-        self.limit.failure_policy().or_else(|| self.rare.as_ref()?.on_store_failure)
+        self.limit.on_store_failure().or_else(|| self.rare.as_ref()?.on_store_failure)
     }
 
     /// The same check of one replica's share of the limit. `None` if the limit does not fail over to its share.
@@ -189,8 +189,10 @@ impl Check {
     ///
     /// Returns an error if the share cannot be decided. That of a limit with a policy of its own always can.
     pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
-        let share = match (self.limit.failure_policy(), self.failure_policy()) {
-            (None, Some(policy)) => self.limit.clone().on_store_failure(policy)?.share().cloned(),
+        let share = match (self.limit.on_store_failure(), self.failure_policy()) {
+            (None, Some(policy)) => {
+                self.limit.clone().with_on_store_failure(policy)?.share().cloned()
+            }
             _ => self.limit.share().cloned(),
         };
         Ok(share.map(|limit| Self { limit, ..self.clone() }))
@@ -238,7 +240,7 @@ impl Check {
     }
 
     /// Whether this check is in shadow mode: its limit decides and reports, and never denies. See
-    /// [`Limit::enforce`].
+    /// [`Limit::with_enforced_percent`].
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {

@@ -9,7 +9,7 @@ use super::{Error, Limit, Micros, Receipt, Verdict};
 /// A denial is a decision, not an error. An [`Error`](crate::Error) means that the store did not
 /// decide.
 ///
-/// A group is allowed if every limit allows its check, but for those in [shadow mode](crate::Limit::enforce). The
+/// A group is allowed if every limit allows its check, but for those in [shadow mode](crate::Limit::with_enforced_percent). The
 /// accessors return the values of the *deciding* limit. In a denied group, that is the limit with the longest wait. In an allowed
 /// group, it is the limit that allows the fewest further checks of the same cost, and of equals the one
 /// that is full last. [`delay`](Self::delay) is the longest of all.
@@ -129,7 +129,7 @@ impl Decision {
         self.deciding.exceeds_capacity()
     }
 
-    /// Whether a key is [blocked](crate::Limit::block_offenders) under a limit of the group.
+    /// Whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the group.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.verdicts().iter().any(|verdict| verdict.is_blocked() && !verdict.allowed())
@@ -174,7 +174,7 @@ impl Decision {
     }
 
     /// The verdicts of limits in shadow mode that would have denied their checks. See
-    /// [`Limit::enforce`].
+    /// [`Limit::with_enforced_percent`].
     pub fn shadow_denials(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts().iter().filter(|verdict| verdict.would_deny())
     }

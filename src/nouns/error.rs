@@ -25,16 +25,36 @@ use super::Limit;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     message: String,
+    /// The field of a limit that is at fault, as files name it. A field of a table is written with a dot.
+    field: Option<&'static str>,
 }
 
 impl ConfigError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: shortened(message.into()) }
+        Self { message: shortened(message.into()), field: None }
+    }
+
+    /// The same error, about a field of a limit, unless it names one already.
+    pub(crate) fn at(mut self, field: &'static str) -> Self {
+        self.field.get_or_insert(field);
+        self
+    }
+
+    /// The same error, about a field of a limit, whatever it names already.
+    pub(crate) fn for_field(self, field: &'static str) -> Self {
+        Self { field: Some(field), ..self }
+    }
+
+    /// The field of a limit that is at fault.
+    #[cfg(feature = "config")]
+    pub(crate) const fn field(&self) -> Option<&'static str> {
+        self.field
     }
 
     /// The same error, about a named limit.
     pub(crate) fn of_limit(self, name: &str) -> Self {
-        Self::new(format!("limit `{}`: {}", name.escape_debug(), self.message))
+        let message = format!("limit `{}`: {}", name.escape_debug(), self.message);
+        Self { field: self.field, ..Self::new(message) }
     }
 }
 
@@ -78,7 +98,7 @@ impl From<Infallible> for ConfigError {
 /// A failed check: the store did not decide.
 ///
 /// A denial is never an error: it is a [`Decision`](crate::Decision). The caller chooses whether to
-/// fail open or closed. [`Limit::on_store_failure`](crate::Limit::on_store_failure) sets that, and for the tower layer
+/// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets that, and for the tower layer
 /// `RateLimitLayer::on_store_failure`.
 pub struct Error {
     kind: Kind,

@@ -8,7 +8,7 @@ const MAX_REPLICAS: u32 = 10_000;
 /// The outcome of a check when the store is [unavailable](crate::Error::is_unavailable).
 ///
 /// It is a setting [of a layer](crate::RateLimitLayer::on_store_failure), and of [a
-/// limit](crate::Limit::on_store_failure), of rates or of [requests in flight](crate::ConcurrencyLimit::on_store_failure), which has
+/// limit](crate::Limit::with_on_store_failure), which has
 /// priority. In a group the strictest decides: if one limit
 /// fails closed, the group is denied. Otherwise the limits that fail over decide, and those that fail open are
 /// not checked.
@@ -39,7 +39,7 @@ const MAX_REPLICAS: u32 = 10_000;
 ///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
 ///   without those that a lost call may have charged, and not after a restart of the process.
 ///
-/// For a [concurrency limit](crate::ConcurrencyLimit), a replica has `limit / n` permits, rounded down, and at least 1. The
+/// Under a [concurrency limit](crate::Limit::concurrency), a replica has `limit / n` permits, rounded down, and at least 1. The
 /// permits that it holds already count.
 ///
 /// At most 100,000 local budgets are kept. If more are in use, one that is not used up may be evicted, and its key gets

@@ -67,6 +67,19 @@ impl Group {
         }
     }
 
+    /// Returns an error if a check is of a concurrency limit: a permit is acquired, and not charged.
+    #[inline]
+    pub(crate) fn check_rates(&self) -> Result<(), Error> {
+        match self.iter().find(|check| check.limit().is_concurrency()) {
+            None => Ok(()),
+            Some(check) => Err(Error::misuse(format!(
+                "limit `{}` is a concurrency limit, and a permit is not charged; use \
+                 `RateLimiter::acquire_permit`",
+                check.limit().name()
+            ))),
+        }
+    }
+
     /// The check of a group of one.
     pub(crate) fn into_one(self) -> Result<Check, Self> {
         match self.0 {

@@ -17,15 +17,14 @@ use self::block::Block;
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
-pub(crate) use self::config::{LimitFields, Replace, Written, enforced};
+pub(crate) use self::config::{LimitFields, Written};
 pub(crate) use self::enforced::Enforced;
-pub(super) use self::range::check_name;
-use self::range::check_quota;
+use self::range::{check_name, check_quota};
 use super::quota::period;
 use super::{ConfigError, OnStoreFailure, Quota};
 use crate::algorithm::{
-    Anchor, Bucket, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Anchor, Bucket, Concurrency, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 
 /// A name, a quota and an algorithm (the quota policy of the IETF draft).
@@ -35,7 +34,7 @@ use crate::algorithm::{
 ///
 /// Two limits share the budgets of their keys if they have the same name and the same kind of
 /// state. The token bucket, the leaky bucket and GCRA have one kind of state. The fixed window, the
-/// sliding window and the sliding log have one each. A change of the algorithm within a kind keeps
+/// sliding window, the sliding log and the concurrency limit have one each. A change of the algorithm within a kind keeps
 /// the consumed units. Two algorithms of different kinds can be in use under one name, as in a
 /// rolling deployment. Then each counts its own checks, and together they allow at most the sum of
 /// both limits.
@@ -48,8 +47,12 @@ use crate::algorithm::{
 /// | [`sliding_window`](Self::sliding_window) | "n per period" without the jump at the border | even traffic: at most n; any traffic: at most 2 n | one small string |
 /// | [`sliding_log`](Self::sliding_log) | contracts: exactly n in any period | at most `limit` in any window | 2 to 13 bytes a request |
 /// | [`fixed_window`](Self::fixed_window) | quotas an hour or a day | at most `limit` in each window | one small string |
+/// | [`concurrency`](Self::concurrency) | slow endpoints, streams, jobs | at most `limit` at once | 31 bytes, and 40 for each replica |
 ///
 /// The constructors check all numbers, so every store decides every `Limit` exactly.
+///
+/// A concurrency limit says how many requests of a key may be in flight, and the others how many may start in a time. A
+/// request that is charged is done with its limit. A request in flight holds a [`Permit`](crate::Permit), and gives it back.
 ///
 /// # Configuration
 ///
@@ -75,17 +78,18 @@ use crate::algorithm::{
 /// | field | of | default |
 /// |---|---|---|
 /// | `name`, `algorithm` | all | none: they are required |
-/// | `limit` and `period`, such as `5` and `"15m"` | all | none: both are required without `quota` |
-/// | `quota`, such as `"5/15m"`: [the two in one](Quota#as-text) | all | none |
+/// | `limit` and `period`, such as `5` and `"15m"` | all but `concurrency` | none: both are required without `quota` |
+/// | `quota`, such as `"5/15m"`: [the two in one](Quota#as-text) | all but `concurrency` | none |
+/// | `limit`, such as `3` | `concurrency` | none: it is required |
+/// | `retry_after`, such as `"10s"`: [advice](Self::with_retry_after) | `concurrency` | `"1s"` |
 /// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | `limit` |
 /// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
 /// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | that of the layer |
-/// | `enforce`: [percent of keys](Self::enforce) | all | 100 |
-/// | `shadow`: `true` for `enforce = 0` | all | `false` |
-/// | `max_debt`: [units](Self::max_debt) | all | no bound |
-/// | `block`: [when keys are blocked](Self::block_offenders), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all | no key is blocked |
+/// | `enforce`: [percent of keys](Self::with_enforced_percent). 0 is shadow mode | all | 100 |
+/// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
+/// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
@@ -95,6 +99,9 @@ use crate::algorithm::{
 pub struct Limit {
     shared: Arc<Definition>,
 }
+
+/// The `Retry-After` of a request without a permit.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The parts of a limit, which all of its clones share.
 ///
@@ -111,6 +118,8 @@ struct Definition {
     /// In units.
     max_debt: Option<u64>,
     block: Option<Block>,
+    /// Of a concurrency limit.
+    retry_after: Duration,
 }
 
 impl Definition {
@@ -156,6 +165,8 @@ pub enum Algorithm {
     LeakyBucket,
     /// The generic cell rate algorithm: see [`Limit::gcra`].
     Gcra,
+    /// A concurrency limit: see [`Limit::concurrency`].
+    Concurrency,
 }
 
 impl Algorithm {
@@ -169,6 +180,7 @@ impl Algorithm {
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket => "leaky_bucket",
             Self::Gcra => "gcra",
+            Self::Concurrency => "concurrency",
         }
     }
 }
@@ -247,6 +259,37 @@ impl Limit {
         Self::new(name, quota, |quota| Ok(Rule::SlidingLog(SlidingLog::new(quota)?)))
     }
 
+    /// At most `limit` requests of a key at once. Range: 1 to 1,000,000.
+    ///
+    /// A rate says how many requests may start in a time. This says how many may be in flight: a slow endpoint with ten
+    /// connections to its database needs the second. A layer acquires a permit for each request, and holds it until the
+    /// response ends. Without HTTP, see [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
+    ///
+    /// Its [quota](Self::quota) is `limit`, without a period.
+    ///
+    /// ```
+    /// use tollgate::Limit;
+    /// use tollgate::limit::OnStoreFailure;
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let exports = Limit::concurrency("exports", 3)?
+    ///     .with_on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    /// assert_eq!(exports.to_string(), "3 at once");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name or the number is out of range.
+    pub fn concurrency(name: &str, limit: u32) -> Result<Self, ConfigError> {
+        let rule = check_name(name)
+            .and_then(|()| Concurrency::new(limit).map_err(|error| error.at("limit")))
+            .map_err(|error| error.of_limit(name))?;
+        let quota = Quota::new(limit.into(), Duration::ZERO);
+        Ok(Self::of_rule(name, quota, Rule::Concurrency(rule)))
+    }
+
     fn new(
         name: &str,
         quota: Quota,
@@ -254,12 +297,23 @@ impl Limit {
     ) -> Result<Self, ConfigError> {
         let rule = check_name(name)
             .and_then(|()| check_quota(&quota))
-            .and_then(|()| rule(&quota))
+            .and_then(|()| rule(&quota).map_err(|error| error.at("quota")))
             .map_err(|error| error.of_limit(name))?;
-        let (failure, enforced, max_debt, block) = (None, Enforced::default(), None, None);
-        let name = name.into();
-        let definition = Definition { name, quota, rule, failure, enforced, max_debt, block };
-        Ok(Self { shared: Arc::new(definition) })
+        Ok(Self::of_rule(name, quota, rule))
+    }
+
+    fn of_rule(name: &str, quota: Quota, rule: Rule) -> Self {
+        let definition = Definition {
+            name: name.into(),
+            quota,
+            rule,
+            failure: None,
+            enforced: Enforced::default(),
+            max_debt: None,
+            block: None,
+            retry_after: DEFAULT_RETRY_AFTER,
+        };
+        Self { shared: Arc::new(definition) }
     }
 
     fn with(self, set: impl FnOnce(&mut Definition)) -> Self {
@@ -289,11 +343,26 @@ impl Limit {
             Rule::TokenBucket(_) => Algorithm::TokenBucket,
             Rule::LeakyBucket(_) => Algorithm::LeakyBucket,
             Rule::Gcra(_) => Algorithm::Gcra,
+            Rule::Concurrency(_) => Algorithm::Concurrency,
+        }
+    }
+
+    /// Whether this limits the requests in flight, by permits, and charges no budget.
+    #[inline]
+    pub(crate) fn is_concurrency(&self) -> bool {
+        matches!(self.rule(), Rule::Concurrency(_))
+    }
+
+    /// The most permits of a key of a concurrency limit.
+    pub(crate) fn permits(&self) -> u32 {
+        match self.rule() {
+            Rule::Concurrency(rule) => rule.limit(),
+            _ => 0,
         }
     }
 
     /// The limit's kind of state: `"b"` for the token bucket, the leaky bucket and GCRA, `"w"` for
-    /// the fixed window, `"s"` for the sliding window, `"l"` for the sliding log.
+    /// the fixed window, `"s"` for the sliding window, `"l"` for the sliding log, `"c"` for the concurrency limit.
     ///
     /// A store keeps a budget for each name, key and kind.
     #[must_use]
@@ -346,7 +415,11 @@ impl fmt::Display for Limit {
     /// The quota, the algorithm, shadow mode and blocks, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.quota();
-        write!(f, "{} per {}", quota.limit(), period::write(quota.period()))?;
+        if self.is_concurrency() {
+            write!(f, "{} at once", quota.limit())?;
+        } else {
+            write!(f, "{} per {}", quota.limit(), period::write(quota.period()))?;
+        }
         if let Some(burst) = quota.explicit_burst() {
             write!(f, ", burst {burst}")?;
         }
@@ -373,6 +446,7 @@ impl Limit {
             Rule::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => " (leaky bucket)",
             Rule::LeakyBucket(_) => " (leaky bucket as a meter)",
             Rule::Gcra(_) => " (GCRA)",
+            Rule::Concurrency(_) => "",
         })
     }
 }

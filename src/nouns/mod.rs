@@ -2,12 +2,12 @@
 
 mod check;
 pub(crate) mod clock;
-mod concurrency;
 mod decision;
 mod digest;
 mod error;
 mod failure;
 mod group;
+mod holder;
 mod key;
 mod limit;
 pub(crate) mod quota;
@@ -17,8 +17,6 @@ mod verdict;
 pub use self::check::{Check, Op};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
-pub(crate) use self::concurrency::MAX_PERMITS;
-pub use self::concurrency::{ConcurrencyLimit, HolderId};
 pub use self::decision::{Decision, Source};
 #[cfg(feature = "http")]
 pub(crate) use self::digest::Digest;
@@ -28,11 +26,12 @@ pub use self::failure::OnStoreFailure;
 pub use self::group::Group;
 #[cfg(feature = "http")]
 pub(crate) use self::group::MAX_GROUP;
+pub use self::holder::HolderId;
 pub use self::key::Key;
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
-pub(crate) use self::limit::{BlockFields, LimitFields, Replace, Written, enforced};
+pub(crate) use self::limit::{BlockFields, LimitFields, Written};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;

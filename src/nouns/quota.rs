@@ -114,7 +114,8 @@ impl Quota {
         self.limit
     }
 
-    /// The time in which [`limit`](Self::limit) units are allowed.
+    /// The time in which [`limit`](Self::limit) units are allowed. Zero for a [concurrency
+    /// limit](crate::Limit::concurrency).
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period

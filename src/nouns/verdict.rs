@@ -195,7 +195,7 @@ impl Verdict {
         self.is_unlimited
     }
 
-    /// Whether the limit is [in shadow mode](crate::Limit::enforce) for this key. It never denies then.
+    /// Whether the limit is [in shadow mode](crate::Limit::with_enforced_percent) for this key. It never denies then.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.is_shadow
@@ -213,7 +213,7 @@ impl Verdict {
         self.outcome.retry_after.filter(|_| self.is_shadow).map(Duration::from_micros)
     }
 
-    /// Whether the key is [blocked](crate::Limit::block_offenders) under this limit.
+    /// Whether the key is [blocked](crate::Limit::with_block_policy) under this limit.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
         self.outcome.blocked.left() != 0

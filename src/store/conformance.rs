@@ -41,18 +41,18 @@ const START: u64 = 1_790_000_123_456_789;
 pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
     let clock = ManualClock::new();
     group_is_charged_all_or_none(&clock, RateLimiter::new(store(clock.clone()))).await;
-    let blocking = pairs().map(|limits| limits.map(block_offenders));
+    let blocking = pairs().map(|limits| limits.map(blocking_keys));
     for (seed, limits) in (1..).zip(pairs().chain(blocking)) {
         let store = RateLimiter::new(store(clock.clone()));
         sequences_are_decided_as_by_the_algorithm(&clock, store, seed, limits).await;
     }
 }
 
-fn block_offenders(limit: Limit) -> Limit {
+fn blocking_keys(limit: Limit) -> Limit {
     let policy = BlockPolicy::after(4, Duration::from_secs(2))
         .lasting(Duration::from_secs(1))
         .growing(3, Duration::from_secs(20));
-    limit.block_offenders(policy).expect("it is in range")
+    limit.with_block_policy(policy).expect("it is in range")
 }
 
 async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter) {
@@ -115,11 +115,8 @@ async fn sequences_are_decided_as_by_the_algorithm(
         }
         if random.below(50) == 0 {
             let [first, _] = &mut limits;
-            *first = if first.enforced_percent() == 0 {
-                first.clone().enforce(100).expect("it is in range")
-            } else {
-                first.clone().shadow()
-            };
+            let percent = if first.enforced_percent() == 0 { 100 } else { 0 };
+            *first = first.clone().with_enforced_percent(percent).expect("it is in range");
         }
         let op = match random.below(15) {
             14 => Op::Block,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::denials::{Change, Denials};
+use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
 
@@ -27,7 +28,7 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 ///
 /// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks always ask
 ///   the store.
-/// - A key that is [blocked](Limit::block_offenders) is denied whatever else its checks ask, for at most
+/// - A key that is [blocked](Limit::with_block_policy) is denied whatever else its checks ask, for at most
 ///   [`deny_blocked_for`](Self::deny_blocked_for). Its other denials ask the store, which counts them.
 /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
 /// - A refund, a reset, a block or its end through this store (and its clones) counts at once, and so does the identical
@@ -82,7 +83,7 @@ impl<S: Store> DenyCache<S> {
         self.rebuilt()
     }
 
-    /// Sets the longest time for which a [blocked](Limit::block_offenders) key is denied without asking the store. Default:
+    /// Sets the longest time for which a [blocked](Limit::with_block_policy) key is denied without asking the store. Default:
     /// 10 seconds. For that time, it is not seen that another replica ends the block. Zero always asks the store. At most 366
     /// days.
     #[must_use]
@@ -164,6 +165,10 @@ impl<S: Store> Store for DenyCache<S> {
 
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
+    }
+
+    fn permits(&self) -> Option<Permits> {
+        self.store.permits()
     }
 }
 

@@ -83,8 +83,6 @@ pub(super) fn decide_one(
             }
         }
         Op::Settle => settle(check, state, now),
-        // Stores find the offences of a key only for a limit that blocks keys.
-        Op::Reset if check.limit().blocking().is_none() => offences::reset(state),
         Op::Reset => *state = None,
     }
     (rule.decide(state, now, Cost::NONE, Effect::Dry), 0)
@@ -123,7 +121,7 @@ fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
         }
         _ if cost > charged => {
             let units = u64::from(cost - charged);
-            limit.rule().overdraw(state, now, units, limit.debt_bound().unwrap_or(u64::MAX));
+            limit.rule().overdraw(state, now, units, limit.max_debt().unwrap_or(u64::MAX));
         }
         _ => {}
     }

@@ -38,6 +38,8 @@ pub use self::breaker::{BreakerSettings, BreakerState, CircuitBreaker};
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
 pub use self::memory::MemoryStore;
+pub use self::permits::Permits;
+#[doc(hidden)]
 pub use self::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
@@ -46,7 +48,9 @@ pub use self::redis::Tls;
 #[cfg(feature = "redis")]
 pub use self::redis::{Credentials, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
-pub use crate::nouns::{Check, Group, HolderId, Op};
+#[doc(hidden)]
+pub use crate::nouns::HolderId;
+pub use crate::nouns::{Check, Group, Op};
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,13 +68,14 @@ use crate::nouns::{ConfigError, Limit};
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.
-/// 7. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
+/// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse).
+/// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
 ///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
 ///
 /// # Example: a wrapper with a key that is never charged
 ///
 /// ```
-/// use tollgate::store::{Answer, Group, MemoryStore, Op, Store};
+/// use tollgate::store::{Answer, Group, MemoryStore, Op, Permits, Store};
 /// use tollgate::{ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
@@ -88,6 +93,10 @@ use crate::nouns::{ConfigError, Limit};
 ///
 ///     fn is_embedded(&self) -> bool {
 ///         self.0.is_embedded()
+///     }
+///
+///     fn permits(&self) -> Option<Permits> {
+///         self.0.permits()
 ///     }
 /// }
 ///
@@ -129,6 +138,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn is_embedded(&self) -> bool {
         false
     }
+
+    /// The permits that the store grants. Default: `None`, and a [concurrency limit](Limit::concurrency) is an error when a
+    /// layer is built.
+    ///
+    /// A wrapper passes the call on.
+    fn permits(&self) -> Option<Permits> {
+        None
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -142,5 +159,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn is_embedded(&self) -> bool {
         (**self).is_embedded()
+    }
+
+    fn permits(&self) -> Option<Permits> {
+        (**self).permits()
     }
 }

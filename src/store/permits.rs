@@ -1,4 +1,4 @@
-//! Stores of permits.
+//! The permits of a store: what it grants to the holders of requests in flight.
 
 use std::fmt;
 use std::future::Future;
@@ -6,14 +6,53 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::permits;
-use crate::nouns::{Error, HolderId, Key, MAX_PERMITS, Micros};
+use crate::algorithm::permits::{self, MAX_PERMITS};
+use crate::nouns::{Error, HolderId, Key, Micros};
 
 /// More permits than any process is granted.
 const MAX_COUNT: u64 = 1 << 52;
 
 /// Longer than a process runs.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+/// The permits that a store grants, for [concurrency limits](crate::Limit::concurrency): see
+/// [`Store::permits`](crate::store::Store::permits).
+#[derive(Clone, Debug)]
+pub struct Permits(Arc<dyn PermitStore>);
+
+impl Permits {
+    #[doc(hidden)]
+    pub fn new(store: impl PermitStore) -> Self {
+        Self(Arc::new(store))
+    }
+
+    pub(crate) fn of_shared(store: Arc<dyn PermitStore>) -> Self {
+        Self(store)
+    }
+
+    pub(crate) fn into_store(self) -> Arc<dyn PermitStore> {
+        self.0
+    }
+}
+
+#[doc(hidden)]
+impl PermitStore for Permits {
+    fn claim(&self, claims: Vec<Claim>) -> Claimed {
+        self.0.claim(claims)
+    }
+
+    fn parts(&self) -> usize {
+        self.0.parts()
+    }
+
+    fn part(&self, key: &Key) -> usize {
+        self.0.part(key)
+    }
+
+    fn embedded(&self) -> Option<&dyn EmbeddedPermits> {
+        self.0.embedded()
+    }
+}
 
 /// A claim of a holder of permits: one process, for one key under one limit. See [`PermitStore`].
 ///
@@ -45,8 +84,7 @@ impl Claim {
     /// Creates a claim of a holder that has nothing and wants nothing.
     #[must_use]
     pub fn new(name: Arc<str>, key: Key, holder: HolderId, limit: u32, lease: Duration) -> Self {
-        let (granted, released, waiting, at_once) = (0, 0, 0, 0);
-        Self { name, key, holder, granted, released, waiting, at_once, limit, lease }
+        Self { name, key, holder, granted: 0, released: 0, waiting: 0, at_once: 0, limit, lease }
     }
 
     /// The numbers.
@@ -100,24 +138,6 @@ pub trait PermitStore: fmt::Debug + Send + Sync + 'static {
 pub trait EmbeddedPermits: Send + Sync {
     /// Applies a claim, and returns the permits that were granted to its holder since it began.
     ///
-    /// A [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) is locked meanwhile: this must not call it, and must not block.
+    /// An agent of a limiter is locked meanwhile: this must not call it, and must not block.
     fn claim_now(&self, claim: &Claim) -> u64;
-}
-
-impl<S: PermitStore + ?Sized> PermitStore for Arc<S> {
-    fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        (**self).claim(claims)
-    }
-
-    fn parts(&self) -> usize {
-        (**self).parts()
-    }
-
-    fn part(&self, key: &Key) -> usize {
-        (**self).part(key)
-    }
-
-    fn embedded(&self) -> Option<&dyn EmbeddedPermits> {
-        (**self).embedded()
-    }
 }

@@ -46,7 +46,7 @@ pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};
 #[cfg(feature = "http")]
 use crate::nouns::Verdict;
-use crate::nouns::{Check, ConcurrencyLimit, Decision, Error, Key, Limit, Op, Source};
+use crate::nouns::{Check, Decision, Error, Key, Limit, Op, Source};
 
 const TARGET: &str = "tollgate";
 
@@ -73,12 +73,7 @@ pub(crate) fn undecided<'a>(
 }
 
 /// A check of a concurrency limit has a decision.
-pub(crate) fn decided_in_flight(
-    span: &CheckSpan,
-    limit: &ConcurrencyLimit,
-    outcome: Outcome,
-    source: Source,
-) {
+pub(crate) fn decided_in_flight(span: &CheckSpan, limit: &Limit, outcome: Outcome, source: Source) {
     metrics::decided_in_flight(limit, outcome, source);
     span.decided_in_flight(limit, outcome == Outcome::Allowed, source);
 }
@@ -86,7 +81,7 @@ pub(crate) fn decided_in_flight(
 /// The store did not decide a check of a concurrency limit. Its failure has been counted.
 pub(crate) fn undecided_in_flight(
     span: &CheckSpan,
-    limit: &ConcurrencyLimit,
+    limit: &Limit,
     outcome: Outcome,
     error: &Error,
 ) {
@@ -110,19 +105,23 @@ pub(crate) fn denied(decision: &Decision) {
 
 /// A request was denied, because too many are in flight.
 #[cfg(feature = "http")]
-pub(crate) fn denied_in_flight(limit: &ConcurrencyLimit) {
-    let (name, at_once) = (limit.name(), limit.limit());
-    tracing::debug!(target: TARGET, limit = name, at_once, "request denied");
+pub(crate) fn denied_in_flight(limit: &Limit) {
+    tracing::debug!(
+        target: TARGET,
+        limit = limit.name(),
+        at_once = limit.permits(),
+        "request denied"
+    );
 }
 
 /// A concurrency limit in shadow mode would have denied a request.
 #[cfg(feature = "http")]
-pub(crate) fn shadow_denied_in_flight(at_most: &Throttle, limit: &ConcurrencyLimit) {
+pub(crate) fn shadow_denied_in_flight(at_most: &Throttle, limit: &Limit) {
     if let Some(unreported) = at_most.report() {
         tracing::info!(
             target: TARGET,
             limit = limit.name(),
-            at_once = limit.limit(),
+            at_once = limit.permits(),
             unreported,
             "limit in shadow mode would have denied the request"
         );

@@ -10,7 +10,7 @@ use tracing::field::Empty;
 
 use super::metrics::Origin;
 use super::{TARGET, milliseconds};
-use crate::nouns::{ConcurrencyLimit, Decision, Error, Source};
+use crate::nouns::{Decision, Error, Limit, Source};
 
 /// The span of a check, from the question to the outcome. It does nothing if the subscriber does not ask for it.
 #[derive(Clone, Debug)]
@@ -63,12 +63,7 @@ impl CheckSpan {
         );
     }
 
-    pub(crate) fn decided_in_flight(
-        &self,
-        limit: &ConcurrencyLimit,
-        is_allowed: bool,
-        source: Source,
-    ) {
+    pub(crate) fn decided_in_flight(&self, limit: &Limit, is_allowed: bool, source: Source) {
         tracing::record_all!(
             self.0,
             limit = limit.name(),

@@ -137,7 +137,7 @@ proptest! {
                     Step::Set(time) => clock.set(time),
                     Step::Advance(time) => clock.advance(time),
                 }
-                let layer = RateLimitLayer::of(&limiter, limit.clone()).key(Global).unwrap();
+                let layer = RateLimitLayer::new(&limiter, limit.clone(), Global).unwrap();
                 let layer = layer.cost(move |_| cost).reset_format(format);
                 let service = ServiceBuilder::new().layer(layer).service(service_fn(hello));
                 // A leaky bucket's delay can be years.

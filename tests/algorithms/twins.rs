@@ -88,12 +88,13 @@ fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrat
     let max_debt = prop_oneof![3 => Just(u64::MAX), 1 => 0u64..20];
     (algorithm, units, period, 1u64..12, enforced, max_debt, blocks())
         .prop_map(move |(algorithm, units, period, burst, enforced, max_debt, block)| {
-            let limit = limit(name, algorithm, units, period, burst).max_debt(max_debt);
+            let limit =
+                limit(name, algorithm, units, period, burst).with_max_debt(max_debt).unwrap();
             let limit = match block {
-                Some(policy) => limit.block_offenders(policy).expect("its numbers are in range"),
+                Some(policy) => limit.with_block_policy(policy).expect("its numbers are in range"),
                 None => limit,
             };
-            limit.enforce(enforced).expect("the percentage is in range")
+            limit.with_enforced_percent(enforced).expect("the percentage is in range")
         })
         .boxed()
 }

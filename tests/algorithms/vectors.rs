@@ -71,13 +71,17 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     line
 }
 
-/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`.
+/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`, shadow mode
+/// as `shadow`.
 fn parse(json: &Value) -> Limit {
     let mut fields = json.as_object().unwrap().clone();
     let micros = fields.remove("period_us").unwrap();
     fields.insert("period".to_owned(), json!(format!("{micros}us")));
     if let Some(sub_windows) = fields.remove("cells") {
         fields.insert("sub_windows".to_owned(), sub_windows);
+    }
+    if fields.remove("shadow") == Some(json!(true)) {
+        fields.insert("enforce".to_owned(), json!(0));
     }
     serde_json::from_value(fields.into()).unwrap()
 }

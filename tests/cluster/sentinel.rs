@@ -9,10 +9,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::limit::OnStoreFailure;
-use tollgate::{
-    ConcurrencyLimit, ConcurrencyLimiter, Decision, Error, Key, Limit, Permit, Quota, RateLimiter,
-    RedisStore,
-};
+use tollgate::{Decision, Error, Key, Limit, Permit, Quota, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
 use crate::support::fake_redis::{FakeRedis, greeting};
@@ -207,14 +204,16 @@ async fn failover_to_a_server_whose_clock_is_off_keeps_the_bound_of_permits_and_
 
 async fn fail_over_with_permits(mut sentinels: Sentinels) {
     const LIMIT: u64 = 5;
-    let exports = ConcurrencyLimit::new("exports", LIMIT as u32).unwrap();
-    let exports = exports.on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let exports = Limit::concurrency("exports", LIMIT as u32).unwrap();
+    let exports = exports.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     let (in_flight, key) = (Arc::new(InFlight::default()), Key::new("acme"));
     let stop = Arc::new(AtomicBool::new(false));
     let mut limiters = Vec::new();
     for _ in 0..3 {
         let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
-        limiters.push(ConcurrencyLimiter::new(store).lease(Duration::from_secs(1)).unwrap());
+        let limiter = RateLimiter::new(store);
+        limiter.set_permit_lease(Duration::from_secs(1)).unwrap();
+        limiters.push(limiter);
     }
     let mut tasks = JoinSet::new();
     for number in 0..24 {
@@ -222,7 +221,7 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
         let (in_flight, stop) = (Arc::clone(&in_flight), Arc::clone(&stop));
         tasks.spawn(async move {
             while !stop.load(Ordering::SeqCst) {
-                match limiter.acquire(&exports, &key, Duration::from_millis(50)).await {
+                match limiter.acquire_permit(&exports, &key, Duration::from_millis(50)).await {
                     Ok(Some(permit)) => in_flight.hold(permit).await,
                     Ok(None) => {}
                     Err(error) => assert!(error.is_unavailable(), "{error}"),
@@ -253,10 +252,11 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
     }
     let mut held = Vec::new();
     for number in 0..LIMIT as usize {
-        let permit = once_available(|| limiters[number % 3].acquire(&exports, &key, PATIENCE));
+        let permit =
+            once_available(|| limiters[number % 3].acquire_permit(&exports, &key, PATIENCE));
         held.push(permit.await.expect("it is free"));
     }
-    let one_more = once_available(|| limiters[0].try_acquire(&exports, &key)).await;
+    let one_more = once_available(|| limiters[0].try_acquire_permit(&exports, &key)).await;
     assert!(one_more.is_none(), "all are held");
 }
 

@@ -14,10 +14,7 @@ use tollgate::limit::{BlockPolicy, OnStoreFailure};
 #[cfg(feature = "test-util")]
 use tollgate::store::conformance;
 use tollgate::store::{Op, RedisStoreBuilder};
-use tollgate::{
-    Check, ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, MemoryStore, Quota, RateLimiter,
-    RedisStore,
-};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
 use crate::support::cluster::Cluster;
@@ -258,7 +255,7 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
     let cluster = Cluster::start();
     let (limiter, memory) = (limiter(&cluster).await, RateLimiter::new(MemoryStore::new()));
     let (user, tenant) = (window("user", 3), window("tenant", 100));
-    let strict = window("strict", 2).shadow();
+    let strict = window("strict", 2).with_enforced_percent(0).unwrap();
     let group = |cost: u32| {
         [
             Check::new(&user, Key::from(1_u64)),
@@ -291,13 +288,18 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
 #[tokio::test]
 async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
     let cluster = Cluster::start();
-    let on = async || ConcurrencyLimiter::new(store(&cluster).connect().await.unwrap());
+    let on = async || RateLimiter::new(store(&cluster).connect().await.unwrap());
     let (here, there) = (on().await, on().await);
-    let limit = ConcurrencyLimit::new("exports", 1).unwrap();
+    let limit = Limit::concurrency("exports", 1).unwrap();
     let mut held = Vec::new();
     for user in 0..64_u64 {
-        held.push(here.try_acquire(&limit, &Key::from(user)).await.unwrap().expect("it is free"));
-        assert!(there.try_acquire(&limit, &Key::from(user)).await.unwrap().is_none(), "{user}");
+        held.push(
+            here.try_acquire_permit(&limit, &Key::from(user)).await.unwrap().expect("it is free"),
+        );
+        assert!(
+            there.try_acquire_permit(&limit, &Key::from(user)).await.unwrap().is_none(),
+            "{user}"
+        );
     }
     let key: Vec<String> = (0..3)
         .flat_map(|node| {
@@ -318,7 +320,7 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
         for user in 0..128_u64 {
             let (there, limit) = (there.clone(), limit.clone());
             asked.spawn(async move {
-                let permit = there.try_acquire(&limit, &Key::from(user)).await.unwrap();
+                let permit = there.try_acquire_permit(&limit, &Key::from(user)).await.unwrap();
                 (user, permit.map(|permit| permit.source()))
             });
         }
@@ -337,7 +339,7 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
     is_counted().await;
     drop(held);
     for user in 0..64_u64 {
-        let permit = there.acquire(&limit, &Key::from(user), PATIENCE).await.unwrap();
+        let permit = there.acquire_permit(&limit, &Key::from(user), PATIENCE).await.unwrap();
         assert!(permit.is_some(), "{user}");
     }
 }
@@ -347,14 +349,18 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
     let cluster = Cluster::start();
     let on = async || {
         let store = store(&cluster).deadline(Duration::from_secs(5)).connect().await.unwrap();
-        ConcurrencyLimiter::new(store).lease(Duration::from_secs(1)).unwrap()
+        let limiter = RateLimiter::new(store);
+        limiter.set_permit_lease(Duration::from_secs(1)).unwrap();
+        limiter
     };
     let (here, there) = (on().await, on().await);
-    let limit = ConcurrencyLimit::new("exports", 1).unwrap();
-    let limit = limit.on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let limit = Limit::concurrency("exports", 1).unwrap();
+    let limit = limit.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     let mut held = Vec::new();
     for user in 0..64_u64 {
-        held.push(here.try_acquire(&limit, &Key::from(user)).await.unwrap().expect("it is free"));
+        held.push(
+            here.try_acquire_permit(&limit, &Key::from(user)).await.unwrap().expect("it is free"),
+        );
     }
     let mut node = cluster.nodes[0].connection();
     let of_node: Vec<String> = redis::cmd("KEYS").arg("*:c:exports").query(&mut node).unwrap();
@@ -365,7 +371,9 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
     // More than two leases long.
     let stolen = others.iter().map(|user| {
         let (there, limit, key) = (there.clone(), limit.clone(), Key::from(*user));
-        tokio::spawn(async move { there.acquire(&limit, &key, Duration::from_millis(2_500)).await })
+        tokio::spawn(async move {
+            there.acquire_permit(&limit, &key, Duration::from_millis(2_500)).await
+        })
     });
     for stolen in stolen.collect::<Vec<_>>() {
         assert!(stolen.await.unwrap().unwrap().is_none(), "here renews what it holds");
@@ -377,7 +385,7 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
 async fn denials_of_groups_over_partitions_are_counted_and_block_on_all_replicas() {
     let cluster = Cluster::start();
     let (here, there) = (limiter(&cluster).await, limiter(&cluster).await);
-    let user = window("user", 1).block_offenders(BlockPolicy::after(5, HOUR)).unwrap();
+    let user = window("user", 1).with_block_policy(BlockPolicy::after(5, HOUR)).unwrap();
     let tenants = [1, 2, 3, 4_u64].map(|it| (window("tenant", 1_000), Key::from(it)));
     let group = || {
         let tenants = tenants.iter().map(|(limit, key)| Check::new(limit, key));
@@ -770,7 +778,7 @@ async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_
     let store = RedisStore::builder("tollgate").url(cluster.url()).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
     let keys = places(Arc::clone(&cluster), limiter.clone()).await;
-    let limit = window("api", 1).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = window("api", 1).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     let (moving, others) = (&keys[&0], &keys[&1]);
     for key in moving.iter().chain(others) {
         assert!(limiter.check(&limit, key).await.unwrap().allowed());

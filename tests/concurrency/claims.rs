@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::decision::Source;
-use tollgate::store::{Claim, Claimed, PermitStore};
-use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Error, Key, MemoryStore, Permit};
+use tollgate::store::{Claim, Claimed, PermitStore, Store};
+use tollgate::{Error, Key, Limit, MemoryStore, Permit, RateLimiter};
+
+use crate::support::permits::{InMemory, granted_by};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,7 +21,7 @@ struct Recorded(Arc<Record>);
 
 #[derive(Debug, Default)]
 struct Record {
-    store: MemoryStore,
+    store: InMemory,
     delay: Mutex<Duration>,
     is_away: AtomicBool,
     answers_nothing: AtomicBool,
@@ -83,22 +85,22 @@ impl Recorded {
     }
 }
 
-fn exports(limit: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit::new("exports", limit).unwrap()
+fn exports(limit: u32) -> Limit {
+    Limit::concurrency("exports", limit).unwrap()
 }
 
 fn acme() -> Key {
     Key::new("acme")
 }
 
-async fn take(limiter: &ConcurrencyLimiter, limit: u32) -> Option<Permit> {
-    limiter.try_acquire(&exports(limit), &acme()).await.unwrap()
+async fn take(limiter: &RateLimiter, limit: u32) -> Option<Permit> {
+    limiter.try_acquire_permit(&exports(limit), &acme()).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn answer_costs_no_more_than_the_call() {
     let store = Recorded::slow(Duration::from_millis(7));
-    let limiter = ConcurrencyLimiter::new(store);
+    let limiter = granted_by(store);
     let started = Instant::now();
     let permit = take(&limiter, 1).await;
     assert!(permit.is_some());
@@ -106,13 +108,13 @@ async fn answer_costs_no_more_than_the_call() {
     drop(permit);
     limiter.flush().await;
     assert_eq!(started.elapsed(), Duration::from_millis(14));
-    assert_eq!(limiter.keys(), 0);
+    assert_eq!(limiter.keys_with_permits(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn callers_of_a_key_share_claims_one_after_another() {
     let store = Recorded::slow(Duration::from_millis(20));
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let mut callers = JoinSet::new();
     for number in 0..100 {
         let limiter = limiter.clone();
@@ -135,7 +137,8 @@ async fn callers_of_a_key_share_claims_one_after_another() {
 async fn permit_that_is_held_is_renewed_three_times_in_a_lease_and_then_no_more() {
     let store = Recorded::default();
     for (lease, seconds) in [(1, 10), (10, 100)] {
-        let limiter = ConcurrencyLimiter::new(store.clone()).lease(lease * SECOND).unwrap();
+        let limiter = granted_by(store.clone());
+        limiter.set_permit_lease(lease * SECOND).unwrap();
         let permit = take(&limiter, 1).await;
         drop(store.taken());
         sleep(seconds * SECOND).await;
@@ -151,12 +154,12 @@ async fn permit_that_is_held_is_renewed_three_times_in_a_lease_and_then_no_more(
 #[tokio::test(start_paused = true)]
 async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
     let store = Recorded::default();
-    let [holds, waits] = [(); 2].map(|()| ConcurrencyLimiter::new(store.clone()));
+    let [holds, waits] = [(); 2].map(|()| granted_by(store.clone()));
     let held = take(&holds, 1).await;
     drop(store.taken());
     let waiting = tokio::spawn({
         let waits = waits.clone();
-        async move { waits.acquire(&exports(1), &acme(), SECOND).await.unwrap().is_some() }
+        async move { waits.acquire_permit(&exports(1), &acme(), SECOND).await.unwrap().is_some() }
     });
     assert!(!waiting.await.unwrap());
     let asked = store.taken().len();
@@ -172,7 +175,7 @@ async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
 #[tokio::test(start_paused = true)]
 async fn store_hears_of_local_permits_when_it_is_back() {
     let store = Recorded::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let first = take(&limiter, 5).await;
     store.set_away(true);
     let local = [take(&limiter, 5).await, take(&limiter, 5).await];
@@ -190,15 +193,15 @@ async fn store_hears_of_local_permits_when_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn permit_of_a_caller_that_is_gone_is_given_back() {
     let store = Recorded::slow(Duration::from_millis(100));
-    let [gives_up, other] = [(); 2].map(|()| ConcurrencyLimiter::new(store.clone()));
+    let [gives_up, other] = [(); 2].map(|()| granted_by(store.clone()));
     for wait in [Duration::ZERO, 10 * SECOND] {
         let asking = tokio::spawn({
             let limiter = gives_up.clone();
-            async move { limiter.acquire(&exports(1), &acme(), wait).await.map(drop) }
+            async move { limiter.acquire_permit(&exports(1), &acme(), wait).await.map(drop) }
         });
         sleep(Duration::from_millis(50)).await;
         asking.abort();
-        let acquired = other.acquire(&exports(1), &acme(), SECOND).await.unwrap();
+        let acquired = other.acquire_permit(&exports(1), &acme(), SECOND).await.unwrap();
         assert!(acquired.is_some(), "{wait:?}");
         drop(acquired);
         other.flush().await;
@@ -208,11 +211,11 @@ async fn permit_of_a_caller_that_is_gone_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn store_that_grants_too_much_gets_it_back() {
     let store = Recorded::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     store.0.too_many.store(3, Ordering::SeqCst);
     let permit = take(&limiter, 1).await;
     store.0.too_many.store(0, Ordering::SeqCst);
-    assert_eq!(limiter.held(&exports(1), &acme()), 1);
+    assert_eq!(limiter.held_permits(&exports(1), &acme()), 1);
     drop(permit);
     limiter.flush().await;
     let last = store.taken().pop().unwrap();
@@ -222,12 +225,12 @@ async fn store_that_grants_too_much_gets_it_back() {
 #[tokio::test(start_paused = true)]
 async fn four_calls_of_256_claims_are_in_flight() {
     let store = Recorded::slow(Duration::from_millis(10));
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let mut callers = JoinSet::new();
     for user in 0..3_000_u64 {
         let limiter = limiter.clone();
         callers.spawn(async move {
-            limiter.try_acquire(&exports(1), &Key::from(user)).await.unwrap().is_some()
+            limiter.try_acquire_permit(&exports(1), &Key::from(user)).await.unwrap().is_some()
         });
     }
     assert!(callers.join_all().await.into_iter().all(|granted| granted));
@@ -239,7 +242,7 @@ async fn four_calls_of_256_claims_are_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn answer_that_is_missing_is_an_outage() {
     let store = Recorded::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     store.0.answers_nothing.store(true, Ordering::SeqCst);
     assert_eq!(take(&limiter, 1).await.map(|permit| permit.source()), Some(Source::FailOpen));
     store.0.answers_nothing.store(false, Ordering::SeqCst);
@@ -250,13 +253,13 @@ async fn answer_that_is_missing_is_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn waiters_come_before_callers_that_ask_at_once_and_end_with_the_store() {
     let store = Recorded::slow(Duration::from_millis(10));
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let held = take(&limiter, 1).await;
-    let wait = |limiter: &ConcurrencyLimiter| {
+    let wait = |limiter: &RateLimiter| {
         let limiter = limiter.clone();
-        tokio::spawn(
-            async move { limiter.acquire(&exports(1), &acme(), 60 * SECOND).await.unwrap() },
-        )
+        tokio::spawn(async move {
+            limiter.acquire_permit(&exports(1), &acme(), 60 * SECOND).await.unwrap()
+        })
     };
     let waiting = wait(&limiter);
     sleep(SECOND).await;
@@ -274,28 +277,28 @@ async fn waiters_come_before_callers_that_ask_at_once_and_end_with_the_store() {
 
 #[tokio::test]
 async fn limits_of_different_names_and_keys_share_nothing_in_memory() {
-    let limiter = ConcurrencyLimiter::in_memory();
-    let imports = ConcurrencyLimit::new("imports", 1).unwrap();
+    let limiter = RateLimiter::in_memory();
+    let imports = Limit::concurrency("imports", 1).unwrap();
     let held = [
-        limiter.try_acquire(&exports(1), &acme()).await.unwrap(),
-        limiter.try_acquire(&imports, &acme()).await.unwrap(),
-        limiter.try_acquire(&exports(1), &Key::new("globex")).await.unwrap(),
+        limiter.try_acquire_permit(&exports(1), &acme()).await.unwrap(),
+        limiter.try_acquire_permit(&imports, &acme()).await.unwrap(),
+        limiter.try_acquire_permit(&exports(1), &Key::new("globex")).await.unwrap(),
     ];
     assert!(held.iter().all(Option::is_some));
-    assert_eq!(limiter.keys(), 3);
+    assert_eq!(limiter.keys_with_permits(), 3);
     drop(held);
-    assert_eq!(limiter.keys(), 0);
+    assert_eq!(limiter.keys_with_permits(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_limiters_on_one_embedded_store_hand_over_within_a_poll() {
     let store = Arc::new(MemoryStore::new());
-    let [one, two] = [(); 2].map(|()| ConcurrencyLimiter::new(Arc::clone(&store)));
+    let [one, two] = [(); 2].map(|()| RateLimiter::new(Arc::clone(&store)));
     let held = take(&one, 1).await;
     let waiting = tokio::spawn({
         let two = two.clone();
         async move {
-            let permit = two.acquire(&exports(1), &acme(), 60 * SECOND).await.unwrap();
+            let permit = two.acquire_permit(&exports(1), &acme(), 60 * SECOND).await.unwrap();
             (permit.is_some(), Instant::now())
         }
     });
@@ -304,7 +307,7 @@ async fn two_limiters_on_one_embedded_store_hand_over_within_a_poll() {
     drop(held);
     let (granted, at) = waiting.await.unwrap();
     assert!(granted && at - freed <= Duration::from_millis(25), "{:?}", at - freed);
-    assert_eq!((one.keys(), two.keys()), (0, 0));
+    assert_eq!((one.keys_with_permits(), two.keys_with_permits()), (0, 0));
 }
 
 /// The permits that a claim of an empty key is granted.
@@ -320,7 +323,8 @@ async fn free_permits_are_granted_to_those_that_wait_and_then_at_once() {
     for (waiting, at_once, limit, expected) in
         [(2, 2, 3, 3), (2, 2, 4, 4), (2, 2, 9, 4), (2, 2, 1, 1), (0, 2, 1, 1)]
     {
-        let in_memory = granted(&MemoryStore::new(), waiting, at_once, limit).await;
+        let in_memory =
+            granted(&MemoryStore::new().permits().unwrap(), waiting, at_once, limit).await;
         assert_eq!(in_memory, expected, "{waiting}, {at_once}, {limit}");
     }
 }

@@ -9,9 +9,10 @@ use http::{Request, Response};
 use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{InFlight, OnMissingKey, OnStoreFailure};
-use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, RateLimitLayer, RateLimiter};
+use tollgate::{Limit, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
+use crate::support::counting::Counting;
 use crate::support::requests::{number, request, send, status};
 
 fn config(text: &str) -> Config {
@@ -21,7 +22,7 @@ fn config(text: &str) -> Config {
 /// A file with the concurrency limit `exports` by user.
 fn exports(limit: u32, rest: &str) -> String {
     format!(
-        "limits = []\n[[concurrency_limits]]\nname = \"exports\"\nlimit = {limit}\nkey = \"user\"\n{rest}\n"
+        "[[limits]]\nname = \"exports\"\nalgorithm = \"concurrency\"\nlimit = {limit}\nkey = \"user\"\n{rest}\n"
     )
 }
 
@@ -30,9 +31,8 @@ fn set(text: &str) -> LimitSet {
     LimitSet::new(config(text), names).unwrap()
 }
 
-fn layer(limits: &LimitSet, permits: &ConcurrencyLimiter) -> RateLimitLayer {
-    let builder = RateLimitLayer::builder(RateLimiter::in_memory()).limit_set(limits);
-    builder.concurrency_limiter(permits).build().unwrap()
+fn layer(limits: &LimitSet, permits: &RateLimiter) -> RateLimitLayer {
+    RateLimitLayer::from_config(permits, limits).unwrap()
 }
 
 fn app(layer: RateLimitLayer) -> Router {
@@ -62,7 +62,7 @@ async fn held(app: &Router, requests: usize) -> Vec<Response<Body>> {
 #[tokio::test]
 async fn concurrency_limit_applies_to_the_requests_that_match_and_by_the_key() {
     let text = exports(2, "match = { path = \"/export\" }\nexcept = { method = \"DELETE\" }");
-    let app = app(layer(&set(&text), &ConcurrencyLimiter::in_memory()));
+    let app = app(layer(&set(&text), &RateLimiter::in_memory()));
     let held = held(&app, 2).await;
     let denied = export(&app).await;
     assert_eq!((denied.status().as_u16(), number(denied.headers(), "retry-after")), (429, 1));
@@ -78,12 +78,10 @@ async fn concurrency_limit_applies_to_the_requests_that_match_and_by_the_key() {
 
 #[tokio::test]
 async fn rates_and_permits_of_a_file_are_all_or_none() {
-    let text = exports(1, "match = { path = \"/export\" }").replace(
-        "limits = []",
-        "[[limits]]\nname = \"rate\"\nalgorithm = \"fixed_window\"\nquota = \"2/h\"\nkey = \"user\"",
-    );
+    let rate = "[[limits]]\nname = \"rate\"\nalgorithm = \"fixed_window\"\nquota = \"2/h\"\nkey = \"user\"";
+    let text = exports(1, &format!("match = {{ path = \"/export\" }}\n{rate}"));
     let set = set(&text);
-    let (permits, alice) = (ConcurrencyLimiter::in_memory(), "alice".into());
+    let (permits, alice) = (RateLimiter::in_memory(), "alice".into());
     let app = app(layer(&set, &permits));
     let first = export(&app).await;
     assert_eq!(number(first.headers(), "x-ratelimit-remaining"), 1);
@@ -92,16 +90,16 @@ async fn rates_and_permits_of_a_file_are_all_or_none() {
     assert_eq!(number(other.headers(), "x-ratelimit-remaining"), 0, "it was charged nothing");
     drop(first);
     assert_eq!(export(&app).await.status(), 429, "no unit");
-    let limit = set.concurrency_limit("exports").unwrap();
-    assert_eq!(permits.held(&limit, &alice), 0, "it holds no permit");
-    assert!(set.concurrency_limit("rate").is_none() && set.limit("exports").is_none());
+    let limit = set.limit("exports").unwrap();
+    assert_eq!(permits.held_permits(&limit, &alice), 0, "it holds no permit");
+    assert_eq!(set.limit("rate").unwrap().to_string(), "2 per 1h (fixed window)");
 }
 
 #[tokio::test]
 async fn changed_limit_counts_the_requests_that_are_in_flight() {
     let server = RedisServer::start();
     let set = set(&exports(3, ""));
-    let permits = ConcurrencyLimiter::new(server.store().connect().await.unwrap());
+    let permits = RateLimiter::new(server.store().connect().await.unwrap());
     let app = app(layer(&set, &permits));
     let mut responses = held(&app, 3).await;
 
@@ -135,7 +133,7 @@ async fn plans_have_their_numbers_and_share_the_permits() {
     );
     let set = LimitSet::new(config(&text), names).unwrap();
     assert!(set.to_string().ends_with("exports  user  1 at once, and 2 plans"), "{set}");
-    let app = app(layer(&set, &ConcurrencyLimiter::in_memory()));
+    let app = app(layer(&set, &RateLimiter::in_memory()));
     let as_plan = async |plan: &str| {
         let request = request("GET", "/").header("x-user", "alice").header("x-plan", plan);
         send(&app, request.body(Body::empty()).unwrap()).await
@@ -154,12 +152,12 @@ async fn plans_have_their_numbers_and_share_the_permits() {
 
 #[tokio::test]
 async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() {
-    let shadow = set(&exports(1, "shadow = true"));
-    let permits = ConcurrencyLimiter::in_memory();
+    let shadow = set(&exports(1, "enforce = 0"));
+    let permits = RateLimiter::in_memory();
     let tried = app(layer(&shadow, &permits));
     let responses = held(&tried, 3).await;
-    let limit = shadow.concurrency_limit("exports").unwrap();
-    assert_eq!((limit.enforced_percent(), permits.held(&limit, &"alice".into())), (0, 1));
+    let limit = shadow.limit("exports").unwrap();
+    assert_eq!((limit.enforced_percent(), permits.held_permits(&limit, &"alice".into())), (0, 1));
     let anonymous = || request("GET", "/export").body(Body::empty()).unwrap();
     assert_eq!(status(&tried, anonymous()).await, 200, "a limit that is tried rejects nobody");
     let enforced = app(layer(&shadow, &permits).enforce(100).unwrap());
@@ -178,7 +176,7 @@ async fn failure_policy_is_that_of_the_limit_or_else_the_last_of_the_layer() {
     let open = set(&exports(1, "on_store_failure = \"fail_open\""));
     let unset = set(&exports(1, ""));
     let with = |set: &LimitSet, policies: &[OnStoreFailure]| {
-        let layer = layer(set, &ConcurrencyLimiter::new(store.clone()));
+        let layer = layer(set, &RateLimiter::new(store.clone()));
         app(policies.iter().fold(layer, |layer, policy| layer.on_store_failure(*policy).unwrap()))
     };
     server.kill();
@@ -193,7 +191,7 @@ async fn failure_policy_is_that_of_the_limit_or_else_the_last_of_the_layer() {
 async fn handler_that_expects_permits_gets_them_wherever_no_limit_applies() {
     let handler = |Extension(_): Extension<InFlight>| async { "hello" };
     let set = set(&exports(1, "match = { path = \"/export\" }"));
-    let layer = layer(&set, &ConcurrencyLimiter::in_memory()).insert_permits();
+    let layer = layer(&set, &RateLimiter::in_memory()).insert_permits();
     let app = Router::new().fallback(any(handler)).layer(layer);
     for path in ["/export", "/"] {
         assert_eq!(status(&app, of("alice", path)).await, 200, "{path}");
@@ -201,41 +199,32 @@ async fn handler_that_expects_permits_gets_them_wherever_no_limit_applies() {
 }
 
 #[test]
-fn layer_without_a_concurrency_limiter_has_no_concurrency_limits() {
+fn store_without_permits_cannot_have_concurrency_limits() {
+    let without = || RateLimiter::new(Counting::default());
+    let expected = "limits.toml:2: `limits[0].name`: limit `exports`: the store grants no permits";
     let limits = set(&exports(1, ""));
-    let error = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap_err();
-    let expected = "limits.toml:2: `concurrency_limits[0]`: this application grants no permits; remove \
-                    `concurrency_limits`, or give the layer a `ConcurrencyLimiter` with \
-                    `RateLimitLayerBuilder::concurrency_limiter`";
-    assert_eq!(error.to_string(), expected);
+    let error = RateLimitLayer::from_config(without(), &limits).unwrap_err().to_string();
+    assert!(error.starts_with(expected), "{error}");
 
     let limits = set("limits = []");
-    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    assert_eq!(limits.replace(config(&exports(1, ""))).unwrap_err().to_string(), expected);
+    let layer = RateLimitLayer::from_config(without(), &limits).unwrap();
+    let error = limits.replace(config(&exports(1, ""))).unwrap_err().to_string();
+    assert!(error.starts_with(expected), "{error}");
     assert_eq!(limits.version(), 1, "the limits stay as they are");
     drop(layer);
-
-    let permits = ConcurrencyLimiter::in_memory();
-    let builder = RateLimitLayer::builder(RateLimiter::in_memory()).concurrency_limiter(&permits);
-    let exports = ConcurrencyLimit::new("exports", 1).unwrap();
-    let builder = builder.concurrency_limit(&permits, exports, Header::new("x-user").unwrap());
-    let error = builder.build().unwrap_err().to_string();
-    assert!(error.contains("add one with `.limit_set(...)`"), "{error}");
 }
 
 #[test]
 fn name_of_a_concurrency_limit_in_the_code_is_taken() {
-    let permits = ConcurrencyLimiter::in_memory();
+    let permits = RateLimiter::in_memory();
     let limits = set("limits = []");
-    let own = ConcurrencyLimit::new("exports", 1).unwrap();
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .concurrency_limit(&permits, own, Header::new("x-user").unwrap())
-        .limit_set(&limits)
-        .concurrency_limiter(&permits)
-        .build()
+    let own = Limit::concurrency("exports", 1).unwrap();
+    let layer = RateLimitLayer::from_config(&permits, &limits)
+        .unwrap()
+        .limit(own, Header::new("x-user").unwrap())
         .unwrap();
     let error = limits.replace(config(&exports(1, ""))).unwrap_err().to_string();
-    assert!(error.starts_with("limits.toml:3: `concurrency_limits[0].name`: "), "{error}");
+    assert!(error.starts_with("limits.toml:2: `limits[0].name`: "), "{error}");
     limits.replace(config(&exports(1, "").replace("exports", "imports"))).unwrap();
     drop(layer);
 }
@@ -245,7 +234,10 @@ fn changes_of_concurrency_limits_are_reported() {
     let (log, _guard) = crate::support::log::Log::start();
     let limits = set(&exports(1, ""));
     drop(log.lines());
-    let two = exports(2, "[[concurrency_limits]]\nname = \"imports\"\nlimit = 1\nkey = \"user\"");
+    let two = exports(
+        2,
+        "[[limits]]\nname = \"imports\"\nalgorithm = \"concurrency\"\nlimit = 1\nkey = \"user\"",
+    );
     limits.replace(config(&two)).unwrap();
     limits.replace(config(&exports(2, "").replace("exports", "imports"))).unwrap();
     let lines = log.lines();

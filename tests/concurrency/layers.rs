@@ -17,10 +17,9 @@ use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tollgate::layer::{BodyFormat, InFlight, OnMissingKey, OnStoreFailure};
-use tollgate::{ConcurrencyLimiter, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
-use crate::support::counting::Counting;
 #[cfg(feature = "metrics")]
 use crate::support::recorded::{Recorded, counted};
 use crate::support::requests::{number, send, status};
@@ -58,8 +57,8 @@ fn streaming(layer: RateLimitLayer) -> (Router, Arc<Mutex<Vec<mpsc::Sender<&'sta
 
 #[tokio::test]
 async fn permit_lasts_until_the_streamed_body_ends_or_is_dropped() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let (app, senders) = streaming(layer);
     let key = Key::new("acme");
     let response = send(&app, of("acme")).await;
@@ -70,25 +69,33 @@ async fn permit_lasts_until_the_streamed_body_ends_or_is_dropped() {
     sender.send("event").await.unwrap();
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
-    assert_eq!(permits.held(&exports(1), &key), 1, "the stream goes on");
+    assert_eq!(permits.held_permits(&exports(1), &key), 1, "the stream goes on");
     drop(sender);
     assert!(body.frame().await.is_none());
-    assert_eq!(permits.held(&exports(1), &key), 0, "it ended, though the body is not dropped");
+    assert_eq!(
+        permits.held_permits(&exports(1), &key),
+        0,
+        "it ended, though the body is not dropped"
+    );
 
     let response = send(&app, of("acme")).await;
     assert_eq!(response.status(), 200);
     drop(response);
-    assert_eq!(permits.held(&exports(1), &key), 0, "a client that disconnects drops the body");
+    assert_eq!(
+        permits.held_permits(&exports(1), &key),
+        0,
+        "a client that disconnects drops the body"
+    );
 }
 
 #[tokio::test]
 async fn request_without_a_permit_is_answered_429_and_charges_no_rate() {
-    let (limiter, permits) = (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory());
+    let limiter = RateLimiter::in_memory();
+    let permits = &limiter;
     let rate = Limit::fixed_window("rate", Quota::per_hour(2)).unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(rate.clone(), tenant())
-        .concurrency_limit(&permits, exports(1), tenant())
-        .build()
+    let layer = RateLimitLayer::new(&limiter, rate.clone(), tenant())
+        .unwrap()
+        .limit(exports(1), tenant())
         .unwrap()
         .body_format(BodyFormat::Json);
     let (app, _senders) = streaming(layer);
@@ -109,13 +116,17 @@ async fn request_without_a_permit_is_answered_429_and_charges_no_rate() {
     drop(first);
     drop(send(&app, of("acme")).await);
     assert_eq!(status(&app, of("acme")).await, 429, "the rate is used up");
-    assert_eq!(permits.held(&exports(1), &Key::new("acme")), 0, "and the permit was given back");
+    assert_eq!(
+        permits.held_permits(&exports(1), &Key::new("acme")),
+        0,
+        "and the permit was given back"
+    );
 }
 
 #[tokio::test]
 async fn handler_that_keeps_the_permits_holds_them_after_the_response() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let tasks: Arc<Mutex<Vec<InFlight>>> = Arc::default();
     let kept = Arc::clone(&tasks);
     let handler = move |Extension(in_flight): Extension<InFlight>| async move {
@@ -132,9 +143,9 @@ async fn handler_that_keeps_the_permits_holds_them_after_the_response() {
 
 #[tokio::test]
 async fn permits_of_stacked_layers_are_inserted_together_and_an_exempt_request_has_none() {
-    let (outer, inner) = (ConcurrencyLimiter::in_memory(), ConcurrencyLimiter::in_memory());
-    let layer = |permits: &ConcurrencyLimiter| {
-        let layer = RateLimitLayer::concurrency(permits, exports(5), tenant()).unwrap();
+    let (outer, inner) = (RateLimiter::in_memory(), RateLimiter::in_memory());
+    let layer = |permits: &RateLimiter| {
+        let layer = RateLimitLayer::new(permits, exports(5), tenant()).unwrap();
         layer.skip(|request| request.uri.path() == "/free").insert_permits()
     };
     let tasks: Arc<Mutex<Vec<InFlight>>> = Arc::default();
@@ -148,7 +159,8 @@ async fn permits_of_stacked_layers_are_inserted_together_and_an_exempt_request_h
         .layer(layer(&inner))
         .layer(layer(&outer));
     assert_eq!(status(&app, of("acme")).await, 200);
-    let held = || [&outer, &inner].map(|permits| permits.held(&exports(5), &Key::new("acme")));
+    let held =
+        || [&outer, &inner].map(|permits| permits.held_permits(&exports(5), &Key::new("acme")));
     assert_eq!(held(), [1, 1]);
     tasks.lock().unwrap().clear();
     assert_eq!(held(), [0, 0]);
@@ -159,8 +171,8 @@ async fn permits_of_stacked_layers_are_inserted_together_and_an_exempt_request_h
 
 #[tokio::test(start_paused = true)]
 async fn request_waits_for_its_permit_and_a_client_that_leaves_gives_up_its_place() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let (app, _senders) = streaming(layer.wait_up_to(10 * SECOND).unwrap());
     let first = send(&app, of("acme")).await;
     assert_eq!(status(&app, of("acme")).await, 429, "after its wait");
@@ -175,13 +187,13 @@ async fn request_waits_for_its_permit_and_a_client_that_leaves_gives_up_its_plac
     let second = waiting.await.unwrap();
     assert_eq!(second.status(), 200);
     drop(second);
-    assert_eq!(permits.held(&exports(1), &Key::new("acme")), 0);
+    assert_eq!(permits.held_permits(&exports(1), &Key::new("acme")), 0);
 }
 
 #[tokio::test]
 async fn failed_and_panicking_and_cancelled_requests_give_their_permits_back() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let key = Key::new("acme");
     let app = Router::new()
         .route("/", get(|| async { std::future::pending::<()>().await }))
@@ -196,7 +208,7 @@ async fn failed_and_panicking_and_cancelled_requests_give_their_permits_back() {
         .route("/fail", get(|| async { http::StatusCode::INTERNAL_SERVER_ERROR }))
         .layer(layer);
     assert!(timeout(Duration::from_millis(5), send(&app, of("acme"))).await.is_err());
-    assert_eq!(permits.held(&exports(1), &key), 0);
+    assert_eq!(permits.held_permits(&exports(1), &key), 0);
     let at = |path: &str| {
         Request::get(path.to_owned()).header("x-tenant", "acme").body(Body::empty()).unwrap()
     };
@@ -205,15 +217,15 @@ async fn failed_and_panicking_and_cancelled_requests_give_their_permits_back() {
         async move { send(&app, request).await }
     });
     assert!(panicking.await.unwrap_err().is_panic());
-    assert_eq!(permits.held(&exports(1), &key), 0);
+    assert_eq!(permits.held_permits(&exports(1), &key), 0);
     assert_eq!(status(&app, at("/fail")).await, 500);
-    assert_eq!(permits.held(&exports(1), &key), 0);
+    assert_eq!(permits.held_permits(&exports(1), &key), 0);
 }
 
 #[tokio::test]
 async fn skipped_requests_have_no_permit_and_missing_keys_are_rejected() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = |layer: RateLimitLayer| streaming(layer).0;
     let skipping = app(layer.clone().skip(|request| request.uri.path() == "/"));
     let (first, second) = (send(&skipping, of("acme")).await, send(&skipping, of("acme")).await);
@@ -222,7 +234,7 @@ async fn skipped_requests_have_no_permit_and_missing_keys_are_rejected() {
     assert_eq!(status(&app(layer.clone()), plain()).await, 400);
     let skipping = app(layer.clone().on_missing_key(OnMissingKey::SkipLimit).unwrap());
     assert_eq!(status(&skipping, plain()).await, 200);
-    let shadow = app(layer.shadow());
+    let shadow = app(layer.enforce(0).unwrap());
     let held: Vec<Response<Body>> =
         vec![send(&shadow, of("acme")).await, send(&shadow, of("acme")).await];
     assert!(held.iter().all(|response| response.status() == 200), "it would deny the second");
@@ -231,11 +243,9 @@ async fn skipped_requests_have_no_permit_and_missing_keys_are_rejected() {
 #[tokio::test]
 async fn layers_on_one_redis_share_permits_and_fail_as_configured() {
     let mut server = RedisServer::start();
-    let on = async || ConcurrencyLimiter::new(server.store().connect().await.unwrap());
+    let on = async || RateLimiter::new(server.store().connect().await.unwrap());
     let (here, there) = (on().await, on().await);
-    let layer = |permits: &ConcurrencyLimiter| {
-        RateLimitLayer::concurrency(permits, exports(1), tenant()).unwrap()
-    };
+    let layer = |permits: &RateLimiter| RateLimitLayer::new(permits, exports(1), tenant()).unwrap();
     let closed = layer(&here).on_store_failure(OnStoreFailure::FailClosed).unwrap();
     let ((here, _s1), (there, _s2), (closed, _s3)) =
         (streaming(layer(&here)), streaming(layer(&there)), streaming(closed));
@@ -255,8 +265,8 @@ async fn websocket_holds_its_permit_until_it_closes_and_a_client_that_disconnect
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let echo = |upgrade: WebSocketUpgrade, Extension(in_flight): Extension<InFlight>| async move {
         upgrade.on_upgrade(move |mut socket| async move {
             let _in_flight = in_flight;
@@ -292,8 +302,8 @@ async fn websocket_holds_its_permit_until_it_closes_and_a_client_that_disconnect
 #[tokio::test]
 async fn permits_are_counted_by_outcome_and_while_they_are_held() {
     let recorded = Recorded::start();
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let (app, _senders) = streaming(layer);
     let held = send(&app, of("acme")).await;
     assert_eq!(status(&app, of("acme")).await, 429);
@@ -306,12 +316,9 @@ async fn permits_are_counted_by_outcome_and_while_they_are_held() {
 
 #[test]
 fn two_concurrency_limits_of_one_name_are_an_error() {
-    let (limiter, permits) =
-        (RateLimiter::new(Counting::default()), ConcurrencyLimiter::in_memory());
-    let built = RateLimitLayer::builder(limiter)
-        .concurrency_limit(&permits, exports(1), tenant())
-        .concurrency_limit(&permits, exports(2), tenant())
-        .build();
+    let limiter = RateLimiter::in_memory();
+    let built =
+        RateLimitLayer::new(limiter, exports(1), tenant()).unwrap().limit(exports(2), tenant());
     let error = built.unwrap_err().to_string();
-    assert!(error.contains("`exports`") && error.contains("share their permits"), "{error}");
+    assert!(error.contains("`exports`") && error.contains("share what they count"), "{error}");
 }

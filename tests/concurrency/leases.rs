@@ -17,15 +17,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::Global;
-use tollgate::layer::{BodyFormat, InFlight, OnMissingKey, OnStoreFailure};
+use tollgate::layer::{BodyFormat, InFlight, Limits, OnMissingKey, OnStoreFailure};
 use tollgate::store::{Claim, Claimed, PermitStore};
-use tollgate::{
-    ConcurrencyLimit, ConcurrencyLimiter, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer,
-    RateLimiter,
-};
+use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::log::Log;
+use crate::support::permits::{InMemory, granted_by};
 #[cfg(feature = "metrics")]
 use crate::support::recorded::{Recorded, counted};
 use crate::support::requests::{number, send, status};
@@ -45,7 +43,7 @@ async fn text(response: Response<Body>) -> String {
 /// The embedded store behind a switch, as a store elsewhere that can be away.
 #[derive(Clone, Debug, Default)]
 struct Elsewhere {
-    store: Arc<MemoryStore>,
+    store: InMemory,
     is_away: Arc<AtomicBool>,
     hangs: Arc<AtomicBool>,
     /// Before each answer.
@@ -54,7 +52,8 @@ struct Elsewhere {
 
 impl PermitStore for Elsewhere {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let (store, delay) = (Arc::clone(&self.store), self.delay);
+        let store = self.store.clone();
+        let delay = self.delay;
         let (is_away, hangs) =
             [&self.is_away, &self.hangs].map(|it| it.load(Ordering::SeqCst)).into();
         Box::pin(async move {
@@ -86,12 +85,12 @@ fn program_that_flushes_last_leaves_no_permit_behind() {
     for number in 0..20 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let limiter = ConcurrencyLimiter::redis(&server.url(), "tollgate").await.unwrap();
-            let permit = limiter.acquire(&limit, &acme, Duration::ZERO).await.unwrap();
+            let limiter = RateLimiter::redis(&server.url(), "tollgate").await.unwrap();
+            let permit = limiter.acquire_permit(&limit, &acme, Duration::ZERO).await.unwrap();
             assert!(permit.is_some(), "program {number} waits for the lease of the last one");
             drop(permit);
             limiter.flush().await;
-            assert_eq!(limiter.keys(), 0);
+            assert_eq!(limiter.keys_with_permits(), 0);
         });
     }
 }
@@ -99,9 +98,9 @@ fn program_that_flushes_last_leaves_no_permit_behind() {
 #[tokio::test(start_paused = true)]
 async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
     let store = Elsewhere::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
-    let held = limiter.try_acquire(&exports(2), &Key::new("acme")).await.unwrap();
-    let given_back = limiter.try_acquire(&exports(2), &Key::new("acme")).await.unwrap();
+    let limiter = granted_by(store.clone());
+    let held = limiter.try_acquire_permit(&exports(2), &Key::new("acme")).await.unwrap();
+    let given_back = limiter.try_acquire_permit(&exports(2), &Key::new("acme")).await.unwrap();
     assert!(held.is_some() && given_back.is_some());
     store.set_away(true);
     drop(given_back);
@@ -110,8 +109,8 @@ async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
     assert_eq!(started.elapsed(), SECOND);
     store.set_away(false);
     limiter.flush().await;
-    assert_eq!(limiter.held(&exports(2), &Key::new("acme")), 1);
-    ConcurrencyLimiter::in_memory().flush().await;
+    assert_eq!(limiter.held_permits(&exports(2), &Key::new("acme")), 1);
+    RateLimiter::in_memory().flush().await;
 }
 
 #[test]
@@ -123,12 +122,12 @@ fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
     let keeps = runtime().unwrap();
     let (limiter, other) = keeps.block_on(async {
         let url = server.url();
-        let on = async || ConcurrencyLimiter::redis(&url, "tollgate").await.unwrap();
+        let on = async || RateLimiter::redis(&url, "tollgate").await.unwrap();
         (on().await, on().await)
     });
-    let acquire = |limiter: &ConcurrencyLimiter| {
+    let acquire = |limiter: &RateLimiter| {
         let (limiter, limit) = (limiter.clone(), exports(1));
-        async move { limiter.try_acquire(&limit, &Key::new("acme")).await.unwrap() }
+        async move { limiter.try_acquire_permit(&limit, &Key::new("acme")).await.unwrap() }
     };
     let first = runtime().unwrap();
     let held = first.block_on(acquire(&limiter));
@@ -143,14 +142,14 @@ fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
 async fn callers_learn_of_an_outage_together() {
     let store = Elsewhere { delay: SECOND / 2, ..Elsewhere::default() };
     store.set_away(true);
-    let limiter = ConcurrencyLimiter::new(store);
+    let limiter = granted_by(store);
     let started = Instant::now();
     let mut callers = JoinSet::new();
     for number in 0..4 {
         let limiter = limiter.clone();
         callers.spawn(async move {
             sleep(Duration::from_millis(number * 100)).await;
-            limiter.try_acquire(&exports(1), &Key::new("acme")).await.unwrap().is_some()
+            limiter.try_acquire_permit(&exports(1), &Key::new("acme")).await.unwrap().is_some()
         });
     }
     assert!(callers.join_all().await.into_iter().all(|granted| granted), "it fails open");
@@ -160,9 +159,10 @@ async fn callers_learn_of_an_outage_together() {
 #[tokio::test(start_paused = true)]
 async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
     let store = Elsewhere::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let source = async |user: u64| {
-        let permit = limiter.try_acquire(&exports(1), &Key::from(user)).await.unwrap().unwrap();
+        let permit =
+            limiter.try_acquire_permit(&exports(1), &Key::from(user)).await.unwrap().unwrap();
         permit.source()
     };
     store.hangs.store(true, Ordering::SeqCst);
@@ -176,19 +176,21 @@ async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
         assert_eq!(source(user).await, Source::Store);
     }
     limiter.flush().await;
-    assert_eq!(limiter.keys(), 0);
+    assert_eq!(limiter.keys_with_permits(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn number_of_one_caller_is_not_that_of_another() {
     let store = Elsewhere { delay: SECOND / 10, ..Elsewhere::default() };
     for numbers in [[1, 10], [10, 1]] {
-        let limiter = ConcurrencyLimiter::new(store.clone());
+        let limiter = granted_by(store.clone());
         let acme = Key::from(u64::from(numbers[0]));
-        let held = limiter.try_acquire(&exports(1), &acme).await.unwrap();
+        let held = limiter.try_acquire_permit(&exports(1), &acme).await.unwrap();
         let [first, second] = numbers.map(exports);
-        let both =
-            tokio::join!(limiter.try_acquire(&first, &acme), limiter.try_acquire(&second, &acme));
+        let both = tokio::join!(
+            limiter.try_acquire_permit(&first, &acme),
+            limiter.try_acquire_permit(&second, &acme)
+        );
         let granted = [both.0.unwrap().is_some(), both.1.unwrap().is_some()];
         assert_eq!(granted, numbers.map(|number| number == 10), "one is held");
         drop(held);
@@ -197,12 +199,10 @@ async fn number_of_one_caller_is_not_that_of_another() {
 
 #[tokio::test]
 async fn two_permits_of_one_key_for_one_request_are_a_mistake() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .concurrency_limit(&permits, exports(5), tenant())
-        .concurrency_limits(&permits, |_| Some((exports(5), Key::new("acme"))))
-        .build()
-        .unwrap();
+    let permits = RateLimiter::in_memory();
+    let choose = |_: &http::request::Parts| Check::new(&exports(5), "acme").into();
+    let layer = RateLimitLayer::from_fn(&permits, choose).unwrap();
+    let layer = layer.limit(exports(5), tenant()).unwrap();
     let (log, _guard) = Log::start();
     let app = app(layer);
     assert_eq!(status(&app, of("globex")).await, 200);
@@ -217,9 +217,9 @@ async fn two_permits_of_one_key_for_one_request_are_a_mistake() {
 #[tokio::test(start_paused = true)]
 async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
     let store = Elsewhere::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let acquire =
-        async || limiter.try_acquire(&exports(2), &Key::new("acme")).await.unwrap().unwrap();
+        async || limiter.try_acquire_permit(&exports(2), &Key::new("acme")).await.unwrap().unwrap();
     let before = acquire().await;
     store.set_away(true);
     sleep(Duration::from_millis(10)).await;
@@ -234,8 +234,8 @@ async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
 async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     let (log, _guard) = Log::start();
     let store = Elsewhere::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
-    let permit = limiter.try_acquire(&exports(1), &Key::new("acme")).await.unwrap().unwrap();
+    let limiter = granted_by(store.clone());
+    let permit = limiter.try_acquire_permit(&exports(1), &Key::new("acme")).await.unwrap().unwrap();
     sleep(60 * SECOND).await;
     assert!(permit.is_renewed(), "three times in each lease");
     assert!(!log.lines().iter().any(|line| line.contains("not renewed")));
@@ -253,8 +253,9 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     store.set_away(false);
     sleep(SECOND).await;
     assert!(permit.is_renewed());
-    let embedded = ConcurrencyLimiter::in_memory();
-    let permit = embedded.try_acquire(&exports(1), &Key::new("acme")).await.unwrap().unwrap();
+    let embedded = RateLimiter::in_memory();
+    let permit =
+        embedded.try_acquire_permit(&exports(1), &Key::new("acme")).await.unwrap().unwrap();
     sleep(3600 * SECOND).await;
     assert!(permit.is_renewed(), "nobody else can get it");
 }
@@ -262,15 +263,15 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
 #[tokio::test(start_paused = true)]
 async fn permit_says_who_granted_it_and_an_error_keeps_its_kind() {
     let store = Elsewhere::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let key = Key::new("acme");
-    let source = async |limit: &ConcurrencyLimit| {
-        limiter.try_acquire(limit, &key).await.map(|permit| permit.unwrap().source())
+    let source = async |limit: &Limit| {
+        limiter.try_acquire_permit(limit, &key).await.map(|permit| permit.unwrap().source())
     };
     let local = OnStoreFailure::Local { replicas: 2 };
-    let local = ConcurrencyLimit::new("local", 2).unwrap().on_store_failure(local).unwrap();
-    let closed = ConcurrencyLimit::new("closed", 2).unwrap();
-    let closed = closed.on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let local = Limit::concurrency("local", 2).unwrap().with_on_store_failure(local).unwrap();
+    let closed = Limit::concurrency("closed", 2).unwrap();
+    let closed = closed.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     assert_eq!(source(&exports(1)).await.unwrap(), Source::Store);
     store.set_away(true);
     assert_eq!(source(&exports(1)).await.unwrap(), Source::FailOpen);
@@ -283,13 +284,13 @@ async fn permit_says_who_granted_it_and_an_error_keeps_its_kind() {
 #[tokio::test]
 async fn open_circuit_is_known_to_those_who_want_permits() {
     let mut server = RedisServer::start();
-    let limiter = ConcurrencyLimiter::new(server.store().connect().await.unwrap());
-    let closed = exports(1).on_store_failure(OnStoreFailure::FailClosed).unwrap();
-    let layer = RateLimitLayer::concurrency(&limiter, closed.clone(), tenant()).unwrap();
+    let limiter = RateLimiter::new(server.store().connect().await.unwrap());
+    let closed = exports(1).with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let layer = RateLimitLayer::new(&limiter, closed.clone(), tenant()).unwrap();
     server.kill();
     let opened = timeout(20 * SECOND, async {
         loop {
-            let error = limiter.try_acquire(&closed, &Key::new("acme")).await.unwrap_err();
+            let error = limiter.try_acquire_permit(&closed, &Key::new("acme")).await.unwrap_err();
             if error.is_circuit_open() {
                 return error;
             }
@@ -303,13 +304,10 @@ async fn open_circuit_is_known_to_those_who_want_permits() {
 
 #[tokio::test(start_paused = true)]
 async fn one_deadline_bounds_the_wait_for_permits_and_units() {
-    let (limiter, permits) = (RateLimiter::in_memory(), ConcurrencyLimiter::in_memory());
+    let limiter = RateLimiter::in_memory();
     let rate = Limit::fixed_window("rate", Quota::new(1, 6 * SECOND)).unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(rate, tenant())
-        .concurrency_limit(&permits, exports(1), tenant())
-        .build()
-        .unwrap();
+    let layer =
+        RateLimitLayer::new(&limiter, rate, tenant()).unwrap().limit(exports(1), tenant()).unwrap();
     let app = app(layer.wait_up_to(5 * SECOND).unwrap());
     let first = send(&app, of("acme")).await;
     let freed = tokio::spawn(async move {
@@ -327,8 +325,8 @@ async fn one_deadline_bounds_the_wait_for_permits_and_units() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_for_permits_are_bounded_over_all_keys() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = app(layer.wait_up_to(5 * SECOND).unwrap().max_waiters(1));
     let held = [send(&app, of("acme")).await, send(&app, of("globex")).await];
     let waiting = tokio::spawn({
@@ -344,7 +342,7 @@ async fn waiters_for_permits_are_bounded_over_all_keys() {
 }
 
 /// A store that cannot be used.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Misused;
 
 impl PermitStore for Misused {
@@ -358,24 +356,24 @@ impl PermitStore for Misused {
 async fn mistake_of_the_application_is_500_and_shadow_mode_rejects_nothing() {
     let store = Elsewhere::default();
     store.set_away(true);
-    let layer = |permits: ConcurrencyLimiter| {
-        let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let layer = |permits: RateLimiter| {
+        let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
         layer.on_store_failure(OnStoreFailure::FailClosed).unwrap()
     };
-    let misused = layer(ConcurrencyLimiter::new(Misused));
-    let away = layer(ConcurrencyLimiter::new(store));
+    let misused = layer(granted_by(Misused));
+    let away = layer(granted_by(store));
     let (log, _guard) = Log::start();
     assert_eq!(status(&app(misused.clone()), of("acme")).await, 500);
     assert!(log.lines().iter().any(|line| line.contains("misconfigured")));
     assert_eq!(status(&app(away.clone()), of("acme")).await, 503);
-    assert_eq!(status(&app(misused.shadow()), of("acme")).await, 200);
-    assert_eq!(status(&app(away.shadow()), of("acme")).await, 200);
+    assert_eq!(status(&app(misused.enforce(0).unwrap()), of("acme")).await, 200);
+    assert_eq!(status(&app(away.enforce(0).unwrap()), of("acme")).await, 200);
 }
 
 #[tokio::test]
 async fn problem_details_name_the_limit_and_rates_have_no_headers() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = app(layer.body_format(BodyFormat::ProblemDetails));
     let held = send(&app, of("acme")).await;
     let denied = send(&app, of("acme")).await;
@@ -388,8 +386,8 @@ async fn problem_details_name_the_limit_and_rates_have_no_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_for_permits_of_a_key_are_bounded() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = app(layer.wait_up_to(5 * SECOND).unwrap().max_waiters_per_key(2));
     let held = send(&app, of("acme")).await;
     let started = Instant::now();
@@ -411,12 +409,11 @@ async fn waiters_for_permits_of_a_key_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn client_that_waits_for_its_own_limit_holds_no_permit_that_all_share() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let all = ConcurrencyLimit::new("all", 4).unwrap();
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .concurrency_limit(&permits, all.clone(), Global)
-        .concurrency_limit(&permits, exports(1), tenant())
-        .build()
+    let permits = RateLimiter::in_memory();
+    let all = Limit::concurrency("all", 4).unwrap();
+    let layer = RateLimitLayer::new(&permits, all.clone(), Global)
+        .unwrap()
+        .limit(exports(1), tenant())
         .unwrap();
     let app = app(layer.wait_up_to(5 * SECOND).unwrap());
     let held = send(&app, of("acme")).await;
@@ -426,7 +423,7 @@ async fn client_that_waits_for_its_own_limit_holds_no_permit_that_all_share() {
         waiting.spawn(async move { status(&app, of("acme")).await });
     }
     sleep(SECOND).await;
-    assert_eq!(permits.held(&all, &Key::global()), 1);
+    assert_eq!(permits.held_permits(&all, &Key::global()), 1);
     let started = Instant::now();
     assert_eq!(status(&app, of("globex")).await, 200);
     assert_eq!(started.elapsed(), Duration::ZERO);
@@ -436,13 +433,12 @@ async fn client_that_waits_for_its_own_limit_holds_no_permit_that_all_share() {
 
 #[tokio::test(start_paused = true)]
 async fn layers_in_different_orders_do_not_wait_for_each_other() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let limit = |name: &str| ConcurrencyLimit::new(name, 1).unwrap();
+    let permits = RateLimiter::in_memory();
+    let limit = |name: &str| Limit::concurrency(name, 1).unwrap();
     let layer = |names: [&str; 2]| {
-        let builder = RateLimitLayer::builder(RateLimiter::in_memory())
-            .concurrency_limit(&permits, limit(names[0]), Global)
-            .concurrency_limit(&permits, limit(names[1]), Global);
-        builder.build().unwrap().wait_up_to(60 * SECOND).unwrap()
+        let layer = RateLimitLayer::new(&permits, limit(names[0]), Global).unwrap();
+        let layer = layer.limit(limit(names[1]), Global).unwrap();
+        layer.wait_up_to(60 * SECOND).unwrap()
     };
     let apps = [app(layer(["a", "b"])), app(layer(["b", "a"]))];
     let held = send(&apps[0], of("acme")).await;
@@ -461,8 +457,10 @@ async fn layers_in_different_orders_do_not_wait_for_each_other() {
 #[tokio::test(start_paused = true)]
 async fn shadow_mode_is_reported_once_a_second_at_info() {
     let (log, _guard) = Log::start();
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1).shadow(), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer =
+        RateLimitLayer::new(&permits, exports(1).with_enforced_percent(0).unwrap(), tenant())
+            .unwrap();
     let app = app(layer);
     let mut held = Vec::new();
     for _ in 0..5 {
@@ -481,8 +479,8 @@ async fn shadow_mode_is_reported_once_a_second_at_info() {
 #[tokio::test(start_paused = true)]
 async fn message_has_the_share_that_is_in_force() {
     let store = Elsewhere::default();
-    let permits = ConcurrencyLimiter::new(store.clone());
-    let layer = RateLimitLayer::concurrency(&permits, exports(3), tenant()).unwrap();
+    let permits = granted_by(store.clone());
+    let layer = RateLimitLayer::new(&permits, exports(3), tenant()).unwrap();
     let app = app(layer.on_store_failure(OnStoreFailure::Local { replicas: 3 }).unwrap());
     let mut held = vec![send(&app, of("acme")).await];
     held.extend([send(&app, of("acme")).await, send(&app, of("acme")).await]);
@@ -497,15 +495,15 @@ async fn message_has_the_share_that_is_in_force() {
 
 #[tokio::test]
 async fn retry_after_is_what_the_limit_advises() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let slow = exports(1).retry_after(30 * SECOND).unwrap();
-    let app = app(RateLimitLayer::concurrency(&permits, slow, tenant()).unwrap());
+    let permits = RateLimiter::in_memory();
+    let slow = exports(1).with_retry_after(30 * SECOND).unwrap();
+    let app = app(RateLimitLayer::new(&permits, slow, tenant()).unwrap());
     let held = send(&app, of("acme")).await;
     let denied = send(&app, of("acme")).await;
     assert_eq!((denied.status().as_u16(), number(denied.headers(), "retry-after")), (429, 30));
     drop(held);
     for wait in [Duration::ZERO, Duration::from_millis(999), 3601 * SECOND] {
-        let error = exports(1).retry_after(wait).unwrap_err().to_string();
+        let error = exports(1).with_retry_after(wait).unwrap_err().to_string();
         assert!(error.contains("`exports`") && error.contains("use 1s to 3600s"), "{error}");
     }
 }
@@ -513,12 +511,11 @@ async fn retry_after_is_what_the_limit_advises() {
 #[tokio::test]
 async fn request_without_a_key_names_its_concurrency_limit() {
     let (log, _guard) = Log::start();
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let named = layer.clone().respond_with(|rejection, response| {
-        assert_eq!(rejection.limit_name(), Some("exports"));
-        assert_eq!(rejection.concurrency_limit().map(ConcurrencyLimit::limit), Some(1));
-        assert!(rejection.limit().is_none());
+        assert_eq!(rejection.limit().map(Limit::name), Some("exports"));
+        assert_eq!(rejection.limit().map(|limit| limit.quota().limit()), Some(1));
         response
     });
     let anonymous = || Request::get("/").body(Body::empty()).unwrap();
@@ -535,34 +532,31 @@ async fn request_without_a_key_names_its_concurrency_limit() {
 
 #[test]
 fn name_is_of_one_number_in_a_limiter() {
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = |permits: &ConcurrencyLimiter, limit| {
-        RateLimitLayer::concurrency(permits, exports(limit), tenant())
-    };
+    let permits = RateLimiter::in_memory();
+    let layer =
+        |permits: &RateLimiter, limit| RateLimitLayer::new(permits, exports(limit), tenant());
     drop((layer(&permits, 2).unwrap(), layer(&permits, 2).unwrap()));
     let error = layer(&permits, 5).unwrap_err().to_string();
     assert!(
         error.contains("`exports`")
             && error.contains("registered for 2 at once, and this limit is 5 at once")
-            && error.contains("share permits; use another name, or a new ConcurrencyLimiter"),
+            && error.contains("share what they count; use another name, or a new RateLimiter"),
         "{error}"
     );
     assert!(permits.register(&exports(5)).is_err() && permits.register(&exports(2)).is_ok());
-    layer(&ConcurrencyLimiter::in_memory(), 5).unwrap();
+    layer(&RateLimiter::in_memory(), 5).unwrap();
 }
 
 #[tokio::test]
 async fn closure_chooses_the_limit_of_each_request() {
-    let permits = ConcurrencyLimiter::in_memory();
+    let permits = RateLimiter::in_memory();
     let (free, pro) = (exports(1), exports(2));
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .concurrency_limits(&permits, move |request| {
-            let tenant = request.headers.get("x-tenant")?.to_str().ok()?;
-            let limit = if tenant == "acme" { &pro } else { &free };
-            Some((limit.clone(), Key::new(tenant)))
-        })
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::from_fn(&permits, move |request| {
+        let Some(tenant) = request.headers.get("x-tenant") else { return Limits::Unlimited };
+        let limit = if tenant == "acme" { &pro } else { &free };
+        Check::new(limit, Key::new(tenant)).into()
+    })
+    .unwrap();
     let app = app(layer);
     let held = [send(&app, of("acme")).await, send(&app, of("globex")).await];
     assert_eq!(status(&app, of("globex")).await, 429);
@@ -576,8 +570,8 @@ async fn closure_chooses_the_limit_of_each_request() {
 #[tokio::test]
 async fn response_names_the_setting_that_a_handler_with_permits_needs() {
     let handler = |_: InFlight| async { "hello" };
-    let permits = ConcurrencyLimiter::in_memory();
-    let layer = RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap();
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = |layer| Router::new().route("/", get(handler)).layer(layer);
     assert_eq!(status(&app(layer.clone().insert_permits()), of("acme")).await, 200);
     let response = send(&app(layer), of("acme")).await;
@@ -591,8 +585,8 @@ async fn grpc_status_names_the_limit() {
     use tonic::{Code, Status};
     use tonic_types::StatusExt;
 
-    let permits = ConcurrencyLimiter::in_memory();
-    let app = app(RateLimitLayer::concurrency(&permits, exports(1), tenant()).unwrap());
+    let permits = RateLimiter::in_memory();
+    let app = app(RateLimitLayer::new(&permits, exports(1), tenant()).unwrap());
     let held = send(&app, of("acme")).await;
     let call = Request::post("/").header("x-tenant", "acme");
     let call = call.header("content-type", "application/grpc").body(Body::empty()).unwrap();
@@ -611,8 +605,8 @@ async fn grpc_status_names_the_limit() {
 async fn counter_tells_an_outage_from_the_store() {
     let recorded = Recorded::start();
     let store = Elsewhere::default();
-    let permits = ConcurrencyLimiter::new(store.clone());
-    let layer = RateLimitLayer::concurrency(&permits, exports(2), tenant()).unwrap();
+    let permits = granted_by(store.clone());
+    let layer = RateLimitLayer::new(&permits, exports(2), tenant()).unwrap();
     let with = |policy| app(layer.clone().on_store_failure(policy).unwrap());
     let open = with(OnStoreFailure::FailOpen);
     let local = with(OnStoreFailure::Local { replicas: 2 });

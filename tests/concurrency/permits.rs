@@ -12,30 +12,37 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::clock::ManualClock;
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::{Claim, Claimed, HolderId, PermitStore};
-use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Error, Key, MemoryStore, Permit};
+use tollgate::store::{Claim, Claimed, HolderId, PermitStore, Store};
+use tollgate::{Error, Key, Limit, MemoryStore, Permit, RateLimiter};
 
 use crate::support::RedisServer;
+use crate::support::permits::{InMemory, granted_by};
 use crate::support::process::{Process, answer};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn exports(limit: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit::new("exports", limit).unwrap()
+fn exports(limit: u32) -> Limit {
+    Limit::concurrency("exports", limit).unwrap()
 }
 
-async fn on(server: &RedisServer) -> ConcurrencyLimiter {
-    ConcurrencyLimiter::new(server.store().connect().await.unwrap())
+async fn on(server: &RedisServer) -> RateLimiter {
+    RateLimiter::new(server.store().connect().await.unwrap())
 }
 
-async fn take(limiter: &ConcurrencyLimiter, limit: &ConcurrencyLimit, key: &Key) -> Option<Permit> {
-    limiter.try_acquire(limit, key).await.unwrap()
+/// The limiter, with leases of a second.
+fn short_lease(limiter: RateLimiter) -> RateLimiter {
+    limiter.set_permit_lease(SECOND).unwrap();
+    limiter
+}
+
+async fn take(limiter: &RateLimiter, limit: &Limit, key: &Key) -> Option<Permit> {
+    limiter.try_acquire_permit(limit, key).await.unwrap()
 }
 
 #[tokio::test]
 async fn at_most_the_limit_are_in_flight_on_all_replicas_and_keys_are_apart() {
     let server = RedisServer::start();
-    let memory = ConcurrencyLimiter::in_memory();
+    let memory = RateLimiter::in_memory();
     let redis = [on(&server).await, on(&server).await];
     let (limit, acme) = (exports(3), Key::new("acme"));
     for replicas in [[&memory, &memory], [&redis[0], &redis[1]]] {
@@ -62,12 +69,12 @@ async fn at_most_the_limit_are_in_flight_on_all_replicas_and_keys_are_apart() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_caller_gets_the_permit_that_is_given_back_and_none_in_vain() {
-    let limiter = ConcurrencyLimiter::in_memory();
+    let limiter = RateLimiter::in_memory();
     let (limit, key) = (exports(1), Key::new("acme"));
     let first = take(&limiter, &limit, &key).await.unwrap();
     let waiting = tokio::spawn({
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        async move { limiter.acquire(&limit, &key, 10 * SECOND).await.unwrap() }
+        async move { limiter.acquire_permit(&limit, &key, 10 * SECOND).await.unwrap() }
     });
     sleep(SECOND).await;
     assert!(take(&limiter, &limit, &key).await.is_none(), "a new caller does not pass it");
@@ -75,10 +82,10 @@ async fn waiting_caller_gets_the_permit_that_is_given_back_and_none_in_vain() {
     assert!(waiting.await.unwrap().is_some());
     let started = Instant::now();
     let held = take(&limiter, &limit, &key).await.unwrap();
-    assert!(limiter.acquire(&limit, &key, SECOND).await.unwrap().is_none());
+    assert!(limiter.acquire_permit(&limit, &key, SECOND).await.unwrap().is_none());
     assert_eq!(started.elapsed(), SECOND);
     drop(held);
-    assert_eq!(limiter.held(&limit, &key), 0);
+    assert_eq!(limiter.held_permits(&limit, &key), 0);
     assert!(take(&limiter, &limit, &key).await.is_some(), "a caller that gave up has no place");
 }
 
@@ -100,7 +107,7 @@ async fn flood_never_exceeds_the_limit_and_ends_with_all_permits_free() {
             } else {
                 Duration::from_millis(number as u64 % 400)
             };
-            let Some(_permit) = limiter.acquire(&limit, &key, wait).await.unwrap() else {
+            let Some(_permit) = limiter.acquire_permit(&limit, &key, wait).await.unwrap() else {
                 return 0;
             };
             let now = in_flight[place].fetch_add(1, Ordering::SeqCst) + 1;
@@ -124,7 +131,9 @@ async fn flood_never_exceeds_the_limit_and_ends_with_all_permits_free() {
         let free = timeout(10 * SECOND, async {
             let mut permits = Vec::new();
             while permits.len() < 7 {
-                permits.extend(replicas[2].acquire(&limit, &keys[place], SECOND).await.unwrap());
+                permits.extend(
+                    replicas[2].acquire_permit(&limit, &keys[place], SECOND).await.unwrap(),
+                );
             }
             permits
         });
@@ -136,18 +145,18 @@ async fn flood_never_exceeds_the_limit_and_ends_with_all_permits_free() {
 async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
     let mut server = RedisServer::start();
     let store = server.store().connect().await.unwrap();
-    let limiter = ConcurrencyLimiter::new(store);
+    let limiter = RateLimiter::new(store);
     let key = Key::new("acme");
-    let local = exports(4).on_store_failure(OnStoreFailure::Local { replicas: 2 }).unwrap();
-    let closed = ConcurrencyLimit::new("closed", 4).unwrap();
-    let closed = closed.on_store_failure(OnStoreFailure::FailClosed).unwrap();
-    let open = ConcurrencyLimit::new("open", 1).unwrap();
+    let local = exports(4).with_on_store_failure(OnStoreFailure::Local { replicas: 2 }).unwrap();
+    let closed = Limit::concurrency("closed", 4).unwrap();
+    let closed = closed.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let open = Limit::concurrency("open", 1).unwrap();
     let held = take(&limiter, &local, &key).await.unwrap();
     let port = server.port();
     server.kill();
     let second = take(&limiter, &local, &key).await.expect("two of four are this replica's share");
     assert!(take(&limiter, &local, &key).await.is_none());
-    assert!(limiter.try_acquire(&closed, &key).await.unwrap_err().is_unavailable());
+    assert!(limiter.try_acquire_permit(&closed, &key).await.unwrap_err().is_unavailable());
     let unlimited = [take(&limiter, &open, &key).await, take(&limiter, &open, &key).await];
     assert!(unlimited.iter().all(Option::is_some));
 
@@ -158,9 +167,10 @@ async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
         while let Some(permit) = take(&other, &local, &key).await {
             let more = [take(&other, &local, &key).await, take(&other, &local, &key).await];
             drop((permit, more));
-            let free = other.acquire(&local, &key, Duration::from_millis(50)).await.unwrap();
-            let two = other.acquire(&local, &key, Duration::from_millis(50)).await.unwrap();
-            let three = other.acquire(&local, &key, Duration::from_millis(50)).await.unwrap();
+            let free = other.acquire_permit(&local, &key, Duration::from_millis(50)).await.unwrap();
+            let two = other.acquire_permit(&local, &key, Duration::from_millis(50)).await.unwrap();
+            let three =
+                other.acquire_permit(&local, &key, Duration::from_millis(50)).await.unwrap();
             if three.is_none() && free.is_some() && two.is_some() {
                 break;
             }
@@ -174,7 +184,7 @@ async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
 #[tokio::test]
 async fn lost_state_is_restored_by_the_holders_and_allows_at_most_twice_the_limit() {
     let server = RedisServer::start();
-    let short = async || on(&server).await.lease(SECOND).unwrap();
+    let short = async || short_lease(on(&server).await);
     let (old, new) = (short().await, short().await);
     let (limit, key) = (exports(2), Key::new("acme"));
     let held = [take(&old, &limit, &key).await, take(&old, &limit, &key).await];
@@ -195,7 +205,7 @@ async fn lost_state_is_restored_by_the_holders_and_allows_at_most_twice_the_limi
     });
     restored.await.expect("the store learns what is held");
     drop(held);
-    assert!(new.acquire(&limit, &key, 20 * SECOND).await.unwrap().is_some());
+    assert!(new.acquire_permit(&limit, &key, 20 * SECOND).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -256,9 +266,8 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
     };
     // The connection is a task of this one.
     let keeps = runtime();
-    let (limiter, other) = keeps.block_on(async {
-        (on(&server).await.lease(SECOND).unwrap(), on(&server).await.lease(SECOND).unwrap())
-    });
+    let (limiter, other) =
+        keeps.block_on(async { (short_lease(on(&server).await), short_lease(on(&server).await)) });
     let (limit, acme) = (exports(1), Key::new("acme"));
     for _ in 0..10 {
         let first = runtime();
@@ -268,7 +277,7 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
                 let (limiter, limit) = (limiter.clone(), limit.clone());
                 tokio::spawn(async move {
                     loop {
-                        drop(limiter.acquire(&limit, &Key::from(user % 5), SECOND).await);
+                        drop(limiter.acquire_permit(&limit, &Key::from(user % 5), SECOND).await);
                         tokio::task::yield_now().await;
                     }
                 });
@@ -276,29 +285,30 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
             sleep(Duration::from_millis(5)).await;
         });
         drop(first);
-        let acquired = keeps.block_on(limiter.acquire(&limit, &Key::new("next"), 10 * SECOND));
+        let acquired =
+            keeps.block_on(limiter.acquire_permit(&limit, &Key::new("next"), 10 * SECOND));
         assert!(acquired.unwrap().is_some(), "the limiter works in another runtime");
     }
     let first = runtime();
-    drop(first.block_on(limiter.try_acquire(&limit, &Key::new("first"))).unwrap());
-    let held = keeps.block_on(limiter.acquire(&limit, &acme, 10 * SECOND)).unwrap();
+    drop(first.block_on(limiter.try_acquire_permit(&limit, &Key::new("first"))).unwrap());
+    let held = keeps.block_on(limiter.acquire_permit(&limit, &acme, 10 * SECOND)).unwrap();
     drop(first);
     // Several leases long.
-    let stolen = keeps.block_on(other.acquire(&limit, &acme, 4 * SECOND)).unwrap();
+    let stolen = keeps.block_on(other.acquire_permit(&limit, &acme, 4 * SECOND)).unwrap();
     assert!(held.is_some() && stolen.is_none(), "what is held is renewed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn limiters_on_one_embedded_store_share_permits_and_wake_each_other() {
     let store = Arc::new(MemoryStore::new());
-    let [one, two] = [(); 2].map(|()| ConcurrencyLimiter::new(Arc::clone(&store)));
+    let [one, two] = [(); 2].map(|()| RateLimiter::new(Arc::clone(&store)));
     let (limit, key) = (exports(1), Key::new("acme"));
     let held = take(&one, &limit, &key).await;
     sleep(60 * SECOND).await;
     assert!(take(&two, &limit, &key).await.is_none());
     let waiting = tokio::spawn({
         let (limit, key) = (limit.clone(), key.clone());
-        async move { two.acquire(&limit, &key, 10 * SECOND).await.unwrap() }
+        async move { two.acquire_permit(&limit, &key, 10 * SECOND).await.unwrap() }
     });
     sleep(SECOND).await;
     drop(held);
@@ -309,22 +319,25 @@ async fn limiters_on_one_embedded_store_share_permits_and_wake_each_other() {
 async fn short_wait_gets_a_free_permit_and_the_policy_decides_while_redis_hangs() {
     let server = RedisServer::start();
     let limiter = on(&server).await;
-    let closed = ConcurrencyLimit::new("closed", 5).unwrap();
-    let closed = closed.on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = Limit::concurrency("closed", 5).unwrap();
+    let closed = closed.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     let tick = Duration::from_micros(1);
     for user in 0..50_u64 {
-        let permit = limiter.acquire(&exports(1), &Key::from(user), tick).await.unwrap();
+        let permit = limiter.acquire_permit(&exports(1), &Key::from(user), tick).await.unwrap();
         assert!(permit.is_some(), "it is free");
     }
     server.pause(true);
     let acme = Key::new("acme");
-    assert!(limiter.acquire(&exports(1), &acme, tick).await.unwrap().is_some(), "it fails open");
-    assert!(limiter.acquire(&closed, &acme, tick).await.unwrap_err().is_unavailable());
+    assert!(
+        limiter.acquire_permit(&exports(1), &acme, tick).await.unwrap().is_some(),
+        "it fails open"
+    );
+    assert!(limiter.acquire_permit(&closed, &acme, tick).await.unwrap_err().is_unavailable());
     server.pause(false);
 }
 
 /// A store that grants more than any holder wants.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Generous;
 
 impl PermitStore for Generous {
@@ -335,17 +348,17 @@ impl PermitStore for Generous {
 
 #[tokio::test]
 async fn wrong_number_of_a_store_takes_no_time() {
-    let limiter = ConcurrencyLimiter::new(Generous);
+    let limiter = granted_by(Generous);
     assert!(take(&limiter, &exports(1), &Key::new("acme")).await.is_some());
     let mut claim = Claim::new("exports".into(), Key::new("acme"), [1; 8].into(), 1, Duration::MAX);
     (claim.granted, claim.released) = (u64::MAX, 3);
-    let memory = MemoryStore::new();
+    let memory = InMemory::default();
     assert!(memory.claim(vec![claim.clone(), claim]).await.iter().all(Result::is_ok));
 }
 
 #[tokio::test(start_paused = true)]
 async fn permit_in_memory_lasts_for_as_long_as_it_is_held() {
-    let limiter = ConcurrencyLimiter::in_memory();
+    let limiter = RateLimiter::in_memory();
     let held = take(&limiter, &exports(1), &Key::new("acme")).await;
     sleep(24 * 3600 * SECOND).await;
     assert!(take(&limiter, &exports(1), &Key::new("acme")).await.is_none());
@@ -356,23 +369,23 @@ async fn permit_in_memory_lasts_for_as_long_as_it_is_held() {
 #[tokio::test(start_paused = true)]
 async fn memory_is_bounded_while_the_store_is_away() {
     let store = Asked::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     store.is_away.store(true, Ordering::SeqCst);
     for user in 0..30_000_u64 {
         let permit = take(&limiter, &exports(1), &Key::from(user)).await;
         drop(permit.expect("it fails open"));
     }
     sleep(SECOND).await;
-    assert!(limiter.keys() <= 10_001, "{} keys", limiter.keys());
+    assert!(limiter.keys_with_permits() <= 10_001, "{} keys", limiter.keys_with_permits());
     store.is_away.store(false, Ordering::SeqCst);
     sleep(10 * SECOND).await;
-    assert_eq!(limiter.keys(), 0);
+    assert_eq!(limiter.keys_with_permits(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_that_is_away_is_asked_four_times_a_second() {
     let store = Asked::default();
-    let limiter = ConcurrencyLimiter::new(store.clone());
+    let limiter = granted_by(store.clone());
     let held = take(&limiter, &exports(1), &Key::new("acme")).await;
     store.is_away.store(true, Ordering::SeqCst);
     drop(held);
@@ -389,7 +402,7 @@ async fn store_that_is_away_is_asked_four_times_a_second() {
 /// A store that counts how often it is asked, and can be away.
 #[derive(Clone, Debug, Default)]
 struct Asked {
-    store: Arc<MemoryStore>,
+    store: InMemory,
     asked: Arc<AtomicU32>,
     is_away: Arc<AtomicBool>,
 }
@@ -413,7 +426,8 @@ fn replica() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let store = tollgate::RedisStore::builder("tollgate").url(url).connect().await.unwrap();
-        let limiter = ConcurrencyLimiter::new(store).lease(2 * SECOND).unwrap();
+        let limiter = RateLimiter::new(store);
+        limiter.set_permit_lease(2 * SECOND).unwrap();
         let mut held = Vec::new();
         for line in std::io::stdin().lines() {
             let line = line.unwrap();
@@ -421,7 +435,8 @@ fn replica() {
             match words[..] {
                 ["wait", key, millis] => {
                     let wait = Duration::from_millis(millis.parse().unwrap());
-                    let permit = limiter.acquire(&exports(1), &Key::new(key), wait).await.unwrap();
+                    let permit =
+                        limiter.acquire_permit(&exports(1), &Key::new(key), wait).await.unwrap();
                     answer(&if permit.is_some() { "yes" } else { "no" });
                     held.extend(permit);
                 }
@@ -551,7 +566,7 @@ proptest! {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let clock = ManualClock::new();
-        let memory = MemoryStore::with_clock(clock.clone());
+        let memory = MemoryStore::with_clock(clock.clone()).permits().unwrap();
         let case = NEXT.fetch_add(1, Ordering::Relaxed);
         let redis = SERVER.with(|server| {
             server.store_of(format!("case{case}")).clock(clock.clone()).build().unwrap()
@@ -598,7 +613,7 @@ async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
     let clock = ManualClock::new();
     let mut now = Duration::from_secs(1_790_000_000);
     clock.set(now);
-    let memory = MemoryStore::with_clock(clock.clone());
+    let memory = MemoryStore::with_clock(clock.clone()).permits().unwrap();
     let redis = server.store().clock(clock.clone()).build().unwrap();
     // granted, released, waiting of each holder
     let mut holders = [[0_u64; 3]; 50];

@@ -23,7 +23,7 @@ sub_windows = 10
 match = [{ path = "/search", method = ["GET", "POST"] }, { path = "/suggest" }]
 key = ["user", "peer_ip"]
 cost = "items"
-shadow = true
+enforce = 0
 
 [[limits]]
 name = "accounts"
@@ -52,8 +52,9 @@ cost = 2
 enforce = 10
 on_store_failure = "fail_closed"
 
-[[concurrency_limits]]
+[[limits]]
 name = "exports"
+algorithm = "concurrency"
 limit = 3
 key = ["user", "route"]
 match = { path = "/export" }
@@ -63,17 +64,19 @@ retry_after = "30s"
 plan = "account"
 plans = { pro = { limit = 10 }, internal = { unlimited = true } }
 
-[[concurrency_limits]]
+[[limits]]
 name = "all"
+algorithm = "concurrency"
 limit = 100
 key = "global"
 enforce = 50
 
-[[concurrency_limits]]
+[[limits]]
 name = "tried"
+algorithm = "concurrency"
 limit = 10
 key = "peer_ip"
-shadow = true
+enforce = 0
 "#;
 
 const YAML: &str = r#"
@@ -93,7 +96,7 @@ limits:
       - path: /suggest
     key: [user, peer_ip]
     cost: items
-    shadow: true
+    enforce: 0
   - name: accounts
     algorithm: fixed_window
     anchor: clock
@@ -119,8 +122,8 @@ limits:
     cost: 2
     enforce: 10
     on_store_failure: fail_closed
-concurrency_limits:
   - name: exports
+    algorithm: concurrency
     limit: 3
     key: [user, route]
     match: { path: /export }
@@ -129,8 +132,8 @@ concurrency_limits:
     retry_after: 30s
     plan: account
     plans: { pro: { limit: 10 }, internal: { unlimited: true } }
-  - { name: all, limit: 100, key: global, enforce: 50 }
-  - { name: tried, limit: 10, key: peer_ip, shadow: true }
+  - { name: all, algorithm: concurrency, limit: 100, key: global, enforce: 50 }
+  - { name: tried, algorithm: concurrency, limit: 10, key: peer_ip, enforce: 0 }
 "#;
 
 fn names() -> Names {
@@ -163,20 +166,20 @@ fn toml_yaml_and_json_say_the_same() {
     let json = serde_json::to_string(&toml).unwrap();
     assert_eq!(Config::parse("limits.json", &json, Format::Json).unwrap(), toml);
     assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), toml);
-    assert_eq!(toml.names().collect::<Vec<_>>(), ["clients", "search", "accounts", "uploads"]);
-    assert_eq!(toml.concurrency_names().collect::<Vec<_>>(), ["exports", "all", "tried"]);
+    let names = ["clients", "search", "accounts", "uploads", "exports", "all", "tried"];
+    assert_eq!(toml.names().collect::<Vec<_>>(), names);
 }
 
 #[test]
 fn table_shows_the_limits_of_each_route() {
     let text = limit("quota = \"9/s\"\nkey = \"user\"\nexcept = { path = \"/health\" }")
         + "[[limits]]\nname = \"uploads\"\nalgorithm = \"leaky_bucket\"\nquota = \"5/s\"\n\
-           match = { method = \"PUT\" }\nkey = [\"user\", \"route\"]\nshadow = true\n\
+           match = { method = \"PUT\" }\nkey = [\"user\", \"route\"]\nenforce = 0\n\
            [[limits]]\nname = \"files\"\nalgorithm = \"fixed_window\"\nquota = \"5/min\"\n\
            match = { path = \"/files/{name}\", method = [\"GET\", \"POST\"] }\n\
            key = { first_of = [\"user\", \"peer_ip\"] }\n\
            plan = \"account\"\nplans = { pro = { unlimited = true } }\n\
-           [[concurrency_limits]]\nname = \"writers\"\nlimit = 3\nkey = \"global\"\nenforce = 20\n\
+           [[limits]]\nname = \"writers\"\nalgorithm = \"concurrency\"\nlimit = 3\nkey = \"global\"\nenforce = 20\n\
            match = { path = \"/files/{name}\", method = \"POST\" }\n";
     let table = "\
 METHOD  PATH           LIMIT    KEY              QUOTA
@@ -266,7 +269,7 @@ fn errors_name_the_file_the_line_and_the_field() {
             format!(
                 "{keyed}\n[limits.block]\nafter = \"9/h\"\nfor = \"1h\"\nfactor = 2\nmax = \"1m\""
             ),
-            ":8: `limits[0].block.for`",
+            ":10: `limits[0].block.max`",
             "the longest block is 1m, shorter than the first of 1h",
         ),
         (
@@ -377,7 +380,7 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\n\n{}{keyed}", limit("")),
             ":8: `limits[1].name`",
-            "`api` is the name of limits[0], too",
+            "`api` is also the name of limits[0]",
         ),
         (format!("{quota}\nkey = \"us"), ":5", "invalid basic string"),
         (format!("{keyed}\nmatch = []"), ":6: `limits[0].match`", "the list is empty"),
@@ -430,111 +433,112 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
     for (fields, place, why) in [
         (
             "name = \"exports\"\nkey = \"user\"",
-            ":2: `concurrency_limits[0]`",
-            "missing field `limit`",
+            ":1: `limits[0]`",
+            "`limit` is missing; write the most requests of a key at once, such as 3",
         ),
-        ("name = \"exports\"\nlimit = 3", ":2: `concurrency_limits[0]`", "missing field `key`"),
-        ("limit = 3\nkey = \"user\"", ":2: `concurrency_limits[0]`", "missing field `name`"),
-        ("name = \"\"\nlimit = 3\nkey = \"user\"", ":3: `concurrency_limits[0].name`", "1 to 64"),
+        ("name = \"exports\"\nlimit = 3", ":1: `limits[0]`", "missing field `key`"),
+        ("limit = 3\nkey = \"user\"", ":1: `limits[0]`", "missing field `name`"),
+        ("name = \"\"\nlimit = 3\nkey = \"user\"", ":3: `limits[0].name`", "1 to 64"),
         (
             "name = \"exports\"\nlimit = 0\nkey = \"user\"",
-            ":4: `concurrency_limits[0].limit`",
+            ":4: `limits[0].limit`",
             "0 requests at once are out of range; use 1 to 1000000",
         ),
         (
             "name = \"exports\"\nlimit = 1000001\nkey = \"user\"",
-            ":4: `concurrency_limits[0].limit`",
+            ":4: `limits[0].limit`",
             "use 1 to 1000000",
         ),
         (
             "name = \"exports\"\nlimit = -1\nkey = \"user\"",
-            ":4: `concurrency_limits[0].limit`",
-            "integer `-1`, expected a whole number from 0 to 4294967295",
+            ":4: `limits[0].limit`",
+            "integer `-1`, expected a whole number",
         ),
         (
             "name = \"exports\"\nlimit = \"3/s\"\nkey = \"user\"",
-            ":4: `concurrency_limits[0].limit`",
+            ":4: `limits[0].limit`",
             "invalid type: string",
         ),
-        (
-            &format!("{whole}\nplan = \"account\""),
-            ":6: `concurrency_limits[0].plan`",
-            "`plans` is missing",
-        ),
-        (
-            &format!("{whole}\nplans.pro.limit = 5"),
-            ":6: `concurrency_limits[0].plans`",
-            "`plan` is missing",
-        ),
+        (&format!("{whole}\nplan = \"account\""), ":6: `limits[0].plan`", "`plans` is missing"),
+        (&format!("{whole}\nplans.pro.limit = 5"), ":6: `limits[0].plans`", "`plan` is missing"),
         (
             &format!("{whole}\nplan = \"account\"\nplans.pro.limit = 0"),
-            ":7: `concurrency_limits[0].plans.pro.limit`",
+            ":7: `limits[0].plans.pro.limit`",
             "0 requests at once are out of range; use 1 to 1000000",
         ),
         (
             &format!("{whole}\nplan = \"account\"\nplans.pro = {{ limit = 5, unlimited = true }}"),
-            ":7: `concurrency_limits[0].plans.pro`",
-            "a plan has one of `limit` and `unlimited = true`; write one",
+            ":7: `limits[0].plans.pro`",
+            "a plan has one of `limit`, `unlimited = true` and `deny`; write one",
         ),
         (
             &format!("{whole}\nplan = \"account\"\nplans.pro.quota = \"5/s\""),
-            ":7: `concurrency_limits[0].plans.pro.quota`",
-            "unknown field `quota`, expected `limit` or `unlimited`",
+            ":7: `limits[0].plans.pro`",
+            "a plan has one of `limit`, `unlimited = true` and `deny`; write one",
         ),
         (
             &format!("{whole}\nretry_after = \"30\""),
-            ":6: `concurrency_limits[0].retry_after`",
+            ":6: `limits[0].retry_after`",
             "the period `30`",
         ),
         (
             &format!("{whole}\nretry_after = \"2h\""),
-            ":6: `concurrency_limits[0].retry_after`",
+            ":6: `limits[0].retry_after`",
             "`retry_after` is 7200s; use 1s to 3600s",
         ),
         (
             "name = \"exports\"\nlimit = 3\nkey = \"usr\"",
-            ":5: `concurrency_limits[0].key`",
+            ":5: `limits[0].key`",
             "no key extractor named `usr`",
         ),
         (
             &format!("{whole}\nquota = \"3/s\""),
-            ":6: `concurrency_limits[0].quota`",
-            "unknown field",
+            ":6: `limits[0].quota`",
+            "a concurrency limit has no `quota`: it limits requests at once, such as `limit = 3`; remove it",
         ),
-        (&format!("{whole}\nenforce = 101"), ":6: `concurrency_limits[0].enforce`", "use 0"),
         (
-            &format!("{whole}\nshadow = true\nenforce = 5"),
-            ":7: `concurrency_limits[0].enforce`",
-            "remove one of the two",
+            &format!("{whole}\nburst = 5"),
+            ":6: `limits[0].burst`",
+            "a concurrency limit has no `burst`",
         ),
+        (
+            &format!("{whole}\ncost = 5"),
+            ":6: `limits[0].cost`",
+            "a request holds one permit of a concurrency limit, whatever it costs",
+        ),
+        (
+            &format!("{whole}\nmax_debt = 5"),
+            ":6: `limits[0].max_debt`",
+            "a concurrency limit has no `max_debt`",
+        ),
+        (
+            &format!("{whole}\nblock = {{ after = \"5/min\" }}"),
+            ":6: `limits[0].block`",
+            "a concurrency limit has no `block`",
+        ),
+        (&format!("{whole}\nenforce = 101"), ":6: `limits[0].enforce`", "use 0"),
         (
             &format!("{whole}\non_store_failure = {{ local = {{ replicas = 0 }} }}"),
-            ":6: `concurrency_limits[0].on_store_failure`",
+            ":6: `limits[0].on_store_failure`",
             "use 1 to 10000",
         ),
         (
             &format!("{whole}\nmatch = {{ path = \"export\" }}"),
-            ":6: `concurrency_limits[0].match.path`",
+            ":6: `limits[0].match.path`",
             "does not start with `/`",
         ),
-        (&format!("{whole}\nexcept = {{}}"), ":6: `concurrency_limits[0].except`", "no `path`"),
+        (&format!("{whole}\nexcept = {{}}"), ":6: `limits[0].except`", "no `path`"),
         (
-            &format!("{whole}\n[[concurrency_limits]]\n{whole}"),
-            ":7: `concurrency_limits[1].name`",
-            "`exports` is the name of concurrency_limits[0], too, and limits of one name share permits",
+            &format!("{whole}\n[[limits]]\nalgorithm = \"concurrency\"\n{whole}"),
+            ":8: `limits[1].name`",
+            "`exports` is also the name of limits[0], and limits of one name share what they count",
         ),
     ] {
-        let text = format!("limits = []\n[[concurrency_limits]]\n{fields}\n");
+        let text = format!("[[limits]]\nalgorithm = \"concurrency\"\n{fields}\n");
         let error = error(&text, Format::Toml);
         assert!(error.starts_with(&format!("limits.toml{place}: ")), "{place}: {error}\n{text}");
         assert!(error.contains(why), "{why}: {error}");
     }
-    for list in ["3", "{}", "[3]", "[[\"exports\", 3, \"user\"]]"] {
-        let error = error(&format!("limits = []\nconcurrency_limits = {list}"), Format::Toml);
-        assert!(error.starts_with("limits.toml:2: `concurrency_limits"), "{error}");
-    }
-    let empty = error("limits: []\nconcurrency_limits:\n", Format::Yaml);
-    assert!(empty.starts_with("limits.yaml:2: `concurrency_limits`: "), "{empty}");
 }
 
 #[test]
@@ -555,7 +559,7 @@ fn errors_in_yaml_name_the_file_the_line_and_the_field() {
         (
             "  key: user\n- name: api\n  algorithm: gcra\n  quota: 1/s\n  key: user\n",
             ":6: `limits[1].name`",
-            "limits[0], too",
+            "also the name of limits[0]",
         ),
         ("\tkey: user\n", ":4: `limits[0]`", "found a tab"),
         ("  key: user\n---\nlimits: []\n", ":7", "multiple YAML documents"),
@@ -659,18 +663,6 @@ fn too_many_limits_are_an_error() {
     assert!(parse(&of(255), Format::Toml).is_ok());
     let error = error(&of(256), Format::Toml);
     assert_eq!(error, "limits.toml:1276: `limits[255]`: there are 256 limits; use at most 255");
-    let concurrent = |number: usize| {
-        let limit = |number| {
-            format!("[[concurrency_limits]]\nname = \"{number}\"\nlimit = 1\nkey = \"user\"\n")
-        };
-        "limits = []\n".to_owned() + &(0..number).map(limit).collect::<String>()
-    };
-    assert!(parse(&concurrent(255), Format::Toml).is_ok());
-    let error = self::error(&concurrent(256), Format::Toml);
-    assert!(
-        error.contains("`concurrency_limits[255]`: there are 256 limits; use at most 255"),
-        "{error}"
-    );
 }
 
 #[test]
@@ -693,12 +685,6 @@ fn sizes_are_bounded() {
     assert!(parse(&patterns(1_000), Format::Toml).is_ok());
     let many = error(&patterns(1_001), Format::Toml);
     assert!(many.contains("have 1001 entries in `match` and `except`; use at most 1000"), "{many}");
-    let concurrent = "[[concurrency_limits]]\nname = \"a\"\nlimit = 1\nkey = \"user\"\nmatch = { path = \"/a\" }\n";
-    let many = error(&(patterns(1_000) + concurrent), Format::Toml);
-    assert!(
-        many.contains("`concurrency_limits[0].match`: the limits up to here have 1001"),
-        "{many}"
-    );
     let comment = "#".repeat(1 << 20);
     assert_eq!(
         error(&comment, Format::Toml),
@@ -743,14 +729,7 @@ fn schema_has_every_field_that_is_read_and_no_other() {
         assert!(unknown.contains(&format!("`{field}`")), "{field}");
     }
     assert_eq!(unknown.matches('`').count() / 2, fields("LimitConfig").len() + 2, "{unknown}");
-    let concurrent = "limits = []\nconcurrency_limits = [{ x = 1 }]";
-    let unknown = error(concurrent, Format::Toml);
-    for field in fields("ConcurrencyLimitConfig") {
-        assert!(unknown.contains(&format!("`{field}`")), "{field}");
-    }
-    assert_eq!(unknown.matches('`').count() / 2, fields("ConcurrencyLimitConfig").len() + 2);
-    assert_eq!(fields("ConcurrencyPlanConfig"), ["limit", "unlimited"]);
-    assert_eq!(fields("PlanConfig"), ["burst", "deny", "quota", "unlimited"]);
+    assert_eq!(fields("PlanConfig"), ["burst", "deny", "limit", "quota", "unlimited"]);
     assert_eq!(schema["$defs"]["LimitConfig"]["additionalProperties"], Value::Bool(false));
 }
 

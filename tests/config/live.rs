@@ -505,7 +505,7 @@ async fn report_of_a_change_names_the_plans() {
 async fn settings_of_the_layer_apply_to_all_versions() {
     let limits = set(&limit("api", 1, ""));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    let app = routes().layer(layer.clone().shadow());
+    let app = routes().layer(layer.clone().enforce(0).unwrap());
     for _ in 0..3 {
         assert_eq!(status(&app, get("/")).await, 200);
     }
@@ -544,7 +544,7 @@ async fn failure_policy_is_that_of_the_limit_or_else_of_the_layer() {
 async fn request_without_a_key_is_handled_as_the_layer_says() {
     let limits = set(&[
         limit("all", 5, ""),
-        limit("users", 5, "match = { path = \"/users/{id}\" }\nshadow = true"),
+        limit("users", 5, "match = { path = \"/users/{id}\" }\nenforce = 0"),
     ]
     .concat());
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
@@ -552,7 +552,7 @@ async fn request_without_a_key_is_handled_as_the_layer_says() {
     let skips = layer.on_missing_key(OnMissingKey::SkipLimit).unwrap();
     assert_eq!(status(&routes().layer(skips), plain("/")).await, 200);
     // A limit in shadow mode rejects no request.
-    limits.replace(config(&limit("all", 5, "shadow = true"))).unwrap();
+    limits.replace(config(&limit("all", 5, "enforce = 0"))).unwrap();
     assert_eq!(status(&app(&limits), plain("/")).await, 200);
 }
 
@@ -560,10 +560,9 @@ async fn request_without_a_key_is_handled_as_the_layer_says() {
 async fn fixed_limits_and_those_of_a_configuration_are_one_group() {
     let limits = set(&limit("api", 3, ""));
     let fixed = Limit::fixed_window("search", Quota::per_hour(1)).unwrap();
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits)
+        .unwrap()
         .limit(fixed, Header::new("x-tenant").unwrap())
-        .limit_set(&limits)
-        .build()
         .unwrap();
     let app = routes().layer(layer);
     let of = |tenant: &str| {
@@ -594,7 +593,7 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
     assert_eq!(
         error,
         "limits.toml:2: `limits[0].name`: the name is that of a limit in the application's code: limits of one name \
-         share budgets; use another name"
+         share what they count; use another name"
     );
     let error = layer(&set(&[limit("x", 1, ""), limit("api", 3, "")].concat())).unwrap_err();
     assert!(
@@ -633,28 +632,18 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
 }
 
 #[tokio::test]
-async fn layer_has_one_set() {
-    let limits = set(&limit("api", 3, ""));
-    for second in [&limits, &set(&limit("other", 3, ""))] {
-        let builder = RateLimitLayer::builder(RateLimiter::in_memory());
-        let error = builder.limit_set(&limits).limit_set(second).build().unwrap_err().to_string();
-        assert_eq!(error, "the layer has two `LimitSet`s; use one, with the limits of both");
-    }
-}
-
-#[tokio::test]
 async fn layer_that_is_gone_binds_no_version() {
     let limits = set(&limit("api", 3, ""));
     let limiter = RateLimiter::in_memory();
     let fixed = |name: &str| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
-    let full = (0..254).fold(RateLimitLayer::builder(&limiter), |builder, number| {
-        builder.limit(fixed(&number.to_string()), Header::new("x-user").unwrap())
+    let layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+    let full = (0..254).fold(layer, |layer, number| {
+        layer.limit(fixed(&number.to_string()), Header::new("x-user").unwrap()).unwrap()
     });
-    let full = full.limit_set(&limits).build().unwrap();
     let two = config(&[limit("a", 1, ""), limit("b", 1, "")].concat());
     assert!(limits.replace(two.clone()).unwrap_err().to_string().contains("room for 1 limits"));
     // A clone with other settings is the same layer.
-    let clone = full.clone().shadow();
+    let clone = full.clone().enforce(0).unwrap();
     drop(full);
     limits.replace(two.clone()).unwrap_err();
     drop(clone);
@@ -669,7 +658,7 @@ async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
     };
     let limits = set(&text(100));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    let (app, shadow) = (routes().layer(layer.clone()), routes().layer(layer.shadow()));
+    let (app, shadow) = (routes().layer(layer.clone()), routes().layer(layer.enforce(0).unwrap()));
     let of = |user: u32, plan: &str| {
         let request = request("GET", "/").header("x-user", user.to_string()).header("x-plan", plan);
         request.body(Body::empty()).unwrap()
@@ -773,11 +762,10 @@ async fn layer_has_room_for_255_limits_in_all() {
     let limits = set(&many);
     let fixed = |name| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
     let user = || Header::new("x-user").unwrap();
-    let builder = || RateLimitLayer::builder(RateLimiter::in_memory()).limit_set(&limits);
-    let layer = builder().limit(fixed("a"), user()).build().unwrap();
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let layer = layer.limit(fixed("a"), user()).unwrap();
     assert_eq!(status(&routes().layer(layer.clone()), get("/")).await, 200);
-    let error = builder().limit(fixed("a"), user()).limit(fixed("b"), user()).build();
-    let error = error.unwrap_err().to_string();
+    let error = layer.clone().limit(fixed("b"), user()).unwrap_err().to_string();
     assert!(error.contains("`limits[253]`: the layer has room for 253 limits"), "{error}");
     let error = limits.replace(config(&(many + &limit("254", 1, "")))).unwrap_err().to_string();
     assert!(error.contains("`limits[254]`: the layer has room for 254 limits"), "{error}");

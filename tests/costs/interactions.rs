@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::routing::any;
 use axum::{Extension, Router};
 use http::request::Parts;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tollgate::key::Global;
 use tollgate::layer::{Limits, OnStoreFailure, Settlement};
 use tollgate::store::{Answer, Group, Op, Store};
@@ -56,14 +56,11 @@ async fn refund_when_gives_back_the_costs_of_its_layer_only() {
             any(|_: Extension<Settlement>| async { http::StatusCode::INTERNAL_SERVER_ERROR }),
         )
         .layer(
-            RateLimitLayer::of(&limiter, inner.clone())
-                .key(Global)
+            RateLimitLayer::new(&limiter, inner.clone(), Global)
                 .unwrap()
                 .refund_when(|r| r.status.is_server_error()),
         )
-        .layer(
-            RateLimitLayer::of(&limiter, outer.clone()).key(Global).unwrap().insert_settlement(),
-        );
+        .layer(RateLimitLayer::new(&limiter, outer.clone(), Global).unwrap().insert_settlement());
     assert_eq!(status(&app, plain("/")).await, 500);
     let left = async |l: &Limit| limiter.peek(l, &Key::global(), 0).await.unwrap().remaining();
     assert_eq!((left(&outer).await, left(&inner).await), (9, 10));
@@ -75,9 +72,10 @@ async fn shadow_limit_without_a_share_does_not_close_a_group() {
     store.switch_off(true);
     let year = Limit::token_bucket("year", Quota::new(1, Duration::from_secs(365 * 86_400)))
         .unwrap()
-        .shadow();
+        .with_enforced_percent(0)
+        .unwrap();
     let api = Limit::fixed_window("api", Quota::per_hour(10)).unwrap();
-    let layer = RateLimitLayer::limits(RateLimiter::new(store), move |_: &Parts| {
+    let layer = RateLimitLayer::from_fn(RateLimiter::new(store), move |_: &Parts| {
         Limits::from([Check::new(&year, "a"), Check::new(&api, "a")])
     })
     .unwrap()
@@ -90,11 +88,12 @@ async fn shadow_limit_without_a_share_does_not_close_a_group() {
 #[tokio::test]
 async fn layer_in_shadow_mode_does_not_enforce_chosen_limits() {
     let api = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
-    let layer = RateLimitLayer::limits(RateLimiter::in_memory(), move |_: &Parts| {
+    let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), move |_: &Parts| {
         Check::new(&api, "a").into()
     })
     .unwrap()
-    .shadow();
+    .enforce(0)
+    .unwrap();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
     for _ in 0..2 {
         assert_eq!(status(&app, plain("/")).await, 200);
@@ -108,9 +107,10 @@ async fn shadow_limit_that_fails_open_is_in_shadow_mode() {
     let limiter = RateLimiter::new(store);
     let limit = Limit::fixed_window("a", Quota::per_hour(1))
         .unwrap()
-        .on_store_failure(OnStoreFailure::FailOpen)
+        .with_on_store_failure(OnStoreFailure::FailOpen)
         .unwrap()
-        .shadow();
+        .with_enforced_percent(0)
+        .unwrap();
     let d = limiter.check(&limit, &Key::new("k")).await.unwrap();
     assert!(d.deciding().is_shadow());
 }
@@ -123,16 +123,14 @@ async fn settled_costs_of_equal_names_are_the_layers_own() {
     let app = Router::new()
         .route("/", any(|| async { "x" }))
         .layer(
-            RateLimitLayer::of(&limiter, limit.clone())
-                .key(Global)
+            RateLimitLayer::new(&limiter, limit.clone(), Global)
                 .unwrap()
                 .cost(|_| 10)
                 .settle_on_response("points", |_| Some(1))
                 .unwrap(),
         )
         .layer(
-            RateLimitLayer::of(&other, limit.clone())
-                .key(Global)
+            RateLimitLayer::new(&other, limit.clone(), Global)
                 .unwrap()
                 .cost(|_| 50)
                 .insert_settlement(),
@@ -140,31 +138,6 @@ async fn settled_costs_of_equal_names_are_the_layers_own() {
     assert_eq!(status(&app, plain("/")).await, 200);
     let left = async |l: &RateLimiter| l.peek(&limit, &Key::global(), 0).await.unwrap().remaining();
     assert_eq!((left(&limiter).await, left(&other).await), (99, 50));
-}
-
-#[tokio::test(start_paused = true)]
-async fn look_ups_of_one_request_run_at_the_same_time() {
-    use tollgate::layer::Lookup;
-    let one = || {
-        Lookup::new(
-            |_: &Parts| Some(1u32),
-            |_| async {
-                sleep(100 * MS).await;
-                Ok::<_, std::io::Error>(Some(()))
-            },
-        )
-    };
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .limits_by_lookup(one(), |_, _, _| Limits::reject("first"))
-        .limits_by_lookup(one(), |_, _, _| Limits::reject("second"))
-        .build()
-        .unwrap();
-    let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
-    let s = Instant::now();
-    let r = crate::support::requests::send(&app, plain("/")).await;
-    let t = s.elapsed();
-    let body = http_body_util::BodyExt::collect(r.into_body()).await.unwrap().to_bytes();
-    assert_eq!((t, &*body), (100 * MS, &b"first\n"[..]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,10 +163,10 @@ async fn panicking_look_up_is_paced() {
             }
         },
     );
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .limits_by_lookup(lookup, |_, _, _| Limits::reject("first"))
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, _| {
+        Limits::reject("first")
+    })
+    .unwrap();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
     for _ in 0..10 {
         status(&app, plain("/")).await;
@@ -218,7 +191,10 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
     let limiter = RateLimiter::new(server.store().build().unwrap());
     let one = |name: &str| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
     let pair = |a: Limit, b: Limit| Group::new([Check::new(&a, "k"), Check::new(&b, "k")]).unwrap();
-    let shadow = pair(one("s1").shadow(), one("s2").shadow());
+    let shadow = pair(
+        one("s1").with_enforced_percent(0).unwrap(),
+        one("s2").with_enforced_percent(0).unwrap(),
+    );
     let enforced = pair(one("e1"), Limit::fixed_window("e2", Quota::per_hour(9)).unwrap());
     limiter.apply(Op::Charge, enforced.clone()).await.unwrap();
     // The first two calls are in flight, so the others share a batch.
@@ -243,7 +219,9 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
 async fn shadow_limit_without_a_policy_is_an_error_while_the_store_is_away() {
     let store = Counting::default();
     store.switch_off(true);
-    let checked = RateLimiter::new(store).check(&ten().shadow(), &Key::new("k")).await;
+    let checked = RateLimiter::new(store)
+        .check(&ten().with_enforced_percent(0).unwrap(), &Key::new("k"))
+        .await;
     assert!(checked.is_err_and(|e| e.is_unavailable()));
 }
 
@@ -254,11 +232,14 @@ async fn shadow_denial_of_a_share_is_not_owed() {
     let local = OnStoreFailure::Local { replicas: 1 };
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
-        .on_store_failure(local)
+        .with_on_store_failure(local)
         .unwrap()
-        .shadow();
-    let old =
-        Limit::fixed_window("old", Quota::per_hour(9)).unwrap().on_store_failure(local).unwrap();
+        .with_enforced_percent(0)
+        .unwrap();
+    let old = Limit::fixed_window("old", Quota::per_hour(9))
+        .unwrap()
+        .with_on_store_failure(local)
+        .unwrap();
     store.switch_off(true);
     let key = Key::new("k");
     for cost in [1, 2] {
@@ -275,12 +256,13 @@ async fn shadow_denial_of_a_share_is_not_owed() {
 async fn shadow_limit_of_a_group_that_fails_closed_stays_in_shadow_mode() {
     let store = Counting::default();
     store.switch_off(true);
-    let closed = ten().on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = ten().with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
-        .on_store_failure(OnStoreFailure::FailClosed)
+        .with_on_store_failure(OnStoreFailure::FailClosed)
         .unwrap()
-        .shadow();
+        .with_enforced_percent(0)
+        .unwrap();
     let d = RateLimiter::new(store)
         .check_all([Check::new(&new, "k"), Check::new(&closed, "k")])
         .await
@@ -307,13 +289,11 @@ async fn old_value_is_not_used_after_stale_for() {
     )
     .ttl(1_000 * MS)
     .stale_for(300 * MS);
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .limits_by_lookup(lookup, |_, _, f| match f {
-            Found::Known(()) => Limits::Unlimited,
-            _ => Limits::reject("f"),
-        })
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, f| match f {
+        Found::Known(()) => Limits::Unlimited,
+        _ => Limits::reject("f"),
+    })
+    .unwrap();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
     assert_eq!(status(&app, plain("/")).await, 200);
     fails.store(true, Ordering::SeqCst);
@@ -328,7 +308,7 @@ async fn handler_has_a_settlement_if_the_store_failed() {
     let store = Counting::default();
     store.switch_off(true);
     let layer =
-        RateLimitLayer::of(RateLimiter::new(store), ten()).key(Global).unwrap().insert_settlement();
+        RateLimitLayer::new(RateLimiter::new(store), ten(), Global).unwrap().insert_settlement();
     let app = Router::new().route("/", any(|_: Extension<Settlement>| async { "x" })).layer(layer);
     assert_eq!(status(&app, plain("/")).await, 200);
 }
@@ -346,14 +326,10 @@ async fn layer_that_fails_open_keeps_the_charges_of_the_layers_outside() {
             }),
         )
         .layer(
-            RateLimitLayer::of(RateLimiter::new(off), ten())
-                .key(Global)
-                .unwrap()
-                .insert_settlement(),
+            RateLimitLayer::new(RateLimiter::new(off), ten(), Global).unwrap().insert_settlement(),
         )
         .layer(
-            RateLimitLayer::of(&limiter, tokens.clone())
-                .key(Global)
+            RateLimitLayer::new(&limiter, tokens.clone(), Global)
                 .unwrap()
                 .cost(|_| 50)
                 .insert_settlement(),
@@ -364,8 +340,7 @@ async fn layer_that_fails_open_keeps_the_charges_of_the_layers_outside() {
 
 #[tokio::test]
 async fn handler_has_a_settlement_if_the_store_is_overloaded() {
-    let layer = RateLimitLayer::of(RateLimiter::new(Overloaded), ten())
-        .key(Global)
+    let layer = RateLimitLayer::new(RateLimiter::new(Overloaded), ten(), Global)
         .unwrap()
         .on_overload(tollgate::layer::OnOverload::FailOpen)
         .insert_settlement();
@@ -375,7 +350,10 @@ async fn handler_has_a_settlement_if_the_store_is_overloaded() {
 
 #[tokio::test]
 async fn shadow_denial_leaves_nothing_to_settle() {
-    let limit = Limit::fixed_window("tokens", Quota::per_hour(10)).unwrap().shadow();
+    let limit = Limit::fixed_window("tokens", Quota::per_hour(10))
+        .unwrap()
+        .with_enforced_percent(0)
+        .unwrap();
     let app = Router::new()
         .route(
             "/",
@@ -385,8 +363,7 @@ async fn shadow_denial_leaves_nothing_to_settle() {
             }),
         )
         .layer(
-            RateLimitLayer::of(RateLimiter::in_memory(), limit)
-                .key(Global)
+            RateLimitLayer::new(RateLimiter::in_memory(), limit, Global)
                 .unwrap()
                 .cost(|_| 50)
                 .insert_settlement(),
@@ -401,8 +378,7 @@ async fn prefetched_charge_is_settled() {
     let limiter = RateLimiter::new(
         tollgate::store::Prefetch::builder(store.clone()).limit(&tokens).build().unwrap(),
     );
-    let layer =
-        RateLimitLayer::of(&limiter, tokens.clone()).key(Global).unwrap().insert_settlement();
+    let layer = RateLimitLayer::new(&limiter, tokens.clone(), Global).unwrap().insert_settlement();
     let app = Router::new()
         .route(
             "/",
@@ -436,8 +412,7 @@ fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
     let limiter = RateLimiter::new(Later(Default::default()));
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(100)).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
-    let layer = RateLimitLayer::of(&limiter, tokens.clone())
-        .key(Global)
+    let layer = RateLimitLayer::new(&limiter, tokens.clone(), Global)
         .unwrap()
         .cost(|_| 50)
         .insert_settlement();
@@ -470,7 +445,10 @@ async fn shadow_limit_is_not_prefetched() {
         tollgate::store::Prefetch::builder(store.clone()).limit(&limit).build().unwrap(),
     );
     for _ in 0..50 {
-        limiter.check(&limit.clone().shadow(), &Key::new("k")).await.unwrap();
+        limiter
+            .check(&limit.clone().with_enforced_percent(0).unwrap(), &Key::new("k"))
+            .await
+            .unwrap();
     }
     assert_eq!(store.asked(), 50);
 }
@@ -482,11 +460,14 @@ async fn share_of_a_shadow_limit_is_in_shadow_mode_in_either_order() {
     let local = OnStoreFailure::Local { replicas: 1 };
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
-        .shadow()
-        .on_store_failure(local)
+        .with_enforced_percent(0)
+        .unwrap()
+        .with_on_store_failure(local)
         .unwrap();
-    let old =
-        Limit::fixed_window("old", Quota::per_hour(9)).unwrap().on_store_failure(local).unwrap();
+    let old = Limit::fixed_window("old", Quota::per_hour(9))
+        .unwrap()
+        .with_on_store_failure(local)
+        .unwrap();
     store.switch_off(true);
     for _ in 0..4 {
         assert!(

@@ -31,7 +31,7 @@ fn tokens() -> Limit {
 
 /// A layer that charges an estimate of 100 tokens.
 fn layer(limiter: &RateLimiter) -> RateLimitLayer {
-    RateLimitLayer::of(limiter, tokens()).key(Global).unwrap().cost(|_| 100).insert_settlement()
+    RateLimitLayer::new(limiter, tokens(), Global).unwrap().cost(|_| 100).insert_settlement()
 }
 
 async fn used(limiter: &RateLimiter) -> u64 {
@@ -201,7 +201,7 @@ async fn client_that_resets_a_stream_is_charged_what_was_sent() {
 
     let (limiter, (settled, settlements)) = (limiter(), std::sync::mpsc::channel());
     let unlimited = Limit::fixed_window("tokens", Quota::per_hour(1_000_000_000)).unwrap();
-    let layer = RateLimitLayer::of(&limiter, unlimited.clone()).key(Global).unwrap();
+    let layer = RateLimitLayer::new(&limiter, unlimited.clone(), Global).unwrap();
     let handler = move |Extension(settlement): Extension<Settlement>| {
         let settled = settled.clone();
         async move { Body::new(Reported { counted: Counted::new(5_000_000, settlement), settled }) }
@@ -267,7 +267,7 @@ async fn free_responses_are_refunded() {
     let free = |response: &http::response::Parts| {
         response.status.is_server_error() || response.status == StatusCode::NOT_MODIFIED
     };
-    let layer = RateLimitLayer::of(&limiter, tokens()).key(Global).unwrap().refund_when(free);
+    let layer = RateLimitLayer::new(&limiter, tokens(), Global).unwrap().refund_when(free);
     let app = Router::new().route("/", any(handler)).layer(layer);
     let with =
         |status: u16| request("GET", "/").header("status", status).body(Body::empty()).unwrap();
@@ -285,7 +285,7 @@ fn cost_of_a_limit_that_the_layer_does_not_have_is_a_configuration_error() {
         "`settle_on_response` names the limit `token`, and the layer has: tokens; use one of them"
     );
     // What a closure will choose is not known.
-    let chosen = RateLimitLayer::limits(limiter(), |_| Limits::Unlimited).unwrap();
+    let chosen = RateLimitLayer::from_fn(limiter(), |_| Limits::Unlimited).unwrap();
     assert!(chosen.settle_on_response("token", |_| Some(1)).is_ok());
 }
 
@@ -323,8 +323,7 @@ async fn handler_comes_before_the_response() {
 async fn settlement_has_the_charges_of_all_layers() {
     let (limiter, other) = (limiter(), limiter());
     let requests = Limit::fixed_window("requests", Quota::per_hour(10)).unwrap();
-    let outside = RateLimitLayer::of(&other, requests.clone())
-        .key(Global)
+    let outside = RateLimitLayer::new(&other, requests.clone(), Global)
         .unwrap()
         .cost(|_| 3)
         .insert_settlement();
@@ -394,10 +393,9 @@ fn late(fails: fn() -> Option<Error>) -> (RateLimiter, Arc<Late>) {
 async fn settlement_does_not_delay_the_response() {
     let (limiter, store) = late(|| None);
     let requests = Limit::fixed_window("requests", Quota::per_hour(10)).unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(requests, Global)
+    let layer = RateLimitLayer::new(&limiter, requests, Global)
+        .unwrap()
         .limit_with_cost(tokens(), Global, |_| 100)
-        .build()
         .unwrap()
         .insert_settlement();
     let app = app(layer, |settlement| {
@@ -446,7 +444,7 @@ async fn request_that_failed_open_charged_nothing_that_could_be_settled() {
 async fn request_that_is_not_limited_has_a_settlement_without_charges() {
     let limiter = limiter();
     let chosen = |_: &http::request::Parts| tollgate::layer::Limits::Unlimited;
-    let unlimited = RateLimitLayer::limits(&limiter, chosen).unwrap().insert_settlement();
+    let unlimited = RateLimitLayer::from_fn(&limiter, chosen).unwrap().insert_settlement();
     for layer in [layer(&limiter).skip(|_| true), unlimited] {
         let app = app(layer, |settlement| {
             assert!(!settlement.settle("tokens", 5));
@@ -488,7 +486,7 @@ mod on_redis {
         let server = RedisServer::start();
         let limiter = RateLimiter::new(server.store().build().unwrap());
         let limit = Limit::token_bucket("tokens", Quota::per_day(1_000_000)).unwrap();
-        let layer = RateLimitLayer::of(&limiter, limit.clone()).key(Global).unwrap().cost(|_| 100);
+        let layer = RateLimitLayer::new(&limiter, limit.clone(), Global).unwrap().cost(|_| 100);
         let app = app(layer.insert_settlement(), |settlement| {
             settlement.settle("tokens", 60);
         });

@@ -94,7 +94,7 @@ fn cost_without_a_receipt_is_charged_whole() {
 
 #[test]
 fn debt_is_at_most_its_bound() {
-    let bounded = |limit: Limit| limit.max_debt(5);
+    let bounded = |limit: Limit| limit.with_max_debt(5).unwrap();
     for limit in every_algorithm(10, 10 * SECOND).into_iter().map(bounded) {
         let mut budget = Budget::new(limit);
         budget.settle(START, 1_000_000, None);
@@ -113,7 +113,7 @@ fn smaller_bound_does_not_cancel_a_debt() {
         let mut budget = Budget::new(limit);
         budget.settle(START, 100, None);
         let before = budget.charge(START, 1);
-        budget.limit = budget.limit.clone().max_debt(1);
+        budget.limit = budget.limit.clone().with_max_debt(1).unwrap();
         budget.settle(START, 7, None);
         let after = budget.charge(START, 1);
         assert_eq!(after.retry_after(), before.retry_after(), "{}", budget.limit);

@@ -21,7 +21,7 @@ use crate::support::requests::{request, send};
 
 fn layer() -> RateLimitLayer {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    RateLimitLayer::fixed_window(limiter, "api", Quota::per_minute(1)).key(Global).unwrap()
+    RateLimitLayer::fixed_window(limiter, "api", Quota::per_minute(1), Global).unwrap()
 }
 
 fn app(layer: RateLimitLayer) -> Router {

@@ -51,7 +51,7 @@ fn call() -> HealthCheckRequest {
 
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    RateLimitLayer::fixed_window(limiter, "api", ONCE).key(key).unwrap()
+    RateLimitLayer::fixed_window(limiter, "api", ONCE, key).unwrap()
 }
 
 #[tokio::test]
@@ -85,8 +85,10 @@ async fn denied_stream_has_the_status_and_the_connection_stays_open() {
 #[tokio::test]
 async fn every_rejection_has_a_code() {
     let failing = |error| {
-        let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE);
-        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap()
+        RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE, Global)
+            .unwrap()
+            .on_store_failure(OnStoreFailure::FailClosed)
+            .unwrap()
     };
     let keyless = || layer(GrpcMetadata::new("x-user").unwrap());
     for (layer, code, pushback) in [
@@ -144,11 +146,10 @@ async fn keys_of_calls_are_those_of_tonics_client() {
 #[tokio::test]
 async fn denial_by_many_limits_is_a_status_that_clients_read() {
     let limiter = RateLimiter::in_memory();
-    let builder = (0..255).fold(RateLimitLayer::builder(&limiter), |builder, number| {
-        let limit = Limit::fixed_window(&format!("{number:0>63}"), ONCE).unwrap();
-        builder.limit(limit, Global)
-    });
-    let mut client = client(serve(builder.build().unwrap()).await).await;
+    let limit = |number| Limit::fixed_window(&format!("{number:0>63}"), ONCE).unwrap();
+    let first = RateLimitLayer::new(&limiter, limit(0), Global).unwrap();
+    let layer = (1..255).fold(first, |layer, number| layer.limit(limit(number), Global).unwrap());
+    let mut client = client(serve(layer).await).await;
     client.check(call()).await.unwrap();
     let denied = client.check(call()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted, "{denied:?}");
@@ -259,7 +260,7 @@ type Answer = (Instant, Option<Duration>);
 /// gRPC-Web. Returns the responses.
 async fn answers_to(program: &str, script: &str) -> Vec<Answer> {
     let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
-    let layer = RateLimitLayer::of(RateLimiter::in_memory(), limit).key(PeerIp).unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, PeerIp).unwrap();
     let answers = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&answers);
     let layers = ServiceBuilder::new()

@@ -30,7 +30,7 @@ fn minute(limit: u64) -> Quota {
 }
 
 fn window(limiter: &RateLimiter) -> RateLimitLayer {
-    RateLimitLayer::fixed_window(limiter, "api", minute(2)).key(Global).unwrap()
+    RateLimitLayer::fixed_window(limiter, "api", minute(2), Global).unwrap()
 }
 
 async fn headers(app: &Router) -> HeaderMap {
@@ -85,12 +85,15 @@ async fn every_policy_is_listed_and_the_deciding_limit_is_in_single_values() {
         ),
     ] {
         let (limiter, _clock) = limiter();
-        let layer = RateLimitLayer::builder(&limiter)
-            .limit(Limit::fixed_window("client", minute(5)).unwrap(), Global)
-            .limit(Limit::fixed_window("all", Quota::per_hour(100)).unwrap(), Global)
-            .build()
-            .unwrap()
-            .ietf_headers(draft);
+        let layer = RateLimitLayer::new(
+            &limiter,
+            Limit::fixed_window("client", minute(5)).unwrap(),
+            Global,
+        )
+        .unwrap()
+        .limit(Limit::fixed_window("all", Quota::per_hour(100)).unwrap(), Global)
+        .unwrap()
+        .ietf_headers(draft);
         let app = app(layer);
         let first = headers(&app).await;
         let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit", "ratelimit-policy"];
@@ -119,7 +122,7 @@ async fn policy_of_a_bucket_is_its_capacity_in_the_time_that_replenishes_it() {
         (Quota::per_second(10).burst(5), "\"api\";q=5"),
         (Quota::per_day(1_000), "\"api\";q=1000;w=86400"),
     ] {
-        let layer = RateLimitLayer::token_bucket(limiter().0, "api", quota).key(Global).unwrap();
+        let layer = RateLimitLayer::token_bucket(limiter().0, "api", quota, Global).unwrap();
         let app = app(layer.ietf_headers(IetfDraft::Draft11));
         assert_eq!(values(&headers(&app).await, &["ratelimit-policy"]), [policy]);
     }
@@ -129,7 +132,7 @@ async fn policy_of_a_bucket_is_its_capacity_in_the_time_that_replenishes_it() {
 async fn names_are_strings_that_every_parser_reads() {
     let (limiter, _clock) = limiter();
     for name in ["api", "a;b=c, d", "x=\t".trim_end(), "~!@#$%^&*()[]{}<>?/'`", "10-in-1min"] {
-        let layer = RateLimitLayer::fixed_window(&limiter, name, minute(2)).key(Global).unwrap();
+        let layer = RateLimitLayer::fixed_window(&limiter, name, minute(2), Global).unwrap();
         let response = headers(&app(layer.ietf_headers(IetfDraft::Draft11))).await;
         for field in ["ratelimit", "ratelimit-policy"] {
             let list: List = Parser::new(response[field].as_bytes()).parse().unwrap();
@@ -205,7 +208,7 @@ async fn responses_without_a_representation_have_no_fields() {
         request.uri().path()[1..].parse::<u16>().map_or(StatusCode::OK, |it| it.try_into().unwrap())
     }
     let (limiter, _clock) = limiter();
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", minute(100)).key(Global).unwrap();
+    let layer = RateLimitLayer::fixed_window(&limiter, "api", minute(100), Global).unwrap();
     let app = Router::new().fallback(answer).layer(layer.ietf_headers(IetfDraft::Draft11));
     let count = |response: &Response<Body>| {
         response.headers().keys().filter(|name| name.as_str().contains("ratelimit")).count()
@@ -291,8 +294,7 @@ async fn stricter_fields_of_the_service_stay() {
 async fn stacked_layers_list_the_policies_of_both() {
     let (limiter, _clock) = limiter();
     let layer = |name, limit| {
-        let layer =
-            RateLimitLayer::fixed_window(&limiter, name, minute(limit)).key(Global).unwrap();
+        let layer = RateLimitLayer::fixed_window(&limiter, name, minute(limit), Global).unwrap();
         layer.ietf_headers(IetfDraft::Draft11)
     };
     let app = app(layer("inner", 5)).layer(layer("outer", 9));
@@ -306,7 +308,7 @@ async fn partition_key_identifies_the_budget_and_hides_the_key() {
     let by = |secret: &str| {
         let (limiter, _clock) = limiter();
         let user = Header::new("x-user").unwrap();
-        let layer = RateLimitLayer::fixed_window(limiter, "api", minute(9)).key(user).unwrap();
+        let layer = RateLimitLayer::fixed_window(limiter, "api", minute(9), user).unwrap();
         app(layer.ietf_headers(IetfDraft::Draft11).partition_key(secret).unwrap())
     };
     let one = by("0123456789abcdef");
@@ -367,7 +369,7 @@ async fn jitter_lengthens_retry_after_and_all_numbers_agree() {
 async fn responses_without_a_decision_report_no_budget() {
     let (limiter, _clock) = limiter();
     let user = Header::new("x-user").unwrap();
-    let layer = RateLimitLayer::fixed_window(limiter, "api", minute(9)).key(user).unwrap();
+    let layer = RateLimitLayer::fixed_window(limiter, "api", minute(9), user).unwrap();
     let layer = layer.ietf_headers(IetfDraft::Draft11);
     for app in [app(layer.clone()), app(layer.on_missing_key(OnMissingKey::SkipLimit).unwrap())] {
         let response = headers(&app).await;
@@ -390,9 +392,9 @@ proptest! {
         runtime.block_on(async {
             let (limiter, clock) = limiter();
             let cost = |parts: &http::request::Parts| number(&parts.headers, "x-cost") as u32;
-            let layer = RateLimitLayer::builder(&limiter);
-            let layer = limits.iter().fold(layer, |layer, limit| layer.limit(limit.clone(), Global));
-            let layer = layer.build().unwrap().cost(cost).ietf_headers(draft).retry_after_jitter(Duration::from_secs(jitter)).unwrap();
+            let first = RateLimitLayer::new(&limiter, limits[0].clone(), Global).unwrap();
+            let layer = limits[1..].iter().fold(first, |layer, limit| layer.limit(limit.clone(), Global).unwrap());
+            let layer = layer.cost(cost).ietf_headers(draft).retry_after_jitter(Duration::from_secs(jitter)).unwrap();
             let app = app(layer);
             let mut now = Duration::from_micros(START * 1_000_000 + 123_457);
             for (pause, cost) in steps {
@@ -487,7 +489,7 @@ async fn time_that_a_store_does_not_say_stays_unknown_in_a_deny_cache() {
 async fn numbers_have_at_most_fifteen_digits_in_ietf_fields() {
     let (limiter, _clock) = limiter();
     let huge = Quota::new(4_000_000_000_000_000, Duration::from_secs(60));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", huge).key(Global).unwrap();
+    let layer = RateLimitLayer::fixed_window(&limiter, "api", huge, Global).unwrap();
     let response = headers(&app(layer.ietf_headers(IetfDraft::Draft6))).await;
     assert_eq!(values(&response, &["ratelimit-limit"]), ["999999999999999"]);
     assert_eq!(values(&response, &["ratelimit-policy"]), ["999999999999999;w=60"]);

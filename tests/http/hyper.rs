@@ -101,8 +101,12 @@ async fn denial_keeps_the_connection_open() {
     for version in VERSIONS {
         let clock = ManualClock::new();
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
-        let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(6).burst(2));
-        let server = serve(layer.key(Global).unwrap().layer(service_fn(hello))).await;
+        let server = serve(
+            RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(6).burst(2), Global)
+                .unwrap()
+                .layer(service_fn(hello)),
+        )
+        .await;
         let mut connection = Connection::open(version, server).await;
 
         for left in ["1", "0"] {
@@ -126,8 +130,12 @@ async fn denial_keeps_the_connection_open() {
 #[tokio::test]
 async fn streams_of_one_http2_connection_share_a_budget() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(7));
-    let server = serve(layer.key(Global).unwrap().layer(service_fn(hello))).await;
+    let server = serve(
+        RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(7), Global)
+            .unwrap()
+            .layer(service_fn(hello)),
+    )
+    .await;
     let Connection::Http2(sender) = Connection::open(Version::HTTP_2, server).await else {
         unreachable!("it speaks HTTP/2")
     };
@@ -188,8 +196,14 @@ async fn disconnected_waiting_client_never_reaches_the_service() {
             hello(request)
         });
         let limiter = RateLimiter::in_memory();
-        let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_hour(1).burst(5));
-        let limited = layer.key(Header::new("x-user").unwrap()).unwrap().layer(inner);
+        let limited = RateLimitLayer::leaky_bucket(
+            &limiter,
+            "queue",
+            Quota::per_hour(1).burst(5),
+            Header::new("x-user").unwrap(),
+        )
+        .unwrap()
+        .layer(inner);
         let (sender, mut events) = unbounded_channel();
         let service = service_fn(move |request| watched(limited.clone(), request, sender.clone()));
         let server = serve(service).await;

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::key::{Global, Header};
+use tollgate::key::{Global, Header, KeyExtractor};
 use tollgate::layer::OnStoreFailure;
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, MemoryStore, Quota, RateLimitLayer, RateLimiter};
@@ -57,7 +57,7 @@ impl Store for Slow {
 
 fn layer(store: impl Store) -> RateLimitLayer {
     let quota = Quota::per_second(100_000);
-    RateLimitLayer::gcra(RateLimiter::new(store), "api", quota).key(Global).unwrap()
+    RateLimitLayer::gcra(RateLimiter::new(store), "api", quota, Global).unwrap()
 }
 
 async fn hello(_: Request<Body>) -> Result<Response<Body>, BoxError> {
@@ -251,15 +251,16 @@ async fn response_with_the_maximum_of_headers_is_passed_on() {
 /// A rejected request's future may be kept for long before it is polled.
 #[tokio::test]
 async fn rejected_request_takes_no_place_of_the_inner_service() {
-    let once = |name: &str| {
+    let once = |name: &str, key: Arc<dyn KeyExtractor>| {
         let quota = Quota::per_hour(1);
-        RateLimitLayer::fixed_window(RateLimiter::in_memory(), name, quota)
+        RateLimitLayer::fixed_window(RateLimiter::in_memory(), name, quota, key).unwrap()
     };
-    let keyless = || Header::new("x-user").unwrap();
+    let global = || Arc::new(Global);
+    let keyless = Arc::new(Header::new("x-user").unwrap());
     for (layer, status) in [
-        (once("forbidden").key(Global).unwrap().forbid(|_| true), 403),
-        (once("keyless").key(keyless()).unwrap(), 400),
-        (once("denied").key(Global).unwrap().cost(|_| 2), 422),
+        (once("forbidden", global()).forbid(|_| true), 403),
+        (once("keyless", keyless), 400),
+        (once("denied", global()).cost(|_| 2), 422),
     ] {
         let service = ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1));
         let mut service = service.service_fn(hello);

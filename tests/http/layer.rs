@@ -41,7 +41,7 @@ fn app(layer: RateLimitLayer) -> Router {
 }
 
 fn global(limiter: &RateLimiter) -> RateLimitLayer {
-    RateLimitLayer::fixed_window(limiter, "api", PER_MINUTE).key(Global).unwrap()
+    RateLimitLayer::fixed_window(limiter, "api", PER_MINUTE, Global).unwrap()
 }
 
 #[tokio::test]
@@ -68,9 +68,8 @@ async fn responses_have_headers_and_an_empty_budget_is_429() {
 async fn retry_after_is_rounded_up_and_at_least_one() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
-    let app = app(RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(1))
-        .key(Global)
-        .unwrap());
+    let app =
+        app(RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(1), Global).unwrap());
     send(&app, plain("/")).await;
     for (elapsed_us, retry_after) in [(1, 60), (58_999_999, 2), (59_000_000, 1), (59_999_999, 1)] {
         clock.set(Duration::from_micros(elapsed_us));
@@ -139,11 +138,14 @@ async fn cost_that_exceeds_the_capacity_is_422_without_retry_after() {
 
 #[tokio::test]
 async fn limits_of_a_layer_are_one_group_with_a_key_each() {
-    let layer = RateLimitLayer::builder(limiter())
-        .limit(Limit::fixed_window("client", Quota::per_minute(2)).unwrap(), PeerIp)
-        .limit(Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(), Global)
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::new(
+        limiter(),
+        Limit::fixed_window("client", Quota::per_minute(2)).unwrap(),
+        PeerIp,
+    )
+    .unwrap()
+    .limit(Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(), Global)
+    .unwrap();
     let app = app(layer);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
@@ -158,8 +160,7 @@ async fn limits_of_a_layer_are_one_group_with_a_key_each() {
 #[tokio::test]
 async fn layers_share_a_budget_only_by_the_same_name_and_key() {
     let limiter = limiter();
-    let layer =
-        |name| RateLimitLayer::fixed_window(&limiter, name, PER_MINUTE).key(Global).unwrap();
+    let layer = |name| RateLimitLayer::fixed_window(&limiter, name, PER_MINUTE, Global).unwrap();
     let app = Router::new()
         .route("/a", get(|| async {}).layer(layer("shared")))
         .route("/b", get(|| async {}).layer(layer("shared")))
@@ -173,7 +174,7 @@ async fn layers_share_a_budget_only_by_the_same_name_and_key() {
 async fn stacked_layers_report_the_tightest_budget() {
     let limiter = limiter();
     let layer = |name, limit| {
-        RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit)).key(Global).unwrap()
+        RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit), Global).unwrap()
     };
     let app = app(layer("inner", 2)).layer(layer("outer", 10));
     let response = send(&app, plain("/")).await;
@@ -188,7 +189,7 @@ async fn stacked_layers_report_the_tightest_budget() {
 #[tokio::test]
 async fn layer_works_wherever_axum_takes_one() {
     let limiter = limiter();
-    let layer = |name: &str| RateLimitLayer::gcra(&limiter, name, PER_MINUTE).key(Global).unwrap();
+    let layer = |name: &str| RateLimitLayer::gcra(&limiter, name, PER_MINUTE, Global).unwrap();
     let app = Router::new()
         .route("/method", get(|| async {}).layer(layer("method")))
         .route("/route", get(|| async {}))
@@ -201,8 +202,13 @@ async fn layer_works_wherever_axum_takes_one() {
 #[tokio::test(start_paused = true)]
 async fn leaky_bucket_delays_requests() {
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(10).burst(3));
-    let app = app(layer.key(Global).unwrap());
+    let app = app(RateLimitLayer::leaky_bucket(
+        &limiter,
+        "queue",
+        Quota::per_second(10).burst(3),
+        Global,
+    )
+    .unwrap());
     let started = Instant::now();
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -220,11 +226,13 @@ async fn cancelled_waiting_request_never_reaches_the_handler() {
     let called = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&called);
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(1).burst(5));
     let handler = move || async move {
         count.fetch_add(1, Ordering::SeqCst);
     };
-    let app = Router::new().route("/", get(handler)).layer(layer.key(Global).unwrap());
+    let app = Router::new().route("/", get(handler)).layer(
+        RateLimitLayer::leaky_bucket(&limiter, "queue", Quota::per_second(1).burst(5), Global)
+            .unwrap(),
+    );
     assert_eq!(status(&app, plain("/")).await, 200);
     let cancelled =
         tokio::time::timeout(Duration::from_millis(500), status(&app, plain("/"))).await;
@@ -272,7 +280,7 @@ async fn skip_exempts_matching_requests() {
 #[tokio::test]
 async fn header_that_is_empty_or_sent_twice_is_rejected_even_if_a_missing_one_is_skipped() {
     let key = Header::new("x-user").unwrap();
-    let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(key).unwrap();
+    let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE, key).unwrap();
     let app = app(layer.on_missing_key(OnMissingKey::SkipLimit).unwrap());
     for (values, expected) in
         [(&[][..], 200), (&["alice", "alice"], 400), (&["alice", ""], 400), (&[""], 400)]
@@ -289,7 +297,7 @@ async fn header_that_is_empty_or_sent_twice_is_rejected_even_if_a_missing_one_is
 async fn missing_key_has_the_configured_outcome() {
     let layer = || {
         let key = Header::new("x-user").unwrap();
-        RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(key).unwrap()
+        RateLimitLayer::gcra(limiter(), "api", PER_MINUTE, key).unwrap()
     };
     let response = send(&app(layer()), plain("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
@@ -319,7 +327,7 @@ async fn missing_key_has_the_configured_outcome() {
 
 #[tokio::test]
 async fn unknown_peer_is_a_400_without_internal_details() {
-    let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE).key(PeerIp).unwrap();
+    let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE, PeerIp).unwrap();
     let response = send(&app(layer), plain("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
     assert_eq!(
@@ -341,7 +349,7 @@ impl Store for Broken {
 #[tokio::test]
 async fn store_failure_has_the_configured_outcome() {
     let layer =
-        || RateLimitLayer::gcra(RateLimiter::new(Broken), "api", PER_MINUTE).key(Global).unwrap();
+        || RateLimitLayer::gcra(RateLimiter::new(Broken), "api", PER_MINUTE, Global).unwrap();
     let response = send(&app(layer()), plain("/")).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
@@ -359,7 +367,7 @@ async fn store_failure_has_the_configured_outcome() {
 #[test]
 fn invalid_layer_is_an_error_of_the_builder() {
     let limiter = limiter();
-    let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota).key(Global);
+    let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota, Global);
     assert!(layer("api", PER_MINUTE).is_ok());
     assert!(layer("api", PER_MINUTE).is_ok(), "the same limit may be registered again");
     for (name, quota, why) in [
@@ -371,12 +379,11 @@ fn invalid_layer_is_an_error_of_the_builder() {
         let error = layer(name, quota).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
-    let error = RateLimitLayer::builder(&limiter).build().unwrap_err();
-    assert!(error.to_string().contains("the layer has no limit"));
     let twice = Limit::fixed_window("twice", PER_MINUTE).unwrap();
-    let builder =
-        RateLimitLayer::builder(&limiter).limit(twice.clone(), PeerIp).limit(twice, Global);
-    assert!(builder.build().unwrap_err().to_string().contains("two limits of this name"));
+    let layer = RateLimitLayer::new(&limiter, twice.clone(), PeerIp).unwrap();
+    assert!(
+        layer.limit(twice, Global).unwrap_err().to_string().contains("two limits of this name")
+    );
 }
 
 /// A service that is ready once, and must be called on the instance that was made ready.

@@ -29,7 +29,7 @@ use crate::support::requests::{from_peer, plain, request, send, status};
 fn limit(units: u64, key: impl KeyExtractor) -> RateLimitLayer {
     let quota = Quota::per_hour(units);
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    RateLimitLayer::fixed_window(limiter, "api", quota).key(key).unwrap()
+    RateLimitLayer::fixed_window(limiter, "api", quota, key).unwrap()
 }
 
 async fn hello() -> &'static str {
@@ -111,7 +111,7 @@ async fn layer_outside_sees_denials_and_their_decision() {
 /// A leaky bucket that delays the second request by a minute, and its store.
 fn delaying() -> (RateLimitLayer, RateLimiter) {
     let limiter = RateLimiter::in_memory();
-    (RateLimitLayer::of(&limiter, queue()).key(Global).unwrap(), limiter)
+    (RateLimitLayer::new(&limiter, queue(), Global).unwrap(), limiter)
 }
 
 fn queue() -> Limit {

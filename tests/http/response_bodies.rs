@@ -24,8 +24,9 @@ fn app(layer: RateLimitLayer) -> Router {
 /// A layer whose only unit is used up.
 async fn exhausted(format: BodyFormat) -> Router {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(limiter, "api", ONCE);
-    let app = app(layer.key(Global).unwrap().body_format(format));
+    let app = app(RateLimitLayer::fixed_window(limiter, "api", ONCE, Global)
+        .unwrap()
+        .body_format(format));
     assert_eq!(send(&app, plain("/")).await.status(), StatusCode::OK);
     app
 }
@@ -81,12 +82,14 @@ async fn denial_is_a_line_of_text_a_json_object_or_problem_details() {
 #[tokio::test]
 async fn every_rejection_has_the_format() {
     let limiter = RateLimiter::in_memory();
-    let layer = |name| RateLimitLayer::gcra(&limiter, name, ONCE).key(Global).unwrap();
+    let layer = |name| RateLimitLayer::gcra(&limiter, name, ONCE, Global).unwrap();
     let user = Header::new("x-user").unwrap();
-    let keyless = RateLimitLayer::gcra(&limiter, "keyless", ONCE).key(user).unwrap();
+    let keyless = RateLimitLayer::gcra(&limiter, "keyless", ONCE, user).unwrap();
     let failing = |error| {
-        let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE);
-        layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap()
+        RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE, Global)
+            .unwrap()
+            .on_store_failure(OnStoreFailure::FailClosed)
+            .unwrap()
     };
     for (layer, error, status, r#type, title) in [
         (
@@ -127,12 +130,16 @@ async fn every_rejection_has_the_format() {
 
 #[tokio::test]
 async fn violated_policies_are_all_limits_that_denied() {
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .limit(Limit::fixed_window("client", ONCE).unwrap(), Global)
-        .limit(Limit::fixed_window("all", Quota::per_hour(9)).unwrap(), Global)
-        .limit(Limit::fixed_window("day", Quota::per_day(1)).unwrap(), Global)
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::new(
+        RateLimiter::in_memory(),
+        Limit::fixed_window("client", ONCE).unwrap(),
+        Global,
+    )
+    .unwrap()
+    .limit(Limit::fixed_window("all", Quota::per_hour(9)).unwrap(), Global)
+    .unwrap()
+    .limit(Limit::fixed_window("day", Quota::per_day(1)).unwrap(), Global)
+    .unwrap();
     let app = app(layer.body_format(BodyFormat::ProblemDetails));
     send(&app, plain("/")).await;
     let problem = value(&app, "application/problem+json").await;
@@ -204,7 +211,7 @@ impl KeyExtractor for Echo {
 
 #[tokio::test]
 async fn text_of_an_extractor_is_escaped() {
-    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", ONCE).key(Echo).unwrap();
+    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", ONCE, Echo).unwrap();
     let json = value(&app(layer.body_format(BodyFormat::Json)), "application/json").await;
     assert_eq!(json["message"], "no key for the rate limit `api`: a\"},\\{\n<b>");
 }

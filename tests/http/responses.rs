@@ -44,11 +44,12 @@ fn describe(rejection: &Rejection<'_>, response: Response<bytes::Bytes>) -> Resp
 #[tokio::test]
 async fn responder_sees_the_reason_the_limit_and_the_request() {
     let limiter = RateLimiter::in_memory();
-    let layer = |name| RateLimitLayer::gcra(&limiter, name, PER_HOUR);
-    let denied = app(layer("denied").key(Global).unwrap().respond_with(describe));
+    let layer = |name| RateLimitLayer::gcra(&limiter, name, PER_HOUR, Global).unwrap();
+    let denied = app(layer("denied").respond_with(describe));
     assert_eq!(send(&denied, get("text/html")).await.0, StatusCode::OK);
-    let large = layer("large").key(Global).unwrap().cost(|_| 2).respond_with(describe);
-    let keyless = layer("keyless").key(Header::new("x-user").unwrap()).unwrap();
+    let large = layer("large").cost(|_| 2).respond_with(describe);
+    let user = Header::new("x-user").unwrap();
+    let keyless = RateLimitLayer::gcra(&limiter, "keyless", PER_HOUR, user).unwrap();
     for (app, status, body) in [
         (denied, 429, "RateLimited Some(\"denied\") text/html 429 Too Many Requests"),
         (app(large), 422, "ExceedsCapacity Some(\"large\") text/html 422 Unprocessable Entity"),
@@ -71,9 +72,10 @@ async fn failures_of_the_store_have_a_reason_each() {
         (|| Error::misuse("it can never be decided"), "Misconfigured", 500),
     ];
     for (error, reason, status) in failures {
-        let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", PER_HOUR);
-        let layer =
-            layer.key(Global).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap();
+        let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", PER_HOUR, Global)
+            .unwrap()
+            .on_store_failure(OnStoreFailure::FailClosed)
+            .unwrap();
         let (answered, body) = send(&app(layer.respond_with(describe)), get("*/*")).await;
         assert_eq!(answered, status);
         assert!(body.starts_with(reason), "{body}");
@@ -83,7 +85,7 @@ async fn failures_of_the_store_have_a_reason_each() {
 #[tokio::test]
 async fn invalid_group_never_fails_open() {
     let limiter = RateLimiter::new(Failing(|| Error::misuse("it can never be decided")));
-    let layer = RateLimitLayer::gcra(limiter, "api", PER_HOUR).key(Global).unwrap();
+    let layer = RateLimitLayer::gcra(limiter, "api", PER_HOUR, Global).unwrap();
     let layer = layer.on_store_failure(OnStoreFailure::FailOpen).unwrap();
     assert_eq!(send(&app(layer), get("*/*")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
 }
@@ -93,10 +95,9 @@ async fn each_limit_of_a_layer_has_its_own_cost() {
     let limiter = RateLimiter::new(MemoryStore::new());
     let requests = Limit::fixed_window("requests", Quota::per_hour(3)).unwrap();
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(1_000)).unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(requests.clone(), Global)
+    let layer = RateLimitLayer::new(&limiter, requests.clone(), Global)
+        .unwrap()
         .limit_with_cost(tokens.clone(), Global, |_| 400)
-        .build()
         .unwrap()
         .respond_with(|rejection, response| {
             let decision = rejection.decision().unwrap();
@@ -117,22 +118,18 @@ async fn each_limit_of_a_layer_has_its_own_cost() {
 
 #[test]
 fn layer_with_more_limits_than_a_group_holds_is_an_error() {
-    let mut builder = RateLimitLayer::builder(RateLimiter::in_memory());
-    for number in 0..256 {
-        let limit = Limit::gcra(&format!("limit {number}"), PER_HOUR).unwrap();
-        builder = builder.limit(limit, Global);
-    }
-    assert_eq!(
-        builder.build().unwrap_err().to_string(),
-        "the layer has 256 limits; use at most 255"
-    );
+    let limit = |number| Limit::gcra(&format!("limit {number}"), PER_HOUR).unwrap();
+    let first = RateLimitLayer::new(RateLimiter::in_memory(), limit(0), Global).unwrap();
+    let full = (1..255).fold(first, |layer, number| layer.limit(limit(number), Global).unwrap());
+    let error = full.limit(limit(255), Global).unwrap_err().to_string();
+    assert_eq!(error, "the layer has 256 limits; use at most 255");
 }
 
 #[tokio::test]
 async fn forbidden_request_is_403_and_consumes_nothing() {
     let limiter = RateLimiter::in_memory();
     let is_forbidden = |parts: &http::request::Parts| parts.headers["accept"] == "text/html";
-    let layer = RateLimitLayer::gcra(&limiter, "api", PER_HOUR).key(Global).unwrap();
+    let layer = RateLimitLayer::gcra(&limiter, "api", PER_HOUR, Global).unwrap();
     // A request that is skipped, too, is forbidden.
     let layer = layer.forbid(is_forbidden).skip(is_forbidden);
     let plain = app(layer.clone());

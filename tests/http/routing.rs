@@ -24,7 +24,7 @@ use crate::support::requests::{from_peer, number, plain, request, send, status};
 
 fn limit(name: &str, units: u64, key: impl KeyExtractor) -> RateLimitLayer {
     let quota = Quota::per_hour(units);
-    RateLimitLayer::fixed_window(RateLimiter::in_memory(), name, quota).key(key).unwrap()
+    RateLimitLayer::fixed_window(RateLimiter::in_memory(), name, quota, key).unwrap()
 }
 
 async fn hello() -> &'static str {

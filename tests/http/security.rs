@@ -60,7 +60,7 @@ const ONCE: Quota = Quota::per_hour(1);
 const PROXY: &str = "10.0.0.1";
 
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
-    RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", ONCE).key(key).unwrap()
+    RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", ONCE, key).unwrap()
 }
 
 fn app(key: impl KeyExtractor) -> Router {
@@ -354,7 +354,7 @@ async fn s22_retry_after_is_never_too_early_and_never_zero() {
         let clock = ManualClock::new();
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
         let quota = Quota::new(1, Duration::from_micros(period_us));
-        let layer = RateLimitLayer::gcra(limiter, "api", quota).key(PeerIp).unwrap();
+        let layer = RateLimitLayer::gcra(limiter, "api", quota, PeerIp).unwrap();
         let app = Router::new().fallback(|| async { "hello" }).layer(layer);
         assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
         let denied = send(&app, from_peer("192.0.2.1")).await;
@@ -371,7 +371,7 @@ async fn s23_retry_after_stays_in_range_when_the_clock_jumps() {
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(1_790_000_000));
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
-    let layer = RateLimitLayer::fixed_window(limiter, "api", ONCE).key(PeerIp).unwrap();
+    let layer = RateLimitLayer::fixed_window(limiter, "api", ONCE, PeerIp).unwrap();
     let app = Router::new().fallback(|| async { "hello" }).layer(layer);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     for now in [1_789_999_999, 1_789_996_500, 1_700_000_000, 1_000] {
@@ -386,8 +386,9 @@ async fn s23_retry_after_stays_in_range_when_the_clock_jumps() {
 async fn s24_failing_open_is_an_event() {
     let (log, _guard) = Log::start();
     let unavailable = Failing(|| Error::unreachable("no server"));
-    let layer = RateLimitLayer::fixed_window(RateLimiter::new(unavailable), "api", ONCE);
-    let app = Router::new().fallback(|| async { "hello" }).layer(layer.key(PeerIp).unwrap());
+    let app = Router::new().fallback(|| async { "hello" }).layer(
+        RateLimitLayer::fixed_window(RateLimiter::new(unavailable), "api", ONCE, PeerIp).unwrap(),
+    );
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     let lines = log.lines();
     let event = "rate limit store unavailable";
@@ -484,9 +485,9 @@ async fn s30_header_bytes_that_are_no_text_neither_panic_nor_count() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn s19_concurrent_requests_are_within_the_limit() {
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::fixed_window(limiter, "api", Quota::per_hour(50));
-    let app =
-        Router::new().fallback(|| async { "hello" }).layer(layer.key(behind_proxy()).unwrap());
+    let app = Router::new().fallback(|| async { "hello" }).layer(
+        RateLimitLayer::fixed_window(limiter, "api", Quota::per_hour(50), behind_proxy()).unwrap(),
+    );
     let mut requests = tokio::task::JoinSet::new();
     for number in 0..2_000 {
         let app = app.clone();

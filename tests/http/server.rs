@@ -33,8 +33,10 @@ async fn get_root(address: SocketAddr) -> String {
 }
 
 fn app(limiter: &RateLimiter) -> Router {
-    let layer = RateLimitLayer::token_bucket(limiter, "api", Quota::per_minute(6).burst(3));
-    let layer = layer.key(PeerIp).unwrap().on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let layer = RateLimitLayer::token_bucket(limiter, "api", Quota::per_minute(6).burst(3), PeerIp)
+        .unwrap()
+        .on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     Router::new().route("/", get(|| async { "hello" })).layer(layer)
 }
 

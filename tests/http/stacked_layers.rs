@@ -26,7 +26,7 @@ use crate::support::requests::{number, plain, request, send};
 const EACH_SECOND: Quota = Quota::per_minute(60).burst(1);
 
 fn outer(limiter: &RateLimiter, quota: Quota) -> RateLimitLayer {
-    RateLimitLayer::token_bucket(limiter, "outer", quota).key(Global).unwrap()
+    RateLimitLayer::token_bucket(limiter, "outer", quota, Global).unwrap()
 }
 
 async fn body(response: Response<Body>) -> String {
@@ -49,7 +49,7 @@ async fn inner_denial_waits_for_the_outer_layer_in_all_its_numbers() {
     // The outer layer has a token an hour. The inner one would allow the request after a second.
     for (tokens, seconds) in [(1, 3_600), (2, 1)] {
         let (limiter, _clock) = limiter();
-        let inner = RateLimitLayer::token_bucket(&limiter, "inner", EACH_SECOND).key(Global);
+        let inner = RateLimitLayer::token_bucket(&limiter, "inner", EACH_SECOND, Global);
         let inner = inner.unwrap().ietf_headers(IetfDraft::Draft11);
         let outer = outer(&limiter, Quota::per_hour(1).burst(tokens)).report_on(ReportOn::Never);
         let inner_limit = Limit::token_bucket("inner", EACH_SECOND).unwrap();
@@ -127,7 +127,7 @@ async fn retry_after_is_when_the_next_request_fits_and_not_when_the_budget_is_fu
         (Limit::sliding_window("sliding", Quota::per_minute(30)).unwrap(), 1),
         (Limit::sliding_log("log", Quota::per_minute(30)).unwrap(), 1),
     ] {
-        let layer = RateLimitLayer::of(&limiter, limit).key(Global).unwrap();
+        let layer = RateLimitLayer::new(&limiter, limit, Global).unwrap();
         let layer = layer.cost(|_| 10).ietf_headers(IetfDraft::Draft11);
         let app = unavailable(&["1"]).layer(layer);
         let mut retry_after = Vec::new();
@@ -158,7 +158,7 @@ async fn used_up_budget_is_reported_even_if_another_has_fewer_units() {
         let (limiter, _clock) = limiter();
         let layer = |name, limit, cost| {
             let limit = Limit::fixed_window(name, Quota::per_minute(limit)).unwrap();
-            let layer = RateLimitLayer::of(&limiter, limit).key(Global).unwrap();
+            let layer = RateLimitLayer::new(&limiter, limit, Global).unwrap();
             layer.cost(move |_| cost).ietf_headers(draft)
         };
         let (requests, tokens) = (layer("requests", 60, 1), layer("tokens", 1_000, 800));
@@ -178,7 +178,7 @@ async fn resets_within_a_second_are_told_apart_by_their_decimals() {
         let (limiter, _clock) = limiter();
         let layer = |name, millis| {
             let quota = Quota::new(1, Duration::from_millis(millis));
-            let layer = RateLimitLayer::fixed_window(&limiter, name, quota).key(Global).unwrap();
+            let layer = RateLimitLayer::fixed_window(&limiter, name, quota, Global).unwrap();
             layer.reset_after_header()
         };
         let app = Router::new().fallback(|| async {}).layer(layer("inside", inside));
@@ -188,8 +188,9 @@ async fn resets_within_a_second_are_told_apart_by_their_decimals() {
     }
     // A layer without decimals that replaces the fields removes those of the other.
     let (limiter, _clock) = limiter();
-    let inside = RateLimitLayer::fixed_window(&limiter, "inside", Quota::per_minute(9));
-    let inside = inside.key(Global).unwrap().reset_after_header();
+    let inside = RateLimitLayer::fixed_window(&limiter, "inside", Quota::per_minute(9), Global)
+        .unwrap()
+        .reset_after_header();
     let app = Router::new().fallback(|| async {}).layer(inside);
     let response = send(&app.layer(outer(&limiter, Quota::per_hour(1))), plain("/")).await;
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 0);
@@ -199,7 +200,7 @@ async fn resets_within_a_second_are_told_apart_by_their_decimals() {
 #[tokio::test(start_paused = true)]
 async fn jitter_is_added_to_the_longest_wait() {
     let (limiter, _clock) = limiter();
-    let inner = RateLimitLayer::token_bucket(&limiter, "inner", EACH_SECOND).key(Global).unwrap();
+    let inner = RateLimitLayer::token_bucket(&limiter, "inner", EACH_SECOND, Global).unwrap();
     let inner = inner.retry_after_jitter(Duration::from_secs(20)).unwrap();
     let app = Router::new().fallback(|| async {}).layer(inner);
     send(&app, plain("/")).await;
@@ -226,8 +227,9 @@ async fn jitter_is_added_to_the_longest_wait() {
 #[tokio::test(start_paused = true)]
 async fn fields_of_another_are_not_taken_for_those_of_a_layer_that_reports_nothing() {
     let (limiter, _clock) = limiter();
-    let outgoing = RateLimitLayer::token_bucket(&limiter, "outgoing", Quota::per_minute(1));
-    let outgoing = outgoing.key(Global).unwrap().report_on(ReportOn::Never);
+    let outgoing = RateLimitLayer::token_bucket(&limiter, "outgoing", Quota::per_minute(1), Global)
+        .unwrap()
+        .report_on(ReportOn::Never);
     let provider = || async { [("x-ratelimit-remaining", "4999")] };
     let app = Router::new().fallback(provider).layer(outgoing);
     let response = send(&app.layer(outer(&limiter, Quota::per_minute(10))), plain("/")).await;
@@ -249,8 +251,10 @@ async fn decision_in_the_extensions_is_the_strictest_and_that_of_the_headers() {
     ] {
         let (limiter, _clock) = limiter();
         let layer = |name, (limit, cost)| {
-            let layer = RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit));
-            layer.key(Global).unwrap().cost(move |_| cost).insert_decision()
+            RateLimitLayer::fixed_window(&limiter, name, Quota::per_minute(limit), Global)
+                .unwrap()
+                .cost(move |_| cost)
+                .insert_decision()
         };
         let app = Router::new().route("/", get(handler)).layer(layer("inner", inside));
         let response = send(&app.layer(layer("outer", outside)), plain("/")).await;
@@ -295,9 +299,10 @@ proptest! {
                 }
             });
             for (number, ((limits, cost), limiter)) in layers.iter().zip(&limiters).enumerate() {
-                let (cost, builder) = (*cost, RateLimitLayer::builder(limiter));
-                let builder = limits.iter().fold(builder, |it, limit| it.limit(limit.clone(), Global));
-                let layer = builder.build().unwrap().cost(move |_| cost).ietf_headers(draft);
+                let cost = *cost;
+                let first = RateLimitLayer::new(limiter, limits[0].clone(), Global).unwrap();
+                let layer = limits[1..].iter().fold(first, |it, limit| it.limit(limit.clone(), Global).unwrap());
+                let layer = layer.cost(move |_| cost).ietf_headers(draft);
                 app = app.layer(layer.respond_with(move |_, mut response| {
                     response.headers_mut().insert(DENIED_BY, number.into());
                     response

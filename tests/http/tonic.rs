@@ -21,11 +21,14 @@ use tonic_health::server::HealthReporter;
 /// A server that allows `calls` calls a minute to each key.
 async fn serve(key: impl KeyExtractor, calls: u64) -> (SocketAddr, HealthReporter) {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(calls));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (reporter, service) = tonic_health::server::health_reporter();
-    let server = Server::builder().layer(layer.key(key).unwrap()).add_service(service);
+    let server = Server::builder()
+        .layer(
+            RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(calls), key).unwrap(),
+        )
+        .add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     (address, reporter)
 }
@@ -78,8 +81,13 @@ fn authenticate(mut call: tonic::Request<()>) -> Result<tonic::Request<()>, Stat
 
 #[tokio::test]
 async fn interceptor_that_is_a_layer_gives_the_limit_its_users() {
-    let layer = RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", Quota::per_hour(1));
-    let layer = layer.key(Extension::new(|user: &User| Key::new(&user.0))).unwrap();
+    let layer = RateLimitLayer::fixed_window(
+        RateLimiter::in_memory(),
+        "api",
+        Quota::per_hour(1),
+        Extension::new(|user: &User| Key::new(&user.0)),
+    )
+    .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_reporter, service) = tonic_health::server::health_reporter();

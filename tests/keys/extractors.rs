@@ -67,11 +67,12 @@ fn header_key_needs_exactly_one_value_that_is_not_empty() {
 #[tokio::test]
 async fn route_key_is_the_method_and_the_template() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let layer = RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(100));
     let app = Router::new()
         .route("/users/{id}", any(|| async {}))
         .route("/other", any(|| async {}))
-        .route_layer(layer.key(Route).unwrap());
+        .route_layer(
+            RateLimitLayer::fixed_window(&limiter, "api", Quota::per_minute(100), Route).unwrap(),
+        );
     let mut left = 100;
     for (method, path) in [
         ("GET", "/users/1"),

@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::body::Body;
+use http::request::Parts;
 use http::{Request, Response};
 use tollgate::key::{Extension, Global, Header, KeyExtractor, PeerIp};
-use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::log::Log;
@@ -42,8 +43,7 @@ async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
     let limiter = RateLimiter::new(MemoryStore::new());
     let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
     let user = Extension::new(|user: &UserId| Key::from(user.0));
-    let layer =
-        RateLimitLayer::builder(&limiter).limit(limit.clone(), user.or(PeerIp)).build().unwrap();
+    let layer = RateLimitLayer::new(&limiter, limit.clone(), user.or(PeerIp)).unwrap();
     let peer: IpAddr = "2001:db8::7".parse().unwrap();
 
     for (request, key) in [
@@ -135,7 +135,7 @@ async fn events_of(layer: &RateLimitLayer, requests: Vec<Request<Body>>) -> Vec<
 fn by_user_or_peer() -> RateLimitLayer {
     let user = Extension::new(|user: &UserId| Key::from(user.0));
     let limit = Limit::gcra("api", Quota::per_second(1_000_000)).unwrap();
-    RateLimitLayer::of(RateLimiter::in_memory(), limit).key(user.or(PeerIp)).unwrap()
+    RateLimitLayer::new(RateLimiter::in_memory(), limit, user.or(PeerIp)).unwrap()
 }
 
 fn peer() -> IpAddr {
@@ -175,4 +175,23 @@ async fn chain_whose_first_extractor_finds_a_key_now_and_then_is_not_reported() 
         request(user, Some(peer()), &[])
     });
     assert_eq!(events_of(&by_user_or_peer(), requests.collect()).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn chain_within_a_join_or_of_chosen_limits_is_reported() {
+    let user = || Extension::new(|user: &UserId| Key::from(user.0));
+    let limiter = RateLimiter::in_memory();
+    let limit = |name| Limit::gcra(name, Quota::per_second(1_000_000)).unwrap();
+    let chosen = limit("chosen");
+    let choose = move |_: &Parts, key: &Key| Check::new(&chosen, key).into();
+    for layer in [
+        RateLimitLayer::new(&limiter, limit("left"), user().or(PeerIp).and(Global)),
+        RateLimitLayer::new(&limiter, limit("right"), Global.and(user().or(PeerIp))),
+        RateLimitLayer::from_key(&limiter, user().or(PeerIp), choose),
+    ] {
+        let requests = (0..1_000).map(|_| request(None, Some(peer()), &[])).collect();
+        let reported = events_of(&layer.unwrap(), requests).await;
+        let [event] = &*reported else { panic!("{reported:?}") };
+        assert!(event.contains("::UserId` extension"), "{event}");
+    }
 }

@@ -22,7 +22,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const TICK: Duration = Duration::from_micros(1);
 
 fn window(units: u64, policy: BlockPolicy) -> Limit {
-    Limit::fixed_window("api", Quota::per_hour(units)).unwrap().block_offenders(policy).unwrap()
+    Limit::fixed_window("api", Quota::per_hour(units)).unwrap().with_block_policy(policy).unwrap()
 }
 
 fn after(denials: u32) -> BlockPolicy {
@@ -39,7 +39,7 @@ async fn caller_whose_units_come_too_late_is_an_offender_under_every_algorithm()
     // A window that is aligned to the clock may end at any time.
     let limits = every_algorithm(1, 60_000_000).into_iter();
     for limit in limits.filter(|limit| !limit.to_string().contains("aligned")) {
-        let limit = limit.block_offenders(after(4)).unwrap();
+        let limit = limit.with_block_policy(after(4)).unwrap();
         for limiter in [RateLimiter::in_memory(), server.limiter().await] {
             let key = Key::from_parts([limit.to_string()]);
             // Waits that are longer than a part of the wait for the units, and one without.
@@ -66,7 +66,7 @@ async fn caller_that_waits_in_vain_is_an_offender() {
         Limit::fixed_window("window", Quota::per_second(1)).unwrap(),
     ];
     for limit in limits {
-        let limit = limit.block_offenders(after(20)).unwrap();
+        let limit = limit.with_block_policy(after(20)).unwrap();
         let limiter = RateLimiter::in_memory();
         let waiting = (0..100).map(|_| {
             let (limiter, limit) = (limiter.clone(), limit.clone());
@@ -88,7 +88,7 @@ async fn caller_that_waits_in_vain_is_an_offender() {
 #[tokio::test(start_paused = true)]
 async fn caller_waits_for_the_end_of_a_block_under_every_algorithm() {
     for limit in every_algorithm(100, 1_000_000) {
-        let limit = limit.block_offenders(BlockPolicy::by_operators()).unwrap();
+        let limit = limit.with_block_policy(BlockPolicy::by_operators()).unwrap();
         let limiter = RateLimiter::in_memory();
         limiter.block(&limit, &mallory(), 30 * SECOND).await.unwrap();
         let denied = limiter.acquire(&limit, &mallory(), 10 * SECOND).await.unwrap();
@@ -105,7 +105,7 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
     let limit =
-        window(5, after(1)).on_store_failure(OnStoreFailure::Local { replicas: 1 }).unwrap();
+        window(5, after(1)).with_on_store_failure(OnStoreFailure::Local { replicas: 1 }).unwrap();
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     for _ in 0..5 {
         assert!(limiter.check(&limit, &alice).await.unwrap().allowed());
@@ -127,7 +127,7 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
 async fn limit_without_its_policy_blocks_nothing_from_the_next_check_on() {
     let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
     let plain = Limit::gcra("api", Quota::per_second(1)).unwrap();
-    let limit = plain.clone().block_offenders(after(1)).unwrap();
+    let limit = plain.clone().with_block_policy(after(1)).unwrap();
     while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
     advance(2 * SECOND).await;
     assert!(!limiter.check(&limit, &mallory()).await.unwrap().allowed());
@@ -139,7 +139,7 @@ async fn remembered_block_ends_when_the_block_ends() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(10, BlockPolicy::after(1, HOUR).lasting(SECOND));
-    let limit = limit.on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = limit.with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     limiter.check_n(&limit, &mallory(), 6).await.unwrap();
     let blocked = limiter.check_n(&limit, &mallory(), 5).await.unwrap();
     assert_eq!(blocked.deciding().blocked_for(), Some(SECOND));
@@ -160,7 +160,7 @@ async fn longest_of_several_known_blocks_decides_a_group() {
     let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
     let of = |name: &str| {
         let limit = Limit::gcra(name, Quota::per_second(100)).unwrap();
-        limit.block_offenders(BlockPolicy::by_operators()).unwrap()
+        limit.with_block_policy(BlockPolicy::by_operators()).unwrap()
     };
     let (user, ip) = (of("user"), of("ip"));
     limiter.block(&user, &mallory(), MINUTE).await.unwrap();
@@ -198,7 +198,7 @@ async fn operators_block_stands_on_his_replica_while_the_store_is_away() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(5, BlockPolicy::by_operators());
-    let limit = limit.on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = limit.with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     limiter.block(&limit, &mallory(), HOUR).await.unwrap();
     store.switch_off(true);
     advance(MINUTE).await;
@@ -273,7 +273,7 @@ async fn no_block_begins_on_a_server_that_cannot_write() {
 async fn blocked_key_is_never_evicted_from_a_full_store() {
     let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
     let bucket = Limit::token_bucket("api", Quota::per_hour(2)).unwrap();
-    let limit = bucket.block_offenders(BlockPolicy::after(1, HOUR).lasting(HOUR)).unwrap();
+    let limit = bucket.with_block_policy(BlockPolicy::after(1, HOUR).lasting(HOUR)).unwrap();
     let charged = limiter.check_n(&limit, &mallory(), 2).await.unwrap();
     assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
     limiter.refund(&limit, &mallory(), 2, charged.receipt().unwrap()).await.unwrap();
@@ -290,7 +290,7 @@ async fn group_with_a_blocked_key_counts_no_denials() {
     let server = RedisServer::start();
     let ip = window(1, after(2));
     let user = Limit::gcra("user", Quota::per_second(100)).unwrap();
-    let user = user.block_offenders(BlockPolicy::by_operators()).unwrap();
+    let user = user.with_block_policy(BlockPolicy::by_operators()).unwrap();
     let stores = [RateLimiter::in_memory(), server.limiter().await];
     for limiter in stores {
         limiter.check(&ip, &mallory()).await.unwrap();
@@ -353,7 +353,7 @@ async fn block_ends_exactly_at_any_time_of_a_clock() {
 #[tokio::test(start_paused = true)]
 async fn waiter_whose_turn_comes_just_before_its_deadline_is_no_offender() {
     let limit = Limit::fixed_window("api", Quota::per_second(3)).unwrap();
-    let limit = limit.block_offenders(after(1)).unwrap();
+    let limit = limit.with_block_policy(after(1)).unwrap();
     let limiter = RateLimiter::in_memory();
     limiter.check_n(&limit, &mallory(), 3).await.unwrap();
     let waits = [10_000, 1_049].map(|millis| {
@@ -396,7 +396,7 @@ async fn client_that_was_unblocked_elsewhere_stays_free_in_a_later_outage() {
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
     let (here, there) = (replica(), replica());
     let limit = window(100, BlockPolicy::by_operators());
-    let limit = limit.on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = limit.with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     here.block(&limit, &mallory(), 24 * HOUR).await.unwrap();
     for cost in [1, 2] {
         assert!(there.check_n(&limit, &mallory(), cost).await.unwrap().is_blocked());
@@ -445,7 +445,7 @@ async fn block_that_begins_under_a_local_limit_is_reported() {
     let local = OnStoreFailure::Local { replicas: 1 };
     // Whatever is set first.
     let plain = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
-    let limit = plain.on_store_failure(local).unwrap().block_offenders(after(2)).unwrap();
+    let limit = plain.with_on_store_failure(local).unwrap().with_block_policy(after(2)).unwrap();
     store.switch_off(true);
     for _ in 0..5 {
         limiter.check(&limit, &mallory()).await.unwrap();
@@ -480,7 +480,7 @@ async fn denials_are_counted_on_after_a_clock_was_set_back() {
     let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
     let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
     let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
-    let limit = limit.block_offenders(BlockPolicy::after(3, MINUTE)).unwrap();
+    let limit = limit.with_block_policy(BlockPolicy::after(3, MINUTE)).unwrap();
     for limiter in [memory, redis] {
         clock.set(start);
         for _ in 0..2 {
@@ -504,7 +504,7 @@ async fn growth_ends_at_a_longest_block_that_is_no_multiple() {
     let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
     let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
     let policy = BlockPolicy::after(1, MINUTE).lasting(10 * SECOND).growing(3, 31 * SECOND);
-    let limit = Limit::gcra("api", Quota::per_day(1)).unwrap().block_offenders(policy).unwrap();
+    let limit = Limit::gcra("api", Quota::per_day(1)).unwrap().with_block_policy(policy).unwrap();
     for limiter in [memory, redis] {
         let mut now = Duration::from_secs(1_790_000_000);
         for expected in [10, 30, 31, 31] {
@@ -540,7 +540,7 @@ async fn sweep_of_the_embedded_store_keeps_blocks_and_frees_what_is_over() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(std::sync::Arc::clone(&store));
     let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
-    let limit = limit.block_offenders(after(1)).unwrap();
+    let limit = limit.with_block_policy(after(1)).unwrap();
     while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
     // The budget is full again, and the block stands.
     advance(30 * SECOND).await;
@@ -569,9 +569,9 @@ async fn layer_whose_requests_wait_blocks_a_client_that_hammers() {
         Limit::gcra("api", Quota::per_second(1)).unwrap(),
         Limit::fixed_window("api", Quota::per_second(1)).unwrap(),
     ] {
-        let limit = limit.block_offenders(after(20)).unwrap();
+        let limit = limit.with_block_policy(after(20)).unwrap();
         let limiter = RateLimiter::in_memory();
-        let layer = RateLimitLayer::of(&limiter, limit.clone()).key(Global).unwrap();
+        let layer = RateLimitLayer::new(&limiter, limit.clone(), Global).unwrap();
         let layer = layer.wait_up_to(2 * SECOND).unwrap().max_waiters_per_key(4);
         let app = Router::new().route("/", get(|| async {})).layer(layer);
         let requests = (0..200).map(|_| {

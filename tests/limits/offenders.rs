@@ -25,7 +25,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn login(policy: BlockPolicy) -> Limit {
-    Limit::fixed_window("login", Quota::per_second(1)).unwrap().block_offenders(policy).unwrap()
+    Limit::fixed_window("login", Quota::per_second(1)).unwrap().with_block_policy(policy).unwrap()
 }
 
 fn three_in_a_minute() -> BlockPolicy {
@@ -57,7 +57,7 @@ async fn denial_that_reaches_the_number_blocks_the_key_and_others_stay_free() {
     let server = RedisServer::start();
     for limit in every_algorithm(5, 1_000_000) {
         let (clock, limiters) = both(&server).await;
-        let limit = limit.block_offenders(three_in_a_minute()).unwrap();
+        let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
         for limiter in limiters {
             let (mallory, alice) = (Key::new("mallory"), Key::new("alice"));
             clock.set(START);
@@ -163,7 +163,7 @@ async fn budget_refills_during_a_block_and_outlasts_it_in_retry_after() {
     let (clock, limiters) = both(&server).await;
     let policy = BlockPolicy::after(1, MINUTE).lasting(MINUTE);
     let day = Limit::fixed_window("day", Quota::per_day(5)).unwrap();
-    let day = day.block_offenders(policy).unwrap();
+    let day = day.with_block_policy(policy).unwrap();
     let key = Key::new("mallory");
     for limiter in limiters {
         clock.set(START);
@@ -202,7 +202,7 @@ async fn group_counts_the_denials_of_the_limits_that_deny_and_charges_none_durin
     let (_, limiters) = both(&server).await;
     let user = login(three_in_a_minute());
     let tenant = Limit::token_bucket("tenant", Quota::per_day(100)).unwrap();
-    let tenant = tenant.block_offenders(BlockPolicy::after(1, MINUTE)).unwrap();
+    let tenant = tenant.with_block_policy(BlockPolicy::after(1, MINUTE)).unwrap();
     let (mallory, acme) = (Key::new("mallory"), Key::new("acme"));
     for limiter in limiters {
         let group = [Check::new(&user, &mallory), Check::new(&tenant, &acme)];
@@ -222,7 +222,7 @@ async fn key_in_shadow_mode_is_neither_counted_nor_blocked() {
     let server = RedisServer::start();
     let (_, limiters) = both(&server).await;
     let (limit, key) = (login(three_in_a_minute()), Key::new("mallory"));
-    let shadow = limit.clone().shadow();
+    let shadow = limit.clone().with_enforced_percent(0).unwrap();
     for limiter in limiters {
         for _ in 0..10 {
             let decision = check(&limiter, &shadow, &key).await;
@@ -240,7 +240,7 @@ async fn operator_blocks_and_unblocks_and_consumed_units_stay_consumed() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
     let policy = BlockPolicy::by_operators();
-    let day = Limit::gcra("day", Quota::per_day(24)).unwrap().block_offenders(policy).unwrap();
+    let day = Limit::gcra("day", Quota::per_day(24)).unwrap().with_block_policy(policy).unwrap();
     let key = Key::new("mallory");
     for limiter in limiters {
         clock.set(START);
@@ -360,6 +360,29 @@ async fn unblock_forgets_what_was_counted() {
 }
 
 #[tokio::test]
+async fn block_that_denials_began_ends_by_any_limit_of_the_name() {
+    let server = RedisServer::start();
+    let (clock, limiters) = both(&server).await;
+    let service = login(three_in_a_minute());
+    // A tool of the operator knows the name and the algorithm.
+    let tool = Limit::fixed_window("login", Quota::per_hour(9)).unwrap();
+    for limiter in limiters {
+        for resets in [false, true] {
+            clock.set(START);
+            let mallory = Key::new("mallory");
+            offend(&limiter, &service, &mallory).await;
+            match resets {
+                true => limiter.reset(&tool, &mallory).await.unwrap(),
+                false => limiter.unblock(&tool, &mallory).await.unwrap(),
+            };
+            clock.advance(SECOND);
+            assert!(check(&limiter, &service, &mallory).await.allowed());
+            limiter.reset(&service, &mallory).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn block_of_no_time_is_misuse_and_the_longest_lasts_366_days() {
     let (limiter, key) = (RateLimiter::in_memory(), Key::new("mallory"));
     let limit = login(three_in_a_minute());
@@ -406,7 +429,7 @@ async fn replicas_count_together_and_agree() {
     let server = RedisServer::start();
     let replicas = [server.limiter().await, server.limiter().await, server.limiter().await];
     let limit = Limit::fixed_window("login", Quota::per_hour(1)).unwrap();
-    let limit = limit.block_offenders(BlockPolicy::after(10, HOUR)).unwrap();
+    let limit = limit.with_block_policy(BlockPolicy::after(10, HOUR)).unwrap();
     let key = Key::new("mallory");
     check(&replicas[0], &limit, &key).await;
     for number in 0..9 {
@@ -424,7 +447,7 @@ async fn concurrent_denials_begin_one_block_after_exactly_their_number() {
     let server = RedisServer::start();
     let replicas = [server.limiter().await, server.limiter().await];
     let limit = Limit::gcra("login", Quota::per_hour(1)).unwrap();
-    let limit = limit.block_offenders(BlockPolicy::after(300, HOUR)).unwrap();
+    let limit = limit.with_block_policy(BlockPolicy::after(300, HOUR)).unwrap();
     let key = Key::new("mallory");
     let checks = (0..1_000).map(|number| {
         let (limiter, limit, key) = (replicas[number % 2].clone(), limit.clone(), key.clone());
@@ -444,7 +467,7 @@ async fn blocked_client_costs_redis_nothing_however_it_varies_its_requests() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_hour(5)).unwrap();
-    let limit = limit.block_offenders(three_in_a_minute()).unwrap();
+    let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
     let path = Limit::gcra("path", Quota::per_hour(5)).unwrap();
     let mallory = Key::new("mallory");
     offend(&limiter, &limit, &mallory).await;
@@ -471,7 +494,7 @@ async fn allowed_check_costs_one_call_as_without_blocks() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_second(1_000_000)).unwrap();
-    let limit = limit.block_offenders(three_in_a_minute()).unwrap();
+    let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
     for user in 0..100_u64 {
         assert!(check(&limiter, &limit, &Key::from(user)).await.allowed());
     }
@@ -527,7 +550,7 @@ async fn replica_asks_again_after_its_time_and_learns_that_the_block_stands() {
 async fn known_block_stands_while_the_store_is_unavailable() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
-    let limit = login(three_in_a_minute()).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = login(three_in_a_minute()).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     let (mallory, alice) = (Key::new("mallory"), Key::new("alice"));
     offend(&limiter, &limit, &mallory).await;
     store.switch_off(true);
@@ -543,7 +566,7 @@ async fn local_limit_counts_denials_and_blocks_for_itself() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
     let policy = OnStoreFailure::Local { replicas: 1 };
-    let limit = login(three_in_a_minute()).on_store_failure(policy).unwrap();
+    let limit = login(three_in_a_minute()).with_on_store_failure(policy).unwrap();
     let key = Key::new("mallory");
     store.switch_off(true);
     assert_eq!(offend(&limiter, &limit, &key).await, 10 * MINUTE);
@@ -558,7 +581,7 @@ async fn corrupt_offences_count_as_none_and_are_replaced() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_hour(1)).unwrap();
-    let limit = limit.block_offenders(BlockPolicy::after(2, HOUR)).unwrap();
+    let limit = limit.with_block_policy(BlockPolicy::after(2, HOUR)).unwrap();
     let mut connection = server.connection();
     for (number, value) in
         ["", "garbage", &"\u{8}".repeat(33), &"\u{ff}".repeat(40)].iter().enumerate()
@@ -584,7 +607,7 @@ async fn every_key_of_offences_expires() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let policy = BlockPolicy::after(2, MINUTE).lasting(HOUR).growing(2, 3 * HOUR);
-    let limit = Limit::gcra("api", Quota::per_hour(1)).unwrap().block_offenders(policy).unwrap();
+    let limit = Limit::gcra("api", Quota::per_hour(1)).unwrap().with_block_policy(policy).unwrap();
     let key = Key::new("mallory");
     let ttl = || server.connection().ttl::<_, i64>("tollgate:{mallory}:bx:api").unwrap();
     check(&limiter, &limit, &key).await;
@@ -600,7 +623,7 @@ async fn every_key_of_offences_expires() {
 #[test]
 fn limit_that_blocks_keys_is_not_prefetched() {
     let limit = Limit::gcra("api", Quota::per_second(10_000)).unwrap();
-    let limit = limit.block_offenders(three_in_a_minute()).unwrap();
+    let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
     let built = Prefetch::builder(MemoryStore::new()).limit(&limit).build();
     let error = built.unwrap_err().to_string();
     assert!(error.contains("`api`") && error.contains("blocks keys"), "{error}");
@@ -613,7 +636,7 @@ async fn policy_that_is_added_later_keeps_a_prefetched_key_from_its_stock() {
     let prefetch = Prefetch::builder(store.clone()).limit(&plain).build().unwrap();
     prefetch.check_limits(&[&plain]).unwrap();
     let limiter = RateLimiter::new(prefetch);
-    let blocking = plain.block_offenders(BlockPolicy::by_operators()).unwrap();
+    let blocking = plain.with_block_policy(BlockPolicy::by_operators()).unwrap();
     let key = Key::new("mallory");
     limiter.block(&blocking, &key, HOUR).await.unwrap();
     assert!(check(&limiter, &blocking, &key).await.is_blocked());
@@ -680,7 +703,7 @@ proptest! {
     ) {
         let numbers = Numbers { denials, within, length, factor, longest: length + more };
         let plain = Limit::gcra("api", Quota::per_second(2)).unwrap();
-        let limit = plain.block_offenders(numbers.policy()).unwrap();
+        let limit = plain.with_block_policy(numbers.policy()).unwrap();
         let clock = ManualClock::new();
         let store = MemoryStore::with_clock(clock.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -725,7 +748,7 @@ mod layers {
 
     fn app(limiter: &RateLimiter, format: BodyFormat) -> Router {
         let limit = login(BlockPolicy::after(2, MINUTE).lasting(10 * MINUTE));
-        let layer = RateLimitLayer::of(limiter, limit).key(Header::new("x-user").unwrap());
+        let layer = RateLimitLayer::new(limiter, limit, Header::new("x-user").unwrap());
         let layer = layer.unwrap().body_format(format);
         Router::new().route("/", get(|| async {})).layer(layer)
     }

@@ -66,7 +66,7 @@ fn by_header() -> Router {
     let limiter = RateLimiter::in_memory();
     let choose =
         move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
-    app(RateLimitLayer::limits(&limiter, choose).unwrap())
+    app(RateLimitLayer::from_fn(&limiter, choose).unwrap())
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn rejection_can_say_when_to_retry() {
         let later = Reject::new(StatusCode::SERVICE_UNAVAILABLE, "the database is away");
         later.retry_after(1_200 * MS).into()
     };
-    let app = app(RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap());
+    let app = app(RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap());
     let response = send(&app, plain("/")).await;
     assert_eq!(response.status(), 503);
     assert_eq!(number(response.headers(), "retry-after"), 2);
@@ -134,8 +134,8 @@ async fn layer_in_shadow_mode_enforces_no_chosen_limit_and_rejects_nothing() {
     let plans = Plans::new();
     let choose =
         move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
-    let layer = RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap();
-    let shadow = app(layer.clone().shadow());
+    let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap();
+    let shadow = app(layer.clone().enforce(0).unwrap());
     for plan in ["free", "free", "free", "unpaid", "x"] {
         assert_eq!(status(&shadow, of("alice", plan)).await, 200, "{plan}");
     }
@@ -157,14 +157,11 @@ async fn chosen_and_fixed_limits_are_one_group() {
     let tenant = Limit::fixed_window("tenant", Quota::per_hour(3)).unwrap();
     let plans = Plans::new();
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(tenant.clone(), Header::new("tenant").unwrap())
-        .limits_by_key(Header::new("user").unwrap(), {
-            let plans = plans.clone();
-            move |_, user| Check::new(&plans.free, user).into()
-        })
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::from_key(&limiter, Header::new("user").unwrap(), {
+        let plans = plans.clone();
+        move |_, user| Check::new(&plans.free, user).into()
+    });
+    let layer = layer.unwrap().limit(tenant.clone(), Header::new("tenant").unwrap()).unwrap();
     let app = app(layer);
     let of = |user: &str| {
         let request = request("GET", "/").header("tenant", "acme").header("user", user);
@@ -199,7 +196,7 @@ async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
     for (choose, expected) in choices {
         let (log, _guard) = Log::start();
         let layer =
-            RateLimitLayer::limits(RateLimiter::in_memory(), move |_: &Parts| choose()).unwrap();
+            RateLimitLayer::from_fn(RateLimiter::in_memory(), move |_: &Parts| choose()).unwrap();
         assert_eq!(status(&app(layer), plain("/")).await, expected);
         assert_eq!(log.lines().iter().any(|line| line.contains("ERROR")), expected == 500);
     }
@@ -209,7 +206,7 @@ async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
 async fn chosen_limits_fail_as_the_layer_says() {
     let quota = Quota::per_hour(4);
     let plain_limit = Limit::fixed_window("api", quota).unwrap();
-    let own = plain_limit.clone().on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let own = plain_limit.clone().with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     // The share of a thousandth of a year-long period cannot be decided.
     let year = Quota::new(1, Duration::from_secs(365 * 24 * 60 * 60));
     let undecidable = Limit::token_bucket("api", year).unwrap();
@@ -224,7 +221,7 @@ async fn chosen_limits_fail_as_the_layer_says() {
         let store = Counting::default();
         store.switch_off(true);
         let limit = limit.clone();
-        let layer = RateLimitLayer::limits(RateLimiter::new(store), move |_: &Parts| {
+        let layer = RateLimitLayer::from_fn(RateLimiter::new(store), move |_: &Parts| {
             Check::new(&limit, "alice").into()
         });
         let app = app(layer.unwrap().on_store_failure(policy).unwrap());
@@ -239,7 +236,7 @@ async fn chosen_limits_fail_as_the_layer_says() {
 async fn reason_is_in_a_json_body() {
     use tollgate::layer::BodyFormat;
     let choose = |_: &Parts| Limits::reject("suspended");
-    let layer = RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap();
+    let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap();
     let response = send(&app(layer.body_format(BodyFormat::Json)), plain("/")).await;
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, r#"{"error":"rejected","message":"suspended"}"#);
@@ -252,7 +249,7 @@ async fn rejected_grpc_call_gets_a_grpc_status() {
     {
         let status = StatusCode::from_u16(status).unwrap();
         let choose = move |_: &Parts| Limits::reject_with(status, "no");
-        let app = app(RateLimitLayer::limits(RateLimiter::in_memory(), choose).unwrap());
+        let app = app(RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap());
         let call = request("POST", "/").header("content-type", "application/grpc");
         let response = send(&app, call.body(Body::empty()).unwrap()).await;
         assert_eq!(response.status(), 200);
@@ -304,17 +301,15 @@ impl Database {
 
     /// An app that says how the plan was found, and nothing else: all are allowed, or rejected with 4xx.
     fn app(&self, lookup: Lookup<String, &'static str>) -> Router {
-        let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-            .limits_by_lookup(lookup, |_, _, plan| {
-                let status = match plan {
-                    Found::Known(&"free") => return Limits::Unlimited,
-                    Found::Known(_) => 402,
-                    Found::Unknown => 404,
-                    Found::Failed => 503,
-                };
-                Limits::reject_with(StatusCode::from_u16(status).unwrap(), "no")
-            })
-            .build();
+        let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, plan| {
+            let status = match plan {
+                Found::Known(&"free") => return Limits::Unlimited,
+                Found::Known(_) => 402,
+                Found::Unknown => 404,
+                Found::Failed => 503,
+            };
+            Limits::reject_with(StatusCode::from_u16(status).unwrap(), "no")
+        });
         app(layer.unwrap())
     }
 }
@@ -515,13 +510,13 @@ async fn looked_up_limits_are_decided_with_the_others() {
     database.takes(20);
     let limiter = RateLimiter::in_memory();
     let (all, plans) = (Limit::fixed_window("all", Quota::per_hour(3)).unwrap(), Plans::new());
-    let layer = RateLimitLayer::builder(&limiter)
-        .limits_by_lookup(database.lookup(), move |_, user, plan| match plan {
+    let layer =
+        RateLimitLayer::from_lookup(&limiter, database.lookup(), move |_, user, plan| match plan {
             Found::Known(plan) => plans.limits(Some(plan), user),
             Found::Unknown | Found::Failed => Limits::reject("no plan"),
         })
+        .unwrap()
         .limit(all, tollgate::key::Global)
-        .build()
         .unwrap();
     let app = app(layer);
     for expected in [200, 200, 429] {

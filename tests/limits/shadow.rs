@@ -37,7 +37,7 @@ fn of(user: &str) -> Request<Body> {
 async fn limit_in_shadow_mode_decides_and_allows() {
     let limiter = RateLimiter::in_memory();
     for limit in every_algorithm(2, 3_600_000_000) {
-        let (shadow, key) = (limit.clone().shadow(), Key::new("k"));
+        let (shadow, key) = (limit.clone().with_enforced_percent(0).unwrap(), Key::new("k"));
         for would_deny in [false, false, true, true] {
             let decision = limiter.check(&shadow, &key).await.unwrap();
             assert!(decision.allowed(), "{limit}");
@@ -56,7 +56,10 @@ async fn limit_in_shadow_mode_decides_and_allows() {
 #[tokio::test]
 async fn cost_above_the_capacity_is_allowed_in_shadow_mode() {
     let limiter = RateLimiter::in_memory();
-    let decision = limiter.check_n(&two_an_hour("a").shadow(), &Key::new("k"), 3).await.unwrap();
+    let decision = limiter
+        .check_n(&two_an_hour("a").with_enforced_percent(0).unwrap(), &Key::new("k"), 3)
+        .await
+        .unwrap();
     assert!(decision.allowed() && !decision.exceeds_capacity());
     assert!(decision.deciding().would_deny());
 }
@@ -64,7 +67,8 @@ async fn cost_above_the_capacity_is_allowed_in_shadow_mode() {
 #[tokio::test]
 async fn shadow_limit_does_not_keep_a_group_from_being_charged() {
     let limiter = RateLimiter::in_memory();
-    let (shadow, enforced) = (two_an_hour("new").shadow(), two_an_hour("old"));
+    let (shadow, enforced) =
+        (two_an_hour("new").with_enforced_percent(0).unwrap(), two_an_hour("old"));
     let group = || {
         let shadow = Check::new(&shadow, "k").with_cost(2);
         Group::new([shadow, Check::new(&enforced, "k")]).unwrap()
@@ -86,7 +90,8 @@ async fn shadow_limit_does_not_keep_a_group_from_being_charged() {
 #[tokio::test]
 async fn denied_group_does_not_charge_a_shadow_limit() {
     let limiter = RateLimiter::in_memory();
-    let (shadow, enforced) = (two_an_hour("new").shadow(), two_an_hour("old"));
+    let (shadow, enforced) =
+        (two_an_hour("new").with_enforced_percent(0).unwrap(), two_an_hour("old"));
     let group = [Check::new(&shadow, "k"), Check::new(&enforced, "k").with_cost(3)];
     assert!(!limiter.check_all(&group).await.unwrap().allowed());
     assert_eq!(limiter.peek(&shadow, &Key::new("k"), 0).await.unwrap().remaining(), 2);
@@ -97,7 +102,7 @@ async fn limit_is_enforced_for_a_stable_share_of_keys() {
     let limiter = RateLimiter::in_memory();
     let mut enforced_before = Vec::new();
     for percent in [10, 40, 90] {
-        let limit = two_an_hour("api").enforce(percent).unwrap();
+        let limit = two_an_hour("api").with_enforced_percent(percent).unwrap();
         let mut enforced = Vec::new();
         for number in 0..1_000_u64 {
             let key = Key::from(number);
@@ -112,15 +117,15 @@ async fn limit_is_enforced_for_a_stable_share_of_keys() {
         assert!(enforced_before.iter().all(|number| enforced.contains(number)));
         enforced_before = enforced;
     }
-    let error = two_an_hour("api").enforce(101).unwrap_err().to_string();
+    let error = two_an_hour("api").with_enforced_percent(101).unwrap_err().to_string();
     assert_eq!(error, "limit `api`: `enforce` is 101 percent; use 0 (shadow mode) to 100");
 }
 
 #[tokio::test]
 async fn layer_in_shadow_mode_forwards_and_sends_no_headers() {
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::of(&limiter, two_an_hour("api")).key(Global).unwrap();
-    let app = app(layer.ietf_headers(IetfDraft::Draft11).shadow());
+    let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
+    let app = app(layer.ietf_headers(IetfDraft::Draft11).enforce(0).unwrap());
     let (log, _guard) = Log::start();
     for _ in 0..5 {
         let response = send(&app, plain("/")).await;
@@ -141,13 +146,16 @@ async fn layer_reports_the_enforced_limit_of_a_group() {
     let handler = |Extension(decision): Extension<Decision>| async move {
         decision.shadow_denials().count().to_string()
     };
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(two_an_hour("tight").shadow(), Global)
-        .limit(wide, Global)
-        .build()
-        .unwrap()
-        .ietf_headers(IetfDraft::Draft11)
-        .insert_decision();
+    let layer = RateLimitLayer::new(
+        &limiter,
+        two_an_hour("tight").with_enforced_percent(0).unwrap(),
+        Global,
+    )
+    .unwrap()
+    .limit(wide, Global)
+    .unwrap()
+    .ietf_headers(IetfDraft::Draft11)
+    .insert_decision();
     let app = Router::new().route("/", any(handler)).layer(layer);
     for left in (5..10).rev() {
         let response = send(&app, plain("/")).await;
@@ -159,13 +167,12 @@ async fn layer_reports_the_enforced_limit_of_a_group() {
 #[tokio::test]
 async fn layer_is_enforced_for_a_share_of_its_keys() {
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::of(&limiter, two_an_hour("api"))
-        .key(Header::new("user").unwrap())
+    let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Header::new("user").unwrap())
         .unwrap()
         .enforce(50)
         .unwrap();
     let app = app(layer);
-    let limit = two_an_hour("api").enforce(50).unwrap();
+    let limit = two_an_hour("api").with_enforced_percent(50).unwrap();
     for number in 0..40 {
         let user = format!("user-{number}");
         let mut last = 0;
@@ -189,8 +196,8 @@ async fn no_failure_denies_in_shadow_mode() {
     for failure in failures {
         for policy in [OnStoreFailure::FailClosed, OnStoreFailure::Local { replicas: 1 }] {
             let limiter = RateLimiter::new(Failing(failure));
-            let layer = RateLimitLayer::of(&limiter, two_an_hour("api")).key(Global).unwrap();
-            let app = app(layer.on_store_failure(policy).unwrap().shadow());
+            let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
+            let app = app(layer.on_store_failure(policy).unwrap().enforce(0).unwrap());
             for _ in 0..4 {
                 assert_eq!(status(&app, plain("/")).await, 200, "{:?} {policy:?}", failure());
             }
@@ -203,8 +210,10 @@ async fn full_store_does_not_deny_in_shadow_mode() {
     let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
     let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
     limiter.check(&limit, &Key::new("first")).await.unwrap();
-    let layer =
-        RateLimitLayer::of(&limiter, limit).key(Header::new("user").unwrap()).unwrap().shadow();
+    let layer = RateLimitLayer::new(&limiter, limit, Header::new("user").unwrap())
+        .unwrap()
+        .enforce(0)
+        .unwrap();
     assert_eq!(status(&app(layer), of("second")).await, 200);
 }
 
@@ -216,13 +225,12 @@ fn configuration_has_shadow_mode() {
         serde_json::from_str(&format!("{start}{fields}}}"))
     };
     assert_eq!(read("").unwrap().enforced_percent(), 100);
-    assert_eq!(read(r#","shadow":true"#).unwrap().enforced_percent(), 0);
+    assert_eq!(read(r#","enforce":0"#).unwrap().enforced_percent(), 0);
     assert_eq!(read(r#","enforce":25,"max_debt":7"#).unwrap().enforced_percent(), 25);
     for (fields, reason) in [
         (r#","enforce":101"#, "`enforce` is 101 percent; use 0 (shadow mode) to 100"),
-        (r#","enforce":5,"shadow":true"#, "`shadow` stands for `enforce = 0`; remove one"),
         (r#","enforce":-1"#, "invalid value"),
-        (r#","shadow":1"#, "invalid type"),
+        (r#","shadow":true"#, "unknown field `shadow`"),
     ] {
         let error = read(fields).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
@@ -236,11 +244,14 @@ fn configuration_has_shadow_mode() {
 #[tokio::test]
 async fn counter_has_the_outcome_of_each_limit() {
     let recorded = Recorded::start();
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .limit(two_an_hour("new").shadow(), Global)
-        .limit(Limit::fixed_window("old", Quota::per_hour(3)).unwrap(), Global)
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::new(
+        RateLimiter::in_memory(),
+        two_an_hour("new").with_enforced_percent(0).unwrap(),
+        Global,
+    )
+    .unwrap()
+    .limit(Limit::fixed_window("old", Quota::per_hour(3)).unwrap(), Global)
+    .unwrap();
     let app = app(layer);
     for expected in [200, 200, 200, 429] {
         assert_eq!(status(&app, plain("/")).await, expected);
@@ -263,7 +274,7 @@ mod on_redis {
     async fn identical_groups_in_one_batch_are_charged_past_a_shadow_denial() {
         let server = RedisServer::start();
         let limiter = RateLimiter::new(server.store().build().unwrap());
-        let shadow = two_an_hour("new").shadow();
+        let shadow = two_an_hour("new").with_enforced_percent(0).unwrap();
         let enforced = Limit::fixed_window("old", Quota::per_hour(5)).unwrap();
         let group = Group::new([Check::new(&shadow, "k"), Check::new(&enforced, "k")]).unwrap();
         let all: Vec<_> = (0..8).map(|_| limiter.apply(Op::Charge, group.clone())).collect();
@@ -289,7 +300,10 @@ mod on_redis {
 #[tokio::test]
 async fn verdict_of_a_shadow_limit_has_the_delay_that_it_would_have_caused() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(tollgate::clock::ManualClock::new()));
-    let limit = Limit::leaky_bucket("slow", Quota::per_second(2)).unwrap().shadow();
+    let limit = Limit::leaky_bucket("slow", Quota::per_second(2))
+        .unwrap()
+        .with_enforced_percent(0)
+        .unwrap();
     limiter.check(&limit, &Key::new("alice")).await.unwrap();
     let second = limiter.check(&limit, &Key::new("alice")).await.unwrap();
     assert_eq!(second.delay(), std::time::Duration::ZERO);

@@ -290,7 +290,7 @@ async fn hung_redis() {
             let limiter = RateLimiter::new(store.clone());
             let key = tollgate::key::Header::new("x-client").unwrap();
             let limit = Limit::token_bucket("api", Quota::per_second(1_000_000)).unwrap();
-            let layer = tollgate::RateLimitLayer::of(limiter, limit).key(key).unwrap();
+            let layer = tollgate::RateLimitLayer::new(limiter, limit, key).unwrap();
             let (before, _) = load(bare().layer(layer.clone()), clients, lasts).await;
             server.pause(true);
             let paused = Instant::now();

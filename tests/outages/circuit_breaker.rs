@@ -498,7 +498,7 @@ async fn layer_fails_open_or_says_when_to_return() {
     in_time(check_until(&store, BreakerState::Open)).await;
     let layer = |policy| {
         let limiter = RateLimiter::new(store.clone());
-        let layer = RateLimitLayer::of(limiter, limit()).key(Global).unwrap();
+        let layer = RateLimitLayer::new(limiter, limit(), Global).unwrap();
         Router::new().fallback(|| async {}).layer(layer.on_store_failure(policy).unwrap())
     };
     let open = send(&layer(OnStoreFailure::FailOpen), plain("/")).await;

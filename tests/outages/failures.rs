@@ -104,8 +104,8 @@ impl Seen {
 fn service(limiter: &RateLimiter, policy: OnStoreFailure) -> [Router; 2] {
     let all = Limit::token_bucket("all", Quota::per_second(RATE)).unwrap();
     let each = Limit::fixed_window("each", Quota::per_hour(EXACT)).unwrap();
-    let layer = RateLimitLayer::of(limiter, all).key(Global).unwrap();
-    let exact = RateLimitLayer::of(limiter, each).key(Header::new("x-user").unwrap()).unwrap();
+    let layer = RateLimitLayer::new(limiter, all, Global).unwrap();
+    let exact = RateLimitLayer::new(limiter, each, Header::new("x-user").unwrap()).unwrap();
     [layer, exact].map(|layer| {
         let layer = layer.on_store_failure(policy).unwrap().insert_decision();
         Router::new().fallback(|| async {}).layer(layer)

@@ -79,7 +79,7 @@ async fn flood_after(
 
 fn layer(limiter: &RateLimiter, limit: &str) -> RateLimitLayer {
     let by_client = Extension::new(|client: &Client| Key::from(client.0));
-    RateLimitLayer::fixed_window(limiter, limit, Quota::per_hour(1)).key(by_client).unwrap()
+    RateLimitLayer::fixed_window(limiter, limit, Quota::per_hour(1), by_client).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -64,7 +64,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
         let limit = limits[0].clone();
-        let Ok(limit) = limit.on_store_failure(OnStoreFailure::Local { replicas }) else {
+        let Ok(limit) = limit.with_on_store_failure(OnStoreFailure::Local { replicas }) else {
             return Ok(());
         };
         let allowed = runtime.block_on(async {
@@ -101,7 +101,7 @@ fn limits(replicas: u32) -> Vec<Limit> {
     let limits = constructors.iter().enumerate().flat_map(|(number, new)| {
         [100, 7, 2, 1].map(|limit| {
             let limit = new(&format!("{number}-{limit}"), Quota::per_day(limit)).unwrap();
-            limit.on_store_failure(OnStoreFailure::Local { replicas }).unwrap()
+            limit.with_on_store_failure(OnStoreFailure::Local { replicas }).unwrap()
         })
     });
     limits.collect()

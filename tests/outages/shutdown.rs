@@ -57,7 +57,7 @@ async fn limiter_that_is_dropped_during_an_outage_leaves_no_task() {
     let mut server = RedisServer::start();
     let tasks = Handle::current().metrics().num_alive_tasks();
     let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
-    let limit = limit.on_store_failure(OnStoreFailure::Local { replicas: 2 }).unwrap();
+    let limit = limit.with_on_store_failure(OnStoreFailure::Local { replicas: 2 }).unwrap();
     let limiter = RateLimiter::new(server.store().connect().await.unwrap());
     server.kill();
     // The breaker opens, and its task probes.
@@ -85,8 +85,13 @@ async fn ten_thousand_requests_at_once_while_redis_is_down_are_all_answered() {
     ] {
         let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
         let limiter = RateLimiter::new(store.build().unwrap());
-        let layer = RateLimitLayer::fixed_window(limiter, "api", Quota::per_hour(4));
-        let layer = layer.key(Header::new("x-user").unwrap()).unwrap();
+        let layer = RateLimitLayer::fixed_window(
+            limiter,
+            "api",
+            Quota::per_hour(4),
+            Header::new("x-user").unwrap(),
+        )
+        .unwrap();
         let layer = layer.on_store_failure(policy).unwrap();
         let app = Router::new().fallback(|| async {}).layer(layer);
         let flood = async || {

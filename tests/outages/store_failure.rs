@@ -42,11 +42,11 @@ fn switched() -> (RateLimiter, Counting) {
 
 fn window(limit: u64, policy: OnStoreFailure) -> Limit {
     let limit = Limit::fixed_window("api", Quota::per_hour(limit)).unwrap();
-    limit.on_store_failure(policy).unwrap()
+    limit.with_on_store_failure(policy).unwrap()
 }
 
 fn layer(limiter: &RateLimiter, policy: OnStoreFailure) -> RateLimitLayer {
-    let layer = RateLimitLayer::fixed_window(limiter, "api", Quota::per_hour(9)).key(Global);
+    let layer = RateLimitLayer::fixed_window(limiter, "api", Quota::per_hour(9), Global);
     layer.unwrap().on_store_failure(policy).unwrap()
 }
 
@@ -108,8 +108,10 @@ async fn request_that_fails_closed_is_a_503_and_layers_outside_can_tell() {
 
 #[tokio::test]
 async fn layer_outside_of_one_that_fails_closed_reports_its_budget() {
-    let outer = RateLimitLayer::gcra(RateLimiter::in_memory(), "outer", Quota::per_hour(5));
-    let app = app(layer(&broken(), FailClosed)).layer(outer.key(Global).unwrap());
+    let app = app(layer(&broken(), FailClosed)).layer(
+        RateLimitLayer::gcra(RateLimiter::in_memory(), "outer", Quota::per_hour(5), Global)
+            .unwrap(),
+    );
     let response = send(&app, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 4);
@@ -143,10 +145,10 @@ async fn limit_has_its_own_policy_and_otherwise_that_of_the_layer() {
     ] {
         let limit = Limit::gcra("api", Quota::per_hour(9)).unwrap();
         let limit = match own {
-            Some(own) => limit.on_store_failure(own).unwrap(),
+            Some(own) => limit.with_on_store_failure(own).unwrap(),
             None => limit,
         };
-        let layer = RateLimitLayer::of(broken(), limit).key(Global).unwrap();
+        let layer = RateLimitLayer::new(broken(), limit, Global).unwrap();
         let layer = layer.on_store_failure(FailOpen).unwrap().on_store_failure(of_layer).unwrap();
         assert_eq!(status(&app(layer), plain("/")).await, expected, "{own:?} in {of_layer:?}");
     }
@@ -156,7 +158,7 @@ async fn limit_has_its_own_policy_and_otherwise_that_of_the_layer() {
 async fn strictest_policy_of_a_group_decides() {
     let of = |name: &str, policy: Option<OnStoreFailure>| {
         let limit = Limit::fixed_window(name, Quota::per_hour(6)).unwrap();
-        let limit = policy.map_or(Ok(limit.clone()), |it| limit.on_store_failure(it)).unwrap();
+        let limit = policy.map_or(Ok(limit.clone()), |it| limit.with_on_store_failure(it)).unwrap();
         Check::new(&limit, alice())
     };
     let decide = async |policies: [Option<OnStoreFailure>; 2]| {
@@ -175,13 +177,12 @@ async fn strictest_policy_of_a_group_decides() {
 #[tokio::test]
 async fn limit_that_fails_open_is_not_checked_beside_a_local_one() {
     let open = Limit::fixed_window("open", Quota::per_hour(1)).unwrap();
-    let open = open.on_store_failure(FailOpen).unwrap();
+    let open = open.with_on_store_failure(FailOpen).unwrap();
     let limiter = broken();
-    let builder =
-        RateLimitLayer::builder(&limiter).limit(open, Global).limit(window(9, THIRD), Global);
-    let layer = builder.build().unwrap().ietf_headers(IetfDraft::Draft11);
+    let layer = RateLimitLayer::new(&limiter, open, Global).unwrap();
+    let layer = layer.limit(window(9, THIRD), Global).unwrap().ietf_headers(IetfDraft::Draft11);
     let app = app(layer.partition_key(b"sixteen bytes of secret").unwrap());
-    let single = RateLimitLayer::of(&limiter, window(9, THIRD)).key(Global).unwrap();
+    let single = RateLimitLayer::new(&limiter, window(9, THIRD), Global).unwrap();
     let single = single.ietf_headers(IetfDraft::Draft11);
     let single = single.partition_key(b"sixteen bytes of secret").unwrap();
     let partition = |response: &http::Response<_>| {
@@ -336,7 +337,7 @@ async fn receipt_of_an_earlier_outage_gives_back_nothing_of_a_later_one() {
 async fn units_that_have_drained_since_are_not_charged() {
     let (limiter, store) = switched();
     let limit = Limit::token_bucket("api", Quota::per_minute(90)).unwrap();
-    let limit = limit.on_store_failure(THIRD).unwrap();
+    let limit = limit.with_on_store_failure(THIRD).unwrap();
     store.switch_off(true);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     // A share drains 30 a minute.
@@ -552,7 +553,7 @@ async fn peek_of_a_local_limit_consumes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn acquire_waits_for_units_of_the_share() {
     let limit = Limit::gcra("mails", Quota::per_minute(60).burst(3)).unwrap();
-    let (limiter, limit) = (broken(), limit.on_store_failure(THIRD).unwrap());
+    let (limiter, limit) = (broken(), limit.with_on_store_failure(THIRD).unwrap());
     let start = tokio::time::Instant::now();
     for _ in 0..3 {
         let decision = limiter.acquire(&limit, &alice(), Duration::from_secs(60)).await.unwrap();
@@ -639,12 +640,13 @@ fn share_that_cannot_be_decided_is_an_error_of_the_builder() {
         (limit(Quota::per_day(1)), 10_001, "has 10001 replicas; use 1 to 10000"),
         (limit(Quota::per_day(1)), 500, "longer than 366 days"),
     ] {
-        let error = limit.clone().on_store_failure(Local { replicas }).unwrap_err().to_string();
+        let error =
+            limit.clone().with_on_store_failure(Local { replicas }).unwrap_err().to_string();
         assert!(error.starts_with("limit `api`: ") && error.contains(why), "{error}");
-        let layer = RateLimitLayer::of(broken(), limit).key(Global).unwrap();
+        let layer = RateLimitLayer::new(broken(), limit, Global).unwrap();
         assert_eq!(layer.on_store_failure(Local { replicas }).unwrap_err().to_string(), error);
     }
-    limit(Quota::per_day(500)).on_store_failure(Local { replicas: 500 }).unwrap();
+    limit(Quota::per_day(500)).with_on_store_failure(Local { replicas: 500 }).unwrap();
 }
 
 #[cfg(feature = "serde")]
@@ -662,7 +664,7 @@ fn failure_policy_is_part_of_a_limits_configuration() {
         (r#"{"local":{"replicas":3}}"#, THIRD),
     ] {
         let limit = with(text).unwrap();
-        assert_eq!(limit.failure_policy(), Some(policy));
+        assert_eq!(limit.on_store_failure(), Some(policy));
         let written = serde_json::to_string(&limit).unwrap();
         assert_eq!(serde_json::from_str::<Limit>(&written).unwrap(), limit);
     }

@@ -43,7 +43,7 @@ async fn record(State(answers): State<Answers>, request: Request, next: Next) ->
 async fn serve() -> (SocketAddr, Answers) {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
-    let layer = RateLimitLayer::of(&limiter, limit).key(Header::new("x-client").unwrap()).unwrap();
+    let layer = RateLimitLayer::new(&limiter, limit, Header::new("x-client").unwrap()).unwrap();
     let hello = || get(|| async { "hello" });
     let answers = Answers::default();
     let app = Router::new()

@@ -73,7 +73,7 @@ fn limits() -> Vec<Limit> {
                 .lasting(Duration::from_millis(700))
                 .growing(2, Duration::from_secs(2)),
         };
-        limit.block_offenders(policy).unwrap()
+        limit.with_block_policy(policy).unwrap()
     });
     blocking.chain(limits.clone()).collect()
 }

@@ -317,10 +317,11 @@ async fn denial_of_an_enforced_limit_denies_no_check_in_shadow_mode() {
         limiter.check(&limit, &key).await.unwrap();
     }
     assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::DenyCache);
-    let shadow = limiter.check(&limit.clone().shadow(), &key).await.unwrap();
+    let shadow =
+        limiter.check(&limit.clone().with_enforced_percent(0).unwrap(), &key).await.unwrap();
     assert!(shadow.allowed() && shadow.deciding().would_deny());
     // That is the same for the share of keys for which it is not enforced.
-    let partly = limit.clone().enforce(1).unwrap();
+    let partly = limit.clone().with_enforced_percent(1).unwrap();
     assert!(!partly.enforces(&key), "this key is not of the first percent");
     assert!(limiter.check(&partly, &key).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());

@@ -240,10 +240,10 @@ fn layer_of_several_limits_rejects_a_prefetched_limit() {
     let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
     let prefetch = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
     let limiter = RateLimiter::new(prefetch);
-    let two = RateLimitLayer::builder(&limiter).limit(large.clone(), Global).limit(other, Global);
-    let error = two.build().unwrap_err().to_string();
+    let one = RateLimitLayer::new(&limiter, large.clone(), Global).unwrap();
+    let error = one.limit(other, Global).unwrap_err().to_string();
     assert!(error.contains("limit `large`: a prefetched limit"), "{error}");
-    assert!(RateLimitLayer::builder(&limiter).limit(large, Global).build().is_ok());
+    assert!(RateLimitLayer::new(&limiter, large, Global).is_ok());
 }
 
 /// A store whose refunds take 150 ms.
@@ -364,7 +364,8 @@ async fn check_in_shadow_mode_is_not_answered_by_prefetched_units() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 2_000).await;
-    let shadow = limiter.check(&limit.clone().shadow(), &key).await.unwrap();
+    let shadow =
+        limiter.check(&limit.clone().with_enforced_percent(0).unwrap(), &key).await.unwrap();
     assert_eq!((shadow.allowed(), shadow.source()), (true, Source::Store));
     let enforced = limiter.check(&limit, &key).await.unwrap();
     assert_eq!((enforced.allowed(), enforced.source()), (true, Source::Prefetched));

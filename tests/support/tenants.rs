@@ -2,11 +2,11 @@
 
 use axum::body::Body;
 use http::Request;
-use tollgate::ConcurrencyLimit;
+use tollgate::Limit;
 use tollgate::key::Header;
 
-pub fn exports(limit: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit::new("exports", limit).unwrap()
+pub fn exports(limit: u32) -> Limit {
+    Limit::concurrency("exports", limit).unwrap()
 }
 
 pub fn tenant() -> Header {

@@ -11,10 +11,7 @@ use tokio::time::sleep;
 use tollgate::denied_keys::{DeniedKeys, DeniedSummary};
 use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnStoreFailure};
-use tollgate::{
-    Check, ConcurrencyLimit, ConcurrencyLimiter, Error, Key, Limit, Quota, RateLimitLayer,
-    RateLimiter,
-};
+use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::failing::Failing;
 use crate::support::log::Log;
@@ -61,8 +58,8 @@ async fn keys_come_in_the_order_of_their_denials() {
 async fn requests_of_all_layers_of_the_limiter_count() {
     let (limiter, denied) = counting();
     let user = || Header::new("x-user").unwrap();
-    let first = RateLimitLayer::of(&limiter, one_an_hour("first")).key(user()).unwrap();
-    let second = RateLimitLayer::of(&limiter, one_an_hour("second")).key(user()).unwrap();
+    let first = RateLimitLayer::new(&limiter, one_an_hour("first"), user()).unwrap();
+    let second = RateLimitLayer::new(&limiter, one_an_hour("second"), user()).unwrap();
     for layer in [first, second] {
         let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
         for expected in [200, 429, 429] {
@@ -77,7 +74,7 @@ async fn requests_of_all_layers_of_the_limiter_count() {
 async fn only_the_limits_that_deny_and_are_enforced_count() {
     let (limiter, denied) = counting();
     let (wide, tight) = (Limit::gcra("wide", Quota::per_hour(9)).unwrap(), one_an_hour("tight"));
-    let shadow = one_an_hour("shadow").shadow();
+    let shadow = one_an_hour("shadow").with_enforced_percent(0).unwrap();
     for _ in 0..3 {
         let checks = [&wide, &tight, &shadow].map(|limit| Check::new(limit, "alice"));
         limiter.check_all(checks).await.unwrap();
@@ -90,18 +87,18 @@ async fn requests_that_fail_closed_are_no_denials() {
     let (limiter, denied) =
         (RateLimiter::new(Failing(|| Error::unreachable("away"))), DeniedKeys::new());
     limiter.count_denied_keys(&denied).unwrap();
-    let limit = one_an_hour("api").on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let limit = one_an_hour("api").with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     assert!(!limiter.check(&limit, &Key::global()).await.unwrap().allowed());
     assert_eq!(denied.current().denials(), 0);
 }
 
 #[tokio::test]
 async fn keys_without_a_permit_count() {
-    let (limiter, denied) = (ConcurrencyLimiter::in_memory(), DeniedKeys::new());
+    let (limiter, denied) = (RateLimiter::in_memory(), DeniedKeys::new());
     limiter.count_denied_keys(&denied).unwrap();
-    let exports = ConcurrencyLimit::new("exports", 1).unwrap();
-    let _held = limiter.try_acquire(&exports, &Key::new("acme")).await.unwrap();
-    assert!(limiter.try_acquire(&exports, &Key::new("acme")).await.unwrap().is_none());
+    let exports = Limit::concurrency("exports", 1).unwrap();
+    let _held = limiter.try_acquire_permit(&exports, &Key::new("acme")).await.unwrap();
+    assert!(limiter.try_acquire_permit(&exports, &Key::new("acme")).await.unwrap().is_none());
     assert_eq!(found(&denied.current()), [("exports", "acme", 1)]);
 }
 
@@ -141,8 +138,7 @@ async fn hashed_keys_are_those_of_partition_keys() {
     let secret = b"sixteen random bytes";
     let (limiter, denied) = (RateLimiter::in_memory(), DeniedKeys::hashed(secret).unwrap());
     limiter.count_denied_keys(&denied).unwrap();
-    let layer = RateLimitLayer::of(&limiter, one_an_hour("api"))
-        .key(Global)
+    let layer = RateLimitLayer::new(&limiter, one_an_hour("api"), Global)
         .unwrap()
         .ietf_headers(IetfDraft::Draft11)
         .partition_key(secret)

@@ -25,8 +25,10 @@ async fn send(app: &Router) -> u16 {
 #[tokio::test]
 async fn denial_is_a_debug_event() {
     let (log, _guard) = Log::start();
-    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1));
-    let app = Router::new().route("/", get(|| async {})).layer(layer.key(Global).unwrap());
+    let app = Router::new().route("/", get(|| async {})).layer(
+        RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1), Global)
+            .unwrap(),
+    );
     assert_eq!(send(&app).await, 200);
     assert!(log.lines().is_empty());
     assert_eq!(send(&app).await, 429);
@@ -41,8 +43,13 @@ async fn denial_is_a_debug_event() {
 #[tokio::test]
 async fn request_without_a_key_is_a_warning() {
     let (log, _guard) = Log::start();
-    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1));
-    let layer = layer.key(Header::new("x-user").unwrap()).unwrap();
+    let layer = RateLimitLayer::gcra(
+        RateLimiter::in_memory(),
+        "api",
+        Quota::per_minute(1),
+        Header::new("x-user").unwrap(),
+    )
+    .unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);
     assert_eq!(send(&app).await, 400);
     let lines = log.lines();
@@ -56,7 +63,7 @@ async fn unavailable_store_is_an_error_event_with_its_outcome() {
     let mut server = RedisServer::start();
     let limiter = RateLimiter::redis(&server.url(), "tollgate").await.unwrap();
     server.kill();
-    let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_minute(1)).key(Global).unwrap();
+    let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_minute(1), Global).unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);
     log.lines();
     assert_eq!(send(&app).await, 200);
@@ -100,7 +107,7 @@ async fn unreported_failures_are_counted_at_the_end_of_their_outage() {
     let (log, _guard) = Log::start();
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
-    let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_second(100)).key(Global).unwrap();
+    let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_second(100), Global).unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);
     for _ in 0..2 {
         store.switch_off(true);
@@ -123,8 +130,13 @@ async fn unreported_failures_are_counted_at_the_end_of_their_outage() {
 #[tokio::test(start_paused = true)]
 async fn unreported_requests_without_a_key_are_counted_after_a_second() {
     let (log, _guard) = Log::start();
-    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_second(100));
-    let layer = layer.key(Header::new("x-user").unwrap()).unwrap();
+    let layer = RateLimitLayer::gcra(
+        RateLimiter::in_memory(),
+        "api",
+        Quota::per_second(100),
+        Header::new("x-user").unwrap(),
+    )
+    .unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);
     for _ in 0..5 {
         assert_eq!(send(&app).await, 400);

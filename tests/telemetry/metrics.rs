@@ -19,10 +19,7 @@ use tollgate::limit::BlockPolicy;
 use tollgate::store::{
     Answer, BreakerSettings, CircuitBreaker, DenyCache, Group, Op, Prefetch, Store,
 };
-use tollgate::{
-    Check, ConcurrencyLimit, ConcurrencyLimiter, Error, Key, Limit, MemoryStore, Quota,
-    RateLimitLayer, RateLimiter,
-};
+use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::failing::Failing;
@@ -103,7 +100,7 @@ async fn every_source_is_a_label() {
     let recorded = Recorded::start();
     let store = Switched::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
-    let with = |name: &str, policy| an_hour(name, 2).on_store_failure(policy).unwrap();
+    let with = |name: &str, policy| an_hour(name, 2).with_on_store_failure(policy).unwrap();
     let limits = [
         with("open", OnStoreFailure::FailOpen),
         with("local", OnStoreFailure::Local { replicas: 2 }),
@@ -134,7 +131,7 @@ async fn blocked_key_is_an_outcome_and_its_block_is_counted_once() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::in_memory();
     let policy = BlockPolicy::after(2, SECOND * 60);
-    let login = an_hour("login", 1).block_offenders(policy).unwrap();
+    let login = an_hour("login", 1).with_block_policy(policy).unwrap();
     for _ in 0..5 {
         limiter.check(&login, &Key::new("mallory")).await.unwrap();
     }
@@ -165,7 +162,7 @@ async fn overload_is_an_error_that_says_what_the_layer_did() {
     {
         let recorded = Recorded::start();
         let limiter = RateLimiter::new(Failing(|| Error::overloaded(1)));
-        let layer = RateLimitLayer::of(&limiter, an_hour("api", 1)).key(Global).unwrap();
+        let layer = RateLimitLayer::new(&limiter, an_hour("api", 1), Global).unwrap();
         status(&app(layer.on_overload(on_overload)), plain("/")).await;
         let labels = format!("api error {source}");
         assert_eq!(recorded.decisions(), counted([(&*labels, 1)]));
@@ -178,9 +175,9 @@ async fn requests_that_no_limit_is_asked_about_have_a_reason() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::in_memory();
     let user = || Header::new("x-user").unwrap();
-    let keyed = RateLimitLayer::of(&limiter, an_hour("api", 1)).key(user()).unwrap();
+    let keyed = RateLimitLayer::new(&limiter, an_hour("api", 1), user()).unwrap();
     let forbids = keyed.clone().forbid(|_| true);
-    let rejects = RateLimitLayer::limits(&limiter, |_: &Parts| {
+    let rejects = RateLimitLayer::from_fn(&limiter, |_: &Parts| {
         Limits::Reject(Reject::new(http::StatusCode::FORBIDDEN, "no such plan"))
     });
     for (layer, expected) in [(keyed, 400), (forbids, 403), (rejects.unwrap(), 403)] {
@@ -196,10 +193,10 @@ async fn keys_are_counted_by_the_extractor_that_found_them() {
     let recorded = Recorded::start();
     let header = |name: &str| Header::new(name).unwrap();
     let key = header("x-a").or(header("x-b")).or(Global);
-    let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-        .limit(an_hour("chain", 100), key)
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), an_hour("chain", 100), key)
+        .unwrap()
         .limit(an_hour("alone", 100), Global);
-    let app = app(layer.build().unwrap());
+    let app = app(layer.unwrap());
     for (name, times) in [("x-a", 3), ("x-b", 2), ("x-c", 1)] {
         for _ in 0..times {
             let request = request("GET", "/").header(name, "1").body(Body::empty()).unwrap();
@@ -220,13 +217,11 @@ async fn failed_look_ups_are_counted() {
         |_: &Parts| Some(1),
         |_| async { Err::<Option<u8>, _>(std::io::Error::other("no database")) },
     );
-    let layer = RateLimitLayer::builder(&limiter)
-        .limits_by_lookup(lookup, |_, _, found| match found {
-            Found::Failed => Limits::Unlimited,
-            _ => unreachable!("it fails"),
-        })
-        .build()
-        .unwrap();
+    let layer = RateLimitLayer::from_lookup(&limiter, lookup, |_, _, found| match found {
+        Found::Failed => Limits::Unlimited,
+        _ => unreachable!("it fails"),
+    })
+    .unwrap();
     assert_eq!(status(&app(layer), plain("/")).await, 200);
     assert_eq!(recorded.one("tollgate_lookup_failures_total", ""), 1.0);
 }
@@ -253,8 +248,11 @@ async fn prefetched_units_are_charged_and_what_is_left_is_returned() {
 #[tokio::test(start_paused = true)]
 async fn waiting_requests_are_a_gauge() {
     let recorded = Recorded::start();
-    let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1));
-    let app = app(layer.key(Global).unwrap().wait_up_to(90 * SECOND).unwrap());
+    let app =
+        app(RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1), Global)
+            .unwrap()
+            .wait_up_to(90 * SECOND)
+            .unwrap());
     assert_eq!(status(&app, plain("/")).await, 200);
     let mut waiting = JoinSet::new();
     waiting.spawn({
@@ -295,7 +293,7 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
     let server = RedisServer::start();
     let store = server.store().deadline(100 * MS).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
-    let limit = an_hour("api", 1_000).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = an_hour("api", 1_000).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     limiter.check(&limit, &Key::global()).await.unwrap();
     server.pause(true);
     let mut checks = JoinSet::new();
@@ -383,10 +381,10 @@ async fn breaker_of_any_store_is_measured_and_leaves_the_gauge_when_it_is_droppe
 #[tokio::test]
 async fn permits_of_direct_callers_are_counted() {
     let recorded = Recorded::start();
-    let limiter = ConcurrencyLimiter::in_memory();
-    let (limit, acme) = (ConcurrencyLimit::new("exports", 1).unwrap(), Key::new("acme"));
-    let permit = limiter.try_acquire(&limit, &acme).await.unwrap();
-    assert!(limiter.acquire(&limit, &acme, 10 * MS).await.unwrap().is_none());
+    let limiter = RateLimiter::in_memory();
+    let (limit, acme) = (Limit::concurrency("exports", 1).unwrap(), Key::new("acme"));
+    let permit = limiter.try_acquire_permit(&limit, &acme).await.unwrap();
+    assert!(limiter.acquire_permit(&limit, &acme, 10 * MS).await.unwrap().is_none());
     assert_eq!(recorded.one("tollgate_permits_held", "exports"), 1.0);
     drop(permit);
     assert_eq!(recorded.of("tollgate_permits_held"), [].into());
@@ -430,8 +428,8 @@ async fn no_label_has_a_key_a_path_or_an_address() {
     let mut server = RedisServer::start();
     let limiter = RateLimiter::new(server.store().connect().await.unwrap());
     let policy = BlockPolicy::after(2, SECOND * 60);
-    let limit = an_hour("api", 2).block_offenders(policy).unwrap();
-    let layer = RateLimitLayer::of(&limiter, limit).key(Header::new("x-user").unwrap()).unwrap();
+    let limit = an_hour("api", 2).with_block_policy(policy).unwrap();
+    let layer = RateLimitLayer::new(&limiter, limit, Header::new("x-user").unwrap()).unwrap();
     let of =
         |user| request("GET", "/secret/path").header("x-user", user).body(Body::empty()).unwrap();
     let app = Router::new().route("/{*path}", any(|| async { "hello" })).layer(layer);
@@ -527,7 +525,7 @@ async fn settlements_that_fail_are_counted() {
     let recorded = Recorded::start();
     let store = Switched::default();
     let limiter = RateLimiter::new(store.clone());
-    let layer = RateLimitLayer::of(&limiter, an_hour("tokens", 100)).key(Global).unwrap();
+    let layer = RateLimitLayer::new(&limiter, an_hour("tokens", 100), Global).unwrap();
     let handler = move |request: http::Request<Body>| async move {
         store.is_away.store(true, Ordering::Relaxed);
         request.extensions().get::<Settlement>().unwrap().settle("tokens", 9);

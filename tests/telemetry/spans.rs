@@ -12,9 +12,7 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData
 use tokio::task::JoinSet;
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::{
-    ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, Quota, RateLimitLayer, RateLimiter,
-};
+use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower_http::trace::TraceLayer;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::DefaultGuard;
@@ -80,7 +78,7 @@ fn api(limit: u64) -> Limit {
 #[tokio::test]
 async fn check_of_a_request_is_a_child_of_its_trace_and_has_the_decision() {
     let traced = Traced::start();
-    let layer = RateLimitLayer::of(RateLimiter::in_memory(), api(1)).key(Global).unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), api(1), Global).unwrap();
     let app = Router::new()
         .route("/", any(|| async { "hello" }))
         .layer(layer)
@@ -105,7 +103,7 @@ async fn check_of_a_request_is_a_child_of_its_trace_and_has_the_decision() {
 #[tokio::test]
 async fn check_ends_before_the_handler_begins() {
     let traced = Traced::start();
-    let layer = RateLimitLayer::of(RateLimiter::in_memory(), api(9)).key(Global).unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), api(9), Global).unwrap();
     let handler = || async {
         let _span = tracing::debug_span!("handler").entered();
     };
@@ -168,7 +166,7 @@ async fn call_that_fails_has_the_error_and_its_check_the_outcome() {
     let server = RedisServer::start();
     let store = server.store().deadline(Duration::from_millis(50)).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
-    let limit = api(9).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = api(9).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
     server.pause(true);
     assert!(limiter.check(&limit, &Key::global()).await.unwrap().allowed());
     let check = traced.only("rate_limit");
@@ -201,11 +199,11 @@ async fn call_that_fails_has_the_error_and_its_check_the_outcome() {
 #[tokio::test]
 async fn permit_has_a_span_with_its_outcome() {
     let traced = Traced::start();
-    let limiter = ConcurrencyLimiter::in_memory();
-    let exports = ConcurrencyLimit::new("exports", 1).unwrap();
-    let layer = RateLimitLayer::concurrency(&limiter, exports.clone(), Global).unwrap();
+    let limiter = RateLimiter::in_memory();
+    let exports = Limit::concurrency("exports", 1).unwrap();
+    let layer = RateLimitLayer::new(&limiter, exports.clone(), Global).unwrap();
     let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
-    let _held = limiter.try_acquire(&exports, &Key::global()).await.unwrap();
+    let _held = limiter.try_acquire_permit(&exports, &Key::global()).await.unwrap();
     assert_eq!(status(&app, plain("/")).await, 429);
     let spans = traced.spans("rate_limit");
     let allowed: Vec<_> = spans.iter().map(|span| field(span, "allowed").unwrap()).collect();

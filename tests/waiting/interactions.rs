@@ -138,8 +138,7 @@ async fn group_of_two_kinds_under_one_name_does_not_wait_for_itself() {
 #[tokio::test(start_paused = true)]
 async fn max_waiters_bounds_a_leaky_bucket_as_a_queue() {
     let limit = Limit::leaky_bucket("q", Quota::per_second(1).burst(1_000)).unwrap();
-    let layer = RateLimitLayer::of(RateLimiter::in_memory(), limit)
-        .key(Global)
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, Global)
         .unwrap()
         .wait_up_to(3_000_000 * MS)
         .unwrap()
@@ -158,11 +157,11 @@ async fn max_waiters_bounds_a_leaky_bucket_as_a_queue() {
 async fn queued_request_is_not_held_by_an_outage() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
-    let layer = RateLimitLayer::of(
+    let layer = RateLimitLayer::new(
         &limiter,
         Limit::token_bucket("api", Quota::per_second(1).burst(1)).unwrap(),
+        Global,
     )
-    .key(Global)
     .unwrap()
     .on_store_failure(OnStoreFailure::FailClosed)
     .unwrap()
@@ -201,7 +200,7 @@ async fn request_that_fits_is_forwarded_however_much_slower_than_the_wait_the_st
             Limit::sliding_window("api", Quota::per_hour(5)).unwrap(),
         ] {
             let limiter = RateLimiter::new(Slow(Default::default()));
-            let layer = RateLimitLayer::of(limiter, limit).key(Global).unwrap();
+            let layer = RateLimitLayer::new(limiter, limit, Global).unwrap();
             let layer = layer.wait_up_to(max_wait).unwrap();
             let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
             let started = Instant::now();
@@ -310,8 +309,7 @@ async fn refund_does_not_void_a_reservation() {
 #[tokio::test(start_paused = true)]
 async fn cheap_request_does_not_pass_an_expensive_one_that_waits() {
     let limit = Limit::sliding_log("api", Quota::new(2, Duration::from_secs(1))).unwrap();
-    let layer = RateLimitLayer::of(RateLimiter::in_memory(), limit)
-        .key(Global)
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, Global)
         .unwrap()
         .cost(|r| r.headers["cost"].to_str().unwrap().parse().unwrap())
         .wait_up_to(10_000 * MS)
@@ -379,7 +377,7 @@ fn reservation_before_the_last_keeps_its_share_after_a_small_charge() {
 async fn acquire_asks_again_after_a_limit_failed_closed() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
-    let limit = ten().on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let limit = ten().with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
     store.switch_off(true);
     let waiter = go(&limiter, &limit, 10_000 * MS);
     sleep(2_500 * MS).await;

@@ -32,7 +32,7 @@ fn ten_a_second() -> Limit {
 }
 
 fn waiting(limiter: &RateLimiter, limit: Limit, max_wait: Duration) -> RateLimitLayer {
-    RateLimitLayer::of(limiter, limit).key(Global).unwrap().wait_up_to(max_wait).unwrap()
+    RateLimitLayer::new(limiter, limit, Global).unwrap().wait_up_to(max_wait).unwrap()
 }
 
 /// Sends a request in a task of its own, and lets it come to its wait.
@@ -104,8 +104,7 @@ async fn requests_are_served_in_the_order_of_their_arrival() {
 #[tokio::test(start_paused = true)]
 async fn waiters_are_bounded_in_all() {
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::of(&limiter, ten_a_second())
-        .key(Header::new("user").unwrap())
+    let layer = RateLimitLayer::new(&limiter, ten_a_second(), Header::new("user").unwrap())
         .unwrap()
         .wait_up_to(60_000 * MS)
         .unwrap()
@@ -146,8 +145,7 @@ impl Store for Distant {
 #[tokio::test(start_paused = true)]
 async fn requests_in_flight_do_not_take_the_places_of_waiters() {
     let limiter = RateLimiter::new(Distant::default());
-    let layer = RateLimitLayer::of(&limiter, ten_a_second())
-        .key(Header::new("user").unwrap())
+    let layer = RateLimitLayer::new(&limiter, ten_a_second(), Header::new("user").unwrap())
         .unwrap()
         .wait_up_to(60_000 * MS)
         .unwrap()
@@ -167,8 +165,7 @@ async fn requests_in_flight_do_not_take_the_places_of_waiters() {
 #[tokio::test(start_paused = true)]
 async fn waiters_are_bounded_for_each_key() {
     let limiter = RateLimiter::in_memory();
-    let layer = RateLimitLayer::of(&limiter, ten_a_second())
-        .key(Header::new("user").unwrap())
+    let layer = RateLimitLayer::new(&limiter, ten_a_second(), Header::new("user").unwrap())
         .unwrap()
         .wait_up_to(60_000 * MS)
         .unwrap()
@@ -273,8 +270,7 @@ async fn waiting_request_does_not_hold_the_inner_service() {
             Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
         }
     });
-    let layer = RateLimitLayer::of(&limiter, ten_a_second())
-        .key(Header::new("user").unwrap())
+    let layer = RateLimitLayer::new(&limiter, ten_a_second(), Header::new("user").unwrap())
         .unwrap()
         .wait_up_to(60_000 * MS)
         .unwrap();
@@ -294,10 +290,9 @@ async fn waiting_request_does_not_hold_the_inner_service() {
 async fn several_limits_wait_as_a_group() {
     let limiter = RateLimiter::in_memory();
     let slow = Limit::token_bucket("slow", Quota::per_second(1)).unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(ten_a_second(), Global)
+    let layer = RateLimitLayer::new(&limiter, ten_a_second(), Global)
+        .unwrap()
         .limit(slow, Header::new("user").unwrap())
-        .build()
         .unwrap();
     let app = app(layer.wait_up_to(5_000 * MS).unwrap());
     let started = Instant::now();
@@ -312,10 +307,9 @@ async fn client_over_its_own_limit_does_not_stall_others_that_share_a_budget() {
     let limiter = RateLimiter::in_memory();
     let all = Limit::token_bucket("all", Quota::per_second(1_000)).unwrap();
     let own = Limit::token_bucket("user", Quota::per_second(1)).unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(all, Global)
+    let layer = RateLimitLayer::new(&limiter, all, Global)
+        .unwrap()
         .limit(own, Header::new("user").unwrap())
-        .build()
         .unwrap();
     let app = app(layer.wait_up_to(5_000 * MS).unwrap());
     assert_eq!(status(&app, of("greedy")).await, 200);
@@ -337,10 +331,9 @@ async fn group_denied_by_one_limit_after_another_asks_only_when_its_units_are_av
     let slow = Limit::token_bucket("slow", Quota::new(1, 5_000 * MS)).unwrap();
     let key = tollgate::Key::new("k");
     limiter.check(&fast, &key).await.unwrap();
-    let layer = RateLimitLayer::builder(&limiter)
-        .limit(fast, Header::new("user").unwrap())
+    let layer = RateLimitLayer::new(&limiter, fast, Header::new("user").unwrap())
+        .unwrap()
         .limit(slow.clone(), Header::new("user").unwrap())
-        .build()
         .unwrap();
     let app = app(layer.wait_up_to(60_000 * MS).unwrap());
     store.asked();
@@ -358,7 +351,8 @@ async fn request_that_no_wait_changes_does_not_queue() {
     assert_eq!(status(&waiting_app, plain("/")).await, 200);
     let _waiter = start(&waiting_app, plain("/")).await;
     let layer = || waiting(&limiter, ten_a_second(), 60_000 * MS);
-    let (free, large, shadow) = (layer().cost(|_| 0), layer().cost(|_| 2), layer().shadow());
+    let (free, large, shadow) =
+        (layer().cost(|_| 0), layer().cost(|_| 2), layer().enforce(0).unwrap());
     let started = Instant::now();
     for (layer, expected) in [(free, 200), (large, 422), (shadow, 200)] {
         assert_eq!(status(&app(layer), plain("/")).await, expected);
@@ -390,7 +384,7 @@ async fn cost_above_the_capacity_does_not_wait() {
 
 #[test]
 fn wait_is_more_than_zero_and_at_most_an_hour() {
-    let layer = || RateLimitLayer::of(RateLimiter::in_memory(), ten_a_second()).key(Global);
+    let layer = || RateLimitLayer::new(RateLimiter::in_memory(), ten_a_second(), Global);
     for (seconds, expected) in [(0, "0ns"), (3_601, "3601s")] {
         let error: ConfigError =
             layer().unwrap().wait_up_to(Duration::from_secs(seconds)).unwrap_err();

@@ -9,7 +9,7 @@ use axum::body::Body;
 use http::{HeaderValue, Request, Response};
 use tollgate::key::Header;
 use tollgate::store::Store;
-use tollgate::{ConfigError, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::{ConfigError, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::KeyExtractor;
@@ -78,8 +78,8 @@ fn tollgate(
 ) -> Result<impl Service<Request<()>, Response = impl Sized, Error = Infallible> + Clone, ConfigError>
 {
     let quota = Quota::new(1, every).burst(burst.into());
-    let layer = RateLimitLayer::builder(RateLimiter::new(store));
-    let layer = layer.limit(Limit::token_bucket(name, quota)?, Header::new(USER)?).build()?;
+    let limiter = RateLimiter::new(store);
+    let layer = RateLimitLayer::token_bucket(limiter, name, quota, Header::new(USER)?)?;
     Ok(layer.layer(service_fn(handler)))
 }
 

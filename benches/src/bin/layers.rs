@@ -12,10 +12,7 @@ use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{Found, Limits, Lookup, Settlement};
 use tollgate::limit::BlockPolicy;
-use tollgate::{
-    Check, ConcurrencyLimit, ConcurrencyLimiter, ConfigError, Key, Limit, Quota, RateLimitLayer,
-    RateLimiter, RedisStore,
-};
+use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use turns::{KEYS, Sample, Service, TURN, USER};
 
@@ -43,11 +40,10 @@ struct Contender {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = support::RedisServer::start();
     let redis = RedisStore::connect(&server.url(), "tollgate").await?;
-    for (store, limiter, permits) in [
-        ("in memory", RateLimiter::in_memory(), ConcurrencyLimiter::in_memory()),
-        ("on Redis", RateLimiter::new(redis.clone()), ConcurrencyLimiter::new(redis)),
-    ] {
-        let mut contenders = contenders(&limiter, &permits)?;
+    for (store, limiter) in
+        [("in memory", RateLimiter::in_memory()), ("on Redis", RateLimiter::new(redis))]
+    {
+        let mut contenders = contenders(&limiter)?;
         if let Some(part) = std::env::args().nth(1) {
             contenders.retain(|it| it.name == FIRST || it.name.contains(&part));
         }
@@ -76,15 +72,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn contenders(
-    limiter: &RateLimiter,
-    permits: &ConcurrencyLimiter,
-) -> Result<Vec<Contender>, ConfigError> {
-    let at_once = |name: &str| ConcurrencyLimit::new(name, 1_000);
+fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
+    let at_once = |name: &str| Limit::concurrency(name, 1_000);
     let quota = Quota::per_second(1_000_000).burst(1_000_000_000);
     let limit = |name: &str| Limit::token_bucket(name, quota);
     let user = || Header::new(USER);
-    let layer = |name: &str| RateLimitLayer::of(limiter, limit(name)?).key(user()?);
+    let layer = |name: &str| RateLimitLayer::new(limiter, limit(name)?, user()?);
     let policy = BlockPolicy::after(20, Duration::from_secs(60));
     let contender = |name, service| Contender { name, service, turns: Vec::new() };
 
@@ -103,18 +96,18 @@ fn contenders(
         contender(FIRST, plain(layer("fixed")?)),
         contender(
             "a closure chooses the limit",
-            plain(RateLimitLayer::limits(limiter, move |it: &Parts| of_user(it, &chosen))?),
+            plain(RateLimitLayer::from_fn(limiter, move |it: &Parts| of_user(it, &chosen))?),
         ),
         contender(
             "a look-up chooses the limit, from its cache",
-            plain(
-                RateLimitLayer::builder(limiter)
-                    .limits_by_lookup(lookup, move |request, _, plan| match plan {
-                        Found::Known(true) => of_user(request, &looked_up),
-                        _ => Limits::Unlimited,
-                    })
-                    .build()?,
-            ),
+            plain(RateLimitLayer::from_lookup(
+                limiter,
+                lookup,
+                move |request, _, plan| match plan {
+                    Found::Known(true) => of_user(request, &looked_up),
+                    _ => Limits::Unlimited,
+                },
+            )?),
         ),
         contender(
             "insert_settlement, and nothing is settled",
@@ -129,25 +122,24 @@ fn contenders(
             plain(layer("refund")?.refund_when(|_| false)),
         ),
         contender("wait_up_to, and none waits", plain(layer("waiting")?.wait_up_to(TURN)?)),
-        contender("shadow mode", plain(layer("shadow")?.shadow())),
+        contender("shadow mode", plain(layer("shadow")?.enforce(0)?)),
         contender(
             "block_offenders, and none is denied",
-            plain(
-                RateLimitLayer::of(limiter, limit("offenders")?.block_offenders(policy)?)
-                    .key(user()?)?,
-            ),
+            plain(RateLimitLayer::new(
+                limiter,
+                limit("offenders")?.with_block_policy(policy)?,
+                user()?,
+            )?),
         ),
         contender(
             "a limit of requests in flight, and no rate",
-            plain(RateLimitLayer::concurrency(permits, at_once("alone")?, user()?)?),
+            plain(RateLimitLayer::new(limiter, at_once("alone")?, user()?)?),
         ),
         contender(
             "a fixed limit and one of requests in flight",
             plain(
-                RateLimitLayer::builder(limiter)
-                    .limit(limit("with-permits")?, user()?)
-                    .concurrency_limit(permits, at_once("with-a-rate")?, user()?)
-                    .build()?,
+                RateLimitLayer::new(limiter, limit("with-permits")?, user()?)?
+                    .limit(at_once("with-a-rate")?, user()?)?,
             ),
         ),
         contender("a limit from a configuration", plain(from_config(limiter, 0)?)),

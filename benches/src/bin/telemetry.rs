@@ -151,7 +151,7 @@ fn service(limiter: &RateLimiter, name: &str, quota: &str) -> Result<Service, Bo
         _ => Quota::per_day(1),
     };
     let name = name.replace(' ', "-");
-    let layer = RateLimitLayer::token_bucket(limiter, &name, quota).key(Header::new(USER)?)?;
+    let layer = RateLimitLayer::token_bucket(limiter, &name, quota, Header::new(USER)?)?;
     let handler = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
     let service = ServiceBuilder::new().layer(layer).service(service_fn(handler));
     Ok(Service::new(service.map_response(|response| response.map(Body::new))))

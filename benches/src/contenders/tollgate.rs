@@ -109,12 +109,16 @@ pub(super) fn three_on_redis() -> Contender {
     on_redis_as("tollgate, three limits".to_owned(), |setup| async move {
         let by_user = Header::new(KEY).expect("the name is valid");
         let by_tenant = from_fn(|parts: &Parts| Some(Key::new(tenant_of(user(&parts.headers)?))));
-        RateLimitLayer::builder(connect(&setup, |it| it).await)
-            .limit(TOKEN_BUCKET.limit("user", setup.allowance), by_user)
-            .limit(TOKEN_BUCKET.limit("tenant", setup.allowance), by_tenant)
-            .limit(TOKEN_BUCKET.limit("all", setup.allowance), Global)
-            .build()
-            .expect("the names are different")
+        RateLimitLayer::new(
+            connect(&setup, |it| it).await,
+            TOKEN_BUCKET.limit("user", setup.allowance),
+            by_user,
+        )
+        .unwrap()
+        .limit(TOKEN_BUCKET.limit("tenant", setup.allowance), by_tenant)
+        .unwrap()
+        .limit(TOKEN_BUCKET.limit("all", setup.allowance), Global)
+        .expect("the names are different")
     })
 }
 
@@ -148,7 +152,7 @@ fn on_redis_as<F: Future<Output = RateLimitLayer>>(
 
 fn layer(limiter: &RateLimiter, limit: Limit) -> RateLimitLayer {
     let by_user = Header::new(KEY).expect("the name is valid");
-    RateLimitLayer::builder(limiter).limit(limit, by_user).build().expect("one limit is valid")
+    RateLimitLayer::new(limiter, limit, by_user).expect("one limit is valid")
 }
 
 async fn connect(

@@ -51,7 +51,7 @@ use crate::telemetry::{self, Throttle};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = RateLimiter::in_memory();
 /// let client = ClientIp::behind(["10.0.1.0/24", "fd00:1::/64"])?;
-/// let layer = RateLimitLayer::token_bucket(&limiter, "search", Quota::per_minute(100)).key(client)?;
+/// let layer = RateLimitLayer::token_bucket(&limiter, "search", Quota::per_minute(100), client)?;
 /// # let _ = layer;
 /// # Ok(())
 /// # }
@@ -221,8 +221,7 @@ impl ClientIp {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// let client = ClientIp::behind(["10.0.1.0/24"])?;
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
-    ///     .key(client.clone())?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), client.clone())?
     ///     .skip(client.is_in(["10.0.0.0/8"])?);
     /// # let _ = layer;
     /// # Ok(())
@@ -258,8 +257,7 @@ impl ClientIp {
     /// # let limiter = RateLimiter::in_memory();
     /// let client = ClientIp::behind(["10.0.1.0/24"])?;
     /// let forbidden = Networks::new(["198.51.100.0/24"])?;
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
-    ///     .key(client.clone())?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), client.clone())?
     ///     .forbid(client.may_be_in(&forbidden)?);
     /// // While the service runs:
     /// forbidden.replace(["198.51.100.0/24", "203.0.113.7"])?;

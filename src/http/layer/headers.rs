@@ -10,6 +10,7 @@ use crate::http::responder::STATUS_HEADERS;
 use crate::http::{IetfDraft, ReportOn, ResetFormat};
 use crate::nouns::ConfigError;
 
+/// # Headers
 impl RateLimitLayer {
     /// The names of the headers that this layer sends, for a CORS layer outside of it. They are those of the
     /// settings so far, so take them when the layer is complete. With the feature
@@ -24,7 +25,7 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100)).key(PeerIp)?;
+    /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), PeerIp)?;
     /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(limit.exposed_headers());
     /// // The CORS layer is added last, so it is outside: its headers are on denials, too.
     /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit).layer(cors);
@@ -70,8 +71,7 @@ impl RateLimitLayer {
     /// # let limiter = RateLimiter::in_memory();
     /// // RateLimit-Policy: "api";q=100;w=60
     /// // RateLimit: "api";r=99;t=1
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100))
-    ///     .key(PeerIp)?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), PeerIp)?
     ///     .ietf_headers(IetfDraft::Draft11);
     /// # let _ = layer;
     /// # Ok(())

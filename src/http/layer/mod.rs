@@ -1,5 +1,6 @@
 //! The layer and its settings.
 
+mod constructors;
 mod headers;
 mod in_flight;
 mod settling;
@@ -14,13 +15,10 @@ use http::Response;
 use http::request::Parts;
 use tower_layer::Layer;
 
+use super::policy::{KeyedLimit, Rule};
 use super::settings::Settings;
-use super::{
-    BodyFormat, Limits, OnMissingKey, OnOverload, RateLimit, RateLimitLayerBuilder, Rejection,
-    UnkeyedLayer,
-};
-use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
+use super::{BodyFormat, KeyExtractor, OnMissingKey, OnOverload, RateLimit, Rejection};
+use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// Limits a service: takes a key from each request, asks the limiter, and forwards the request or
 /// answers 429.
@@ -35,8 +33,7 @@ use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
 /// let app: Router = Router::new()
 ///     .route("/search", get(|| async { "found" }))
 ///     .layer(
-///         RateLimitLayer::token_bucket(&limiter, "search", Quota::per_second(10).burst(20))
-///             .key(PeerIp)?,
+///         RateLimitLayer::token_bucket(&limiter, "search", Quota::per_second(10).burst(20), PeerIp)?,
 ///     );
 /// # Ok(())
 /// # }
@@ -49,7 +46,7 @@ use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
 ///    [`limit_preflight`](Self::limit_preflight) is set.
 /// 2. The key is extracted. There is no default: a layer cannot be built without a key. A request
 ///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
-///    If the layer has [concurrency limits](RateLimitLayerBuilder::concurrency_limit), the request
+///    If the layer has [concurrency limits](Limit::concurrency), the request
 ///    acquires its permits then, and holds them until the body of its response ends.
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
@@ -75,7 +72,7 @@ use crate::nouns::{ConfigError, Limit, OnStoreFailure, Quota};
 /// Layers share a budget only if they use the same limiter (or Redis and prefix), the same limit
 /// name, and the same key. Stacked layers are decided one after another, the outer one first. A
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
-/// the limits into [one layer](Self::builder).
+/// the limits into [one layer](Self::limit).
 ///
 /// If two of them share a budget, a request charges it twice.
 ///
@@ -105,86 +102,10 @@ pub struct RateLimitLayer {
     settings: Arc<Settings>,
 }
 
+/// # Limits, costs, rejections and failures
 impl RateLimitLayer {
-    pub(super) fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings) }
-    }
-
-    /// A burst at once, then the rate. See [`Limit::token_bucket`].
-    pub fn token_bucket(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Limit::token_bucket(name, quota))
-    }
-
-    /// Requests leave evenly, each after its delay. See [`Limit::leaky_bucket`].
-    pub fn leaky_bucket(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Limit::leaky_bucket(name, quota))
-    }
-
-    /// At most the limit in each window. See [`Limit::fixed_window`].
-    pub fn fixed_window(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Limit::fixed_window(name, quota))
-    }
-
-    /// Two counters, the previous period's weighted. See [`Limit::sliding_window`].
-    pub fn sliding_window(
-        limiter: impl Into<RateLimiter>,
-        name: &str,
-        quota: Quota,
-    ) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Limit::sliding_window(name, quota))
-    }
-
-    /// Exactly the limit in any window. See [`Limit::sliding_log`].
-    pub fn sliding_log(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Limit::sliding_log(name, quota))
-    }
-
-    /// The token bucket's promise as a schedule. See [`Limit::gcra`].
-    pub fn gcra(limiter: impl Into<RateLimiter>, name: &str, quota: Quota) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Limit::gcra(name, quota))
-    }
-
-    /// Limits that a closure chooses for each request, such as those of a plan. See
-    /// [`RateLimitLayerBuilder::limits`].
-    ///
-    /// # Errors
-    ///
-    /// Returns an error like [`RateLimitLayerBuilder::build`].
-    pub fn limits(
-        limiter: impl Into<RateLimiter>,
-        choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
-    ) -> Result<Self, ConfigError> {
-        Self::builder(limiter).limits(choose).build()
-    }
-
-    /// The limits of a configuration, which can be replaced while the service runs. See
-    /// [`LimitSet`](crate::config::LimitSet), and for more settings
-    /// [`RateLimitLayerBuilder::limit_set`].
-    ///
-    /// One layer on a whole router is enough: the configuration says which limits apply to which routes. For concurrency
-    /// limits, use the builder, with a [limiter for them](RateLimitLayerBuilder::concurrency_limiter).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if this limiter has another limit of one of the names, or its store cannot decide one.
-    #[cfg(feature = "config")]
-    pub fn from_config(
-        limiter: impl Into<RateLimiter>,
-        limits: &super::LimitSet,
-    ) -> Result<Self, ConfigError> {
-        Self::builder(limiter).limit_set(limits).build()
-    }
-
-    /// Any limit.
-    pub fn of(limiter: impl Into<RateLimiter>, limit: Limit) -> UnkeyedLayer {
-        Self::unkeyed(limiter, Ok(limit))
-    }
-
-    fn unkeyed(limiter: impl Into<RateLimiter>, limit: Result<Limit, ConfigError>) -> UnkeyedLayer {
-        UnkeyedLayer::new(limiter.into(), limit)
-    }
-
-    /// Several limits, each under its own key, decided in one call: all are charged, or none is.
+    /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of the layer. All limits of the
+    /// layer are decided in one call: all are charged, or none is.
     ///
     /// ```
     /// use tollgate::key::{Header, PeerIp};
@@ -192,16 +113,76 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::builder(&limiter)
-    ///     .limit(Limit::token_bucket("client", Quota::per_second(10))?, PeerIp)
-    ///     .limit(Limit::fixed_window_aligned("tenant", Quota::per_day(10_000))?, Header::new("x-tenant")?)
-    ///     .build()?;
+    /// let tenant = Header::new("x-tenant")?;
+    /// let daily = Limit::fixed_window_aligned("tenant", Quota::per_day(10_000))?;
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "client", Quota::per_second(10), PeerIp)?
+    ///     .limit(daily, tenant.clone())?
+    ///     .limit(Limit::concurrency("exports", 3)?, tenant)?;
     /// # let _ = layer;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn builder(limiter: impl Into<RateLimiter>) -> RateLimitLayerBuilder {
-        RateLimitLayerBuilder::new(limiter.into())
+    ///
+    /// Under a [concurrency limit](Limit::concurrency), a request holds a permit until its response body ends: a stream of
+    /// events counts for as long as it is sent. See [`insert_permits`](Self::insert_permits) for upgraded connections. A
+    /// request acquires its permits first, that of the smallest limit before others, and then is charged. So a request
+    /// without a permit is charged under no limit, and one that a rate denies gives its permits back. A request without a
+    /// permit is answered 429. With [`wait_up_to`](Self::wait_up_to) it waits for its permits, and after that for its units,
+    /// until one deadline.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layer has a limit of this name or 255 limits already, or like all constructors.
+    pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Result<Self, ConfigError> {
+        self.with_rule(Rule::Fixed(KeyedLimit::new(limit, key, None)))
+    }
+
+    /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
+    /// tokens under another, in one check.
+    ///
+    /// The headers report the limit that allows the fewest further requests of the same cost. The
+    /// [verdicts](crate::Decision::verdicts) have every limit.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::key::Header;
+    /// use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// /// The estimate of a gateway, capped.
+    /// fn tokens(request: &Parts) -> u32 {
+    ///     let estimate = request.headers.get("x-estimated-tokens");
+    ///     let estimate = estimate.and_then(|it| it.to_str().ok()?.parse().ok());
+    ///     estimate.unwrap_or(500).clamp(1, 4_000)
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::in_memory();
+    /// let user = Header::new("x-user")?;
+    /// let requests = Limit::token_bucket("requests", Quota::per_minute(60))?;
+    /// let layer = RateLimitLayer::new(&limiter, requests, user.clone())?
+    ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, user, tokens)?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like [`limit`](Self::limit), and for a [concurrency limit](Limit::concurrency): a request holds one
+    /// permit.
+    pub fn limit_with_cost(
+        self,
+        limit: Limit,
+        key: impl KeyExtractor,
+        cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError> {
+        if limit.is_concurrency() {
+            return Err(ConfigError::new(
+                "a request holds one permit of a concurrency limit, whatever it costs; add it with `.limit(...)`",
+            )
+            .of_limit(limit.name()));
+        }
+        self.with_rule(Rule::Fixed(KeyedLimit::new(limit, key, Some(Arc::new(cost)))))
     }
 
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
@@ -212,7 +193,7 @@ impl RateLimitLayer {
     /// Sets the cost of a request, in units. Default: 1. A request of cost 0 is always allowed.
     ///
     /// It applies to each limit of the layer without a
-    /// [cost of its own](RateLimitLayerBuilder::limit_with_cost).
+    /// [cost of its own](Self::limit_with_cost).
     ///
     /// A request that carries several operations, such as a GraphQL query or a batch, can cost as many.
     /// Bound the cost: `cost` reads what a client sent. The whole path of a request is its
@@ -235,7 +216,7 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// # let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(10)).key(Global)?;
+    /// # let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(10), Global)?;
     /// let layer = layer.skip(|parts| original_path(parts) == "/api/health");
     /// # let _ = layer;
     /// # Ok(())
@@ -285,7 +266,7 @@ impl RateLimitLayer {
     }
 
     /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable), for the limits
-    /// without [one of their own](Limit::on_store_failure). Default: fail open. Of several limits, the strictest
+    /// without [one of their own](Limit::with_on_store_failure). Default: fail open. Of several limits, the strictest
     /// outcome decides.
     ///
     /// A denial that is still in force stands all the same if the store has a
@@ -299,8 +280,7 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30))
-    ///     .key(PeerIp)?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30), PeerIp)?
     ///     // While Redis is away, each of the three replicas allows 10 a second.
     ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
     /// # let _ = layer;
@@ -361,8 +341,7 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::gcra(&limiter, "api", Quota::per_second(5))
-    ///     .key(PeerIp)?
+    /// let layer = RateLimitLayer::gcra(&limiter, "api", Quota::per_second(5), PeerIp)?
     ///     .respond_with(|rejection, mut response| {
     ///         if rejection.reason() == Reason::MissingKey {
     ///             *response.status_mut() = StatusCode::UNAUTHORIZED;

@@ -8,6 +8,7 @@ use super::RateLimitLayer;
 use crate::http::settlement::Settled;
 use crate::nouns::{ConfigError, Limit};
 
+/// # Costs that are known later
 impl RateLimitLayer {
     /// Puts a [`Settlement`](crate::layer::Settlement) into the request's extensions, with which the handler states the
     /// real cost. Default: off.
@@ -21,10 +22,8 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// // A request a minute, and tokens a minute, of which an answer is estimated to use 500.
-    /// let layer = RateLimitLayer::builder(&limiter)
-    ///     .limit(Limit::token_bucket("requests", Quota::per_minute(60))?, PeerIp)
-    ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, PeerIp, |_| 500)
-    ///     .build()?
+    /// let layer = RateLimitLayer::new(&limiter, Limit::token_bucket("requests", Quota::per_minute(60))?, PeerIp)?
+    ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, PeerIp, |_| 500)?
     ///     .insert_settlement();
     /// let app: Router = Router::new()
     ///     .route("/chat", post(|Extension(settlement): Extension<Settlement>| async move {
@@ -52,8 +51,7 @@ impl RateLimitLayer {
     /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "points", Quota::per_minute(1_000))
-    ///     .key(PeerIp)?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "points", Quota::per_minute(1_000), PeerIp)?
     ///     .cost(|_| 10)
     ///     .settle_on_response("points", |response| {
     ///         response.headers.get("x-query-cost")?.to_str().ok()?.parse().ok()
@@ -102,8 +100,7 @@ impl RateLimitLayer {
     /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::fixed_window(&limiter, "uploads", Quota::per_day(20))
-    ///     .key(PeerIp)?
+    /// let layer = RateLimitLayer::fixed_window(&limiter, "uploads", Quota::per_day(20), PeerIp)?
     ///     .refund_when(|response| response.status.is_server_error());
     /// # let _ = layer;
     /// # Ok(())

@@ -3,25 +3,17 @@
 use std::sync::Arc;
 
 use super::RateLimitLayer;
-#[expect(unused_imports, reason = "for the documentation")]
-use super::RateLimitLayerBuilder;
 use crate::nouns::ConfigError;
 #[expect(unused_imports, reason = "for the documentation")]
 use crate::nouns::Limit;
 
+/// # Shadow mode
 impl RateLimitLayer {
-    /// Puts the layer's limits into shadow mode: the same as [`enforce(0)`](Self::enforce).
-    #[must_use]
-    pub fn shadow(mut self) -> Self {
-        Arc::make_mut(&mut self.settings).policy.shadow();
-        self
-    }
-
     /// Enforces the layer's limits for a share of their keys, in percent. Default: 100. For all other keys, they are in
-    /// *shadow mode*: they decide, count and report, and never deny. See [`Limit::enforce`].
+    /// *shadow mode*: they decide, count and report, and never deny. See [`Limit::with_enforced_percent`].
     ///
     /// It replaces what the limits say, also of those that a closure
-    /// [chooses](RateLimitLayerBuilder::limits). Below 100 percent, a request without a key is not rejected. Nor is a request
+    /// [chooses](Self::from_fn). Below 100 percent, a request without a key is not rejected. Nor is a request
     /// that the closure rejects.
     ///
     /// ```
@@ -29,8 +21,7 @@ impl RateLimitLayer {
     /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30))
-    ///     .key(PeerIp)?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30), PeerIp)?
     ///     // For one client of ten. An event says what the limit would do to the others.
     ///     .enforce(10)?;
     /// # let _ = layer;

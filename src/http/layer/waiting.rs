@@ -8,6 +8,7 @@ use crate::nouns::ConfigError;
 #[expect(unused_imports, reason = "for the documentation")]
 use crate::nouns::OnStoreFailure;
 
+/// # Waiting
 impl RateLimitLayer {
     /// Lets a request wait for its units for up to `max_wait`, instead of being denied. Default: it does not wait.
     ///
@@ -26,7 +27,7 @@ impl RateLimitLayer {
     /// queue stays taken.
     ///
     /// `max_wait` starts when the request is sent. It bounds the wait for
-    /// [permits](super::RateLimitLayerBuilder::concurrency_limit) and for units together. It does not bound the store's answers,
+    /// [permits](Self::limit) and for units together. It does not bound the store's answers,
     /// which have the store's own deadline: a request that fits is forwarded, however short `max_wait` is. The time of
     /// a look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store
     /// is unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for requests that wait.
@@ -42,8 +43,7 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// // Around an HTTP client: 5 calls a second to a provider, over all processes, evenly.
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", Quota::per_second(5).burst(1))
-    ///     .key(Global)?
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", Quota::per_second(5).burst(1), Global)?
     ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
     ///     .wait_up_to(Duration::from_secs(10))?;
     /// # let _ = layer;

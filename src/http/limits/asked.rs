@@ -1,14 +1,14 @@
-//! The checks of limits that are chosen for each request, and the look-ups that have to end before.
+//! The checks of limits that are chosen for each request, and the look-up that has to end before.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
 
 use super::{Choosing, Limits, Reject};
-use crate::http::policy::Unasked;
+use crate::http::policy::{Asked, Unasked};
 #[cfg(feature = "config")]
 use crate::nouns::Limit;
-use crate::nouns::{Check, ConcurrencyLimit, Enforced, Group, OnStoreFailure};
+use crate::nouns::{Check, Enforced, OnStoreFailure};
 
 /// What limits inherit from the layer, if they are chosen for each request, or come from a configuration.
 #[derive(Clone, Copy)]
@@ -18,37 +18,24 @@ pub(in crate::http) struct Inherited {
     pub(in crate::http) enforced: Option<Enforced>,
 }
 
-/// The checks of a request, of which some depend on look-ups.
+/// The checks of a request, of which some depend on a look-up.
 pub(in crate::http) struct LookUp {
     pub(in crate::http) checks: Vec<Check>,
-    pub(in crate::http) choosing: Vec<LookedUp>,
+    pub(in crate::http) choosing: Choosing,
     pub(in crate::http) inherited: Inherited,
 }
 
-/// A look-up, or the limits that it led to.
-pub(in crate::http) enum LookedUp {
-    Pending(Choosing),
-    Chosen(Limits),
-}
-
 impl Inherited {
-    /// Adds chosen checks to those of a request.
-    pub(in crate::http) fn add(
-        self,
-        limits: Limits,
-        checks: &mut Vec<Check>,
-    ) -> Result<(), Reject> {
+    /// The chosen checks, with the settings of the layer.
+    pub(in crate::http) fn checks(self, limits: Limits) -> Result<Vec<Check>, Reject> {
         match limits {
             Limits::Checks(chosen) => {
-                checks.extend(chosen.into_iter().map(|check| self.apply(check)));
+                Ok(chosen.into_iter().map(|check| self.apply(check)).collect())
             }
             // A layer in shadow mode rejects nothing.
-            Limits::Reject(reject) if self.enforced.is_none_or(Enforced::is_always) => {
-                return Err(reject);
-            }
-            Limits::Reject(_) | Limits::Unlimited => {}
+            Limits::Reject(reject) if self.enforced.is_none_or(Enforced::is_always) => Err(reject),
+            Limits::Reject(_) | Limits::Unlimited => Ok(Vec::new()),
         }
-        Ok(())
     }
 
     /// A limit from a configuration, with the settings of the layer.
@@ -56,18 +43,13 @@ impl Inherited {
     pub(in crate::http) fn of_layer(self, limit: &Limit) -> Limit {
         let enforced = self.enforced.unwrap_or_else(|| limit.enforced());
         let limit = limit.clone().with_enforced(enforced);
-        if limit.failure_policy().is_some() {
+        if limit.on_store_failure().is_some() {
             return limit;
         }
         // The share of a later version may be too small to be decided. That must not open the limit.
-        let closed = |_| limit.clone().on_store_failure(OnStoreFailure::FailClosed);
-        let of_layer = limit.clone().on_store_failure(self.on_store_failure);
+        let closed = |_| limit.clone().with_on_store_failure(OnStoreFailure::FailClosed);
+        let of_layer = limit.clone().with_on_store_failure(self.on_store_failure);
         of_layer.or_else(closed).unwrap_or(limit)
-    }
-
-    /// A concurrency limit, with the settings of the layer.
-    pub(in crate::http) fn concurrency(self, limit: &ConcurrencyLimit) -> ConcurrencyLimit {
-        limit.clone().of_layer(self.on_store_failure, self.enforced)
     }
 
     fn apply(self, check: Check) -> Check {
@@ -79,41 +61,20 @@ impl Inherited {
     }
 }
 
-/// The group of chosen checks. The application may choose none, too many, or two of one budget.
-pub(in crate::http) fn chosen_group(checks: Vec<Check>) -> Result<Option<Group>, Unasked> {
-    if checks.is_empty() {
-        return Ok(None);
-    }
-    Group::new(checks).map(Some).map_err(Unasked::Misconfigured)
-}
-
 impl LookUp {
-    /// Goes on with the look-ups of a request. When they end, returns its checks, or none if it is not limited.
+    /// Goes on with the look-up of a request. When it ends, returns what the request asks.
     pub(in crate::http) fn poll(
         &mut self,
         parts: &Parts,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Group>, Unasked>> {
-        let mut is_pending = false;
-        for looked_up in &mut self.choosing {
-            if let LookedUp::Pending(choosing) = looked_up {
-                match choosing.as_mut().poll(cx) {
-                    Poll::Ready(choose) => *looked_up = LookedUp::Chosen(choose(parts)),
-                    Poll::Pending => is_pending = true,
-                }
+    ) -> Poll<Result<Asked, Unasked>> {
+        let choose = ready!(self.choosing.as_mut().poll(cx));
+        Poll::Ready(match self.inherited.checks(choose(parts)) {
+            Ok(chosen) => {
+                self.checks.extend(chosen);
+                Asked::new(std::mem::take(&mut self.checks))
             }
-        }
-        if is_pending {
-            return Poll::Pending;
-        }
-        // In the order of the rules.
-        for looked_up in self.choosing.drain(..) {
-            if let LookedUp::Chosen(limits) = looked_up
-                && let Err(reject) = self.inherited.add(limits, &mut self.checks)
-            {
-                return Poll::Ready(Err(Unasked::Rejected(reject)));
-            }
-        }
-        Poll::Ready(chosen_group(std::mem::take(&mut self.checks)))
+            Err(reject) => Err(Unasked::Rejected(reject)),
+        })
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::{Found, Limits, Lookup};
+use crate::http::fallbacks::watched;
+use crate::http::policy::CHOSEN;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
 
@@ -33,6 +35,7 @@ pub(in crate::http) fn by_key(
     key: impl KeyExtractor,
     choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
 ) -> Choose {
+    let key = watched(Arc::new(key), CHOSEN);
     Arc::new(move |parts| Ok(Chosen::Now(choose(parts, &key.extract(parts)?))))
 }
 

@@ -58,14 +58,12 @@ use crate::nouns::ConfigError;
 /// let fallback = Limit::token_bucket("fallback", Quota::per_minute(100))?;
 ///
 /// let user = |request: &Parts| request.extensions.get::<UserId>().copied();
-/// let layer = RateLimitLayer::builder(RateLimiter::in_memory())
-///     .limits_by_lookup(Lookup::new(user, plan_of), move |_, user, plan| match plan {
+/// let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), Lookup::new(user, plan_of), move |_, user, plan| match plan {
 ///         Found::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
 ///         Found::Known(Plan::Free) => Check::new(&free, user.0).into(),
 ///         Found::Unknown => Limits::reject("no such account"),
 ///         Found::Failed => Check::new(&fallback, user.0).into(),
-///     })
-///     .build()?;
+///     })?;
 /// # let _ = layer;
 /// # Ok(())
 /// # }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-pub(super) use self::asked::{Inherited, LookUp, LookedUp, chosen_group};
+pub(super) use self::asked::{Inherited, LookUp};
 pub(super) use self::chosen::{Choose, Choosing, Chosen, by_key, by_lookup, by_request};
 pub use self::lookup::{Found, Lookup};
 use crate::nouns::Check;
 
 /// The limits of a request, which a closure chooses: see
-/// [`RateLimitLayerBuilder::limits`](crate::layer::RateLimitLayerBuilder::limits).
+/// [`RateLimitLayer::from_fn`](crate::RateLimitLayer::from_fn).
 ///
 /// ```
 /// use tollgate::layer::Limits;

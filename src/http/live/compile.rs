@@ -1,22 +1,20 @@
 //! From a configuration to limits that can be asked.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
 
 use super::Names;
-use super::in_force::{
-    Applied, AppliedConcurrency, CostOf, InForce, OfPlan, Planned, Plans, Scope,
-};
+use super::in_force::{Applied, CostOf, InForce, OfPlan, Planned, Plans, Scope};
 use super::pattern::Pattern;
 use crate::configuration::{
-    ConcurrencyLimitConfig, ConcurrencyPlanConfig, Config, CostConfig, Field, KeyConfig,
-    LimitConfig, Match, Misplaced, OneOrMany, PlanConfig, PlanRule,
+    Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
+    PlanRule,
 };
+use crate::http::KeyExtractor;
 use crate::http::fallbacks::watched;
+use crate::http::key_extractor::Or;
 use crate::http::limits::Reject;
-use crate::http::{KeyExtractor, Or};
 use crate::nouns::ConfigError;
 
 /// The most extractors in a list.
@@ -31,16 +29,9 @@ impl InForce {
         config.check()?;
         let limits = config.limits.iter().enumerate();
         let limits = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
-        let concurrency = config.concurrency_limits.iter().enumerate();
-        let concurrency = concurrency.map(|(number, limit)| {
-            applied_concurrency(limit, names, &Field::of_concurrency_limit(number))
-        });
-        let compiled = limits
-            .collect::<Result<_, _>>()
-            .and_then(|limits| Ok((limits, concurrency.collect::<Result<_, _>>()?)));
-        let (limits, concurrency) =
-            compiled.map_err(|(field, error)| config.error_at(&field, &error))?;
-        Ok(Self { version, config: Arc::new(config), limits, concurrency })
+        let limits = limits.collect::<Result<_, _>>();
+        let limits = limits.map_err(|(field, error)| config.error_at(&field, &error))?;
+        Ok(Self { version, config: Arc::new(config), limits })
     }
 }
 
@@ -58,21 +49,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         scope: scope(limit.name(), &config.key, [&config.matches, &config.except], names, at)?,
         cost,
         limit: Planned::new(limit),
-        plans: plans(&config.plan, &config.plans, |plan, at| of_plan(config, plan, at), names, at)?,
-    })
-}
-
-fn applied_concurrency(
-    config: &ConcurrencyLimitConfig,
-    names: &Names,
-    at: &Field,
-) -> Result<AppliedConcurrency, Misplaced> {
-    let of_plan = |plan: &ConcurrencyPlanConfig, at: &Field| plan.limit(config, at);
-    let limit = config.limit(at)?;
-    Ok(AppliedConcurrency {
-        scope: scope(limit.name(), &config.key, [&config.matches, &config.except], names, at)?,
-        limit,
-        plans: plans(&config.plan, &config.plans, of_plan, names, at)?,
+        plans: plans(config, names, at)?,
     })
 }
 
@@ -154,14 +131,8 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
     config.as_slice().iter().enumerate().map(pattern).collect()
 }
 
-fn plans<C, T>(
-    plan: &Option<String>,
-    plans: &BTreeMap<String, C>,
-    compile: impl Fn(&C, &Field) -> Result<T, Misplaced>,
-    names: &Names,
-    at: &Field,
-) -> Result<Option<Plans<T>>, Misplaced> {
-    let of = match (plan, plans.is_empty()) {
+fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans>, Misplaced> {
+    let plan_of = match (&config.plan, config.plans.is_empty()) {
         (None, true) => return Ok(None),
         (Some(name), false) => {
             names.plan_of(name).map_err(|error| (at.clone().name("plan"), error))?
@@ -175,10 +146,10 @@ fn plans<C, T>(
             return Err((at.clone().name("plan"), ConfigError::new(error)));
         }
     };
-    let compiled = plans.iter().map(|(name, plan)| {
-        Ok((name.clone(), compile(plan, &at.clone().name("plans").name(name))?))
+    let compiled = config.plans.iter().map(|(name, plan)| {
+        Ok((name.clone(), of_plan(config, plan, &at.clone().name("plans").name(name))?))
     });
-    Ok(Some(Plans { of, limits: compiled.collect::<Result<_, Misplaced>>()? }))
+    Ok(Some(Plans { plan_of, limits: compiled.collect::<Result<_, Misplaced>>()? }))
 }
 
 fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {

@@ -12,7 +12,7 @@ use crate::http::copies::Copies;
 use crate::http::limits::Reject;
 use crate::http::policy::Cost;
 use crate::http::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, ConcurrencyLimit, Limit};
+use crate::nouns::{Check, Limit};
 
 /// One version of a configuration.
 pub(in crate::http) struct InForce {
@@ -20,7 +20,6 @@ pub(in crate::http) struct InForce {
     pub(super) version: u64,
     pub(super) config: Arc<Config>,
     pub(super) limits: Vec<Applied>,
-    pub(super) concurrency: Vec<AppliedConcurrency>,
 }
 
 /// The requests that a limit applies to, and what they are counted by.
@@ -40,25 +39,6 @@ impl Scope {
     }
 }
 
-/// A concurrency limit, and the requests that it applies to.
-#[derive(Clone)]
-pub(in crate::http) struct AppliedConcurrency {
-    pub(in crate::http) scope: Scope,
-    /// Of requests without a plan of their own.
-    pub(super) limit: ConcurrencyLimit,
-    pub(super) plans: Option<Plans<Option<ConcurrencyLimit>>>,
-}
-
-impl AppliedConcurrency {
-    /// The limit of a request. `None`: its plan has none.
-    pub(in crate::http) fn limit_of(&self, parts: &Parts) -> Option<&ConcurrencyLimit> {
-        match self.plans.as_ref().and_then(|plans| plans.of(parts)) {
-            Some(of_plan) => of_plan.as_ref(),
-            None => Some(&self.limit),
-        }
-    }
-}
-
 /// A limit, and the requests that it applies to.
 #[derive(Clone)]
 pub(in crate::http) struct Applied {
@@ -66,19 +46,19 @@ pub(in crate::http) struct Applied {
     pub(super) cost: CostOf,
     /// Of requests without a plan of their own.
     pub(super) limit: Planned,
-    pub(super) plans: Option<Plans<OfPlan>>,
+    pub(super) plans: Option<Plans>,
 }
 
 #[derive(Clone)]
-pub(super) struct Plans<T> {
-    pub(super) of: PlanOf,
-    pub(super) limits: HashMap<String, T>,
+pub(super) struct Plans {
+    pub(super) plan_of: PlanOf,
+    pub(super) limits: HashMap<String, OfPlan>,
 }
 
-impl<T> Plans<T> {
+impl Plans {
     /// What the plan of a request says, if it has one here.
-    fn of(&self, parts: &Parts) -> Option<&T> {
-        self.limits.get(&*(self.of)(parts)?)
+    fn find(&self, parts: &Parts) -> Option<&OfPlan> {
+        self.limits.get(&*(self.plan_of)(parts)?)
     }
 }
 
@@ -98,7 +78,7 @@ pub(super) struct Planned {
 
 impl Planned {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { copies: Copies::of(&limit), limit }
+        Self { copies: Copies::new(&limit), limit }
     }
 }
 
@@ -123,14 +103,6 @@ impl InForce {
         self.limits.iter().filter(|limit| limit.scope.includes(route))
     }
 
-    /// The concurrency limits that apply to the requests of a route, in the order of the configuration.
-    pub(in crate::http) fn concurrency_at(
-        &self,
-        route: &Route<'_>,
-    ) -> impl Iterator<Item = &AppliedConcurrency> {
-        self.concurrency.iter().filter(|limit| limit.scope.includes(route))
-    }
-
     /// All limits, those of plans among them.
     pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
         self.limits.iter().flat_map(Applied::all_limits)
@@ -139,8 +111,7 @@ impl InForce {
     /// The same, with other settings of each limit.
     pub(super) fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
         let limits = self.limits.iter().map(|limit| limit.with_limits(change)).collect();
-        let (config, concurrency) = (Arc::clone(&self.config), self.concurrency.clone());
-        Self { version: self.version, config, limits, concurrency }
+        Self { version: self.version, config: Arc::clone(&self.config), limits }
     }
 }
 
@@ -155,7 +126,7 @@ impl Applied {
         parts: &Parts,
         cost: Option<&Cost>,
     ) -> Result<Asks, MissingKey> {
-        let of_plan = self.plans.as_ref().and_then(|plans| plans.of(parts));
+        let of_plan = self.plans.as_ref().and_then(|plans| plans.find(parts));
         let planned = match of_plan {
             None => &self.limit,
             Some(OfPlan::Limit(planned)) => planned,

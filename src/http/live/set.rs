@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -11,8 +12,8 @@ use tokio::task::{AbortHandle, yield_now};
 use super::in_force::Applied;
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
-use crate::limiter::{ConcurrencyLimiter, RateLimiter, SetId, WeakConcurrencyLimiter, WeakLimiter};
-use crate::nouns::{ConcurrencyLimit, ConfigError, Limit};
+use crate::limiter::{RateLimiter, WeakLimiter};
+use crate::nouns::{ConfigError, Limit, MAX_GROUP};
 use crate::telemetry::{self, Level};
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in flight.
@@ -58,7 +59,8 @@ pub struct LimitSet {
 }
 
 struct Shared {
-    id: Arc<SetId>,
+    /// Identifies the set in the registries of limiters.
+    id: Arc<()>,
     names: Names,
     in_force: ArcSwap<InForce>,
     /// The layers with these limits. Locked while the limits are replaced.
@@ -97,12 +99,8 @@ impl Replaced {
 /// What a layer needs of the limits.
 struct Attached {
     limiter: WeakLimiter,
-    /// Gone with the layer.
-    layer: Weak<()>,
-    /// The number of limits that it can have from here.
-    most: usize,
-    /// Grants the permits of its concurrency limits. Without it, there can be none.
-    concurrency_limiter: Option<WeakConcurrencyLimiter>,
+    /// The number of its fixed limits. Gone with the layer.
+    layer: Weak<AtomicUsize>,
 }
 
 impl LimitSet {
@@ -114,9 +112,15 @@ impl LimitSet {
     /// application did not give. It names the file, the line and the field.
     pub fn new(config: Config, names: Names) -> Result<Self, ConfigError> {
         let in_force = ArcSwap::from_pointee(InForce::compile(config, &names, 1)?);
-        let (layers, tasks, rejected) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let id = Arc::default();
-        Ok(Self { shared: Arc::new(Shared { id, names, in_force, layers, tasks, rejected }) })
+        let shared = Shared {
+            id: Arc::default(),
+            names,
+            in_force,
+            layers: Mutex::default(),
+            tasks: Mutex::default(),
+            rejected: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Replaces all limits by those of a new version. Requests in flight keep their limits. A version that equals the one
@@ -229,14 +233,6 @@ impl LimitSet {
         limit.cloned()
     }
 
-    /// The concurrency limit of this name, as it is in force. `None` if there is none.
-    #[must_use]
-    pub fn concurrency_limit(&self, name: &str) -> Option<ConcurrencyLimit> {
-        let in_force = self.shared.in_force.load();
-        let mut limits = in_force.concurrency.iter().map(|applied| &applied.limit);
-        limits.find(|limit| limit.name() == name).cloned()
-    }
-
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Config {
@@ -258,15 +254,11 @@ impl LimitSet {
     pub(super) fn attach(
         &self,
         limiter: &RateLimiter,
-        concurrency_limiter: Option<&ConcurrencyLimiter>,
-        layer: &Arc<()>,
-        most: usize,
+        layer: &Arc<AtomicUsize>,
     ) -> Result<(), ConfigError> {
         let mut layers = lock(&self.shared.layers);
-        let (limiter, layer, in_force) =
-            (limiter.downgrade(), Arc::downgrade(layer), self.shared.in_force.load_full());
-        let concurrency_limiter = concurrency_limiter.map(ConcurrencyLimiter::downgrade);
-        let attached = Attached { limiter, layer, most, concurrency_limiter };
+        let in_force = self.shared.in_force.load_full();
+        let attached = Attached { limiter: limiter.downgrade(), layer: Arc::downgrade(layer) };
         attached.register(&self.shared.id, &in_force)?;
         layers.retain(Attached::exists);
         layers.push(attached);
@@ -274,6 +266,31 @@ impl LimitSet {
         telemetry::limits_in_force(in_force.version, &*in_force);
         Ok(())
     }
+
+    /// Leaves room for so many fixed limits in a layer.
+    pub(super) fn reserve(
+        &self,
+        layer: &Arc<AtomicUsize>,
+        fixed: usize,
+    ) -> Result<(), ConfigError> {
+        // While the limits are not replaced.
+        let _layers = lock(&self.shared.layers);
+        let in_force = self.shared.in_force.load();
+        check_room(&in_force, fixed)
+            .map_err(|(field, error)| in_force.config.error_at(&field, &error))?;
+        layer.fetch_max(fixed, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A layer has at most 255 limits.
+fn check_room(in_force: &InForce, fixed: usize) -> Result<(), Misplaced> {
+    let most = MAX_GROUP.saturating_sub(fixed);
+    if in_force.limits.len() > most {
+        let error = format!("the layer has room for {most} limits; remove the others");
+        return Err((Field::of_limit(most), ConfigError::new(error)));
+    }
+    Ok(())
 }
 
 /// The set, for the task that follows its source. It reports that the source has ended, even by a panic, unless the runtime
@@ -310,39 +327,19 @@ impl Attached {
         self.layer.strong_count() > 0
     }
 
-    fn register(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), ConfigError> {
+    fn register(&self, set: &Arc<()>, in_force: &InForce) -> Result<(), ConfigError> {
         let registered = self.register_limits(set, in_force);
-        let registered = registered.and_then(|()| self.register_concurrency(set, in_force));
         registered.map_err(|(field, error)| in_force.config.error_at(&field, &error))
     }
 
-    fn register_limits(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), Misplaced> {
+    fn register_limits(&self, set: &Arc<()>, in_force: &InForce) -> Result<(), Misplaced> {
         let Some(limiter) = self.limiter.upgrade() else { return Ok(()) };
-        if in_force.limits.len() > self.most {
-            let error = format!("the layer has room for {} limits; remove the others", self.most);
-            return Err((Field::of_limit(self.most), ConfigError::new(error)));
-        }
+        let Some(fixed) = self.layer.upgrade() else { return Ok(()) };
+        check_room(in_force, fixed.load(Ordering::Relaxed))?;
         let limits: Vec<&Limit> = in_force.all_limits().collect();
         limiter.register_set(set, &limits).map_err(|(name, error)| {
             let number = in_force.config.names().position(|known| known == name);
             (Field::of_limit(number.unwrap_or_default()).name("name"), error)
-        })
-    }
-
-    fn register_concurrency(&self, set: &Arc<SetId>, in_force: &InForce) -> Result<(), Misplaced> {
-        let limits: Vec<_> = in_force.concurrency.iter().map(|applied| &applied.limit).collect();
-        let Some(limiter) = &self.concurrency_limiter else {
-            if limits.is_empty() {
-                return Ok(());
-            }
-            let error = "this application grants no permits; remove `concurrency_limits`, or give the layer a \
-                         `ConcurrencyLimiter` with `RateLimitLayerBuilder::concurrency_limiter`";
-            return Err((Field::of_concurrency_limit(0), ConfigError::new(error)));
-        };
-        let Some(limiter) = limiter.upgrade() else { return Ok(()) };
-        limiter.register_set(set, &limits).map_err(|(name, error)| {
-            let number = limits.iter().position(|limit| limit.name() == name);
-            (Field::of_concurrency_limit(number.unwrap_or_default()).name("name"), error)
         })
     }
 }
@@ -370,7 +367,6 @@ impl fmt::Debug for LimitSet {
         f.debug_struct("LimitSet")
             .field("version", &in_force.version)
             .field("limits", &in_force.config.names().collect::<Vec<_>>())
-            .field("concurrency_limits", &in_force.config.concurrency_names().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use http::Method;
 
 use super::InForce;
-use super::in_force::{Applied, AppliedConcurrency, Plans, Scope};
+use super::in_force::Applied;
 use super::pattern::{Pattern, Route};
 
 /// All methods or paths that the configuration does not name.
@@ -16,20 +16,13 @@ const OTHERS: &str = "*";
 /// The widest column, in characters. A longer text stands out of it: `format!` panics at a width of 65,536.
 const WIDEST: usize = 120;
 
-/// A limit of any kind.
-struct Listed<'a> {
-    name: &'a str,
-    scope: &'a Scope,
-    quota: String,
-}
-
 /// A method, a path, and the limits that apply there.
-type Row<'a> = (&'a str, &'a str, Vec<Listed<'a>>);
+type Row<'a> = (&'a str, &'a str, Vec<&'a Applied>);
 
 impl InForce {
     /// A row for each path, and one for each method to which other limits apply there.
     fn rows(&self) -> Vec<Row<'_>> {
-        let scopes: Vec<_> = self.listed().map(|limit| limit.scope).collect();
+        let scopes: Vec<_> = self.limits.iter().map(|applied| &applied.scope).collect();
         let patterns = || scopes.iter().flat_map(|scope| scope.matches.iter().chain(&scope.except));
         let methods: BTreeSet<_> =
             patterns().flat_map(Pattern::methods).map(Method::as_str).collect();
@@ -37,8 +30,9 @@ impl InForce {
         let mut rows = Vec::new();
         for path in paths.into_iter().chain([OTHERS]) {
             let of_others = self.applied_at(OTHERS, path);
-            let names =
-                |limits: &[Listed<'_>]| limits.iter().map(|limit| limit.name.to_owned()).collect();
+            let names = |limits: &[&Applied]| {
+                limits.iter().map(|applied| applied.limit().name().to_owned()).collect()
+            };
             let names_of_others: Vec<String> = names(&of_others);
             for &method in &methods {
                 let applied = self.applied_at(method, path);
@@ -51,44 +45,23 @@ impl InForce {
         rows
     }
 
-    fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
-        let limits = self.limits.iter().map(|applied| Listed {
-            name: applied.limit().name(),
-            scope: &applied.scope,
-            quota: applied.quota(),
-        });
-        limits.chain(self.concurrency.iter().map(|applied| Listed {
-            name: applied.limit.name(),
-            scope: &applied.scope,
-            quota: applied.number(),
-        }))
-    }
-
-    fn applied_at(&self, method: &str, path: &str) -> Vec<Listed<'_>> {
+    fn applied_at(&self, method: &str, path: &str) -> Vec<&Applied> {
         // `*` is a method that no limit has.
         let method = Cow::Owned(Method::from_bytes(method.as_bytes()).unwrap_or_default());
         let route = Route::new(method, Some(path), path);
-        self.listed().filter(|limit| limit.scope.includes(&route)).collect()
+        self.limits_at(&route).collect()
     }
 }
 
 impl Applied {
+    /// The quota in words, and the number of plans.
     pub(super) fn quota(&self) -> String {
-        format!("{}{}", self.limit(), and_plans(self.plans.as_ref()))
-    }
-}
-
-impl AppliedConcurrency {
-    pub(super) fn number(&self) -> String {
-        format!("{}{}", self.limit, and_plans(self.plans.as_ref()))
-    }
-}
-
-fn and_plans<T>(plans: Option<&Plans<T>>) -> String {
-    match plans.map_or(0, |plans| plans.limits.len()) {
-        0 => String::new(),
-        1 => ", and 1 plan".to_owned(),
-        plans => format!(", and {plans} plans"),
+        let limit = self.limit();
+        match self.plans.as_ref().map_or(0, |plans| plans.limits.len()) {
+            0 => limit.to_string(),
+            1 => format!("{limit}, and 1 plan"),
+            plans => format!("{limit}, and {plans} plans"),
+        }
     }
 }
 
@@ -104,8 +77,8 @@ impl fmt::Display for InForce {
             for limit in applied {
                 // The route stands in its first line.
                 let [method, path] = std::mem::take(&mut route);
-                let (name, key) = (limit.name.to_owned(), limit.scope.key_name.clone());
-                lines.push([method, path, name, key, limit.quota]);
+                let name = limit.limit().name().to_owned();
+                lines.push([method, path, name, limit.scope.key_name.clone(), limit.quota()]);
             }
         }
         let width = |column: usize| {

@@ -1,11 +1,12 @@
 //! The limits of a configuration as a layer asks them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwapOption;
 
 use super::{InForce, LimitSet};
-use crate::limiter::{ConcurrencyLimiter, RateLimiter};
+use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// A set of limits in a layer. What the layer sets for all of its rates is applied once for each version, and not for each
@@ -14,40 +15,30 @@ use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 pub(in crate::http) struct Live {
     set: LimitSet,
     view: Arc<ArcSwapOption<InForce>>,
-    /// Shared by the clones of a layer, whatever their settings.
-    layer: Arc<()>,
-    /// Grants the permits of its concurrency limits. Without it, the set can have none.
-    concurrency_limiter: Option<ConcurrencyLimiter>,
+    /// The number of fixed limits beside the set. Shared by the clones of a layer, whatever their settings.
+    layer: Arc<AtomicUsize>,
 }
 
 impl Live {
     pub(in crate::http) fn new(set: LimitSet) -> Self {
-        let (view, layer) = (Arc::default(), Arc::default());
-        Self { set, view, layer, concurrency_limiter: None }
+        Self { set, view: Arc::default(), layer: Arc::default() }
     }
 
-    pub(in crate::http) fn set_concurrency_limiter(&mut self, limiter: ConcurrencyLimiter) {
-        self.concurrency_limiter = Some(limiter);
+    /// Registers the limits with the limiter of the layer.
+    pub(in crate::http) fn attach(&self, limiter: &RateLimiter) -> Result<(), ConfigError> {
+        self.set.attach(limiter, &self.layer)
     }
 
-    pub(in crate::http) const fn concurrency_limiter(&self) -> Option<&ConcurrencyLimiter> {
-        self.concurrency_limiter.as_ref()
-    }
-
-    /// Registers the limits with the limiters of the layer. It can have so many from here.
-    pub(in crate::http) fn attach(
-        &self,
-        limiter: &RateLimiter,
-        most: usize,
-    ) -> Result<(), ConfigError> {
-        self.set.attach(limiter, self.concurrency_limiter.as_ref(), &self.layer, most)
+    /// Leaves room for so many fixed limits beside the set.
+    pub(in crate::http) fn reserve(&self, fixed: usize) -> Result<(), ConfigError> {
+        self.set.reserve(&self.layer, fixed)
     }
 
     /// Whether each limit in force that has no failure policy can have this one.
     pub(in crate::http) fn check_policy(&self, policy: OnStoreFailure) -> Result<(), ConfigError> {
         let in_force = self.set.in_force();
-        let mut limits = in_force.all_limits().filter(|limit| limit.failure_policy().is_none());
-        limits.try_for_each(|limit| limit.clone().on_store_failure(policy).map(drop))
+        let mut limits = in_force.all_limits().filter(|limit| limit.on_store_failure().is_none());
+        limits.try_for_each(|limit| limit.clone().with_on_store_failure(policy).map(drop))
     }
 
     /// The settings of the layer have changed.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use http::request::Parts;
-
 use super::Cost;
 use crate::http::KeyExtractor;
 use crate::http::copies::Copies;
@@ -11,11 +9,10 @@ use crate::http::fallbacks::watched;
 use crate::http::limits::Choose;
 #[cfg(feature = "config")]
 use crate::http::live::Live;
-use crate::limiter::ConcurrencyLimiter;
-use crate::nouns::{ConcurrencyLimit, ConfigError, Key, Limit, OnStoreFailure};
+use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// The name of limits without one.
-const CHOSEN: &str = "(chosen for each request)";
+pub(in crate::http) const CHOSEN: &str = "(chosen for each request)";
 
 /// What adds checks to those of a request.
 #[derive(Clone)]
@@ -41,14 +38,6 @@ impl Rule {
 
     #[cfg(feature = "config")]
     pub(in crate::http) const fn live(&self) -> Option<&Live> {
-        match self {
-            Self::Live(live) => Some(live),
-            Self::Fixed(_) | Self::Chosen(_) => None,
-        }
-    }
-
-    #[cfg(feature = "config")]
-    pub(in crate::http) const fn live_mut(&mut self) -> Option<&mut Live> {
         match self {
             Self::Live(live) => Some(live),
             Self::Fixed(_) | Self::Chosen(_) => None,
@@ -81,73 +70,21 @@ pub(in crate::http) struct KeyedLimit {
 
 impl KeyedLimit {
     pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
-        let (fails_as_layer, copies) = (limit.failure_policy().is_none(), Copies::of(&limit));
+        let fails_as_layer = limit.on_store_failure().is_none();
+        let copies = Copies::new(&limit);
         let key = watched(Arc::new(key), limit.name());
         Self { limit, fails_as_layer, copies, key, cost }
     }
 
     pub(super) fn replace(&mut self, limit: Limit) {
-        self.copies = Copies::of(&limit);
+        self.copies = Copies::new(&limit);
         self.limit = limit;
     }
 
     pub(super) fn fail_as_layer(&mut self, policy: OnStoreFailure) -> Result<(), ConfigError> {
         if self.fails_as_layer {
-            self.replace(self.limit.clone().on_store_failure(policy)?);
+            self.replace(self.limit.clone().with_on_store_failure(policy)?);
         }
         Ok(())
     }
-}
-
-/// A concurrency limit, and its limiter.
-#[derive(Clone)]
-pub(in crate::http) struct ConcurrencyRule {
-    pub(in crate::http) limiter: ConcurrencyLimiter,
-    pub(in crate::http) limit: Concurrency,
-}
-
-#[derive(Clone)]
-pub(in crate::http) enum Concurrency {
-    /// The same for all requests, and the key that it counts.
-    Fixed(ConcurrencyLimit, Arc<dyn KeyExtractor>),
-    /// Chosen for each request.
-    Chosen(ChooseConcurrency),
-}
-
-pub(in crate::http) type ChooseConcurrency =
-    Arc<dyn Fn(&Parts) -> Option<(ConcurrencyLimit, Key)> + Send + Sync>;
-
-impl ConcurrencyRule {
-    pub(in crate::http) fn fixed(&self) -> Option<&ConcurrencyLimit> {
-        match &self.limit {
-            Concurrency::Fixed(limit, _) => Some(limit),
-            Concurrency::Chosen(_) => None,
-        }
-    }
-
-    /// The name in events.
-    pub(in crate::http) fn name(&self) -> &str {
-        self.fixed().map_or(CHOSEN, ConcurrencyLimit::name)
-    }
-}
-
-impl Wanted {
-    /// Whether both are permits of one key under one name.
-    pub(in crate::http) fn is_of(&self, other: &Self) -> bool {
-        self.limit.name() == other.limit.name()
-            && self.key == other.key
-            && self.limiter.is(&other.limiter)
-    }
-
-    /// The order in which permits are acquired.
-    pub(in crate::http) fn order(&self) -> (u32, &str, &str) {
-        (self.limit.limit(), self.limit.name(), self.key.as_str())
-    }
-}
-
-/// A permit that a request needs.
-pub(in crate::http) struct Wanted {
-    pub(in crate::http) limiter: ConcurrencyLimiter,
-    pub(in crate::http) limit: ConcurrencyLimit,
-    pub(in crate::http) key: Key,
 }

@@ -64,7 +64,7 @@ pub(super) fn response(
         }
     }
     if rejection.reason() == Reason::TooManyInFlight
-        && let Some(limit) = rejection.concurrency_limit()
+        && let Some(limit) = rejection.limit()
     {
         details.add_quota_failure_violation(limit.name(), rejection.message());
     }

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Reason, Rejection};
-use crate::nouns::{ConcurrencyLimit, Decision};
+use crate::nouns::{Decision, Limit};
 
 #[derive(Serialize)]
 struct Object<'a> {
@@ -33,7 +33,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
             Reason::Misconfigured => "internal",
         },
         message: rejection.message(),
-        limit: rejection.limit_name(),
+        limit: rejection.limit().map(Limit::name),
         retry_after: rejection.retry_after().map(|retry_after| retry_after.as_secs()),
     })
 }
@@ -62,8 +62,7 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
         }
         _ => ("about:blank".to_owned(), status.canonical_reason().unwrap_or("Rejected")),
     };
-    let in_flight =
-        rejection.concurrency_limit().filter(|_| rejection.reason() == Reason::TooManyInFlight);
+    let in_flight = rejection.limit().filter(|_| rejection.reason() == Reason::TooManyInFlight);
     let verdicts = rejection.decision().map(Decision::verdicts).unwrap_or_default();
     let denied = verdicts.iter().filter(|verdict| !verdict.allowed());
     serialize(&Problem {
@@ -73,7 +72,7 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
         detail: rejection.message(),
         violated_policies: denied
             .map(|verdict| verdict.limit().name())
-            .chain(in_flight.map(ConcurrencyLimit::name))
+            .chain(in_flight.map(Limit::name))
             .collect(),
     })
 }

@@ -22,9 +22,8 @@ use self::format::Rendered;
 use super::headers::{seconds, set};
 use super::limits::Reject;
 use super::number::number;
-use super::policy::KeyedBy;
 use super::{MissingKey, ResponseBody};
-use crate::nouns::{ConcurrencyLimit, Decision, Limit};
+use crate::nouns::{Decision, Limit};
 
 /// The headers of a gRPC status, which gRPC-Web clients read.
 #[cfg(feature = "grpc")]
@@ -52,9 +51,9 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 pub enum Reason {
     /// A limit denied the request.
     RateLimited,
-    /// A limit denied the request, because its key is [blocked](Limit::block_offenders).
+    /// A limit denied the request, because its key is [blocked](Limit::with_block_policy).
     Blocked,
-    /// As many requests as a [concurrency limit](ConcurrencyLimit) allows are in flight.
+    /// As many requests as a [concurrency limit](Limit::concurrency) allows are in flight.
     TooManyInFlight,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,
@@ -82,17 +81,24 @@ pub struct Rejection<'a> {
     reason: Reason,
     decision: Option<&'a Decision>,
     retry_after: Option<Duration>,
-    missing_key: Option<(Option<&'a KeyedBy>, &'a MissingKey)>,
+    missing_key: Option<(Option<&'a Limit>, &'a MissingKey)>,
     reject: Option<&'a Reject>,
-    concurrency_limit: Option<&'a ConcurrencyLimit>,
+    /// Without a permit left.
+    without_permits: Option<&'a Limit>,
     request: &'a Parts,
 }
 
 impl<'a> Rejection<'a> {
     const fn of(reason: Reason, request: &'a Parts) -> Self {
-        let (decision, retry_after, missing_key, reject) = (None, None, None, None);
-        let concurrency_limit = None;
-        Self { reason, decision, retry_after, missing_key, reject, concurrency_limit, request }
+        Self {
+            reason,
+            decision: None,
+            retry_after: None,
+            missing_key: None,
+            reject: None,
+            without_permits: None,
+            request,
+        }
     }
 
     /// Why the request is rejected.
@@ -101,31 +107,16 @@ impl<'a> Rejection<'a> {
         self.reason
     }
 
-    /// The limit that rejects the request: the limit that denied it, or whose key is missing. `None`
-    /// if the store did not decide.
+    /// The limit that rejects the request: the limit that denied it, that has no permit left, or whose key is missing. `None`
+    /// if the store did not decide. While the store is unavailable, the number of a concurrency limit may be the
+    /// [share](crate::limit::OnStoreFailure::Local) of this replica.
     #[must_use]
     pub fn limit(&self) -> Option<&'a Limit> {
         match (self.decision, self.missing_key) {
             (Some(decision), _) => Some(decision.limit()),
-            (None, Some((Some(KeyedBy::Rate(limit)), _))) => Some(limit),
-            _ => None,
+            (None, Some((limit, _))) => limit,
+            (None, None) => self.without_permits,
         }
-    }
-
-    /// The concurrency limit that rejects the request: it has no permit left, or its key is missing. While the store is
-    /// unavailable, its number may be the [share](crate::limit::OnStoreFailure::Local) of this replica.
-    #[must_use]
-    pub const fn concurrency_limit(&self) -> Option<&'a ConcurrencyLimit> {
-        match self.missing_key {
-            Some((Some(KeyedBy::Concurrency(limit)), _)) => Some(limit),
-            _ => self.concurrency_limit,
-        }
-    }
-
-    /// The name of the limit that rejects the request, of a rate or of requests in flight.
-    #[must_use]
-    pub fn limit_name(&self) -> Option<&'a str> {
-        self.limit().map(Limit::name).or_else(|| Some(self.concurrency_limit()?.name()))
     }
 
     /// The decision, if the store decided.
@@ -173,16 +164,14 @@ impl<'a> Rejection<'a> {
                 decision.limit().name(),
                 self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
             ),
-            (_, None, Some((Some(KeyedBy::Rate(limit)), missing))) => {
-                format!("no key for the rate limit `{}`: {missing}", limit.name())
-            }
-            (_, None, Some((Some(KeyedBy::Concurrency(limit)), missing))) => {
-                format!("no key for the limit `{}`: {missing}", limit.name())
+            (_, None, Some((Some(limit), missing))) => {
+                let rate = if limit.is_concurrency() { "" } else { "rate " };
+                format!("no key for the {rate}limit `{}`: {missing}", limit.name())
             }
             (_, None, Some((None, missing))) => format!("no key for the rate limit: {missing}"),
             (Reason::Forbidden, None, None) => "forbidden".to_owned(),
             (Reason::TooManyInFlight, None, None) => {
-                self.concurrency_limit.map_or_else(String::new, too_many_in_flight)
+                self.without_permits.map_or_else(String::new, too_many_in_flight)
             }
             (Reason::Rejected, None, None) => {
                 self.reject.map_or_else(String::new, |reject| reject.reason.to_string())
@@ -199,8 +188,9 @@ impl<'a> Rejection<'a> {
 }
 
 /// The message has no time: `Retry-After` is an estimate, because the end of a request is not known in advance.
-fn too_many_in_flight(limit: &ConcurrencyLimit) -> String {
-    let (name, number) = (limit.name(), limit.limit());
+fn too_many_in_flight(limit: &Limit) -> String {
+    let name = limit.name();
+    let number = limit.permits();
     let requests = if number == 1 { "request" } else { "requests" };
     format!("the limit `{name}` of {number} {requests} at once is reached")
 }
@@ -209,7 +199,7 @@ impl fmt::Debug for Rejection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rejection")
             .field("reason", &self.reason)
-            .field("limit", &self.limit_name())
+            .field("limit", &self.limit().map(Limit::name))
             .finish_non_exhaustive()
     }
 }
@@ -255,7 +245,7 @@ impl Responder {
     /// The response to a request without a key.
     pub(super) fn missing_key<B>(
         &self,
-        limit: Option<&KeyedBy>,
+        limit: Option<&Limit>,
         missing: &MissingKey,
         status: StatusCode,
         request: &Parts,
@@ -268,13 +258,13 @@ impl Responder {
     /// The response to a request without a permit.
     pub(super) fn too_many_in_flight<B>(
         &self,
-        limit: &ConcurrencyLimit,
+        limit: &Limit,
         retry_after: Duration,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let retry_after = Some(retry_after);
         let rejection = Rejection {
-            concurrency_limit: Some(limit),
+            without_permits: Some(limit),
             retry_after,
             ..Rejection::of(Reason::TooManyInFlight, request)
         };

@@ -17,7 +17,7 @@ use self::report::Reports;
 use self::shard::{Denied, Shard};
 use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
-use super::{ConcurrencyLimiter, RateLimiter};
+use super::RateLimiter;
 use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Source};
 
 /// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each other.
@@ -194,29 +194,20 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 impl RateLimiter {
-    /// Counts the keys that this limiter denies, in all its layers and direct calls.
+    /// Counts the keys that this limiter denies, in all its layers and direct calls: those without units, and those without a
+    /// permit.
     ///
     /// # Errors
     ///
     /// Returns an error if it counts with another [`DeniedKeys`] already.
     pub fn count_denied_keys(&self, keys: &DeniedKeys) -> Result<(), ConfigError> {
-        self.shared.denied_keys.set(keys.clone()).map_err(|_| counted_already())
+        let set = self.shared.denied_keys.set(keys.clone());
+        set.map_err(|_| {
+            ConfigError::new(
+                "the limiter counts denied keys already; call `count_denied_keys` once",
+            )
+        })
     }
-}
-
-impl ConcurrencyLimiter {
-    /// Counts the keys that get no permit, in all layers of this limiter and direct calls.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it counts with another [`DeniedKeys`] already.
-    pub fn count_denied_keys(&self, keys: &DeniedKeys) -> Result<(), ConfigError> {
-        self.shared.denied_keys.set(keys.clone()).map_err(|_| counted_already())
-    }
-}
-
-fn counted_already() -> ConfigError {
-    ConfigError::new("the limiter counts denied keys already; call `count_denied_keys` once")
 }
 
 impl Default for DeniedKeys {

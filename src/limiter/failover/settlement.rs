@@ -162,7 +162,7 @@ fn left(error: &Error, check: Check) -> Option<Check> {
 
 /// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges what is left at most.
 async fn settle_blocked(shared: &Shared, check: &Check) -> Result<Decision, Error> {
-    let limit = check.limit().clone().max_debt(0);
+    let limit = check.limit().clone().with_max_debt(0).map_err(Error::misuse)?;
     let settled = Check::new(&limit, check.key()).with_cost(check.cost());
     shared.store.apply(Op::Settle, settled.into()).await
 }

@@ -131,7 +131,7 @@ impl RateLimiter {
     /// most two such deadlines after `max_wait`: of the last charge, and of its refund if its units come too late. Zero asks
     /// once and does not wait for units.
     ///
-    /// If the store is unavailable, the limit's [failure policy](Limit::on_store_failure) decides. A limit that fails
+    /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure) decides. A limit that fails
     /// closed is asked again after each `retry_after`, until `max_wait`. Without a policy, the error is returned at
     /// once. Retry after a pause.
     ///

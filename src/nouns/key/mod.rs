@@ -124,10 +124,10 @@ impl Key {
         Self::of(&["|", self.as_str()])
     }
 
-    /// How often this key was marked as a fallback.
+    /// How often this key, or a part of it, was marked as a fallback. Zero if it is hashed.
     #[cfg(feature = "http")]
     pub(crate) fn fallbacks(&self) -> usize {
-        self.0.as_bytes().iter().take_while(|byte| **byte == b'|').count()
+        self.0.as_bytes().iter().filter(|byte| **byte == b'|').count()
     }
 
     /// The encoded form: printable ASCII without braces, at most 128 bytes.

@@ -35,7 +35,7 @@ const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 /// let policy = BlockPolicy::after(20, Duration::from_secs(5 * 60))
 ///     .lasting(Duration::from_secs(10 * 60))
 ///     .growing(2, Duration::from_secs(24 * 60 * 60));
-/// let login = Limit::fixed_window("login", Quota::per_minute(5))?.block_offenders(policy)?;
+/// let login = Limit::fixed_window("login", Quota::per_minute(5))?.with_block_policy(policy)?;
 /// assert_eq!(login.block_policy(), Some(policy));
 /// # Ok(())
 /// # }
@@ -66,8 +66,7 @@ impl BlockPolicy {
     }
 
     const fn new(denials: Option<u32>) -> Self {
-        let (within, length) = (Duration::ZERO, DEFAULT_LENGTH);
-        Self { denials, within, length, factor: 1, longest: None }
+        Self { denials, within: Duration::ZERO, length: DEFAULT_LENGTH, factor: 1, longest: None }
     }
 
     /// Sets the length of the first block. Default: 10 minutes. Range: 1 us to 366 days.
@@ -109,14 +108,16 @@ impl BlockPolicy {
     fn blocking(&self) -> Result<Blocking, ConfigError> {
         let (denials, within) = match self.denials() {
             Some((denials, within)) => {
-                check_denials(denials.into())?;
-                (denials, micros(within, "window of denials")?)
+                let check = check_denials(denials.into());
+                let within = check.and_then(|()| micros(within, "window of denials"));
+                (denials, within.map_err(|error| error.at("block.after"))?)
             }
             None if self.length != DEFAULT_LENGTH || self.longest.is_some() => {
                 return Err(ConfigError::new(
                     "keys are only blocked by operators, who say for how long, so no length and no growth counts; \
                      remove them, or say after how many denials keys are blocked",
-                ));
+                )
+                .at(if self.longest.is_some() { "block.factor" } else { "block.for" }));
             }
             None => (0, 0),
         };
@@ -124,16 +125,19 @@ impl BlockPolicy {
             return Err(ConfigError::new(format!(
                 "the factor by which blocks grow is {}; use 1 to {MAX_FACTOR}",
                 self.factor
-            )));
+            ))
+            .at("block.factor"));
         }
-        let length = micros(self.length, "first block")?;
-        let longest = micros(self.longest.unwrap_or(self.length), "longest block")?;
+        let length = micros(self.length, "first block").map_err(|error| error.at("block.for"))?;
+        let longest = micros(self.longest.unwrap_or(self.length), "longest block")
+            .map_err(|error| error.at("block.max"))?;
         if longest < length {
             return Err(ConfigError::new(format!(
                 "the longest block is {}, shorter than the first of {}; use at least that",
                 period::write(Duration::from_micros(longest)),
                 period::write(self.length),
-            )));
+            ))
+            .at("block.max"));
         }
         Ok(Blocking { denials, within, length, factor: self.factor, longest })
     }
@@ -169,7 +173,8 @@ impl fmt::Display for BlockPolicy {
         let Some((denials, within)) = self.denials() else {
             return f.write_str("blocked by operators");
         };
-        let (within, length) = (period::write(within), period::write(self.length));
+        let within = period::write(within);
+        let length = period::write(self.length);
         write!(f, "blocked for {length} after {denials} denials in {within}")?;
         match self.growth() {
             Some((factor, longest)) => {
@@ -191,13 +196,15 @@ impl Limit {
     /// Blocks keys that keep being denied. Default: only operators [block](crate::RateLimiter::block) keys.
     ///
     /// The store counts denials. So until a key is blocked, its denials are not answered from a
-    /// [deny cache](crate::store::DenyCache). A key in [shadow mode](Self::enforce) is neither counted nor blocked.
+    /// [deny cache](crate::store::DenyCache). A key in [shadow mode](Self::with_enforced_percent) is neither counted nor blocked.
     ///
     /// # Errors
     ///
-    /// Returns an error if a number of the policy is out of its range.
-    pub fn block_offenders(self, policy: BlockPolicy) -> Result<Self, ConfigError> {
-        let blocking = policy.blocking().map_err(|error| error.of_limit(self.name()))?;
+    /// Returns an error if a number of the policy is out of its range, and for a concurrency limit, which counts no denials.
+    pub fn with_block_policy(self, policy: BlockPolicy) -> Result<Self, ConfigError> {
+        self.check_is_rate("block", "it counts no denials")?;
+        let blocking =
+            policy.blocking().map_err(|error| error.at("block").of_limit(self.name()))?;
         Ok(self.with(|definition| definition.set_block(Some(Block { policy, blocking }))))
     }
 
@@ -233,7 +240,7 @@ mod tests {
 
     fn error(policy: BlockPolicy) -> String {
         let limit = Limit::gcra("login", Quota::per_minute(5)).unwrap();
-        limit.block_offenders(policy).unwrap_err().to_string()
+        limit.with_block_policy(policy).unwrap_err().to_string()
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The configuration format of a limit.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::block::{BlockFields, BlockPolicy};
-use super::{Algorithm, Limit};
+use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
 use crate::algorithm::{Anchor, Mode, Rule};
 use crate::nouns::quota::period;
 use crate::nouns::{ConfigError, OnStoreFailure, Quota};
@@ -20,7 +21,7 @@ pub(crate) struct LimitFields {
     pub(crate) quota: Option<Written>,
     #[serde(default)]
     pub(crate) limit: Option<u64>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) period: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) burst: Option<u64>,
@@ -34,8 +35,8 @@ pub(crate) struct LimitFields {
     pub(crate) on_store_failure: Option<OnStoreFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) enforce: Option<u8>,
-    #[serde(default, skip_serializing)]
-    pub(crate) shadow: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
     #[serde(
@@ -72,39 +73,7 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-/// Replaces a field.
-#[cfg(feature = "config")]
-pub(crate) type Replace = fn(&mut LimitFields);
-
-#[cfg(feature = "config")]
 impl LimitFields {
-    /// Fields that may be wrong, and their removal, or a value that is right for all limits. A field of a table is written
-    /// with a dot.
-    pub(crate) const REPLACEABLE: [(&str, Replace); 13] = [
-        ("quota", |fields| fields.quota = Some(Written("1/s".to_owned()))),
-        ("burst", |fields| fields.burst = None),
-        ("sub_windows", |fields| fields.sub_windows = None),
-        ("mode", |fields| fields.mode = None),
-        ("anchor", |fields| fields.anchor = None),
-        ("on_store_failure", |fields| fields.on_store_failure = None),
-        ("enforce", |fields| fields.enforce = None),
-        ("max_debt", |fields| fields.max_debt = None),
-        ("block.after", |fields| fields.replace_block(BlockFields::replace_after)),
-        ("block.for", |fields| fields.replace_block(|block| block.length = None)),
-        ("block.factor", |fields| fields.replace_block(BlockFields::replace_factor)),
-        ("block.max", |fields| fields.replace_block(BlockFields::replace_max)),
-        ("name", |fields| fields.name = "limit".to_owned()),
-    ];
-}
-
-impl LimitFields {
-    #[cfg(feature = "config")]
-    fn replace_block(&mut self, replace: impl FnOnce(&mut BlockFields)) {
-        if let Some(block) = &mut self.block {
-            replace(block);
-        }
-    }
-
     fn quota(&self) -> Result<Quota, ConfigError> {
         let quota = match (&self.quota, self.limit, &self.period) {
             (Some(quota), None, None) => quota.0.parse()?,
@@ -124,15 +93,26 @@ impl LimitFields {
         };
         Ok(self.burst.map_or(quota, |burst| quota.burst(burst)))
     }
-}
 
-/// The share of keys for which a limit is enforced, by its two fields.
-pub(crate) fn enforced(shadow: bool, percent: Option<u8>) -> Result<u8, ConfigError> {
-    match (shadow, percent) {
-        (false, percent) => Ok(percent.unwrap_or(100)),
-        (true, None) => Ok(0),
-        (true, Some(_)) => {
-            Err(ConfigError::new("`shadow` stands for `enforce = 0`; remove one of the two"))
+    /// The most requests at once, of a concurrency limit.
+    fn permits(&self) -> Result<u32, ConfigError> {
+        let fields = [
+            ("quota", self.quota.is_some()),
+            ("period", self.period.is_some()),
+            ("burst", self.burst.is_some()),
+        ];
+        if let Some((field, _)) = fields.into_iter().find(|(_, is_there)| *is_there) {
+            return Err(ConfigError::new(format!(
+                "a concurrency limit has no `{field}`: it limits requests at once, such as `limit = 3`; remove it"
+            ))
+            .at(field));
+        }
+        match self.limit {
+            // A number of more than 32 bits is out of range, too.
+            Some(limit) => Ok(u32::try_from(limit).unwrap_or(u32::MAX)),
+            None => Err(ConfigError::new(
+                "`limit` is missing; write the most requests of a key at once, such as 3",
+            )),
         }
     }
 }
@@ -141,8 +121,9 @@ impl TryFrom<LimitFields> for Limit {
     type Error = ConfigError;
 
     fn try_from(config: LimitFields) -> Result<Self, ConfigError> {
-        let foreign = |field: &str, owner: &str| {
+        let foreign = |field: &'static str, owner: &str| {
             ConfigError::new(format!("`{field}` is a field of {owner} only; remove it"))
+                .at(field)
                 .of_limit(&config.name)
         };
         if config.sub_windows.is_some() && config.algorithm != Algorithm::SlidingWindow {
@@ -156,8 +137,15 @@ impl TryFrom<LimitFields> for Limit {
         }
 
         let name = &config.name;
-        let quota = config.quota().map_err(|error| error.of_limit(name))?;
+        let quota = match config.algorithm {
+            Algorithm::Concurrency => Ok(Quota::new(0, Duration::ZERO)),
+            _ => config.quota().map_err(|error| error.at("quota").of_limit(name)),
+        }?;
         let limit = match config.algorithm {
+            Algorithm::Concurrency => config
+                .permits()
+                .map_err(|error| error.of_limit(name))
+                .and_then(|permits| Self::concurrency(name, permits)),
             Algorithm::FixedWindow => {
                 Self::fixed(name, quota, config.anchor.unwrap_or(Anchor::First))
             }
@@ -170,19 +158,27 @@ impl TryFrom<LimitFields> for Limit {
             Algorithm::Gcra => Self::gcra(name, quota),
         }?;
         let limit = match config.on_store_failure {
-            Some(policy) => limit.on_store_failure(policy)?,
+            Some(policy) => limit.with_on_store_failure(policy)?,
             None => limit,
         };
-        let percent = enforced(config.shadow, config.enforce).map_err(|it| it.of_limit(name))?;
-        let limit = limit.enforce(percent)?;
+        let limit = limit.with_enforced_percent(config.enforce.unwrap_or(100))?;
         let limit = match config.max_debt {
-            Some(units) => limit.max_debt(units),
+            Some(units) => limit.with_max_debt(units)?,
+            None => limit,
+        };
+        let limit = match &config.retry_after {
+            Some(wait) => {
+                let wait = period::parse(&wait.0);
+                let wait = wait.map_err(|error| error.at("retry_after").of_limit(name))?;
+                limit.with_retry_after(wait)?
+            }
             None => limit,
         };
         match &config.block {
             Some(block) => {
-                let policy = BlockPolicy::try_from(block).map_err(|error| error.of_limit(name))?;
-                limit.block_offenders(policy)
+                let policy = BlockPolicy::try_from(block);
+                let policy = policy.map_err(|error| error.at("block").of_limit(name))?;
+                limit.with_block_policy(policy)
             }
             None => Ok(limit),
         }
@@ -191,28 +187,31 @@ impl TryFrom<LimitFields> for Limit {
 
 impl From<Limit> for LimitFields {
     fn from(limit: Limit) -> Self {
-        let (mut sub_windows, mut mode, mut anchor) = (None, None, None);
+        let mut sub_windows = None;
+        let mut mode = None;
+        let mut anchor = None;
         match limit.rule() {
             Rule::FixedWindow(rule) => anchor = Some(rule.anchor),
             Rule::SlidingWindow(rule) => sub_windows = Some(rule.sub_windows),
             Rule::LeakyBucket(rule) => mode = Some(rule.mode),
-            Rule::SlidingLog(_) | Rule::TokenBucket(_) | Rule::Gcra(_) => {}
+            Rule::SlidingLog(_) | Rule::TokenBucket(_) | Rule::Gcra(_) | Rule::Concurrency(_) => {}
         }
         let quota = limit.quota();
+        let retry_after = Some(limit.retry_after()).filter(|wait| *wait != DEFAULT_RETRY_AFTER);
         Self {
             name: limit.name().to_owned(),
             algorithm: limit.algorithm(),
             quota: None,
             limit: Some(quota.limit()),
-            period: Some(Written(period::write(quota.period()))),
+            period: (!limit.is_concurrency()).then(|| Written(period::write(quota.period()))),
             burst: quota.explicit_burst(),
             sub_windows,
             mode,
             anchor,
-            on_store_failure: limit.failure_policy(),
+            on_store_failure: limit.on_store_failure(),
             enforce: Some(limit.enforced_percent()).filter(|percent| *percent < 100),
-            shadow: false,
-            max_debt: limit.debt_bound(),
+            retry_after: retry_after.map(|wait| Written(period::write(wait))),
+            max_debt: limit.max_debt(),
             block: limit.block_policy().map(BlockFields::from),
         }
     }

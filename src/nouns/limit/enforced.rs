@@ -15,8 +15,6 @@ impl Default for Enforced {
 }
 
 impl Enforced {
-    pub(crate) const NEVER: Self = Self(0);
-
     pub(crate) fn new(percent: u8) -> Result<Self, ConfigError> {
         if percent > 100 {
             return Err(ConfigError::new(format!(

@@ -5,7 +5,12 @@ use crate::nouns::{ConfigError, Quota};
 
 const MAX_NAME: usize = 64;
 
-pub(in crate::nouns) fn check_name(name: &str) -> Result<(), ConfigError> {
+/// Checks the name of a limit.
+pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
+    check_text(name).map_err(|error| error.at("name"))
+}
+
+fn check_text(name: &str) -> Result<(), ConfigError> {
     let printable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(printable) {
         return Err(ConfigError::new(format!(
@@ -19,15 +24,21 @@ pub(in crate::nouns) fn check_name(name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Checks a quota, for any algorithm.
 pub(super) fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
-    if quota.limit() == 0 {
-        return Err(ConfigError::new(
-            "the limit is 0, so no check is ever allowed; use at least 1, or remove the route",
-        ));
-    }
     if quota.explicit_burst() == Some(0) {
         return Err(ConfigError::new(
             "the burst is 0, so no check is ever allowed; use at least 1",
+        )
+        .at("burst"));
+    }
+    check_rate(quota).map_err(|error| error.at("quota"))
+}
+
+fn check_rate(quota: &Quota) -> Result<(), ConfigError> {
+    if quota.limit() == 0 {
+        return Err(ConfigError::new(
+            "the limit is 0, so no check is ever allowed; use at least 1, or remove the route",
         ));
     }
     if quota.period().is_zero() {

@@ -1,8 +1,12 @@
-//! The settings of a limit beside its quota: failure policy, shadow mode, debt.
+//! The settings of a limit beside its quota: failure policy, shadow mode, debt, and advice.
+
+use std::time::Duration;
 
 use super::enforced::Enforced;
-use super::{Failure, Limit, share};
+use super::{DEFAULT_RETRY_AFTER, Failure, Limit, share};
 use crate::nouns::{ConfigError, Key, OnStoreFailure};
+
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 
 impl Limit {
     /// Sets the outcome of checks when the store is unavailable. Default: that of the layer. Without a layer,
@@ -14,9 +18,9 @@ impl Limit {
     ///
     /// # fn main() -> Result<(), tollgate::ConfigError> {
     /// let api = Limit::token_bucket("api", Quota::per_minute(100))?
-    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    ///     .with_on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
     /// let login = Limit::fixed_window("login", Quota::per_hour(5))?
-    ///     .on_store_failure(OnStoreFailure::FailClosed)?;
+    ///     .with_on_store_failure(OnStoreFailure::FailClosed)?;
     /// # let _ = (api, login);
     /// # Ok(())
     /// # }
@@ -25,13 +29,14 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error if the number of replicas is out of its range, or if a replica's share cannot be
-    /// decided: that of a bucket has a period of as many periods as there are replicas, at most 366 days.
-    pub fn on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
+    /// decided: the share of a bucket has a period of as many periods as there are replicas, at most 366 days.
+    pub fn with_on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
         let share = match policy.replicas() {
             Ok(Some(replicas)) => share::share(&self, replicas).map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(error.of_limit(self.name())),
-        }?;
+        }
+        .map_err(|error| error.for_field("on_store_failure"))?;
         let share = share.map(|share| {
             share.with(|it| {
                 it.enforced = self.shared.enforced;
@@ -41,17 +46,14 @@ impl Limit {
         Ok(self.with(|definition| definition.failure = Some(Failure { policy, share })))
     }
 
-    /// Puts the limit into shadow mode: the same as [`enforce(0)`](Self::enforce).
-    #[must_use]
-    pub fn shadow(self) -> Self {
-        self.with(|definition| definition.set_enforced(Enforced::NEVER))
-    }
-
     /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, the limit is in
     /// *shadow mode*: it decides, counts and reports, and never denies.
     ///
     /// A limit in shadow mode charges its budget as if it were enforced: a check that would be denied consumes
-    /// nothing. It does not keep a group from being charged, and does not delay a check. Its
+    /// nothing. A concurrency limit in shadow mode grants permits and reports, and a layer forwards a request that gets none.
+    /// It is a setting for layers there: [`acquire_permit`](crate::RateLimiter::acquire_permit) ignores it.
+    ///
+    /// A limit in shadow mode does not keep a group from being charged, and does not delay a check. Its
     /// [verdict](crate::Decision::verdicts) says what it [would do](crate::decision::Verdict::would_deny). A layer
     /// reports it by an event and, with the feature `metrics`, by a counter, and not by headers.
     ///
@@ -64,7 +66,7 @@ impl Limit {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::in_memory();
-    /// let strict = Limit::fixed_window("strict", Quota::per_hour(1))?.enforce(0)?;
+    /// let strict = Limit::fixed_window("strict", Quota::per_hour(1))?.with_enforced_percent(0)?;
     /// let alice = Key::new("alice");
     /// limiter.check(&strict, &alice).await?;
     /// let second = limiter.check(&strict, &alice).await?;
@@ -77,8 +79,9 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error if the share is above 100 percent.
-    pub fn enforce(self, percent: u8) -> Result<Self, ConfigError> {
-        let enforced = Enforced::new(percent).map_err(|error| error.of_limit(self.name()))?;
+    pub fn with_enforced_percent(self, percent: u8) -> Result<Self, ConfigError> {
+        let enforced =
+            Enforced::new(percent).map_err(|error| error.at("enforce").of_limit(self.name()))?;
         Ok(self.with(|definition| definition.set_enforced(enforced)))
     }
 
@@ -98,7 +101,7 @@ impl Limit {
         self.shared.enforced.percent()
     }
 
-    /// Whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::enforce).
+    /// Whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::with_enforced_percent).
     #[must_use]
     #[inline]
     pub fn enforces(&self, key: &Key) -> bool {
@@ -123,21 +126,66 @@ impl Limit {
     /// | fixed window | `9e15` |
     /// | sliding window | `3.5e13` in a sub-window |
     /// | sliding log | `1.4e14` |
-    #[must_use]
-    pub fn max_debt(self, units: u64) -> Self {
-        self.with(|definition| definition.max_debt = Some(units))
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for a concurrency limit, whose permits are given back.
+    pub fn with_max_debt(self, units: u64) -> Result<Self, ConfigError> {
+        self.check_is_rate("max_debt", "permits are given back, and owe nothing")?;
+        Ok(self.with(|definition| definition.max_debt = Some(units)))
     }
 
-    /// The largest debt of a budget, in units. `None` if [`max_debt`](Self::max_debt) is not set.
+    /// The largest debt of a budget, in units. `None` if [`with_max_debt`](Self::with_max_debt) was not called.
     #[must_use]
-    pub fn debt_bound(&self) -> Option<u64> {
+    pub fn max_debt(&self) -> Option<u64> {
         self.shared.max_debt
     }
 
     /// The outcome of checks when the store is unavailable. `None` if it is that of the layer.
     #[must_use]
-    pub fn failure_policy(&self) -> Option<OnStoreFailure> {
+    pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
         self.shared.failure.as_ref().map(|failure| failure.policy)
+    }
+
+    /// Sets the `Retry-After` of a request without a permit. Default: 1 second. Range: 1 second to 1 hour. The end of a
+    /// request is not known in advance: choose about the duration of one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the time is out of range, and for a limit that is not a
+    /// [concurrency limit](Self::concurrency): a rate knows when units are available.
+    pub fn with_retry_after(self, wait: Duration) -> Result<Self, ConfigError> {
+        let check = || {
+            if !self.is_concurrency() {
+                return Err(ConfigError::new(
+                    "`retry_after` is a setting of concurrency limits, and a rate knows when units are available; \
+                     remove it",
+                ));
+            }
+            if wait < DEFAULT_RETRY_AFTER || wait > LONGEST_RETRY_AFTER {
+                return Err(ConfigError::new(format!(
+                    "`retry_after` is {wait:?}; use {DEFAULT_RETRY_AFTER:?} to {LONGEST_RETRY_AFTER:?}"
+                )));
+            }
+            Ok(())
+        };
+        check().map_err(|error| error.at("retry_after").of_limit(self.name()))?;
+        Ok(self.with(|definition| definition.retry_after = wait))
+    }
+
+    /// The `Retry-After` of a request without a permit.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.shared.retry_after
+    }
+
+    /// Checks that this is not a concurrency limit, which does not have the field.
+    pub(super) fn check_is_rate(&self, field: &'static str, why: &str) -> Result<(), ConfigError> {
+        if self.is_concurrency() {
+            let message = format!("a concurrency limit has no `{field}`: {why}; remove it");
+            return Err(ConfigError::new(message).at(field).of_limit(self.name()));
+        }
+        Ok(())
     }
 
     /// The limit that decides in this process while the store is unavailable.

@@ -18,6 +18,11 @@ pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> 
         Rule::FixedWindow(_) | Rule::SlidingWindow(_) | Rule::SlidingLog(_) => {
             Quota::new(capacity(quota.limit()), quota.period())
         }
+        Rule::Concurrency(_) => {
+            let permits = u32::try_from(capacity(quota.limit())).unwrap_or(u32::MAX);
+            let share = Limit::concurrency(limit.name(), permits)?;
+            return share.with_retry_after(limit.retry_after());
+        }
     };
     let name = limit.name();
     match limit.rule() {
@@ -26,7 +31,7 @@ pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> 
         Rule::SlidingLog(_) => Limit::sliding_log(name, quota),
         Rule::TokenBucket(_) => Limit::token_bucket(name, quota),
         Rule::LeakyBucket(rule) => Limit::leaky(name, quota, rule.mode),
-        Rule::Gcra(_) => Limit::gcra(name, quota),
+        Rule::Gcra(_) | Rule::Concurrency(_) => Limit::gcra(name, quota),
     }
     .map_err(|error| {
         ConfigError::new(format!("{error} (in the share of one of {replicas} replicas: use fewer)"))
@@ -71,6 +76,12 @@ mod tests {
         assert_eq!(shared(limit, 200), "1 per 1h (sliding window of 6 sub-windows)");
         let limit = Limit::fixed_window_aligned("api", quota);
         assert_eq!(shared(limit, 7), "14 per 1h (fixed window aligned to the clock)");
+    }
+
+    #[test]
+    fn permits_are_rounded_down_and_at_least_one() {
+        let permits = |limit, replicas| shared(Limit::concurrency("exports", limit), replicas);
+        assert_eq!([permits(10, 3), permits(2, 3)], ["3 at once", "1 at once"]);
     }
 
     #[test]

@@ -9,13 +9,14 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::DefaultHashBuilder;
 
-use self::permits::Permits;
+use self::permits::PermitTable;
 use self::shard::Shard;
 use super::group::decide;
+use super::permits::{PermitStore, Permits};
 use super::{Answer, Store};
 use crate::nouns::clock::ProcessClock;
 use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Op};
@@ -57,10 +58,10 @@ pub struct MemoryStore {
     capped: bool,
     /// The next shard to be swept by an operation on another shard.
     idle: AtomicUsize,
-    permits: Permits,
+    permits: Arc<PermitTable>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Clock {
     Process(ProcessClock),
     Manual(ManualClock),
@@ -91,10 +92,10 @@ impl MemoryStore {
         Self {
             shards: (0..shards).map(shard).collect(),
             hasher: DefaultHashBuilder::default(),
+            permits: Arc::new(PermitTable::new(clock.clone())),
             clock,
             capped: cap.is_some(),
             idle: AtomicUsize::new(0),
-            permits: Permits::new(),
         }
     }
 
@@ -237,9 +238,15 @@ impl MemoryStore {
     }
 
     fn now(&self) -> Micros {
-        match &self.clock {
-            Clock::Process(clock) => clock.now(),
-            Clock::Manual(clock) => clock.now(),
+        self.clock.now()
+    }
+}
+
+impl Clock {
+    fn now(&self) -> Micros {
+        match self {
+            Self::Process(clock) => clock.now(),
+            Self::Manual(clock) => clock.now(),
         }
     }
 }
@@ -247,11 +254,16 @@ impl MemoryStore {
 impl Store for MemoryStore {
     #[inline]
     fn apply(&self, op: Op, group: Group) -> Answer {
-        Answer::ready(self.decide(op, group))
+        Answer::ready(group.check_rates().and_then(|()| self.decide(op, group)))
     }
 
     fn is_embedded(&self) -> bool {
         true
+    }
+
+    fn permits(&self) -> Option<Permits> {
+        let permits: Arc<dyn PermitStore> = Arc::<PermitTable>::clone(&self.permits);
+        Some(Permits::of_shared(permits))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hashbrown::DefaultHashBuilder;
 
 use super::table::{Cursor, Table};
-use super::{MemoryStore, SHARDS, shard};
+use super::{Clock, SHARDS, shard};
 use crate::algorithm::permits::Holders;
 use crate::nouns::{Key, Micros};
 use crate::store::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
@@ -22,9 +22,13 @@ const SWEEP_EVERY: usize = 16;
 /// Places of a table that a sweep looks at.
 const SWEPT: usize = 32;
 
-pub(super) struct Permits(Box<[Mutex<Shard>]>);
+pub(super) struct PermitTable {
+    shards: Box<[Mutex<PermitShard>]>,
+    hasher: DefaultHashBuilder,
+    clock: Clock,
+}
 
-struct Shard {
+struct PermitShard {
     table: Table<OfKey>,
     since_sweep: usize,
     cursor: Cursor,
@@ -37,20 +41,19 @@ struct OfKey {
     holders: Holders,
 }
 
-impl Permits {
-    pub(super) fn new() -> Self {
-        let shard = |_| Shard { table: Table::new(), since_sweep: 0, cursor: Cursor::default() };
-        Self((0..SHARDS).map(shard).map(Mutex::new).collect())
-    }
-
-    fn claim(&self, hasher: &DefaultHashBuilder, claim: &Claim, now: Micros) -> u64 {
-        let hash = shard::hash(hasher, &claim.name, &claim.key);
-        let shard = &self.0[(hash >> 32) as usize & (SHARDS - 1)];
-        shard.lock().unwrap_or_else(PoisonError::into_inner).claim(hash, claim, now)
+impl PermitTable {
+    pub(super) fn new(clock: Clock) -> Self {
+        let shard =
+            |_| PermitShard { table: Table::new(), since_sweep: 0, cursor: Cursor::default() };
+        Self {
+            shards: (0..SHARDS).map(shard).map(Mutex::new).collect(),
+            hasher: DefaultHashBuilder::default(),
+            clock,
+        }
     }
 }
 
-impl Shard {
+impl PermitShard {
     fn claim(&mut self, hash: u64, claim: &Claim, now: Micros) -> u64 {
         self.sweep(now);
         let is_it = |it: &OfKey| it.key == claim.key && it.name == claim.name;
@@ -65,8 +68,8 @@ impl Shard {
         let mut holders = Holders::default();
         let granted = holders.claim(&numbers, now);
         if !holders.is_empty() {
-            let (name, key) = (Arc::clone(&claim.name), claim.key.clone());
-            self.table.insert(hash, OfKey { name, key, holders });
+            let name = Arc::clone(&claim.name);
+            self.table.insert(hash, OfKey { name, key: claim.key.clone(), holders });
         }
         granted
     }
@@ -81,13 +84,16 @@ impl Shard {
     }
 }
 
-impl EmbeddedPermits for MemoryStore {
+impl EmbeddedPermits for PermitTable {
     fn claim_now(&self, claim: &Claim) -> u64 {
-        self.permits.claim(&self.hasher, claim, self.now())
+        let hash = shard::hash(&self.hasher, &claim.name, &claim.key);
+        let shard = &self.shards[(hash >> 32) as usize & (SHARDS - 1)];
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        shard.claim(hash, claim, self.clock.now())
     }
 }
 
-impl PermitStore for MemoryStore {
+impl PermitStore for PermitTable {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
         let granted = claims.iter().map(|claim| Ok(self.claim_now(claim))).collect();
         Box::pin(ready(granted))
@@ -106,8 +112,8 @@ impl PermitStore for MemoryStore {
     }
 }
 
-impl fmt::Debug for Permits {
+impl fmt::Debug for PermitTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permits").finish_non_exhaustive()
+        f.debug_struct("PermitTable").finish_non_exhaustive()
     }
 }

@@ -99,10 +99,15 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
     if limit.blocking().is_some() {
         return Err(ConfigError::new(
             "it blocks keys, and a blocked key could spend its prefetched units; remove \
-             `block_offenders`, or do not prefetch it",
+             `with_block_policy`, or do not prefetch it",
         ));
     }
     match limit.rule() {
+        Rule::Concurrency(_) => {
+            return Err(ConfigError::new(
+                "the permits of a concurrency limit are not units; do not prefetch it",
+            ));
+        }
         Rule::SlidingLog(_) => {
             return Err(ConfigError::new(
                 "a sliding log is exact, and prefetching would break that; use another algorithm, \

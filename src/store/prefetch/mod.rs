@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
+use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op};
 use crate::telemetry;
@@ -50,7 +51,7 @@ const SHARDS: usize = 64;
 /// A block is at most a tenth of the capacity, unless [set](PrefetchBuilder::limit_up_to)
 /// otherwise. Some limits cannot be prefetched, and are an error of the builder: the sliding log,
 /// which is exact, the leaky bucket as a queue, which lets checks leave one by one, and limits that
-/// [block keys](Limit::block_offenders). A
+/// [block keys](Limit::with_block_policy). A
 /// layer with a prefetched limit and others is an error, too, because a layer charges all of its
 /// limits or none.
 ///
@@ -139,6 +140,10 @@ impl<S: Store> Store for Prefetch<S> {
 
     fn is_embedded(&self) -> bool {
         self.shared.store.is_embedded()
+    }
+
+    fn permits(&self) -> Option<Permits> {
+        self.shared.store.permits()
     }
 }
 

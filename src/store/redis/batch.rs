@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::keys::Keys;
 use super::wire;
 use crate::algorithm::Rule;
+use crate::algorithm::offences::Blocking;
 use crate::nouns::{Check, Decision, Error, Limit, Op};
 use crate::store::denials::{Asked, Change, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
@@ -295,7 +296,7 @@ impl Batch {
     pub(super) fn body(&self) -> Vec<u8> {
         let limits = self.limits.iter().map(|(limit, blocks)| wire::Asked {
             rule: limit.rule(),
-            blocking: limit.blocking().filter(|_| *blocks),
+            blocking: blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE)),
         });
         let mut body = wire::Body::new(limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
@@ -388,7 +389,9 @@ impl Batch {
 fn blocks(op: Op, check: &Check) -> bool {
     match op {
         Op::Charge | Op::Peek => check.blocking().is_some(),
-        Op::Reset | Op::Block => check.limit().blocking().is_some(),
+        // A block ends whatever the policy of the limit that ends it.
+        Op::Reset => true,
+        Op::Block => check.limit().blocking().is_some() || check.block_us() == 0,
         Op::Refund | Op::Settle => false,
     }
 }

@@ -245,7 +245,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long a [blocked](crate::Limit::block_offenders) key is denied without asking Redis. Default: 10 seconds.
+    /// Sets how long a [blocked](crate::Limit::with_block_policy) key is denied without asking Redis. Default: 10 seconds.
     /// Zero always asks Redis. At most 366 days.
     ///
     /// While it is denied here, a client that hammers costs Redis nothing. The end of a block by this store counts at

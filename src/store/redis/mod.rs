@@ -42,6 +42,7 @@ pub use self::source::RedisSource;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::denials::{Change, Denials};
+use super::permits::Permits;
 use super::{Answer, BreakerState, Store};
 use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
 
@@ -218,6 +219,9 @@ impl Lanes {
 
 impl Store for RedisStore {
     fn apply(&self, op: Op, group: Group) -> Answer {
+        if let Err(error) = group.check_rates() {
+            return Answer::ready(Err(error));
+        }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {
             (Some(denials), Op::Charge) => {
@@ -229,6 +233,10 @@ impl Store for RedisStore {
             }
             (None, _) | (_, Op::Peek) => lanes.ask(op, group, None),
         }
+    }
+
+    fn permits(&self) -> Option<Permits> {
+        Some(Permits::new(self.clone()))
     }
 }
 

@@ -71,7 +71,7 @@ impl Charge {
             Op::Refund => receipt = check.receipt(),
             Op::Settle => {
                 receipt = check.receipt();
-                max_debt = check.limit().debt_bound().unwrap_or(u64::MAX);
+                max_debt = check.limit().max_debt().unwrap_or(u64::MAX);
             }
             Op::Reset | Op::Block => {}
         }
@@ -212,6 +212,8 @@ impl Body {
                 ("bucket", bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
             }
             Rule::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
+            // The store has turned such a check down.
+            Rule::Concurrency(_) => ("", [0; 4]),
         };
         self.push_name(name);
         for number in numbers {

@@ -25,7 +25,7 @@ pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::Level;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{BreakerMetrics, Queued, StoreMetrics};
-use crate::nouns::{ConcurrencyLimit, Decision, Error, Limit, Source};
+use crate::nouns::{Decision, Error, Limit, Source};
 
 /// Counts the decision of each limit of a group.
 #[inline]
@@ -50,7 +50,7 @@ pub(super) fn undecided<'a>(
 
 /// Counts the decision of a concurrency limit.
 #[inline]
-pub(super) fn decided_in_flight(limit: &ConcurrencyLimit, outcome: Outcome, source: Source) {
+pub(super) fn decided_in_flight(limit: &Limit, outcome: Outcome, source: Source) {
     limits::count(limit.name(), outcome, source.into());
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
     let limits = serde_json::to_value(&config)?;
     if arguments.json {
         let answer = json!({
-            "valid": true, "limits": limits["limits"], "concurrency_limits": limits["concurrency_limits"],
+            "valid": true, "limits": limits["limits"],
             "keys": used.keys, "plans": used.plans, "costs": used.costs,
             "warnings": long_logs(list(&limits["limits"])),
         });
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = table::markdown(&["limit", "allows", "key", "requests", "settings"], &[]);
-    for limit in list(&limits["limits"]).iter().chain(list(&limits["concurrency_limits"])) {
+    for limit in list(&limits["limits"]) {
         table.add_row(row(limit).map(|text| cell(&text)));
     }
     output::print(&table.to_string())?;
@@ -107,8 +107,8 @@ fn list(value: &Value) -> &[Value] {
 fn row(limit: &Value) -> [String; 5] {
     let text = |name: &str| limit[name].as_str().unwrap_or_default().to_owned();
     let allows = match limit["algorithm"].as_str() {
+        Some("concurrency") | None => format!("{} at once", limit["limit"]),
         Some(algorithm) => format!("{algorithm} {}", text("quota")),
-        None => format!("{} at once", limit["limit"]),
     };
     let requests = match (&limit["match"], &limit["except"]) {
         (Value::Null, Value::Null) => "all".to_owned(),
@@ -169,7 +169,7 @@ impl Used {
         let mut used = Self::default();
         // What a configuration serializes to is its own format.
         let config = serde_json::to_value(config).unwrap_or_default();
-        for limit in list(&config["limits"]).iter().chain(list(&config["concurrency_limits"])) {
+        for limit in list(&config["limits"]) {
             collect(&limit["key"], &mut used.keys);
             collect(&limit["plan"], &mut used.plans);
             collect(&limit["cost"], &mut used.costs);

@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use tollgate::limit::BlockPolicy;
-use tollgate::{ConcurrencyLimit, ConcurrencyLimiter, Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
 use self::support::budgets::{HOUR, charge, limiter, limits, run, shown};
 use self::support::{RedisServer, tollgate};
@@ -18,10 +18,10 @@ async fn budgets_of_every_kind_are_listed_and_shown() {
     charge(&limiter, "alice").await;
     charge(&limiter, "bob smith").await;
     let store = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
-    let exports = ConcurrencyLimit::new("exports", 3).unwrap();
-    let in_flight = ConcurrencyLimiter::new(store);
-    let first = in_flight.try_acquire(&exports, &Key::new("alice")).await.unwrap().unwrap();
-    let second = in_flight.try_acquire(&exports, &Key::new("alice")).await.unwrap().unwrap();
+    let exports = Limit::concurrency("exports", 3).unwrap();
+    let in_flight = RateLimiter::new(store);
+    let first = in_flight.try_acquire_permit(&exports, &Key::new("alice")).await.unwrap().unwrap();
+    let second = in_flight.try_acquire_permit(&exports, &Key::new("alice")).await.unwrap().unwrap();
 
     let expected = [("bucket", 7), ("exports", 2), ("fixed", 7), ("log", 7), ("sliding", 7)];
     let expected: Vec<_> = expected.map(|(name, used)| (name.to_owned(), used)).into();
@@ -292,7 +292,7 @@ async fn block_of_a_name_with_two_algorithms_is_under_both() {
     let url = server.url();
     let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
     let by_operators = |limit: Result<Limit, _>| {
-        limit.unwrap().block_offenders(BlockPolicy::by_operators()).unwrap()
+        limit.unwrap().with_block_policy(BlockPolicy::by_operators()).unwrap()
     };
     let before = by_operators(Limit::fixed_window("api", Quota::per_hour(100)));
     let after = by_operators(Limit::gcra("api", Quota::per_hour(100)));

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use tollgate::Limit;
 
 /// A limit in the format of [`tollgate::Limit`]. `period_us` may replace `period`, and `cells` is
-/// the number of sub-windows.
+/// the number of sub-windows. `shadow` is shadow mode.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub(crate) struct WireLimit(pub(crate) Limit);
@@ -22,6 +22,9 @@ impl TryFrom<Map<String, Value>> for WireLimit {
         }
         if let Some(sub_windows) = fields.remove("cells") {
             fields.insert("sub_windows".to_owned(), sub_windows);
+        }
+        if fields.remove("shadow") == Some(Value::Bool(true)) {
+            fields.insert("enforce".to_owned(), 0.into());
         }
         serde_json::from_value(Value::Object(fields)).map(Self).map_err(|error| error.to_string())
     }

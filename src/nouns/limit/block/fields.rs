@@ -55,24 +55,6 @@ impl BlockFields {
     }
 }
 
-#[cfg(feature = "config")]
-impl BlockFields {
-    /// Replaces the number of denials by one that is right.
-    pub(crate) fn replace_after(&mut self) {
-        self.after = self.after.take().map(|_| Written("1/s".to_owned()));
-    }
-
-    /// Replaces the factor by one that is right, if it comes with `max`.
-    pub(crate) fn replace_factor(&mut self) {
-        self.factor = self.factor.take().zip(self.max.as_ref()).map(|_| 1);
-    }
-
-    /// Replaces the longest block by one that is right, if it comes with `factor`.
-    pub(crate) fn replace_max(&mut self) {
-        self.max = self.max.take().zip(self.factor).map(|_| Written("366d".to_owned()));
-    }
-}
-
 impl TryFrom<&BlockFields> for BlockPolicy {
     type Error = ConfigError;
 
@@ -84,32 +66,40 @@ impl TryFrom<&BlockFields> for BlockPolicy {
                     ConfigError::new(format!(
                         "`after` is denials in a time, such as \"20/5min\", written like a quota: {error}"
                     ))
+                    .at("block.after")
                 })?;
-                check_denials(after.limit())?;
+                check_denials(after.limit()).map_err(|error| error.at("block.after"))?;
                 // It is in the range, which is small.
                 Self::after(u32::try_from(after.limit()).unwrap_or(u32::MAX), after.period())
             }
         };
         let policy = match &fields.length {
-            Some(length) => policy.lasting(period::parse(&length.0)?),
+            Some(length) => {
+                let length = period::parse(&length.0);
+                policy.lasting(length.map_err(|error| error.at("block.for"))?)
+            }
             None => policy,
         };
         match (fields.factor, &fields.max) {
             (None, None) => Ok(policy),
             (Some(factor), Some(max)) => {
-                // What is no such number is out of the range, as 0 is.
+                // A number of another type is out of range, as 0 is.
                 let in_range = u32::try_from(factor).ok().filter(|factor| *factor > 0);
                 let factor = in_range.ok_or_else(|| {
                     ConfigError::new(format!("`factor` is {factor}; use 1 to 100"))
+                        .at("block.factor")
                 })?;
-                Ok(policy.growing(factor, period::parse(&max.0)?))
+                let longest = period::parse(&max.0).map_err(|error| error.at("block.max"))?;
+                Ok(policy.growing(factor, longest))
             }
             (Some(_), None) => Err(ConfigError::new(
                 "`factor` needs `max`, the length of the longest block, such as \"1d\"",
-            )),
+            )
+            .at("block.factor")),
             (None, Some(_)) => Err(ConfigError::new(
                 "`max` needs `factor`, by which each further block is longer, such as 2",
-            )),
+            )
+            .at("block.max")),
         }
     }
 }

@@ -97,7 +97,8 @@ fn outage(policy: OnStoreFailure) -> Result<[Second; SECONDS], Box<dyn Error>> {
     let runtime =
         runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     runtime.block_on(async {
-        let limit = Limit::token_bucket("api", Quota::per_second(20))?.on_store_failure(policy)?;
+        let limit =
+            Limit::token_bucket("api", Quota::per_second(20))?.with_on_store_failure(policy)?;
         let key = Key::global();
         let shared = Shared::default();
         let mut replicas = Vec::new();

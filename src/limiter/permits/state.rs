@@ -9,7 +9,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use super::slot::{Queue, Slot};
-use crate::nouns::{ConcurrencyLimit, Key};
+use crate::nouns::{Check, Key};
 use crate::store::permits::Claim;
 
 /// The memory for so many slots is kept.
@@ -23,8 +23,8 @@ pub(super) struct SlotKey {
 }
 
 impl SlotKey {
-    pub(super) fn new(limit: &ConcurrencyLimit, key: &Key) -> Self {
-        Self { name: limit.shared_name(), key: key.clone() }
+    pub(super) fn new(check: &Check) -> Self {
+        Self { name: check.limit().name().into(), key: check.key().clone() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -33,8 +33,8 @@ impl SlotKey {
 
     /// The claim of a slot.
     pub(super) fn claim(&self, slot: &mut Slot, lease: Duration) -> Claim {
-        let (name, key) = (Arc::clone(&self.name), self.key.clone());
-        let mut claim = Claim::new(name, key, slot.holder, 0, lease);
+        let name = Arc::clone(&self.name);
+        let mut claim = Claim::new(name, self.key.clone(), slot.holder, 0, lease);
         slot.claim(&mut claim);
         claim
     }
@@ -138,7 +138,7 @@ mod tests {
     use super::super::agent::Agent;
     use super::*;
     use crate::nouns::HolderId;
-    use crate::store::MemoryStore;
+    use crate::store::{MemoryStore, Store};
 
     fn key(number: usize) -> SlotKey {
         SlotKey { name: "exports".into(), key: Key::from(number as u64) }
@@ -198,12 +198,12 @@ mod tests {
 
     #[tokio::test]
     async fn memory_is_freed_after_many_keys() {
-        let store = Arc::new(MemoryStore::new());
+        let store = MemoryStore::new().permits().expect("it grants permits").into_store();
         let agent = Arc::new(Agent::new(store, Duration::from_secs(10), Arc::default()));
         let mut held = Vec::new();
         for number in 0..50_000 {
             let (caller, outcome) = oneshot::channel();
-            agent.ask(&key(number), 1, caller);
+            agent.request(&key(number), 1, caller);
             held.push(outcome.await.unwrap().unwrap());
         }
         assert!(agent.lock().slots.capacity() >= 50_000);

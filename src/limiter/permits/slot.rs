@@ -108,7 +108,7 @@ impl Slot {
         (self.limit, self.is_changed) = (limit, true);
     }
 
-    pub(super) fn ask_at_once(&mut self, caller: Caller, limit: u32) {
+    pub(super) fn request_at_once(&mut self, caller: Caller, limit: u32) {
         self.at_once.push_back(Asking { caller, limit });
         (self.limit, self.is_changed) = (limit, true);
     }

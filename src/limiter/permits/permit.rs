@@ -7,9 +7,7 @@ use tokio::time::Instant;
 
 use super::agent::Agent;
 use super::state::SlotKey;
-#[expect(unused_imports, reason = "for the documentation")]
-use crate::nouns::ConcurrencyLimit;
-use crate::nouns::Source;
+use crate::nouns::{Limit, Source};
 use crate::telemetry::{self, Level};
 
 /// The answer to a caller of this crate.
@@ -18,10 +16,11 @@ pub(crate) struct Acquired {
     pub(crate) permit: Option<Permit>,
     pub(crate) source: Source,
     /// The limit that decided: the configured one, or the share of this replica.
-    pub(crate) limit: u32,
+    pub(crate) limit: Limit,
 }
 
-/// A permit of a [`ConcurrencyLimit`]. Dropping it gives it back.
+/// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in flight. Dropping it gives
+/// it back. See [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit {
     agent: Arc<Agent>,
@@ -41,13 +40,13 @@ impl Permit {
     }
 
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure
-    /// policy](ConcurrencyLimit::on_store_failure).
+    /// policy](Limit::with_on_store_failure).
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether the store has confirmed the permit within the last [lease](super::ConcurrencyLimiter::lease). Otherwise
+    /// Whether the store has confirmed the permit within the last [lease](crate::RateLimiter::set_permit_lease). Otherwise
     /// another process may hold it, too: this process was blocked, or could not reach the store. A long job can check this
     /// before each step.
     #[must_use]

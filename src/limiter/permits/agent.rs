@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::permit::{Acquired, Permit};
 use super::slot::{Caller, Due, Paces, Slot};
 use super::state::{SlotKey, State};
-use crate::nouns::{ConcurrencyLimit, Error, HolderId, OnStoreFailure, Source};
+use crate::nouns::{Check, Error, HolderId, OnStoreFailure, Source};
 use crate::store::permits::{MAX_LEASE, PermitStore};
 use crate::telemetry::{self, Throttle};
 
@@ -74,10 +74,10 @@ impl Agent {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a permit, without a wait.
-    pub(super) fn ask(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: Caller) {
+    /// Requests a permit, without a wait.
+    pub(super) fn request(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: Caller) {
         let mut state = self.lock();
-        self.slot(&mut state, key, limit).ask_at_once(caller, limit);
+        self.slot(&mut state, key, limit).request_at_once(caller, limit);
         self.submit(state, key);
     }
 
@@ -114,10 +114,11 @@ impl Agent {
     pub(super) fn decide_locally(
         self: &Arc<Self>,
         key: &SlotKey,
-        limit: &ConcurrencyLimit,
+        check: &Check,
         error: Error,
     ) -> Result<Acquired, Error> {
-        let policy = limit.failure_policy().unwrap_or(OnStoreFailure::FailOpen);
+        let limit = check.limit();
+        let policy = check.failure_policy().unwrap_or(OnStoreFailure::FailOpen);
         telemetry::permits_unavailable(
             &self.reports.unavailable,
             limit.name(),
@@ -125,15 +126,17 @@ impl Agent {
             policy.name(),
         );
         let (most, source, limit_in_force) = match policy {
-            OnStoreFailure::FailOpen => (u32::MAX, Source::FailOpen, limit.limit()),
-            OnStoreFailure::Local { replicas } => {
-                let share = limit.share_of(replicas);
-                (share, Source::Local, share)
+            OnStoreFailure::FailOpen => (u32::MAX, Source::FailOpen, limit.clone()),
+            OnStoreFailure::Local { .. } => {
+                // A share is at least one permit, so there always is one.
+                let share = check.of_share().ok().flatten();
+                let share = share.map_or_else(|| limit.clone(), Check::into_limit);
+                (share.permits(), Source::Local, share)
             }
             OnStoreFailure::FailClosed => return Err(error),
         };
         let mut state = self.lock();
-        let is_free = self.slot(&mut state, key, limit.limit()).take_locally(most);
+        let is_free = self.slot(&mut state, key, limit.permits()).take_locally(most);
         self.submit(state, key);
         let permit = is_free.then(|| Permit::new(Arc::clone(self), key.clone(), source));
         Ok(Acquired { permit, source, limit: limit_in_force })

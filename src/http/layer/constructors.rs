@@ -1,0 +1,264 @@
+//! The constructors of a layer.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::RateLimitLayer;
+use crate::http::KeyExtractor;
+#[cfg(feature = "config")]
+use crate::http::LimitSet;
+use crate::http::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
+#[cfg(feature = "config")]
+use crate::http::live::Live;
+use crate::http::policy::{KeyedLimit, Policy, Rule};
+use crate::http::settings::Settings;
+use crate::limiter::RateLimiter;
+use crate::nouns::{ConfigError, Key, Limit, Quota};
+
+/// # Constructors
+///
+/// Each takes the limiter, a limit, and the key by which requests are counted. They return an error if the name or a number
+/// is out of range, or if this limiter has another quota of that name.
+impl RateLimitLayer {
+    /// A burst at once, then the rate. See [`Limit::token_bucket`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn token_bucket(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        quota: Quota,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::token_bucket(name, quota)?, key)
+    }
+
+    /// Requests leave evenly, each after its delay. See [`Limit::leaky_bucket`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn leaky_bucket(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        quota: Quota,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::leaky_bucket(name, quota)?, key)
+    }
+
+    /// At most the limit in each window. See [`Limit::fixed_window`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn fixed_window(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        quota: Quota,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::fixed_window(name, quota)?, key)
+    }
+
+    /// Two counters, the previous period's weighted. See [`Limit::sliding_window`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn sliding_window(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        quota: Quota,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::sliding_window(name, quota)?, key)
+    }
+
+    /// Exactly the limit in any window. See [`Limit::sliding_log`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn sliding_log(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        quota: Quota,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::sliding_log(name, quota)?, key)
+    }
+
+    /// The token bucket's promise as a schedule. See [`Limit::gcra`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn gcra(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        quota: Quota,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::gcra(name, quota)?, key)
+    }
+
+    /// At most so many requests of a key at once. See [`Limit::concurrency`].
+    ///
+    /// ```
+    /// use tollgate::key::Global;
+    /// use tollgate::{RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::concurrency(&limiter, "reports", 4, Global)?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn concurrency(
+        limiter: impl Into<RateLimiter>,
+        name: &str,
+        limit: u32,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::new(limiter, Limit::concurrency(name, limit)?, key)
+    }
+
+    /// Any limit.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like all constructors.
+    pub fn new(
+        limiter: impl Into<RateLimiter>,
+        limit: Limit,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        Self::of_rule(limiter.into(), Rule::Fixed(KeyedLimit::new(limit, key, None)))
+    }
+
+    /// Limits that a closure chooses for each request: by the plan of an account, by the size of a request, for a
+    /// part of the traffic.
+    ///
+    /// The closure creates the checks, with their keys and costs. All checks of the layer are decided in one
+    /// call: all are charged, or none. Limits of one name share a budget: a client that changes from one plan to
+    /// another keeps what it used. [`cost`](Self::cost) does not apply. A check of a [concurrency limit](Limit::concurrency)
+    /// asks for a permit.
+    ///
+    /// ```
+    /// use tollgate::layer::Limits;
+    /// use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account { id: u64, plan: &'static str }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
+    /// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
+    /// let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), move |request| {
+    ///     match request.extensions.get::<Account>() {
+    ///         Some(account) => match account.plan {
+    ///             "free" => Check::new(&free, account.id).into(),
+    ///             "pro" => Check::new(&pro, account.id).into(),
+    ///             "internal" => Limits::Unlimited,
+    ///             _ => Limits::reject("the plan of this account is not known"),
+    ///         },
+    ///         None => Limits::reject("no account"),
+    ///     }
+    /// })?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the checks are more than 255, or two of one budget, the request is answered with 500, and an event says why.
+    ///
+    /// # Errors
+    ///
+    /// Returns no error at present.
+    pub fn from_fn(
+        limiter: impl Into<RateLimiter>,
+        choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError> {
+        Self::of_rule(limiter.into(), Rule::Chosen(by_request(choose)))
+    }
+
+    /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A request without a
+    /// key is handled [as for other limits](Self::on_missing_key). See [`from_fn`](Self::from_fn).
+    ///
+    /// # Errors
+    ///
+    /// Returns no error at present.
+    pub fn from_key(
+        limiter: impl Into<RateLimiter>,
+        key: impl KeyExtractor,
+        choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError> {
+        Self::of_rule(limiter.into(), Rule::Chosen(by_key(key, choose)))
+    }
+
+    /// Limits that a closure chooses for each request, by what the application looks up: the plan of an account in a
+    /// database. See [`Lookup`] for its cache, and [`from_fn`](Self::from_fn).
+    ///
+    /// The closure gets the request's head, the id, and what was found. So it also chooses the outcome of an unknown id and
+    /// of a look-up that failed.
+    ///
+    /// The look-up comes before all checks and permits of the layer, and a rejected request consumes nothing. To protect the
+    /// database from a client that sends many ids, put a limit by address into a layer outside.
+    ///
+    /// # Errors
+    ///
+    /// Returns no error at present.
+    pub fn from_lookup<I, T>(
+        limiter: impl Into<RateLimiter>,
+        lookup: Lookup<I, T>,
+        choose: impl Fn(&Parts, &I, Found<'_, T>) -> Limits + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError>
+    where
+        I: Clone + Eq + Hash + Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
+        Self::of_rule(limiter.into(), Rule::Chosen(by_lookup(lookup, choose)))
+    }
+
+    /// The limits of a configuration, which can be replaced while the service runs. See
+    /// [`LimitSet`](crate::config::LimitSet).
+    ///
+    /// One layer on a whole router is enough: the configuration says which limits apply to which routes. All limits that
+    /// apply to a request are decided in one call: all are charged, or none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this limiter has another limit of one of the names, or its store cannot decide one.
+    #[cfg(feature = "config")]
+    pub fn from_config(
+        limiter: impl Into<RateLimiter>,
+        limits: &LimitSet,
+    ) -> Result<Self, ConfigError> {
+        let limiter = limiter.into();
+        let live = Live::new(limits.clone());
+        live.attach(&limiter)?;
+        Self::of_rule(limiter, Rule::Live(live))
+    }
+
+    fn of_rule(limiter: RateLimiter, rule: Rule) -> Result<Self, ConfigError> {
+        let settings = Settings::new(limiter, Policy::new());
+        Self { settings: Arc::new(settings) }.with_rule(rule)
+    }
+
+    /// Adds a rule, which gets the settings of the layer.
+    pub(super) fn with_rule(mut self, rule: Rule) -> Result<Self, ConfigError> {
+        let settings = Arc::make_mut(&mut self.settings);
+        settings.policy.add_rule(&settings.limiter, rule)?;
+        settings.names = settings.policy.names();
+        Ok(self)
+    }
+}

@@ -1,0 +1,276 @@
+//! Permits of requests in flight: at most so many of a key at once, on all replicas.
+
+mod agent;
+mod permit;
+mod slot;
+mod state;
+mod task;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::{Instant, timeout_at};
+
+use self::agent::{Agent, Reports};
+pub(crate) use self::permit::Acquired;
+pub use self::permit::Permit;
+use self::slot::Outcome;
+use self::state::SlotKey;
+use super::RateLimiter;
+use crate::nouns::{Check, ConfigError, Error, Key, Limit, Source, later};
+use crate::store::permits::PermitStore;
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(10);
+const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
+
+/// The longest wait for the store's answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The interval at which waiting callers check that the task runs.
+const LOOK_AFTER: Duration = Duration::from_millis(500);
+
+/// The permits of this process, with an agent for each part of the store.
+pub(super) struct Agents {
+    store: Arc<dyn PermitStore>,
+    agents: Box<[Arc<Agent>]>,
+}
+
+impl Agents {
+    fn new(store: Arc<dyn PermitStore>, lease: Duration) -> Self {
+        let reports = Arc::new(Reports::default());
+        let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease, Arc::clone(&reports)));
+        let agents = (0..store.parts().max(1)).map(agent).collect();
+        Self { store, agents }
+    }
+
+    fn agent(&self, key: &Key) -> &Arc<Agent> {
+        &self.agents[self.store.part(key) % self.agents.len()]
+    }
+}
+
+impl RateLimiter {
+    /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller waits. `None`: no permit
+    /// is free.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unavailable, and the limit fails closed. It [is misuse](Error::is_misuse) if the
+    /// limit is not a concurrency limit, or the store grants no permits.
+    pub async fn try_acquire_permit(
+        &self,
+        limit: &Limit,
+        key: &Key,
+    ) -> Result<Option<Permit>, Error> {
+        let check = Check::new(limit, key);
+        Ok(self.observe_permit(&check, true, self.request_permit(&check)).await?.permit)
+    }
+
+    /// Acquires a permit of a [concurrency limit](Limit::concurrency), and waits for it for at most `max_wait`. `None`: no
+    /// permit was free in time. The caller works, and drops the permit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::in_memory();
+    /// let exports = Limit::concurrency("exports", 2)?;
+    /// let acme = Key::new("acme");
+    ///
+    /// let first = limiter.try_acquire_permit(&exports, &acme).await?.expect("none is in flight");
+    /// let second = limiter.try_acquire_permit(&exports, &acme).await?.expect("one is in flight");
+    /// assert!(limiter.try_acquire_permit(&exports, &acme).await?.is_none());
+    ///
+    /// // The next in the queue gets the permit of the first that is done.
+    /// let waiting = limiter.acquire_permit(&exports, &acme, Duration::from_secs(1));
+    /// drop(first);
+    /// assert!(waiting.await?.is_some());
+    /// # drop(second);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A free permit is granted even if `max_wait` is shorter than the store's latency: the first answer may take up to a
+    /// second. Dropping the future gives up the place in the queue. If the store becomes unavailable, the [failure
+    /// policy](Limit::with_on_store_failure) decides all waiting callers at once. Default: fail open.
+    ///
+    /// # Guarantees
+    ///
+    /// - **At most the limit.** The store counts the permits of all processes, atomically.
+    /// - **First come, first served**, on all replicas: a new caller does not pass callers that wait. A process has one place
+    ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A waiting caller gets
+    ///   a permit that another process has released within about 25 ms.
+    /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease) of 10 seconds. If the
+    ///   process crashes, its permits and its places in the queue count as released when the lease expires.
+    /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all of them. Each process
+    ///   restores its own within a third of a lease. Until then at most twice the limit is in flight. Afterwards, a new
+    ///   permit is granted as soon as fewer than the limit are in flight.
+    /// - **Store unavailable.** The limit's policy decides. Permits stay valid. Permits that were granted meanwhile count
+    ///   when the store answers again. [`Permit::source`] returns the source of a grant.
+    /// - **Expired leases.** A process that was blocked, or could not reach Redis, for longer than a lease may hold permits
+    ///   that other processes also have. [`Permit::is_renewed`] and an event report that.
+    /// - **The end of a program.** Permits are released in the background. Call [`flush`](Self::flush) last.
+    ///
+    /// One call to the store carries the claims of up to 256 keys, and up to four calls are in flight. Each part of a cluster
+    /// has its own calls. A task renews the permits, in a runtime that uses the limiter. A current-thread runtime drives that
+    /// task only inside `block_on`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error like [`try_acquire_permit`](Self::try_acquire_permit).
+    pub async fn acquire_permit(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        max_wait: Duration,
+    ) -> Result<Option<Permit>, Error> {
+        let check = Check::new(limit, key);
+        let acquiring = async {
+            let started = Instant::now();
+            let acquired = self.request_permit(&check).await?;
+            let left = max_wait.saturating_sub(started.elapsed());
+            if acquired.permit.is_some() || left.is_zero() {
+                return Ok(acquired);
+            }
+            self.wait_for_permit(&check, left, usize::MAX).await
+        };
+        Ok(self.observe_permit(&check, true, acquiring).await?.permit)
+    }
+
+    /// Sets the time after which the permits of a process that crashed count as given back. Range: 1 second to 10
+    /// minutes. Default: 10 seconds. All replicas should have the same.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the lease is out of range, or if it was set or used already.
+    pub fn set_permit_lease(&self, lease: Duration) -> Result<(), ConfigError> {
+        let [shortest, longest] = LEASES;
+        if lease < shortest || lease > longest {
+            return Err(ConfigError::new(format!(
+                "the lease of permits is {lease:?}; use {shortest:?} to {longest:?}"
+            )));
+        }
+        self.shared.permit_lease.set(lease).map_err(|_| {
+            ConfigError::new(
+                "the lease of permits is set or used already; call `set_permit_lease` once, before permits are acquired",
+            )
+        })
+    }
+
+    /// The permits that this process holds of a key.
+    #[must_use]
+    pub fn held_permits(&self, limit: &Limit, key: &Key) -> u64 {
+        let slot = SlotKey::new(&Check::new(limit, key));
+        self.agents().map_or(0, |agents| agents.agent(key).held(&slot))
+    }
+
+    /// The number of keys with permits, callers or unconfirmed releases in this process.
+    #[must_use]
+    pub fn keys_with_permits(&self) -> usize {
+        let agents = self.agents().into_iter().flat_map(|agents| &agents.agents);
+        agents.map(|agent| agent.keys()).sum()
+    }
+
+    /// Asks for a permit, without a wait.
+    pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
+        let agent = self.agent_for(check)?;
+        let slot = SlotKey::new(check);
+        let (caller, outcome) = oneshot::channel();
+        agent.request(&slot, check.limit().permits(), caller);
+        let outcome = within(agent, ANSWERS_WITHIN, outcome).await;
+        conclude(agent, &slot, check, outcome.unwrap_or_else(|| Err(Error::timeout())))
+    }
+
+    /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
+    pub(crate) async fn wait_for_permit(
+        &self,
+        check: &Check,
+        max_wait: Duration,
+        most_waiters: usize,
+    ) -> Result<Acquired, Error> {
+        let agent = self.agent_for(check)?;
+        let slot = SlotKey::new(check);
+        let (caller, outcome) = oneshot::channel();
+        agent.wait(&slot, check.limit().permits(), caller, most_waiters);
+        let outcome = within(agent, max_wait, outcome).await;
+        conclude(agent, &slot, check, outcome.unwrap_or(Ok(None)))
+    }
+
+    /// Waits until the store has confirmed all released permits, for at most a second.
+    pub(super) async fn flush_permits(&self) {
+        let Some(Some(agents)) = self.shared.agents.get() else { return };
+        let deadline = later(Instant::now(), ANSWERS_WITHIN);
+        for agent in &agents.agents {
+            drop(timeout_at(deadline, agent.flush()).await);
+        }
+    }
+
+    /// Whether the store grants permits.
+    pub(super) fn grants_permits(&self) -> bool {
+        self.shared.store.store().permits().is_some()
+    }
+
+    fn agents(&self) -> Option<&Agents> {
+        let agents = self.shared.agents.get_or_init(|| {
+            let permits = self.shared.store.store().permits()?;
+            let lease = *self.shared.permit_lease.get_or_init(|| DEFAULT_LEASE);
+            Some(Agents::new(permits.into_store(), lease))
+        });
+        agents.as_ref()
+    }
+
+    fn agent_for(&self, check: &Check) -> Result<&Arc<Agent>, Error> {
+        Runtime::try_current().map_err(Error::misuse)?;
+        let name = check.limit().name();
+        if !check.limit().is_concurrency() {
+            return Err(Error::misuse(format!(
+                "limit `{name}` is not a concurrency limit, and has no permits; use `RateLimiter::check`"
+            )));
+        }
+        let agents = self.agents().ok_or_else(|| {
+            Error::misuse(format!("the store grants no permits for the concurrency limit `{name}`"))
+        })?;
+        Ok(agents.agent(check.key()))
+    }
+}
+
+/// The outcome of a caller. While the store is unavailable, the limit's policy decides.
+fn conclude(
+    agent: &Arc<Agent>,
+    slot: &SlotKey,
+    check: &Check,
+    outcome: Outcome,
+) -> Result<Acquired, Error> {
+    match outcome {
+        Ok(permit) => Ok(Acquired { permit, source: Source::Store, limit: check.limit().clone() }),
+        Err(error) if error.is_unavailable() => agent.decide_locally(slot, check, error),
+        Err(error) => Err(error),
+    }
+}
+
+/// The outcome, if it comes in time.
+async fn within(
+    agent: &Arc<Agent>,
+    max_wait: Duration,
+    mut outcome: oneshot::Receiver<Outcome>,
+) -> Option<Outcome> {
+    let lost = |_| Err(Error::store("the runtime was shut down"));
+    match outcome.try_recv() {
+        Err(TryRecvError::Empty) => {}
+        decided => return Some(decided.unwrap_or_else(lost)),
+    }
+    let deadline = later(Instant::now(), max_wait);
+    loop {
+        let look = later(Instant::now(), LOOK_AFTER).min(deadline);
+        match timeout_at(look, &mut outcome).await {
+            Ok(outcome) => return Some(outcome.unwrap_or_else(|_| lost(TryRecvError::Closed))),
+            Err(_) if look >= deadline => return None,
+            // The task may be blocked.
+            Err(_) => agent.ensure_task(),
+        }
+    }
+}
