@@ -9,7 +9,7 @@
 //! | to limit an API: bursts are fine, floods are not | [`token_bucket`](crate::Limit::token_bucket) | `burst + rate * t` in a time `t` |
 //! | the same, and you think in schedules | [`gcra`](crate::Limit::gcra) | the same: GCRA and a token bucket decide alike, to the microsecond |
 //! | a called service to see no bursts | [`leaky_bucket`](crate::Limit::leaky_bucket) | one request per `period / limit`: the layer delays each until its turn |
-//! | to sell "n per minute" | [`sliding_window`](crate::Limit::sliding_window) | n in a minute of even traffic, 2 n of uneven traffic |
+//! | "about n per minute", for a small state | [`sliding_window`](crate::Limit::sliding_window) | n in a minute of even traffic, 2 n of uneven traffic |
 //! | a contract that says "n in any minute" | [`sliding_log`](crate::Limit::sliding_log) | exactly n |
 //! | a quota per hour or day | [`fixed_window`](crate::Limit::fixed_window) | n in a window, 2 n around its end |
 //!
@@ -66,7 +66,7 @@
 //!
 //! # A fixed window's end
 //!
-//! A fixed window is the cheapest to explain: "1,000 requests per day, replenished at midnight". Around its end it allows
+//! A fixed window is the cheapest to explain: "1,000 requests per day". Around its end it allows
 //! twice its quota.
 //!
 #![doc = include_str!("pictures/window_end.svg")]
@@ -75,7 +75,8 @@
 //! choice.
 //!
 //! A window begins with a key's first request. With [`fixed_window_aligned`](crate::Limit::fixed_window_aligned), it begins by the
-//! clock in UTC, for all keys at once. All clients come back at once then, too.
+//! clock in UTC, for all keys at once: a day at midnight, and a week on Thursday, as 1970 began. All clients come back at once
+//! then.
 //!
 //! # A sliding window or a log
 //!
