@@ -20,6 +20,8 @@ use axum::routing::{get, post};
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::signal::ctrl_c;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{interval, sleep};
 use tokio_stream::wrappers::IntervalStream;
 use tokio_stream::{Stream, StreamExt};
@@ -90,9 +92,21 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -i -X POST -H 'x-tenant: acme' {url}/import/9     # 202, and in flight for 9 s"
     );
-    let stopped = async { drop(ctrl_c().await) };
-    axum::serve(listener, app).with_graceful_shutdown(stopped).await?;
+    axum::serve(listener, app).with_graceful_shutdown(shutdown()).await?;
     // Otherwise the last permits count until their lease is over.
     limiter.flush().await;
     Ok(())
+}
+
+/// Ends when the process is asked to end: by Ctrl+C, or by an orchestrator, which sends SIGTERM.
+async fn shutdown() {
+    #[cfg(unix)]
+    if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            _ = ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        return;
+    }
+    drop(ctrl_c().await);
 }

@@ -23,6 +23,9 @@ use axum::{Extension, Router};
 use http::StatusCode;
 use serde::Deserialize;
 use tokio::net::TcpListener;
+use tokio::signal::ctrl_c;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -125,9 +128,21 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  curl -iN -H 'x-user: alice' '{url}/chat?tokens=1500'   # a debt");
     println!("  curl -i -H 'x-user: alice' '{url}/chat'                # 429 until it is repaid");
     println!("  curl -i -H 'x-user: bob' '{url}/chat?tokens=0'         # a failure, which is free");
-    let stopped = async { drop(tokio::signal::ctrl_c().await) };
-    axum::serve(listener, app).with_graceful_shutdown(stopped).await?;
+    axum::serve(listener, app).with_graceful_shutdown(shutdown()).await?;
     // Otherwise the costs of the last requests are not settled.
     limiter.flush().await;
     Ok(())
+}
+
+/// Ends when the process is asked to end: by Ctrl+C, or by an orchestrator, which sends SIGTERM.
+async fn shutdown() {
+    #[cfg(unix)]
+    if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            _ = ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        return;
+    }
+    drop(ctrl_c().await);
 }

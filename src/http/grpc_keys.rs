@@ -86,7 +86,7 @@ pub struct GrpcMethod {
 }
 
 impl GrpcMethod {
-    /// Creates an extractor for these methods, each as `package.Service/Method`.
+    /// Creates an extractor for these methods, each as `package.Service/Method`, with or without the `/` that a path begins with.
     ///
     /// # Errors
     ///
@@ -95,6 +95,7 @@ impl GrpcMethod {
         let mut names = Vec::new();
         for method in methods {
             let name = method.as_ref();
+            let name = name.strip_prefix('/').unwrap_or(name);
             let parts: Vec<_> = name.split('/').collect();
             if !matches!(*parts, [service, method] if !service.is_empty() && !method.is_empty()) {
                 return Err(ConfigError::new(format!(

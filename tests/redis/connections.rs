@@ -186,7 +186,7 @@ async fn invalid_settings_are_errors_of_the_builder() {
         let error = error.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(!error.contains("hunter2") && error.contains(advice), "{error}");
     }
-    for prefix in ["", "a b", "a{b", "ä", "redis://127.0.0.1/"] {
+    for prefix in ["", "a b", "a{b", "ä", "redis://127.0.0.1/", "shop:"] {
         let error = RedisStore::builder(prefix).build().unwrap_err();
         assert!(error.to_string().starts_with("the key prefix is "), "{error}");
     }

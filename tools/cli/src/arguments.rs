@@ -10,7 +10,7 @@ use tollgate::RedisStore;
 use tollgate::store::RedisStoreBuilder;
 
 use crate::limit::{Algorithm, LimitSpec};
-use crate::redis::Certificates;
+use crate::redis::{Certificates, is_tls};
 use crate::replay::{KeySpec, Suggest};
 
 /// An operator waits longer than a request.
@@ -132,7 +132,7 @@ pub(crate) struct RedisArguments {
 }
 
 /// The certificates for rediss:// URLs.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsArguments {
     /// A file with CA certificates (PEM) for rediss:// URLs. Default: the CAs of the operating system
     #[arg(long = "ca", value_name = "FILE")]
@@ -268,13 +268,33 @@ pub(crate) struct CopyArguments {
 }
 
 impl CopyArguments {
-    /// Where the budgets are copied to. The certificates are for both.
+    /// Where the budgets are copied from.
+    pub(crate) fn source(&self) -> RedisArguments {
+        RedisArguments {
+            tls: self.tls_of(&self.redis.url, self.target_url()),
+            ..self.redis.clone()
+        }
+    }
+
+    /// Where the budgets are copied to.
     pub(crate) fn target(&self) -> RedisArguments {
         RedisArguments {
-            url: self.to_url.clone().unwrap_or_else(|| self.redis.url.clone()),
+            url: self.target_url().to_owned(),
             prefix: self.to_prefix.clone().unwrap_or_else(|| self.redis.prefix.clone()),
             partitions: self.to_partitions,
-            tls: self.redis.tls.clone(),
+            tls: self.tls_of(self.target_url(), &self.redis.url),
+        }
+    }
+
+    fn target_url(&self) -> &str {
+        self.to_url.as_deref().unwrap_or(&self.redis.url)
+    }
+
+    /// The certificates are for both, or for the one that is reached by TLS.
+    fn tls_of(&self, url: &str, other: &str) -> TlsArguments {
+        match !is_tls(url) && is_tls(other) {
+            true => TlsArguments::default(),
+            false => self.redis.tls.clone(),
         }
     }
 }

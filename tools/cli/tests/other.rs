@@ -69,19 +69,21 @@ fn error_names_the_line_and_the_field() {
     assert!(missing.code == 1 && missing.err.contains("/no/such/limits.toml"), "{missing:?}");
 }
 
+const COMMANDS: [&str; 9] =
+    ["replay", "keys", "show", "peek", "reset", "block", "copy", "doctor", "check-config"];
+
 #[test]
 fn man_pages_and_completions_name_every_command() {
-    let commands = ["replay", "keys", "show", "peek", "reset", "block", "doctor", "check-config"];
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let run = tollgate(&["completions", shell]);
         assert_eq!(run.code, 0, "{run:?}");
-        assert!(commands.iter().all(|command| run.out.contains(command)), "{shell}");
+        assert!(COMMANDS.iter().all(|command| run.out.contains(command)), "{shell}");
     }
     let page = tollgate(&["man"]).out;
     assert!(page.contains(".TH tollgate"), "{page}");
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("man");
     assert_eq!(tollgate(&["man", folder.to_str().unwrap()]).code, 0);
-    for command in commands {
+    for command in COMMANDS {
         let page = fs::read_to_string(folder.join(format!("tollgate-{command}.1"))).unwrap();
         assert!(page.contains(".TH"), "{command}");
     }
@@ -90,7 +92,7 @@ fn man_pages_and_completions_name_every_command() {
 #[test]
 fn every_command_explains_itself() {
     let help = tollgate(&["help"]);
-    for command in ["replay", "keys", "show", "peek", "reset", "block", "doctor", "check-config"] {
+    for command in COMMANDS {
         assert!(help.out.contains(command), "{command}");
         let run = tollgate(&[command, "--help"]);
         assert!(run.code == 0 && run.out.contains("Usage: tollgate"), "{run:?}");

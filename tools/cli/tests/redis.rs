@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use tollgate::key::PeerIp;
 use tollgate::limit::BlockPolicy;
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
@@ -279,7 +280,8 @@ async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
         // The budget of another client is enough.
         limiter.check(&limit, &Key::new("bob")).await.unwrap();
         let blocked = run(&url, &block);
-        assert!(blocked.code == 0 && blocked.err.is_empty(), "{blocked:?}");
+        assert_eq!(blocked.code, 0, "{blocked:?}");
+        assert!(blocked.err.contains("`alice` has no budget under"), "{blocked:?}");
         assert!(limiter.check(&limit, &alice).await.unwrap().is_blocked(), "{limit:?}");
         let keys = run(&url, &["keys", "--containing", "alice"]);
         assert!(keys.out.contains("blocked for"), "{keys:?}");
@@ -311,9 +313,45 @@ fn block_of_a_limit_that_is_not_in_use_says_so() {
     let server = RedisServer::start();
     let block =
         ["block", "alice", "--name", "apix", "--algorithm", "gcra", "--for", "366d", "--yes"];
-    let run = run(&server.url(), &block);
-    assert!(run.err.contains("no client has a budget of a gcra named apix in Redis"), "{run:?}");
+    let at = |arguments: &[&str]| run(&server.url(), arguments);
+    let run = at(&block);
+    assert!(run.err.contains("no client has a budget of a limit named apix in Redis"), "{run:?}");
     assert!(run.code == 0 && run.out.contains("for 366d"), "{run:?}");
+
+    // The block does not pass for a budget, and can be ended.
+    let again = at(&["block", "bob", "--name", "apix", "--for", "1h", "--yes"]);
+    assert_eq!(again.code, 3, "{again:?}");
+    let ended = at(&["block", "alice", "--name", "apix", "--for", "0s", "--yes"]);
+    assert!(ended.code == 0 && ended.out.contains("is not blocked"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn block_of_a_key_that_no_service_uses_says_so_and_names_the_network() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let limiter = limiter(&url).await;
+    let limit = Limit::gcra("api", Quota::per_hour(100)).unwrap();
+    limiter.check(&limit, &PeerIp::key_of("2001:db8::1".parse().unwrap())).await.unwrap();
+    let block = |key| run(&url, &["block", key, "--name", "api", "--for", "1h", "--yes"]);
+    let address = block("2001:db8::1");
+    assert!(address.err.contains("tollgate keys --name api"), "{address:?}");
+    assert!(address.err.contains("try `2001-db8--/64`"), "{address:?}");
+    let network = block("2001-db8--/64");
+    assert!(network.code == 0 && network.err.is_empty(), "{network:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn block_with_an_algorithm_is_also_under_the_one_that_is_in_use() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
+    let limit = Limit::sliding_window("api", Quota::per_hour(100)).unwrap();
+    let limit = limit.with_block_policy(BlockPolicy::by_operators()).unwrap();
+    limiter.check(&limit, &alice).await.unwrap();
+    let named = ["block", "alice", "--name", "api", "--algorithm", "gcra", "--for", "1h", "--yes"];
+    let blocked = run(&url, &named);
+    assert_eq!(blocked.code, 0, "{blocked:?}");
+    assert!(limiter.check(&limit, &alice).await.unwrap().is_blocked());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -322,6 +322,11 @@ fn mistakes_are_errors_that_say_what_to_do() {
             "203.0.113.9 - - [10/Oct/2025:00:20:00 +0000] \"GET / HTTP/1.1\" 200 1\n",
             "1 have no user",
         ),
+        (
+            &["--limit", "20/min", "--key", "user", "--format", "json"],
+            "{\"time\":1760000000,\"login\":\"alice\"}\n",
+            "their fields are: login, time",
+        ),
         (&[], "", "--limit"),
     ] {
         let run = tollgate_with(&[&["replay"], arguments].concat(), input.as_bytes());

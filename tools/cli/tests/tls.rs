@@ -88,6 +88,21 @@ fn commands_reach_a_redis_with_a_private_ca_that_requires_a_certificate() {
 }
 
 #[test]
+fn copy_uses_the_certificates_for_the_one_redis_that_has_tls() {
+    let server = TlsServer::start();
+    let plain = RedisServer::start();
+    let (tls, plain) = (server.url.as_str(), plain.url());
+    let limit = ["--name", "api", "--algorithm", "gcra", "--for", "1h", "--yes"];
+    let block = server.run(&[&["block", "alice", "--url", tls], &limit[..]].concat());
+    assert_eq!(block.code, 0, "{block:?}");
+    let copy = server.run(&["copy", "--url", tls, "--to-url", &plain, "--yes"]);
+    assert!(copy.code == 0 && copy.out.contains("copied 1,"), "{copy:?}");
+    let to = ["--to-url", tls, "--to-prefix", "other"];
+    let back = server.run(&[&["copy", "--url", &plain, "--yes"], &to[..]].concat());
+    assert!(back.code == 0 && back.out.contains("copied 1,"), "{back:?}");
+}
+
+#[test]
 fn missing_and_misplaced_certificates_are_errors() {
     let server = TlsServer::start();
     let url = server.url.as_str();

@@ -126,6 +126,12 @@ impl RedisStoreBuilder {
                 self.prefix.escape_debug()
             )));
         }
+        if self.prefix.ends_with(':') {
+            return Err(ConfigError::new(format!(
+                "the key prefix is `{}`; leave out the colon at its end, which the store adds",
+                self.prefix
+            )));
+        }
         if self.prefix.contains("://") {
             return Err(ConfigError::new(
                 "the key prefix is a URL; give a name of the service, such as `RedisStore::builder(\"shop\").url(...)`",

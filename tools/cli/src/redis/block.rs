@@ -10,9 +10,10 @@ use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
 use super::confirm::confirmed;
 use super::limiter::{OTHER_PARTITIONS, any_quota, has_tag, store};
-use super::name::{Kind, Name, client};
-use super::scan::Scan;
+use super::name::{Kind, Name, client, hint};
+use super::scan::{self, Scan};
 use super::servers;
+use super::value::Value;
 use crate::arguments::BlockArguments;
 use crate::duration::rounded;
 use crate::limit::Algorithm;
@@ -35,15 +36,11 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
     let mut found = Budgets::default();
     // A block is urgent: neither a long scan nor a master that is away holds it up.
-    let looking = timeout(PATIENCE, found.look(&arguments, name, &store)).await;
+    let looking = timeout(PATIENCE, found.look(&arguments, (name, key.as_str()), &store)).await;
     let is_complete = matches!(looking, Ok(Ok(())));
-    let limits = match arguments.algorithm {
-        Some(algorithm) => vec![any_quota(algorithm, name)?],
-        None => found.limits(name)?,
-    };
-    let is_used =
-        |limit: &Limit| found.here.contains(&Kind::of_algorithm(limit.algorithm().name()));
-    if !limits.iter().any(is_used) && !found.elsewhere.is_empty() {
+    let limits = found.limits(name, arguments.algorithm)?;
+    let is_used = !found.here.is_empty();
+    if !is_used && !found.elsewhere.is_empty() {
         bail!(OTHER_PARTITIONS);
     }
     if limits.is_empty() {
@@ -59,11 +56,15 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
         });
         return Ok(ExitCode::from(UNKNOWN_LIMIT));
     }
-    if is_complete && !limits.iter().any(is_used) {
+    if is_complete && !is_used {
         output::note(&format!(
-            "no client has a budget of a {} named {name} in Redis: check the name and the algorithm",
-            arguments.algorithm.map_or("limit", |algorithm| algorithm.name)
+            "no client has a budget of a limit named {name} in Redis: check the name and the algorithm"
         ));
+    } else if is_complete && !found.has_client && !length.is_zero() {
+        output::note(&format!(
+            "`{client}` has no budget under {name}: check the key. The keys that services use: `tollgate keys --name {name}`"
+        ));
+        hint(&arguments.key).iter().for_each(|hint| output::note(hint));
     }
     let question = match length {
         Duration::ZERO => format!("End the block of `{client}` under {name}?"),
@@ -106,37 +107,62 @@ struct Budgets {
     here: BTreeSet<Kind>,
     /// Where services with these settings do not look. Maybe of an earlier number of partitions.
     elsewhere: BTreeSet<Kind>,
+    /// Whether the client to block has one of them.
+    has_client: bool,
 }
 
 impl Budgets {
     async fn look(
         &mut self,
         arguments: &BlockArguments,
-        name: &str,
+        (name, client): (&str, &str),
         store: &RedisStore,
     ) -> anyhow::Result<()> {
         let prefix = arguments.redis.prefix();
         for mut server in servers::connect(&arguments.redis.url, &arguments.redis.tls).await? {
             let mut scan = Scan::new(prefix, None);
             while let Some(keys) = scan.next(&mut server).await? {
-                let names = keys.iter().filter_map(|key| Name::parse(key, prefix));
-                names.filter(|it| it.limit == name).for_each(|name| self.add(&name, prefix, store));
+                let is_wanted = |key: &String| {
+                    Name::parse(key, prefix).is_some_and(|it| self.is_news(&it, name, client))
+                };
+                let keys = Vec::from_iter(keys.into_iter().filter(is_wanted));
+                for entry in scan::read(&mut server, &keys).await? {
+                    let Some(name) = Name::parse(&entry.key, prefix) else { continue };
+                    // A block without a budget can be ended, but does not show that a service has such a limit.
+                    let has_budget =
+                        !name.is_offences && !Value::read(&entry.value, 0).is_block_alone();
+                    if has_budget || arguments.length.is_zero() {
+                        self.add(&name, client, (prefix, store));
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, name: &Name<'_>, prefix: &str, store: &RedisStore) {
-        let limit = name.kind.algorithm().and_then(|it| any_quota(it, name.limit).ok());
-        let (Some(limit), Ok(client)) = (limit, Key::from_encoded(name.client)) else { return };
-        match has_tag(store, prefix, (&limit, &client), name.tag) {
-            true => self.here.insert(name.kind),
-            false => self.elsewhere.insert(name.kind),
-        };
+    /// Whether a key of Redis may say more than is known. The values of all others are not read.
+    fn is_news(&self, key: &Name<'_>, name: &str, client: &str) -> bool {
+        let is_known = self.here.contains(&key.kind) && (self.has_client || key.client != client);
+        key.limit == name && !is_known
     }
 
-    fn limits(&self, name: &str) -> anyhow::Result<Vec<Limit>> {
-        let algorithms = self.here.iter().filter_map(|kind| kind.algorithm());
+    fn add(&mut self, name: &Name<'_>, client: &str, (prefix, store): (&str, &RedisStore)) {
+        let limit = name.kind.algorithm().and_then(|it| any_quota(it, name.limit).ok());
+        let (Some(limit), Ok(key)) = (limit, Key::from_encoded(name.client)) else { return };
+        if has_tag(store, prefix, (&limit, &key), name.tag) {
+            self.here.insert(name.kind);
+            self.has_client |= name.client == client;
+        } else {
+            self.elsewhere.insert(name.kind);
+        }
+    }
+
+    /// One limit for each kind, and one of an algorithm that the operator names: a service with a new algorithm may not
+    /// have counted a client yet.
+    fn limits(&self, name: &str, named: Option<Algorithm>) -> anyhow::Result<Vec<Limit>> {
+        let mut kinds = self.here.clone();
+        kinds.extend(named.map(|it| Kind::of_algorithm(it.name)));
+        let algorithms = kinds.iter().filter_map(|kind| kind.algorithm());
         algorithms.map(|algorithm| any_quota(algorithm, name)).collect()
     }
 }

@@ -30,9 +30,7 @@ impl Certificates {
             (Some(cert), Some(key)) => Some(Client { cert: read(cert)?, key: read(key)? }),
             _ => None,
         };
-        let is_tls =
-            ["rediss", "valkeys"].iter().any(|scheme| url.trim_start().starts_with(scheme));
-        if (ca.is_some() || client.is_some()) && !is_tls {
+        if (ca.is_some() || client.is_some()) && !is_tls(url) {
             bail!(
                 "--ca, --cert and --key are for TLS; write rediss:// in the Redis URL, or leave them out"
             );
@@ -61,6 +59,11 @@ impl Certificates {
         let has_any = self.ca.is_some() || client_tls.is_some();
         has_any.then(|| TlsCertificates { client_tls, root_cert: self.ca.clone() })
     }
+}
+
+/// Whether connections to a URL are by TLS.
+pub(crate) fn is_tls(url: &str) -> bool {
+    ["rediss", "valkeys"].iter().any(|scheme| url.trim_start().starts_with(scheme))
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -26,7 +26,7 @@ struct Counts {
 }
 
 pub(crate) async fn run(arguments: CopyArguments) -> anyhow::Result<ExitCode> {
-    let (from, to) = (&arguments.redis, arguments.target());
+    let (from, to) = (arguments.source(), arguments.target());
     if from.url == to.url && from.prefix() == to.prefix() && from.partitions == to.partitions {
         bail!("the budgets are there already: give --to-url, --to-prefix or --to-partitions");
     }
@@ -59,6 +59,12 @@ pub(crate) async fn run(arguments: CopyArguments) -> anyhow::Result<ExitCode> {
             counts.copied += copied;
             counts.kept += new.len() - copied;
         }
+    }
+    if counts.copied + counts.kept + counts.left_out == 0 {
+        output::note(&format!(
+            "there are no budgets of the prefix `{}`: check --prefix as the services set it",
+            printable(from.prefix())
+        ));
     }
     output::print(&format!(
         "copied {}, kept {} that are in use there, left out {} (requests in flight, and what is no budget)",

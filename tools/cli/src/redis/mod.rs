@@ -15,4 +15,4 @@ mod servers;
 pub(crate) mod show;
 mod value;
 
-pub(crate) use self::certificates::Certificates;
+pub(crate) use self::certificates::{Certificates, is_tls};

@@ -75,6 +75,11 @@ impl Numbers<'_> {
 }
 
 impl Value {
+    /// Whether it is a block by an operator, and no budget.
+    pub(super) fn is_block_alone(&self) -> bool {
+        matches!(self, Self::Blocked { budget: None, .. })
+    }
+
     /// Reads a value, at a time in microseconds since the Unix epoch.
     pub(super) fn read(value: &[u8], now: u64) -> Self {
         let Some((kind, rest)) = value.split_first() else { return Self::Unreadable };

@@ -115,7 +115,7 @@ async fn read(
         clients.find(&mut request);
         name.clear();
         let Some(key) = arguments.key.key_of(&request, &mut name) else {
-            lines.without_key += 1;
+            lines.skip_without_key(&request);
             continue;
         };
         // A request is logged when it ends. Time goes on all the same.

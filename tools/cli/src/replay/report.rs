@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use super::clients::PrivateClients;
 use super::comparison::{Comparison, MINUTE};
+use super::format::names_of_fields;
 use super::key::KeySpec;
+use super::request::Request;
 use super::suggest::Suggestion;
 use crate::output::shortened;
 
@@ -20,6 +22,9 @@ pub(super) struct Lines {
     pub(super) first_skipped: Option<String>,
     /// Of requests that lack a part of the key.
     pub(super) without_key: u64,
+    /// The fields of the first of them, if it is JSON.
+    #[serde(skip)]
+    pub(super) fields_without_key: Option<String>,
     /// Whose time is before that of an earlier line.
     pub(super) out_of_order: u64,
     /// Clients in private networks, if they may be proxies.
@@ -28,6 +33,13 @@ pub(super) struct Lines {
 }
 
 impl Lines {
+    pub(super) fn skip_without_key(&mut self, request: &Request<'_>) {
+        self.without_key += 1;
+        if let (None, Some(json)) = (&self.fields_without_key, &request.json) {
+            self.fields_without_key = Some(shortened(&names_of_fields(json)));
+        }
+    }
+
     pub(super) fn skip(&mut self, line: &str, why: &str) {
         self.skipped += 1;
         if self.first_skipped.is_none() {
@@ -39,13 +51,15 @@ impl Lines {
     /// Where the lines went, for an error.
     pub(super) fn explained(&self, key: &KeySpec) -> String {
         let skipped = self.first_skipped.as_ref().map(|it| format!(", the first is {it}"));
+        let fields = self.fields_without_key.as_ref().map(|it| format!("; their fields are: {it}"));
         format!(
-            "of {} lines, {} have no {key}, and {} could not be read as {}{}",
+            "of {} lines, {} have no {key}, and {} could not be read as {}{}{}",
             self.read,
             self.without_key,
             self.skipped,
             self.format,
-            skipped.unwrap_or_default()
+            skipped.unwrap_or_default(),
+            fields.unwrap_or_default()
         )
     }
 }

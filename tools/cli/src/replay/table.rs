@@ -113,7 +113,8 @@ fn private_clients(clients: &PrivateClients, requests: u64) -> Vec<String> {
     } else if clients.is_nearly_all(requests) {
         let help = match clients.has_forwarded_for {
             true => {
-                "if these are proxies, the log has the addresses of proxies in X-Forwarded-For and not of clients"
+                "if these are proxies, add their networks to --trusted; if they are there already, X-Forwarded-For \
+                 names proxies and not clients"
             }
             false => {
                 "if these are proxies, log X-Forwarded-For (nginx: \"$http_x_forwarded_for\" at the end of log_format)"

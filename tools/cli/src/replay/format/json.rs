@@ -74,9 +74,8 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
         |names: &[&str]| names.iter().find_map(|name| field(&json, name).filter(is_given)).cloned();
     let text = |names: &[&str]| names.iter().find_map(|name| text_of(&json, name));
     let time = first(&TIME).ok_or_else(|| {
-        let there = json.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
-        let there: Vec<_> = there.collect();
-        format!("no field of a time ({}); its fields are: {}", TIME.join(", "), there.join(", "))
+        let there = names_of_fields(&json);
+        format!("no field of a time ({}); its fields are: {there}", TIME.join(", "))
     })?;
     let at_us = times.of_json(&time)?;
     let client_ip = text(&CLIENT).and_then(|it| address(&it));
@@ -104,6 +103,12 @@ pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let (method, host) = (text_of(request, "method"), text_of(request, "host"));
     let (target, user) = (text_of(request, "uri"), text_of(&json, "user_id"));
     Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: Some(json) })
+}
+
+/// For messages about a line that lacks one.
+pub(in crate::replay) fn names_of_fields(json: &Value) -> String {
+    let names = json.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn object(line: &str) -> Result<Value, String> {

@@ -9,6 +9,8 @@ mod time;
 
 use anyhow::bail;
 
+pub(super) use self::json::names_of_fields;
+
 use self::time::Times;
 use super::request::Request;
 use crate::arguments::FormatName;
