@@ -28,6 +28,7 @@ pub use self::group::Group;
 pub(crate) use self::group::MAX_GROUP;
 pub use self::holder::HolderId;
 pub use self::key::Key;
+#[cfg(feature = "http")]
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]

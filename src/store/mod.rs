@@ -15,6 +15,7 @@
 mod answer;
 #[cfg(feature = "redis")]
 mod breaker;
+mod changes;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 #[cfg(feature = "redis")]
@@ -34,6 +35,7 @@ pub(crate) mod redis;
 pub use self::answer::Answer;
 #[cfg(feature = "redis")]
 pub use self::breaker::{BreakerSettings, BreakerState, CircuitBreaker};
+pub use self::changes::{Change, ChangeSource};
 #[cfg(feature = "redis")]
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
@@ -46,7 +48,7 @@ pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]
 pub use self::redis::Tls;
 #[cfg(feature = "redis")]
-pub use self::redis::{Credentials, RedisStore, RedisStoreBuilder};
+pub use self::redis::{Credentials, RedisChannel, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
 #[doc(hidden)]
 pub use crate::nouns::HolderId;

@@ -206,6 +206,31 @@ pub(crate) fn lookup_failed(at_most: &Throttle, error: &str) {
     }
 }
 
+/// What is announced on a channel is not received. Reported once, until it is.
+#[cfg(feature = "redis")]
+pub(crate) fn changes_not_followed(channel: &str, error: &str) {
+    tracing::warn!(
+        target: TARGET,
+        channel,
+        error,
+        "channel of changes not subscribed: look-ups keep their values for as long as they are fresh"
+    );
+}
+
+/// An announcement is no id of the look-up that follows it.
+#[cfg(feature = "http")]
+pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
+    if let Some(unreported) = at_most.report() {
+        let start: String = id.chars().take(64).collect();
+        tracing::warn!(
+            target: TARGET,
+            id = ?start,
+            unreported,
+            "announced change has no id of the look-up"
+        );
+    }
+}
+
 /// The real cost of a request is not charged, or not given back.
 #[cfg(feature = "http")]
 pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {

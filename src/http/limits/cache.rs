@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,10 +11,12 @@ use std::time::Duration;
 use quick_cache::sync::Cache as Entries;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Found;
 use crate::nouns::later;
+use crate::store::{Change, ChangeSource};
 use crate::telemetry::{self, Throttle};
 
 /// A failed look-up is not repeated sooner.
@@ -76,6 +79,8 @@ impl<T> Known<T> {
 
 struct Entry<T> {
     known: Known<T>,
+    /// The number of the look-up that found it.
+    flight: u64,
     fresh_until: Instant,
     stale_until: Instant,
 }
@@ -105,7 +110,10 @@ pub(super) struct Cache<I, T> {
     fetch: Fetch<I, T>,
     entries: Entries<I, Entry<T>>,
     flights: Mutex<HashMap<I, Flight<T>>>,
-    last_flight: AtomicU64,
+    next_flight: AtomicU64,
+    /// What look-ups with a lower number found may have changed since.
+    doubtful_below: AtomicU64,
+    followed: Followed,
     permits: Arc<Semaphore>,
     events: Throttle,
 }
@@ -120,7 +128,9 @@ where
             fetch,
             entries: Entries::new(settings.capacity),
             flights: Mutex::default(),
-            last_flight: AtomicU64::new(1),
+            next_flight: AtomicU64::new(1),
+            doubtful_below: AtomicU64::new(0),
+            followed: Followed::default(),
             permits: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
             events: Throttle::default(),
             settings,
@@ -135,7 +145,13 @@ where
     /// The known result, if it is fresh.
     pub(super) fn fresh(&self, id: &I) -> Option<Known<T>> {
         let entry = self.entries.get(id)?;
-        (Instant::now() < entry.fresh_until).then_some(entry.known)
+        let is_doubtful = entry.flight < self.doubtful_below.load(Ordering::Relaxed);
+        (!is_doubtful && Instant::now() < entry.fresh_until).then_some(entry.known)
+    }
+
+    /// No value counts as fresh any more. Old values are there while the look-ups fail, are slow, or are too many.
+    pub(super) fn doubt_all(&self) {
+        self.doubtful_below.store(self.next_flight.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     pub(super) fn forget(&self, id: &I) {
@@ -188,7 +204,7 @@ where
             return None;
         };
         let (sender, ended) = watch::channel(None);
-        let number = self.last_flight.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
         let flight = Flight { number, started: Instant::now(), ended };
         flights.insert(id.clone(), flight.clone());
         drop(flights);
@@ -214,24 +230,66 @@ where
     }
 
     /// Keeps a result. After a failure, an old value stays, and is used for a while without a look-up.
-    fn keep(&self, id: I, known: Known<T>) {
+    fn keep(&self, id: I, flight: u64, known: Known<T>) {
         let (now, settings) = (Instant::now(), &self.settings);
         let fresh_for = |ttl: Duration, known: Known<T>| {
             let fresh_until = later(now, ttl);
-            Entry { known, fresh_until, stale_until: later(fresh_until, settings.stale_for) }
+            let stale_until = later(fresh_until, settings.stale_for);
+            Entry { known, flight, fresh_until, stale_until }
         };
         let entry = match known {
             Known::Value(_) => fresh_for(settings.ttl, known),
             Known::Unknown => fresh_for(settings.unknown_ttl, known),
             Known::Failed => match self.entries.get(&id).filter(|old| now < old.stale_until) {
-                Some(old) => Entry { fresh_until: later(now, PAUSE).min(old.stale_until), ..old },
+                Some(old) => {
+                    let fresh_until = later(now, PAUSE).min(old.stale_until);
+                    Entry { flight, fresh_until, ..old }
+                }
                 None => {
                     let fresh_until = later(now, PAUSE);
-                    Entry { known, fresh_until, stale_until: fresh_until }
+                    Entry { known, flight, fresh_until, stale_until: fresh_until }
                 }
             },
         };
         self.entries.insert(id, entry);
+    }
+}
+
+/// The tasks that follow announcements of changes. They end with the cache.
+#[derive(Default)]
+struct Followed(Mutex<Vec<AbortHandle>>);
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let tasks = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<I, T> Cache<I, T>
+where
+    I: Clone + Eq + Hash + FromStr + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    /// Starts a task that forgets what changed.
+    pub(super) fn follow(self: &Arc<Self>, mut changes: impl ChangeSource) {
+        let cache = Arc::downgrade(self);
+        let task = Runtime::current().spawn(async move {
+            while let Some(change) = changes.next().await {
+                let Some(cache) = cache.upgrade() else { return };
+                match change {
+                    Change::Unknown => cache.doubt_all(),
+                    Change::Of(id) => match id.parse() {
+                        Ok(id) => cache.forget(&id),
+                        Err(_) => telemetry::change_not_understood(&cache.events, &id),
+                    },
+                }
+                // A source that always has a change must not keep the worker.
+                yield_now().await;
+            }
+        });
+        let mut tasks = self.followed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.push(task.abort_handle());
     }
 }
 
@@ -268,7 +326,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for LookupGuard<I,
         });
         let mut flights = self.cache.flights();
         if self.is_current(&flights) {
-            self.cache.keep(self.id.clone(), known);
+            self.cache.keep(self.id.clone(), self.number, known);
             flights.remove(&self.id);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::Hash;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use http::request::Parts;
 
 use super::cache::{Cache, Fetch, Known, Settings};
 use crate::nouns::ConfigError;
+use crate::store::ChangeSource;
 
 /// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
 ///
@@ -161,9 +163,43 @@ where
     }
 
     /// Forgets what is known of an id: the next request looks it up. Call it when a plan changes. Other processes have
-    /// caches of their own.
+    /// caches of their own, which [`follow`](Self::follow) announcements.
     pub fn forget(&self, id: &I) {
         self.cache.forget(id);
+    }
+
+    /// Forgets ids in this process when any process announces that their values changed, such as by a
+    /// [`RedisChannel`](crate::store::RedisChannel). A task does so until the look-up and its layers are dropped.
+    ///
+    /// If announcements may have been missed, all ids are looked up anew, each with its next request. The old values are
+    /// used if that fails or is slow, as after their [`ttl`](Self::ttl). Call this after the setters, which make a new cache.
+    ///
+    /// ```no_run
+    /// use tollgate::layer::Lookup;
+    /// use tollgate::RedisStore;
+    /// use tollgate::store::RedisChannel;
+    ///
+    /// # async fn plans(user: fn(&http::request::Parts) -> Option<u64>) -> Result<(), tollgate::ConfigError> {
+    /// # async fn plan_of(user: u64) -> Result<Option<String>, std::io::Error> { Ok(None) }
+    /// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
+    /// let changes = RedisChannel::new(&store, "plans")?;
+    /// let plans = Lookup::new(user, plan_of);
+    /// plans.follow(changes.clone());
+    /// // Here or in another process, after the plan of a user changed:
+    /// changes.announce(42).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    #[track_caller]
+    pub fn follow(&self, changes: impl ChangeSource)
+    where
+        I: FromStr,
+    {
+        self.cache.follow(changes);
     }
 
     fn with(self, set: impl FnOnce(&mut Settings)) -> Self {

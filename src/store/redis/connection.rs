@@ -14,9 +14,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Backoff;
-#[cfg(feature = "config")]
-use super::connect::Subscription;
-use super::connect::{Connect, Link, Terms};
+use super::connect::{Connect, Link, Subscription, Terms};
 use crate::telemetry::{Outage, RedisEvents};
 
 /// The most time that one attempt to connect takes.
@@ -72,7 +70,6 @@ pub(super) struct Handle {
 
 impl Handle {
     /// The number of the connection among those to its server.
-    #[cfg(feature = "config")]
     pub(super) const fn number(&self) -> u64 {
         self.generation
     }
@@ -142,8 +139,11 @@ impl Connections {
         self.get().await
     }
 
+    pub(super) fn has_channels(&self) -> bool {
+        self.shared.connect.has_channels()
+    }
+
     /// Subscribes to a channel of the server. Channels of this kind start with the prefix.
-    #[cfg(feature = "config")]
     pub(super) async fn subscribe(
         &self,
         prefix: &str,

@@ -5,7 +5,9 @@ mod backoff;
 mod batch;
 mod builder;
 mod call;
+mod channel;
 mod cluster;
+mod command;
 mod connect;
 mod connection;
 mod flight;
@@ -34,6 +36,7 @@ use hashbrown::DefaultHashBuilder;
 
 use self::ask::ask;
 pub use self::builder::RedisStoreBuilder;
+pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
 use self::lane::Lane;

@@ -26,6 +26,14 @@ impl Route {
         }
     }
 
+    /// Whether the servers can be subscribed to. Nodes of a cluster can.
+    pub(super) fn has_channels(&self) -> bool {
+        match self {
+            Self::Fixed(node) => node.connections.has_channels(),
+            Self::Partition(..) => true,
+        }
+    }
+
     /// A connection, or why there is none.
     pub(super) async fn connect(&self) -> Result<(Arc<Node>, Handle), String> {
         let node = match self {

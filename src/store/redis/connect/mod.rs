@@ -19,9 +19,7 @@ pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
 use self::sentinel::ElectionWatch;
 pub(super) use self::server::Server;
-pub(super) use self::subscription::Subscribing;
-#[cfg(feature = "config")]
-pub(super) use self::subscription::Subscription;
+pub(super) use self::subscription::{Received, Subscribing, Subscription};
 #[cfg(feature = "tls")]
 pub(super) use self::url::unusable_url;
 pub(super) use self::url::{Target, Topology};
@@ -33,6 +31,11 @@ pub(super) trait Connect: Send + Sync + 'static {
 
     /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a>;
+
+    /// Whether there are connections for the messages of channels.
+    fn has_channels(&self) -> bool {
+        true
+    }
 }
 
 pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;

@@ -31,4 +31,8 @@ impl Connect for Pooled {
     fn subscribe<'a>(&'a self, _: &'a str, _: &'a str) -> Subscribing<'a> {
         Box::pin(async { Ok(None) })
     }
+
+    fn has_channels(&self) -> bool {
+        false
+    }
 }

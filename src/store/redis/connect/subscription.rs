@@ -1,13 +1,20 @@
 //! A channel of a server, and a connection for its messages.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{PushInfo, PushKind};
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
+
+/// The most messages that wait to be taken, so that they cannot pile up.
+const MOST_WAITING: usize = 1_024;
+
+/// The longest message that is kept, in bytes.
+const LONGEST: usize = 256;
 
 /// `None` if the server cannot be subscribed to: a pool has no connections for that.
 pub(in crate::store::redis) type Subscribing<'a> =
@@ -19,17 +26,43 @@ pub(in crate::store::redis) struct Subscription {
     pub(super) _connection: MultiplexedConnection,
 }
 
-/// What a subscription has received. What the messages say is not kept, so they cannot pile up.
+/// What a subscription has received.
 #[derive(Default)]
 pub(super) struct Messages {
     received: Notify,
     is_closed: AtomicBool,
+    waiting: Mutex<Received>,
+}
+
+/// Messages, the oldest first.
+#[derive(Default)]
+pub(in crate::store::redis) struct Received {
+    pub(in crate::store::redis) texts: Vec<String>,
+    /// Whether there were others, which were not kept.
+    pub(in crate::store::redis) has_lost_some: bool,
+}
+
+impl Received {
+    fn add(&mut self, message: Option<&Value>) {
+        let text = match message {
+            Some(Value::BulkString(bytes)) if bytes.len() <= LONGEST => str::from_utf8(bytes).ok(),
+            _ => None,
+        };
+        match text {
+            Some(text) if self.texts.len() < MOST_WAITING => self.texts.push(text.to_owned()),
+            _ => self.has_lost_some = true,
+        }
+    }
 }
 
 impl Messages {
     pub(super) fn push(&self, push: &PushInfo) -> Result<(), SendError> {
         match push.kind {
-            PushKind::Message => self.received.notify_one(),
+            PushKind::Message => {
+                // The channel, and the message.
+                self.lock().add(push.data.get(1));
+                self.received.notify_one();
+            }
             PushKind::Disconnection => {
                 self.is_closed.store(true, Ordering::Release);
                 self.received.notify_one();
@@ -39,15 +72,46 @@ impl Messages {
         }
         Ok(())
     }
+
+    fn lock(&self) -> MutexGuard<'_, Received> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Subscription {
-    /// Waits for a message, or for the end of the connection.
-    pub(in crate::store::redis) async fn received(&self) {
+    /// Waits for messages, or for the end of the connection.
+    pub(in crate::store::redis) async fn received(&self) -> Received {
         self.messages.received.notified().await;
+        mem::take(&mut *self.messages.lock())
     }
 
     pub(in crate::store::redis) fn is_open(&self) -> bool {
         !self.messages.is_closed.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_nobody_takes_do_not_pile_up() {
+        let mut received = Received::default();
+        let message = Value::BulkString(b"alice".to_vec());
+        for number in 0..MOST_WAITING + 5 {
+            assert_eq!(received.has_lost_some, number > MOST_WAITING);
+            received.add(Some(&message));
+        }
+        assert_eq!(received.texts.len(), MOST_WAITING);
+    }
+
+    #[test]
+    fn message_that_is_no_short_text_counts_as_lost() {
+        let long = vec![b'x'; LONGEST + 1];
+        for message in [Some(Value::BulkString(long)), Some(Value::BulkString(vec![0xff])), None] {
+            let mut received = Received::default();
+            received.add(message.as_ref());
+            assert!(received.has_lost_some && received.texts.is_empty(), "{message:?}");
+        }
     }
 }

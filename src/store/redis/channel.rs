@@ -1,0 +1,233 @@
+//! A channel of Redis, whose subscription follows the store to another server.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+use std::time::Duration;
+use std::vec;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::connect::{Received, Subscription};
+use super::connection::Handle;
+use super::node::Node;
+use super::{Lanes, RedisStore, command};
+use crate::nouns::ConfigError;
+use crate::store::changes::{Change, ChangeSource};
+use crate::telemetry;
+
+/// How often an open subscription is compared with the store's connection, and a missing one attempted.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// A channel of a store, and the subscription to it.
+pub(super) struct Feed {
+    lanes: Lanes,
+    prefix: String,
+    channel: String,
+    subscription: Option<(Subscription, SubscribedAt)>,
+    /// Whether it was reported that it cannot be subscribed to, since it last was.
+    is_reported: bool,
+    attempted: Option<Instant>,
+}
+
+/// The connection beside which a subscription was made. When the key has another node, or the store another connection,
+/// announcements may be made elsewhere.
+struct SubscribedAt {
+    node: Arc<Node>,
+    connection: u64,
+}
+
+impl SubscribedAt {
+    fn is(&self, node: &Arc<Node>, handle: &Handle) -> bool {
+        Arc::ptr_eq(&self.node, node) && self.connection == handle.number()
+    }
+}
+
+impl Feed {
+    pub(super) fn new(lanes: Lanes, prefix: String, channel: String) -> Self {
+        let (subscription, attempted) = (None, None);
+        Self { lanes, prefix, channel, subscription, is_reported: false, attempted }
+    }
+
+    /// Whether announcements arrive.
+    pub(super) fn is_subscribed(&self) -> bool {
+        let Some((subscription, place)) = &self.subscription else { return false };
+        let node = self.lanes.lanes[0].route.node();
+        let current = node.and_then(|node| node.connections.current().map(|handle| (node, handle)));
+        // Without a connection, nothing is known of another place.
+        subscription.is_open() && current.is_none_or(|(node, handle)| place.is(&node, &handle))
+    }
+
+    /// Subscribes to the channel, unless it is subscribed to. Returns whether it is so anew, or the first error of a
+    /// row.
+    pub(super) async fn subscribe(&mut self) -> Result<bool, String> {
+        if self.is_subscribed() {
+            return Ok(false);
+        }
+        // A server may accept a subscription and end it at once.
+        if let Some(attempted) = self.attempted {
+            sleep(CHECK_EVERY.saturating_sub(attempted.elapsed())).await;
+        }
+        self.attempted = Some(Instant::now());
+        self.subscription = None;
+        // It is known elsewhere that Redis is unavailable.
+        let Ok((node, handle)) = self.lanes.lanes[0].route.connect().await else {
+            return Ok(false);
+        };
+        let connection = handle.number();
+        match node.connections.subscribe(&self.prefix, &self.channel).await {
+            Ok(Some(subscription)) => {
+                self.is_reported = false;
+                self.subscription = Some((subscription, SubscribedAt { node, connection }));
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(_) if self.is_reported => Ok(false),
+            Err(error) => {
+                self.is_reported = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: there were none, or there is no subscription.
+    pub(super) async fn received(&self) -> Option<Received> {
+        let Some((subscription, _)) = &self.subscription else {
+            sleep(CHECK_EVERY).await;
+            return None;
+        };
+        timeout(CHECK_EVERY, subscription.received()).await.ok()
+    }
+}
+
+/// The prefix of a store's keys and channels for operators, up to the colon, and the hash tag of the first partition of a
+/// cluster. Not the prefix of the budgets, which every replica may write.
+pub(super) fn config_prefix(lanes: &Lanes) -> (String, &str) {
+    let start = lanes.lanes[0].prefix();
+    let (prefix, partition) = start.split_at(start.find('{').unwrap_or(start.len()));
+    (format!("{}-config", prefix.strip_suffix(':').unwrap_or(prefix)), partition)
+}
+
+/// Checks the part of a name that the application chooses.
+pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+        return Err(ConfigError::new(format!(
+            "the name of the {what} is `{}`; use 1 to 64 letters, digits, `.`, `_` and `-`",
+            name.escape_debug()
+        )));
+    }
+    Ok(())
+}
+
+/// A channel of the store's Redis, by which processes tell each other what changed, such as the plan of a user.
+///
+/// Replicas [follow](crate::layer::Lookup::follow) it, and any process [announces](Self::announce) changes. So may an
+/// operator (for a store with the prefix `shop`, and the name `plans`):
+///
+/// ```sh
+/// redis-cli PUBLISH shop-config:plans 42
+/// ```
+///
+/// - A message is the id of what changed, in at most 256 bytes.
+/// - Redis does not keep messages. After a pause of the subscription, a source says that [any value may have
+///   changed](Change::Unknown).
+/// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of [`announce`](Self::announce) `+publish`.
+///
+/// ```no_run
+/// use tollgate::RedisStore;
+/// use tollgate::store::RedisChannel;
+///
+/// # async fn upgrade(user: u64) -> Result<(), tollgate::ConfigError> {
+/// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
+/// let plans = RedisChannel::new(&store, "plans")?;
+/// // After a plan was changed in the database:
+/// plans.announce(user).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct RedisChannel {
+    feed: Feed,
+    /// Messages that were received, and not yet passed on.
+    received: vec::IntoIter<String>,
+}
+
+impl RedisChannel {
+    /// Creates a channel with the name `prefix-config:name`, in the store's Redis.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII), or if the store has a pool:
+    /// a pool has no connections for messages.
+    pub fn new(store: &RedisStore, name: &str) -> Result<Self, ConfigError> {
+        check_name("channel", name)?;
+        let lanes = store.lanes.clone();
+        if !lanes.lanes[0].route.has_channels() {
+            return Err(ConfigError::new(
+                "a pool has no connections for the messages of a channel; give the store a URL",
+            ));
+        }
+        // Messages reach all nodes of a cluster, so the channel needs no slot.
+        let (prefix, _) = config_prefix(&lanes);
+        let channel = format!("{prefix}:{name}");
+        Ok(Self { feed: Feed::new(lanes, prefix, channel), received: Vec::new().into_iter() })
+    }
+
+    /// The name of the channel.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.feed.channel
+    }
+
+    /// Announces that the value of an id changed. Returns when Redis has passed it on to all replicas that are connected.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis is unavailable, or the store's user may not publish. Replicas have the old value until
+    /// it is no longer fresh, then.
+    pub async fn announce(&self, id: impl Display) -> Result<(), ConfigError> {
+        let (lanes, channel) = (&self.feed.lanes, &self.feed.channel);
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(channel).arg(id.to_string());
+        let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
+        published.map_err(|error| {
+            let reason = error.into_reason();
+            ConfigError::new(format!("Redis channel `{channel}`: not announced: {reason}"))
+        })
+    }
+}
+
+impl ChangeSource for RedisChannel {
+    async fn next(&mut self) -> Option<Change> {
+        loop {
+            if let Some(id) = self.received.next() {
+                return Some(Change::Of(id));
+            }
+            match self.feed.subscribe().await {
+                // What was announced before is unknown.
+                Ok(true) => return Some(Change::Unknown),
+                Ok(false) => {}
+                Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),
+            }
+            let Some(received) = self.feed.received().await else { continue };
+            self.received = received.texts.into_iter();
+            if received.has_lost_some {
+                return Some(Change::Unknown);
+            }
+        }
+    }
+}
+
+impl Clone for RedisChannel {
+    /// The same channel, with a subscription of its own.
+    fn clone(&self) -> Self {
+        let Feed { lanes, prefix, channel, .. } = &self.feed;
+        let feed = Feed::new(lanes.clone(), prefix.clone(), channel.clone());
+        Self { feed, received: Vec::new().into_iter() }
+    }
+}
+
+impl fmt::Debug for RedisChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisChannel").field("name", &self.feed.channel).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,87 @@
+//! A command outside of the lanes: it decides nothing, and its caller is no request.
+
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue, RedisError};
+use tokio::time::{sleep, timeout};
+
+use super::flight::{MOST_REDIRECTIONS, pointed_at};
+use super::greeting::in_words;
+use super::{Lanes, call};
+
+/// The pause before a command is sent again while a slot of a cluster moves.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a command was not run.
+pub(super) enum CommandError {
+    /// Redis is unavailable. This is known elsewhere.
+    Unavailable(String),
+    /// The key, or the right to it, is at fault, and not the server.
+    Invalid(String),
+}
+
+impl CommandError {
+    fn new(error: &RedisError, prefix: &str) -> Self {
+        let reason = in_words(error, prefix);
+        match error.code() {
+            Some("WRONGTYPE" | "NOPERM") => Self::Invalid(reason),
+            _ => Self::Unavailable(reason),
+        }
+    }
+
+    pub(super) fn into_reason(self) -> String {
+        let (Self::Unavailable(reason) | Self::Invalid(reason)) = self;
+        reason
+    }
+}
+
+/// Runs a command on the first lane's connection. `prefix` is that of the keys it needs, for the message of a missing
+/// right.
+pub(super) async fn run<T: FromRedisValue>(
+    lanes: &Lanes,
+    command: &Cmd,
+    prefix: &str,
+) -> Result<T, CommandError> {
+    match timeout(lanes.deadline(), run_where_the_key_is(lanes, command, prefix)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(CommandError::Unavailable("no answer within the deadline".to_owned())),
+    }
+}
+
+/// Runs a command. Runs it again where a node of a cluster points to, or if the connection is closed: it may have been
+/// so for long.
+async fn run_where_the_key_is<T: FromRedisValue>(
+    lanes: &Lanes,
+    command: &Cmd,
+    prefix: &str,
+) -> Result<T, CommandError> {
+    let route = &lanes.lanes[0].route;
+    let (mut node, mut handle) = route.connect().await.map_err(CommandError::Unavailable)?;
+    let mut is_asking = false;
+    let mut left = MOST_REDIRECTIONS;
+    loop {
+        let answer = call::send(command, &mut handle.connection, is_asking).await;
+        let error: RedisError = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let may_pass = call::is_of_cluster(&error) || error.is_unrecoverable_error();
+        if !may_pass || left == 0 {
+            return Err(CommandError::new(&error, prefix));
+        }
+        left = left.saturating_sub(1);
+        if let Some((next, asks)) = pointed_at(route, &node, &error) {
+            handle = next.connections.get().await.map_err(CommandError::Unavailable)?;
+            (node, is_asking) = (next, asks);
+            continue;
+        }
+        if error.is_unrecoverable_error() {
+            node.connections.replace(&handle, &call::brief(&error));
+        } else {
+            route.has_moved();
+            sleep(PAUSE).await;
+        }
+        (node, handle) = route.connect().await.map_err(CommandError::Unavailable)?;
+        is_asking = false;
+    }
+}
