@@ -1,6 +1,7 @@
 //! Checks and requests that wait for units.
 
 mod acquire_bounds;
+mod distant_store;
 mod interactions;
 mod requests;
 mod reservations;

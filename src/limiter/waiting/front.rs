@@ -4,12 +4,14 @@ use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::task::spawn;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::reservation::{Held, Reservation};
 use super::turns::Turn;
+use super::width::Found;
 use super::{Bounds, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
@@ -35,10 +37,13 @@ impl RateLimiter {
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
+            let asked = Instant::now();
             let decision = match self.ask(Op::Charge, patient(group, bounds.left())).await {
                 Ok(decision) => decision,
                 Err(error) => return ControlFlow::Break(Err(error)),
             };
+            let found = if decision.allowed() { Found::Free } else { Found::Missing };
+            turn.adapt(found, asked.elapsed());
             if decision.allowed() {
                 drop(replenished);
                 drop(turn);
@@ -72,7 +77,7 @@ impl RateLimiter {
             let handed_over = handed_over.filter(|it| it.suits(group, bounds.deadline));
             let reserved = match handed_over {
                 Some(reserved) => reserved,
-                None => match self.reserve(group, bounds).await? {
+                None => match self.reserve(group, &turn, bounds).await? {
                     Ok(reserved) => reserved,
                     Err(decided) => return Ok(decided),
                 },
@@ -89,12 +94,20 @@ impl RateLimiter {
     async fn reserve(
         &self,
         group: &Group,
+        turn: &Turn,
         bounds: Bounds,
     ) -> Result<Result<Reservation, Decision>, Error> {
         loop {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
+            let asked = Instant::now();
             let decision = self.ask(Op::Charge, check.into()).await?;
+            let found = match decision.delay() {
+                _ if !decision.allowed() => Found::Missing,
+                Duration::ZERO => Found::Free,
+                delay => Found::ReservedFor(delay),
+            };
+            turn.adapt(found, asked.elapsed());
             if decision.allowed() {
                 if decision.delay().is_zero() {
                     return Ok(Err(decision));

@@ -1,7 +1,8 @@
 //! Waiting for units, for a bounded time.
 //!
 //! The waiters of one process for one budget queue (`turns`). The one at the front asks the store (`front`): again
-//! when the store says that the units are available, or once, for units that it reserves (`reservation`).
+//! when the store says that the units are available, or once, for units that it reserves (`reservation`). If the store is
+//! far away, several ask at once (`width`).
 
 mod front;
 mod places;
@@ -9,6 +10,7 @@ mod reservation;
 #[cfg(feature = "http")]
 mod settings;
 mod turns;
+mod width;
 
 use std::future::{pending, poll_fn};
 use std::ops::ControlFlow;
@@ -114,7 +116,8 @@ impl RateLimiter {
     /// The store's decision contains the time at which the units are available. The store is not
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
     /// Waiters of one process for one budget are served first come, first served, so small requests
-    /// do not starve a large one. A leaky bucket's delay is part of the wait.
+    /// do not starve a large one. A leaky bucket's delay is part of the wait. While units are free and the store's answers
+    /// take longer, several waiters ask at once, in their order: a distant store serves more than one a round trip.
     ///
     /// A caller that does not find others waiting is decided at once, and waits only if it is denied. Under a token
     /// bucket, GCRA, or a leaky bucket as a meter, the first waiter of a process [reserves its

@@ -88,7 +88,7 @@ pub(super) struct Held<'a> {
 impl<'a> Held<'a> {
     pub(super) fn new(reservation: Reservation, turn: &'a Turn) -> Self {
         let (turn_at, decision) = (reservation.turn, reservation.decision.clone());
-        turn.note_turn(Some(turn_at));
+        turn.note_reserved(turn_at);
         Self { reservation: Some(reservation), turn, turn_at, decision }
     }
 
@@ -116,7 +116,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.turn.note_turn(None);
+        self.turn.note_unreserved();
         if let Some(reservation) = self.reservation.take() {
             self.turn.hand_over(reservation);
         }

@@ -1,18 +1,20 @@
 //! Fair queues: the waiters of one process for one budget are served first come, first served.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
+use std::iter;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::futures::Notified;
-use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::reservation::Reservation;
+use super::width::{Found, Width};
 use crate::nouns::{Check, Op};
 
 /// The name and the kind of a limit, and a key.
@@ -28,24 +30,46 @@ fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The waiters for one budget. tokio's mutex is a fair queue.
+/// The waiters for one budget.
 #[derive(Default)]
 struct Queue {
-    front: Arc<FairMutex<()>>,
+    front: Width,
     waiting: AtomicUsize,
     /// The costs of all waiters.
     units: AtomicU64,
-    /// When the waiter at the front may use the units that it reserved, and how many these are.
-    front_turn: Mutex<Option<(Instant, u64)>>,
+    /// The cost of the first waiter. 0: there was none.
+    cost: AtomicU64,
+    /// Whether waiters had other costs. Then a small request that asks beside a large one might overtake it.
+    has_other_costs: AtomicBool,
+    reserved: Mutex<Reserved>,
     replenished: Notify,
     reset: Notify,
-    /// Units that a waiter at the front gave up, for the next one.
-    handed_over: Mutex<Option<Reservation>>,
+    /// Units that waiters at the front gave up, for the next ones.
+    handed_over: Mutex<VecDeque<Reservation>>,
+}
+
+/// The units that the waiters at the front have reserved.
+#[derive(Default)]
+struct Reserved {
+    units: u64,
+    /// When the last of them may be used.
+    until: Option<Instant>,
 }
 
 impl Queue {
     fn take_handed_over(&self) -> Option<Reservation> {
-        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Reserved> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_cost(&self, cost: u64) {
+        let first = self.cost.compare_exchange(0, cost, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err_and(|first| first != cost) {
+            self.has_other_costs.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -57,7 +81,7 @@ pub(in crate::limiter) struct Turns {
     places: Arc<AtomicUsize>,
 }
 
-/// The front of the queue for every budget of a group.
+/// A place at the front of the queue for every budget of a group.
 pub(super) struct Turn {
     places: Vec<Place>,
 }
@@ -67,7 +91,7 @@ struct Place {
     budget: Budget,
     queue: Option<Arc<Queue>>,
     units: u64,
-    front: Option<OwnedMutexGuard<()>>,
+    front: Option<OwnedSemaphorePermit>,
     queues: Queues,
     /// Of all queues.
     places: Arc<AtomicUsize>,
@@ -90,30 +114,31 @@ impl Turns {
         // Always in the same order, so that two groups cannot deadlock.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
+        // Reservations keep the order in the store.
+        let reserves = matches!(group, [check] if check.limit().reserves());
         for (budget, units) in budgets {
-            let (mut place, front) = self.enqueue(budget, units, most)?;
-            place.front = Some(front.lock_owned().await);
+            let mut place = self.enqueue(budget, units, most)?;
+            if let Some(queue) = &place.queue {
+                if !reserves {
+                    queue.note_cost(units);
+                }
+                place.front = Width::enter(queue.front.places()).await;
+            }
             places.push(place);
         }
         Ok(Turn { places })
     }
 
-    fn enqueue(
-        &self,
-        budget: Budget,
-        units: u64,
-        most: usize,
-    ) -> Result<(Place, Arc<FairMutex<()>>), Full> {
+    fn enqueue(&self, budget: Budget, units: u64, most: usize) -> Result<Place, Full> {
         let mut queues = lock(&self.queues);
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         drop(queues);
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
         queue.units.fetch_add(units, Ordering::AcqRel);
-        let front = Arc::clone(&queue.front);
         self.places.fetch_add(1, Ordering::AcqRel);
         let (queues, places) = (Arc::clone(&self.queues), Arc::clone(&self.places));
         let place = Place { budget, queue: Some(queue), units, front: None, queues, places };
-        if before < most { Ok((place, front)) } else { Err(Full) }
+        if before < most { Ok(place) } else { Err(Full) }
     }
 
     /// The least time until the turn of a check behind the waiters of this process. `None` if it is not known: for
@@ -126,11 +151,11 @@ impl Turns {
         }
         let queue = lock(&self.queues).get(&budget(check)).cloned()?;
         let units = queue.units.load(Ordering::Acquire).saturating_add(check.cost().into());
-        let front = *queue.front_turn.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(match front {
+        let reserved = queue.reserved();
+        Some(match reserved.until {
             // Then the bucket is empty.
-            Some((turn, reserved)) => {
-                let after_front = limit.refill_time(units.saturating_sub(reserved));
+            Some(turn) => {
+                let after_front = limit.refill_time(units.saturating_sub(reserved.units));
                 turn.saturating_duration_since(Instant::now()).saturating_add(after_front)
             }
             None => limit.refill_time(units.saturating_sub(limit.quota().capacity())),
@@ -170,7 +195,7 @@ impl Awaited {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
-                void.extend(queue.take_handed_over());
+                void.extend(iter::from_fn(|| queue.take_handed_over()));
             }
         }
         drop(queues);
@@ -189,12 +214,36 @@ impl Turn {
         self.notified(|queue| &queue.reset)
     }
 
-    /// Notes the turn of the waiter at the front, for those that come later.
-    pub(super) fn note_turn(&self, turn: Option<Instant>) {
+    /// Notes when a waiter at the front may use its units, for those that come later.
+    pub(super) fn note_reserved(&self, turn: Instant) {
         let [place] = &*self.places else { return };
         if let Some(queue) = &place.queue {
-            let turn = turn.map(|turn| (turn, place.units));
-            *queue.front_turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+            let mut reserved = queue.reserved();
+            reserved.units += place.units;
+            reserved.until = reserved.until.max(Some(turn));
+        }
+    }
+
+    /// The units that were noted are used or given up.
+    pub(super) fn note_unreserved(&self) {
+        let [place] = &*self.places else { return };
+        if let Some(queue) = &place.queue {
+            let mut reserved = queue.reserved();
+            reserved.units = reserved.units.saturating_sub(place.units);
+            if reserved.units == 0 {
+                reserved.until = None;
+            }
+        }
+    }
+
+    /// Adapts to an answer of the store how many waiters ask at once.
+    pub(super) fn adapt(&self, found: Found, round_trip: Duration) {
+        for queue in self.places.iter().filter_map(|place| place.queue.as_ref()) {
+            let keeps_order =
+                found != Found::Free || !queue.has_other_costs.load(Ordering::Acquire);
+            if keeps_order {
+                queue.front.adapt(found, round_trip, queue.waiting.load(Ordering::Acquire));
+            }
         }
     }
 
@@ -204,13 +253,15 @@ impl Turn {
             && let Some(queue) = &place.queue
             && queue.waiting.load(Ordering::Acquire) > 1
         {
-            *queue.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation);
+            let mut handed_over = queue.handed_over.lock().unwrap_or_else(PoisonError::into_inner);
+            handed_over.push_back(reservation);
         }
     }
 
     /// Takes the units that waiters before handed over, of each budget.
     pub(super) fn take_handed_over(&self) -> impl Iterator<Item = Reservation> {
-        self.places.iter().filter_map(|place| place.queue.as_ref()?.take_handed_over())
+        let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
+        queues.flat_map(|queue| iter::from_fn(|| queue.take_handed_over()))
     }
 
     fn notified(&self, of: impl Fn(&Queue) -> &Notify) -> impl Future<Output = ()> {
@@ -230,12 +281,14 @@ impl Turn {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues);
+        // Released under the lock, so that the last of several concurrent drops removes the queue.
         if let Some(queue) = self.queue.take() {
             queue.waiting.fetch_sub(1, Ordering::AcqRel);
             queue.units.fetch_sub(self.units, Ordering::AcqRel);
+            if let Some(front) = self.front.take() {
+                queue.front.leave(front);
+            }
         }
-        // Released under the lock, so that the last of several concurrent drops removes the queue.
-        self.front = None;
         let is_last = queues.get(&self.budget).is_some_and(|queue| Arc::strong_count(queue) == 1);
         let unused = if is_last { queues.remove(&self.budget) } else { None };
         drop(queues);

@@ -1,0 +1,109 @@
+//! Waiters for units of a store that is far away. All time is virtual.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A store in memory. Questions and answers take half a round trip each.
+#[derive(Debug)]
+struct Distant {
+    memory: Arc<MemoryStore>,
+    round_trip: Duration,
+}
+
+impl Store for Distant {
+    fn apply(&self, op: Op, group: Group) -> Answer {
+        let (memory, half) = (Arc::clone(&self.memory), self.round_trip / 2);
+        Answer::later(async move {
+            sleep(half).await;
+            let answer = memory.apply(op, group).await;
+            sleep(half).await;
+            answer
+        })
+    }
+}
+
+fn distant(round_trip: Duration) -> RateLimiter {
+    RateLimiter::new(Distant { memory: Arc::new(MemoryStore::new()), round_trip })
+}
+
+fn limits(per_second: u64) -> [Limit; 4] {
+    let quota = Quota::per_second(per_second);
+    let limits = [
+        Limit::token_bucket("bucket", quota),
+        Limit::fixed_window("fixed", quota),
+        Limit::sliding_window("sliding", quota),
+        Limit::sliding_log("log", quota),
+    ];
+    limits.map(Result::unwrap)
+}
+
+/// How many of the requests of 20 callers are allowed and denied in ten seconds.
+async fn ten_seconds(limiter: &RateLimiter, limit: &Limit, max_wait: Duration) -> (u64, u64) {
+    let start = Instant::now();
+    let mut callers = JoinSet::new();
+    for _ in 0..20 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        callers.spawn(async move {
+            let (mut allowed, mut denied) = (0, 0);
+            while start.elapsed() < 10 * SECOND {
+                let key = Key::global();
+                match limiter.acquire(&limit, &key, max_wait).await.unwrap().allowed() {
+                    true => allowed += 1,
+                    false => denied += 1,
+                }
+                sleep(MS).await;
+            }
+            (allowed, denied)
+        });
+    }
+    let all = callers.join_all().await;
+    all.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_use_the_quota_however_far_away_the_store_is() {
+    for limit in limits(200) {
+        for round_trip in [2, 10, 20, 60] {
+            for max_wait in [100 * MS, SECOND] {
+                let limiter = distant(round_trip * MS);
+                let (allowed, denied) = ten_seconds(&limiter, &limit, max_wait).await;
+                let case = format!("{} {round_trip} ms, wait {max_wait:?}", limit.name());
+                // A full budget, and ten times the quota. One request a round trip would be 160 to 3,000.
+                assert!((1_880..=2_220).contains(&allowed), "{case}: {allowed} allowed");
+                // 20 callers never want more than the units of a second.
+                assert!(max_wait < SECOND || denied == 0, "{case}: {denied} denied");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_request_is_not_starved_by_small_ones_of_a_distant_store() {
+    for limit in limits(200) {
+        let limiter = distant(20 * MS);
+        let start = Instant::now();
+        let mut callers = JoinSet::new();
+        for _ in 0..20 {
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            callers.spawn(async move {
+                while start.elapsed() < 20 * SECOND {
+                    limiter.acquire(&limit, &Key::global(), SECOND).await.unwrap();
+                }
+            });
+        }
+        sleep(SECOND).await;
+        for _ in 0..5 {
+            let large = limiter.acquire_n(&limit, &Key::global(), 150, 3 * SECOND).await.unwrap();
+            assert!(large.allowed(), "{}: {large:?}", limit.name());
+        }
+        callers.abort_all();
+    }
+}
