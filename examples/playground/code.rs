@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::message::{Algorithm, Settings};
+use crate::message::{Algorithm, Settings, WhenUnavailable};
 
 /// A function that returns the layer of these settings.
 pub(crate) fn of(algorithm: Algorithm, settings: &Settings) -> String {
@@ -10,28 +10,41 @@ pub(crate) fn of(algorithm: Algorithm, settings: &Settings) -> String {
     let burst = settings.burst.filter(|_| takes_burst(algorithm));
     let quota = burst.map_or(quota.clone(), |burst| format!("{quota}.burst({burst})"));
     let duration = if needs_duration { "use std::time::Duration;\n\n" } else { "" };
-    match (algorithm, settings.sub_windows) {
-        (Algorithm::SlidingWindow, sub_windows @ 2..) => format!(
-            "{duration}use tollgate::key::PeerIp;
-use tollgate::{{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter}};
+    let policy = policy(settings);
+    let policy_import =
+        if policy.is_empty() { "" } else { "use tollgate::limit::OnStoreFailure;\n" };
+    let (limit_import, layer) = match (algorithm, settings.sub_windows) {
+        (Algorithm::SlidingWindow, sub_windows @ 2..) => (
+            "Limit, ",
+            format!(
+                "let limit = Limit::sliding_window_with(\"api\", {quota}, {sub_windows})?;
+    RateLimitLayer::new(limiter, limit, PeerIp)"
+            ),
+        ),
+        _ => {
+            let name = name(algorithm);
+            ("", format!("RateLimitLayer::{name}(limiter, \"api\", {quota}, PeerIp)"))
+        }
+    };
+    format!(
+        "{duration}use tollgate::key::PeerIp;
+{policy_import}use tollgate::{{ConfigError, {limit_import}Quota, RateLimitLayer, RateLimiter}};
 
 fn rate_limit(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {{
-    let limit = Limit::sliding_window_with(\"api\", {quota}, {sub_windows})?;
-    RateLimitLayer::new(limiter, limit, PeerIp)
+    {layer}{policy}
 }}
 "
-        ),
-        _ => format!(
-            "{duration}use tollgate::key::PeerIp;
-use tollgate::{{ConfigError, Quota, RateLimitLayer, RateLimiter}};
+    )
+}
 
-fn rate_limit(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {{
-    RateLimitLayer::{}(limiter, \"api\", {quota}).key(PeerIp)
-}}
-",
-            name(algorithm)
-        ),
-    }
+/// The call that sets the failure policy. Empty for the default, which is to fail open.
+fn policy(settings: &Settings) -> String {
+    let policy = match settings.when_unavailable {
+        WhenUnavailable::FailOpen => return String::new(),
+        WhenUnavailable::FailClosed => "FailClosed".to_owned(),
+        WhenUnavailable::Local => format!("Local {{ replicas: {} }}", settings.replicas),
+    };
+    format!("?\n        .on_store_failure(OnStoreFailure::{policy})")
 }
 
 fn name(algorithm: Algorithm) -> &'static str {

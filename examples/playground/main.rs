@@ -10,10 +10,13 @@
 //! A second tab is a second client. With `REDIS_URL=redis://127.0.0.1/`, budgets are in Redis, and two processes are two
 //! replicas: start the second one with `PORT=3001`, and open it with the same client's name. `HOST` and `PORT` set where it
 //! listens.
+//!
+//! A switch cuts a tab off from its budgets, as an outage of Redis would, and a second replica decides every other request.
 
 mod code;
 mod limited;
 mod message;
+mod outage;
 mod session;
 mod traffic;
 

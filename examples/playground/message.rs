@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tollgate::limit::OnStoreFailure;
 use tollgate::{ConfigError, Limit, Quota};
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
@@ -27,6 +28,19 @@ pub(crate) struct Settings {
     pub(crate) burst: Option<u64>,
     /// Of the sliding window.
     pub(crate) sub_windows: u32,
+    /// Of the service. They decide requests in turn.
+    pub(crate) replicas: u32,
+    pub(crate) when_unavailable: WhenUnavailable,
+}
+
+/// What happens to a request while the store does not answer.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WhenUnavailable {
+    FailOpen,
+    FailClosed,
+    /// Each replica decides by its share.
+    Local,
 }
 
 impl Settings {
@@ -38,7 +52,7 @@ impl Settings {
     pub(crate) fn limit_of(&self, algorithm: Algorithm) -> Result<Limit, ConfigError> {
         let quota = Quota::new(self.limit, self.period());
         let with_burst = self.burst.map_or(quota, |burst| quota.burst(burst));
-        match algorithm {
+        let limit = match algorithm {
             Algorithm::TokenBucket => Limit::token_bucket("token_bucket", with_burst),
             Algorithm::Gcra => Limit::gcra("gcra", with_burst),
             Algorithm::LeakyBucket => Limit::leaky_bucket("leaky_bucket", with_burst),
@@ -47,7 +61,12 @@ impl Settings {
             }
             Algorithm::SlidingLog => Limit::sliding_log("sliding_log", quota),
             Algorithm::FixedWindow => Limit::fixed_window("fixed_window", quota),
-        }
+        };
+        limit?.with_on_store_failure(match self.when_unavailable {
+            WhenUnavailable::FailOpen => OnStoreFailure::FailOpen,
+            WhenUnavailable::FailClosed => OnStoreFailure::FailClosed,
+            WhenUnavailable::Local => OnStoreFailure::Local { replicas: self.replicas },
+        })
     }
 }
 
@@ -66,9 +85,18 @@ pub(crate) enum Pattern {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Command {
     Configure(Settings),
-    Send { count: u32 },
-    Traffic { pattern: Pattern, per_second: f64 },
+    Send {
+        count: u32,
+    },
+    Traffic {
+        pattern: Pattern,
+        per_second: f64,
+    },
     Reset,
+    /// Cuts the tab off from its budgets, or ends that.
+    Outage {
+        is_on: bool,
+    },
 }
 
 /// To the tab. Times are in milliseconds since the tab connected.
@@ -104,6 +132,8 @@ pub(crate) struct Response {
     pub(crate) algorithm: Algorithm,
     /// Whether the visitor's own client sent it, or a synthetic one.
     pub(crate) is_own: bool,
+    /// The replica that decided, from 1.
+    pub(crate) replica: usize,
     pub(crate) arrived_ms: f64,
     pub(crate) answered_ms: f64,
     pub(crate) status: u16,
@@ -120,6 +150,10 @@ pub(crate) enum DecidedBy {
     Store,
     /// This process, which remembers the denial.
     DenyCache,
+    /// The store was unavailable, and the replica decided by its share.
+    Local,
     /// The store was unavailable, and the limit failed open.
     FailOpen,
+    /// The store was unavailable, and the limit failed closed.
+    FailClosed,
 }

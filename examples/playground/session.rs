@@ -7,11 +7,11 @@ use std::time::Duration;
 use axum::extract::ws::{Message, WebSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tollgate::RateLimiter;
 use tollgate::store::Store;
 
 use crate::limited::{Client, LimitedServices};
 use crate::message::{Command, Event, Response, Settings};
+use crate::outage::Reach;
 use crate::traffic::{MOST, Sender, Traffic};
 
 /// How often the tab gets what happened.
@@ -24,7 +24,7 @@ const MOST_WAITING: usize = 5_000;
 const MOST_AT_ONCE: u32 = 200;
 
 struct Session {
-    budgets: Arc<dyn Store>,
+    budgets: Reach,
     store: &'static str,
     started: Instant,
     client: Client,
@@ -38,7 +38,7 @@ struct Session {
 /// Serves a tab until it is closed.
 pub(crate) async fn run(mut socket: WebSocket, budgets: Arc<dyn Store>, store: &'static str) {
     let mut session = Session {
-        budgets,
+        budgets: Reach::new(budgets),
         store,
         started: Instant::now(),
         client: Client(String::new()),
@@ -96,6 +96,7 @@ impl Session {
                 }
             }
             Ok(Command::Reset) => self.reset().await,
+            Ok(Command::Outage { is_on }) => self.budgets.cut_off(is_on),
             Err(error) => self.reject(format!("the page sent an invalid command: {error}")),
         }
     }
@@ -113,8 +114,7 @@ impl Session {
             return self.reject("there are six algorithms; choose each once".to_owned());
         }
         // A limiter has one limit of a name. Tabs choose their own, and share the budgets.
-        let limiter = RateLimiter::new(Arc::clone(&self.budgets));
-        match LimitedServices::new(limiter, settings) {
+        match LimitedServices::new(&self.budgets, settings) {
             Ok(services) => {
                 let described = services.describe(settings);
                 self.events.push(Event::Configured { store: self.store, services: described });
@@ -145,6 +145,7 @@ impl Session {
                     Response {
                         algorithm: service.algorithm,
                         is_own,
+                        replica: answer.replica,
                         arrived_ms,
                         answered_ms: ms_since(started),
                         status: answer.status,

@@ -205,7 +205,7 @@ test("limit, period, unit, burst and sub-windows are those of the decisions and 
   await until(async () => (await left(page, "fixed_window").textContent()) === "7 of 7 left", "a window has none");
   const code = async (algorithm) => (await card(page, algorithm).locator(".code pre").textContent()).trim();
   await until(async () => (await code("sliding_window")).includes(", 12)"), "the sub-windows");
-  assert.match(await code("token_bucket"), /token_bucket\(limiter, "api", Quota::new\(7, Duration::from_secs\(120\)\)\.burst\(20\)\)/);
+  assert.match(await code("token_bucket"), /token_bucket\(limiter, "api", Quota::new\(7, Duration::from_secs\(120\)\)\.burst\(20\), PeerIp\)/);
   assert.match(await code("sliding_window"), /sliding_window_with\("api", Quota::new\(7, Duration::from_secs\(120\)\), 12\)/);
   await page.getByRole("button", { name: "Send a request" }).click();
   const response = card(page, "sliding_log").locator(".response pre");
@@ -215,7 +215,7 @@ test("limit, period, unit, burst and sub-windows are those of the decisions and 
   await page.getByLabel("Period", { exact: true }).fill("1");
   await page.getByLabel("Burst of buckets").fill("");
   await page.getByLabel("Sub-windows").fill("1");
-  await until(async () => (await code("gcra")).includes("Quota::per_minute(7))"), "the short form");
+  await until(async () => (await code("gcra")).includes("Quota::per_minute(7), PeerIp)"), "the short form");
   for (const algorithm of ALGORITHMS) writeFileSync(`${CODE}/short_${algorithm}.rs`, (await code(algorithm)) + "\n");
   assert.deepEqual(errors, []);
 });
@@ -358,6 +358,44 @@ test("two processes on one Redis are two replicas", async () => {
   } finally {
     replicas.forEach((it) => it.process.kill());
   }
+});
+
+test("in an outage the failure policy decides, and two replicas have a share each", async () => {
+  const { page, errors, decisions } = await open({ settings: "limit=10&period=1&unit=3600000&algorithms=fixed_window,gcra" });
+  const send = () => page.getByRole("button", { name: "Send 10" }).click();
+  await until(async () => (await left(page, "gcra").textContent()) === "10 of 10 left", "a full budget");
+  await page.getByLabel("the store does not answer").check();
+  await send();
+  await counted(page, "gcra", "unlimited", 10);
+  await until(async () => (await left(page, "gcra").textContent()) === "", "no limit decides");
+
+  await page.getByRole("radio", { name: "fail closed" }).check();
+  await send();
+  await counted(page, "gcra", "failed", 10);
+  assert.match(await card(page, "gcra").locator(".why").textContent(), /^Rejected: the store does not answer/);
+
+  await page.getByLabel("two replicas").check();
+  await page.getByRole("radio", { name: "local" }).check();
+  await until(async () => (await left(page, "gcra").textContent()) === "10 of 10 left", "two shares of 5");
+  await send();
+  await send();
+  for (const algorithm of ["gcra", "fixed_window"]) {
+    await counted(page, algorithm, "allowed", 10);
+    await counted(page, algorithm, "denied", 10);
+  }
+  const shares = decisions.filter((it) => it.algorithm === "gcra" && it.status === 200 && it.decided_by === "local");
+  assert.deepEqual([1, 2].map((replica) => shares.filter((it) => it.replica === replica).length), [5, 5]);
+  const code = await card(page, "gcra").locator(".code pre").textContent();
+  assert.ok(code.includes(".on_store_failure(OnStoreFailure::Local { replicas: 2 })"), code);
+  writeFileSync(`${CODE}/local.rs`, code);
+
+  // After the outage, the store's budget is charged with what the shares allowed.
+  await page.getByLabel("the store does not answer").uncheck();
+  await send();
+  await until(async () => (await left(page, "gcra").textContent()) === "0 of 10 left", "one budget");
+  await send();
+  await until(async () => (await count(page, "gcra", "denied")) >= 20, "it is used up");
+  assert.deepEqual(errors, []);
 });
 
 test("the page says that the server is gone, and connects again", async () => {

@@ -100,7 +100,7 @@ fn page_does_in_a_browser_what_it_shows() {
         .map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .filter(|name| name != "lib")
         .collect();
-    assert_eq!(modules.len(), 12, "{modules:?}");
+    assert_eq!(modules.len(), 13, "{modules:?}");
     let lib: String = modules.iter().map(|name| format!("mod {name};\n")).collect();
     fs::write(code.join("lib.rs"), format!("#![allow(dead_code)]\n{lib}")).unwrap();
     let project = env!("CARGO_MANIFEST_DIR");
