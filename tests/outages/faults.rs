@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tollgate::limit::OnStoreFailure;
 use tollgate::store::{Op, RedisStoreBuilder, Store};
-use tollgate::{Check, Error, Key, Limit, Quota, RedisStore};
+use tollgate::{Check, Error, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
 use crate::support::fake_redis::{FakeRedis, greeting};
@@ -283,6 +284,51 @@ async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
         }
     }
     assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Closed);
+}
+
+/// A user with rights to the keys of alice alone, of a budget or of permits.
+async fn store_with_rights_to_alice(server: &RedisServer) -> RedisStore {
+    run(server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+    let store = store.connect().await.unwrap();
+    run(server, &["ACL", "SETUSER", "limiter", "resetkeys", "~tollgate:{alice*"]);
+    store
+}
+
+#[tokio::test]
+async fn forbidden_key_that_is_checked_alone_opens_no_breaker() {
+    let server = RedisServer::start();
+    let store = store_with_rights_to_alice(&server).await;
+    for _ in 0..50 {
+        assert!(check(&store, "mallory").await.unwrap_err().is_declined());
+    }
+    assert_eq!(store.breaker_state(), tollgate::store::BreakerState::Closed);
+    assert_eq!(check(&store, "alice").await.unwrap().remaining(), 4);
+}
+
+#[tokio::test]
+async fn forbidden_key_fails_the_permits_of_no_other() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_with_rights_to_alice(&server).await);
+    let limit = Limit::concurrency("in flight", 1).unwrap();
+    let limit = limit.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    for round in 0..20 {
+        let mut claims = tokio::task::JoinSet::new();
+        for number in 0..100 {
+            let is_forbidden = number % 10 == 7;
+            let user = if is_forbidden { "mallory" } else { "alice" };
+            let key = Key::new(format!("{user}{number}-{round}"));
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            claims.spawn(async move {
+                let permit = limiter.try_acquire_permit(&limit, &key).await;
+                (is_forbidden, permit.is_ok_and(|permit| permit.is_some()))
+            });
+        }
+        for (is_forbidden, is_granted) in claims.join_all().await {
+            assert_eq!(is_granted, !is_forbidden);
+        }
+    }
 }
 
 #[tokio::test]

@@ -62,6 +62,14 @@ impl Sentinels {
         let servers: Vec<_> = replicas.collect();
         let sentinels = (0..3).map(|_| Sentinel::start(host, master.port())).collect();
         let all = Self { servers: std::iter::once(master).chain(servers).collect(), sentinels };
+        // What a replica does not have yet is lost with its master.
+        all.wait_until("the replicas follow the master", || {
+            all.servers[1..].iter().all(|replica| {
+                let info: String =
+                    redis::cmd("INFO").arg("replication").query(&mut replica.connection()).unwrap();
+                info.contains("master_link_status:up")
+            })
+        });
         all.wait_until("the sentinels know each other", || {
             all.sentinels.iter().all(|sentinel| {
                 sentinel.count("SENTINELS").is_ok_and(|others| others == 2)

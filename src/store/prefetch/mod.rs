@@ -43,8 +43,8 @@ const SHARDS: usize = 64;
 ///   Other checks may be denied meanwhile. The block can be spent until no block has been charged
 ///   for [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most
 ///   half that time later, or at [`release`](Self::release). If the replica dies, if Redis's
-///   answer to its charge is lost, or if the key is reset while it is being charged, the block is lost: its units refill like
-///   spent ones. A replica that hangs keeps its block for as long.
+///   answer to its charge is lost, if the key is reset while it is being charged, or if the rate of a bucket changes, the block
+///   is lost: its units refill like spent ones. A replica that hangs keeps its block for as long.
 /// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
 ///   guarantees: units that were charged before the interval and spent in it.
 ///

@@ -140,7 +140,11 @@ pub(super) async fn dry_run(
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::Body::new(std::iter::empty()).into_bytes();
     let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
-    call.query_async(connection).await
+    match call.query_async(connection).await {
+        // The script was flushed just now. So the user may run it by its hash, and each call loads it when it has to.
+        Err(error) if is_no_script(&error) => with_code(&call).query_async(connection).await,
+        answer => answer,
+    }
 }
 
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {

@@ -279,8 +279,8 @@ impl Call {
             loop {
                 self.place.unload();
                 if !self.place.take_next_part() {
-                    // Unless a part succeeded.
-                    self.watch.end(true);
+                    // One key says nothing about the others. So many of them, and no part that succeeded, do.
+                    self.watch.end(given_up.is_some());
                     return;
                 }
                 if let Some(reason) = &given_up {
@@ -372,17 +372,17 @@ impl Call {
     fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
         // A server that answers that it does not write at the moment decides peeks.
         let is_of_cluster = self.place.lane().route.is_of_cluster();
+        let is_of_key = matches!(&answer, Some(Err(error)) if call::is_of_key(error));
         let is_alive = match &answer {
             Some(Ok(_)) => true,
             Some(Err(error)) => {
-                Failure::of(error) == Failure::NotWritten
+                is_of_key
+                    || Failure::of(error) == Failure::NotWritten
                     || (is_of_cluster && call::is_of_cluster(error))
             }
             None => false,
         };
-        let is_of_key = matches!(&answer, Some(Err(error)) if call::is_of_key(error));
-        // A key that the user has no rights to says nothing about the others. Of a divided call, the parts that succeed
-        // say that the server is alive.
+        // What a part of a divided call says that failed by its key, all of them say together.
         if !(is_of_key && self.is_divided) {
             self.watch.end(!is_alive);
         }

@@ -4,7 +4,6 @@
 //! its deadline, wherever its key went.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
@@ -18,6 +17,10 @@ use crate::store::permits::{Claim, Claimed, PermitStore};
 
 /// The pause before a claim is sent again.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The calls for the claims of a lane that are divided because of some of their keys: a user without rights to any key must
+/// not make a flood.
+const MOST_CALLS: usize = 256;
 
 impl PermitStore for RedisStore {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
@@ -34,14 +37,8 @@ impl PermitStore for RedisStore {
             }
             let mut answers: Vec<_> = (0..count).map(|_| Ok(0)).collect();
             for (index, part) in by_lane {
-                let places: Vec<_> = part.iter().map(|(place, _)| *place).collect();
-                match claim_part(Arc::clone(&lanes.lanes[index]), part).await {
-                    Ok(granted) => {
-                        granted.into_iter().for_each(|(place, number)| answers[place] = Ok(number));
-                    }
-                    Err(error) => places.into_iter().for_each(|place| {
-                        answers[place] = Err(error.repeated());
-                    }),
+                for (place, answer) in claim_part(&lanes.lanes[index], &part).await {
+                    answers[place] = answer;
                 }
             }
             answers
@@ -57,25 +54,33 @@ impl PermitStore for RedisStore {
     }
 }
 
-/// The claims of one lane.
-async fn claim_part(
-    lane: Arc<Lane>,
-    part: Vec<(usize, Claim)>,
-) -> Result<Vec<(usize, u64)>, Error> {
-    lane.route.admit()?;
-    let deadline = later(Instant::now(), lane.settings.deadline);
-    let together = send(&lane, &part, deadline).await;
-    let mut answers = Vec::with_capacity(part.len());
-    match together {
-        // The keys of a slot that moves are partly on another node. Each alone is on one of the two.
-        Err(failure) if failure.has_to_be_split && part.len() > 1 => {
-            for one in part.chunks(1) {
-                answers.extend(send(&lane, one, deadline).await.map_err(|failure| failure.error)?);
-            }
-        }
-        together => answers.extend(together.map_err(|failure| failure.error)?),
+/// The answers to the claims of one lane, with their places.
+async fn claim_part(lane: &Lane, part: &[(usize, Claim)]) -> Vec<(usize, Result<u64, Error>)> {
+    let failed = |part: &[(usize, Claim)], error: &Error| -> Vec<_> {
+        part.iter().map(|(place, _)| (*place, Err(error.repeated()))).collect()
+    };
+    if let Err(error) = lane.route.admit() {
+        return failed(part, &error);
     }
-    Ok(answers)
+    let deadline = later(Instant::now(), lane.settings.deadline);
+    let mut answers = Vec::with_capacity(part.len());
+    let mut calls = 0;
+    let mut left = vec![part];
+    while let Some(part) = left.pop() {
+        calls += 1;
+        match send(lane, part, deadline).await {
+            Ok(granted) => {
+                answers.extend(granted.into_iter().map(|(place, number)| (place, Ok(number))));
+            }
+            // Until each key that fails does so alone.
+            Err(failure) if failure.is_of_key && part.len() > 1 && calls < MOST_CALLS => {
+                let (first, second) = part.split_at(part.len() / 2);
+                left.extend([second, first]);
+            }
+            Err(failure) => answers.extend(failed(part, &failure.error)),
+        }
+    }
+    answers
 }
 
 async fn send(
@@ -93,7 +98,7 @@ async fn send(
             Ok(reply) => return read(lane, &keys, part, &reply).map_err(ClaimFailure::end),
             Err(failure)
                 if failure.is_final
-                    || (failure.has_to_be_split && part.len() > 1)
+                    || (failure.is_of_key && part.len() > 1)
                     || later(Instant::now(), PAUSE) >= deadline =>
             {
                 return Err(failure);
@@ -108,7 +113,9 @@ pub(super) struct ClaimFailure {
     error: Error,
     /// Whether the same call fails again.
     is_final: bool,
-    has_to_be_split: bool,
+    /// Whether some of the keys are at fault: the user has no rights to them, or they are on another node while their slot
+    /// moves.
+    is_of_key: bool,
 }
 
 impl ClaimFailure {
@@ -121,14 +128,15 @@ impl ClaimFailure {
     }
 
     fn end(error: Error) -> Self {
-        Self { error, is_final: true, has_to_be_split: false }
+        Self { error, is_final: true, is_of_key: false }
     }
 
     pub(super) fn of(error: &RedisError, server: &str) -> Self {
         let is_final = !call::is_of_cluster(error) && !call::ends_connection(error);
-        let has_to_be_split = error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
+        let is_moving = error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
+        let is_of_key = is_moving || call::is_of_key(error);
         let error = Error::store(format!("{server}: {}", call::brief(error)));
-        Self { error, is_final, has_to_be_split }
+        Self { error, is_final, is_of_key }
     }
 }
 
