@@ -81,12 +81,12 @@ pub(crate) struct Level {
     /// The time of the first charge that can be refunded. Since then, the level was not empty, and
     /// drained at one rate by one clock.
     since: Micros,
-    more: More,
+    more: RareLevel,
 }
 
 /// What few levels have. A level with a next phase cannot be refunded, so it never has both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum More {
+enum RareLevel {
     Nothing,
     GivenBack(GivenBack),
     Then(Slower),
@@ -105,27 +105,27 @@ struct GivenBack {
 
 impl Level {
     const fn empty(at: Micros, rate: Rate) -> Self {
-        Self { at, used: 0, rate, since: at, more: More::Nothing }
+        Self { at, used: 0, rate, since: at, more: RareLevel::Nothing }
     }
 
     const fn then(&self) -> Option<Slower> {
         match self.more {
-            More::Then(slower) => Some(slower),
-            More::Nothing | More::GivenBack(_) => None,
+            RareLevel::Then(slower) => Some(slower),
+            RareLevel::Nothing | RareLevel::GivenBack(_) => None,
         }
     }
 
     fn given_back(&self) -> GivenBack {
         match self.more {
-            More::GivenBack(given_back) => given_back,
-            More::Nothing | More::Then(_) => GivenBack::default(),
+            RareLevel::GivenBack(given_back) => given_back,
+            RareLevel::Nothing | RareLevel::Then(_) => GivenBack::default(),
         }
     }
 
     /// Changes what was given back. Without a next phase.
     fn set_given_back(&mut self, given_back: GivenBack) {
         let is_none = given_back == GivenBack::default();
-        self.more = if is_none { More::Nothing } else { More::GivenBack(given_back) };
+        self.more = if is_none { RareLevel::Nothing } else { RareLevel::GivenBack(given_back) };
     }
 
     pub(crate) fn expires_at(&self) -> Micros {
@@ -196,7 +196,7 @@ impl Level {
     fn under(self, quota: &Bucket, since: Micros) -> Self {
         let slower = Slower { floor: quota.capacity, rate: quota.rate };
         if self.rate == quota.rate {
-            let more = if self.then().is_some() { More::Nothing } else { self.more };
+            let more = if self.then().is_some() { RareLevel::Nothing } else { self.more };
             return Self { more, ..self };
         }
         let overdrawn = self.used > quota.capacity.saturating_mul(self.rate.micros);
@@ -207,7 +207,7 @@ impl Level {
         };
         changed.unwrap_or(Self {
             since: if self.then() == Some(slower) { self.since } else { self.at },
-            more: More::Then(slower),
+            more: RareLevel::Then(slower),
             ..self
         })
     }
@@ -215,22 +215,24 @@ impl Level {
     /// The time from `at` until the level would be empty if nothing had been given back. It `drains` so long as it is.
     const fn until_empty_without_refunds(&self, drains: Micros) -> Micros {
         match self.more {
-            More::GivenBack(GivenBack { returned, .. }) => self.rate.drains(self.used + returned),
-            More::Nothing | More::Then(_) => drains,
+            RareLevel::GivenBack(GivenBack { returned, .. }) => {
+                self.rate.drains(self.used + returned)
+            }
+            RareLevel::Nothing | RareLevel::Then(_) => drains,
         }
     }
 
     /// Voids the receipts of all charges so far.
     fn void_receipts(&mut self) {
         self.since = self.at + 1;
-        if let More::GivenBack(given_back) = self.more {
+        if let RareLevel::GivenBack(given_back) = self.more {
             self.set_given_back(GivenBack { returned: 0, ..given_back });
         }
     }
 
     /// A turn in the past does not count, even if the clock is set back.
     fn forget_past_turns(&mut self, now: Micros) {
-        if let More::GivenBack(given_back) = self.more
+        if let RareLevel::GivenBack(given_back) = self.more
             && given_back.reserved_until <= now
         {
             let returned = given_back.returned;
@@ -305,7 +307,7 @@ impl Bucket {
             level.since = level.at + 1;
             level.at = now;
             if level.then().is_none() {
-                level.more = More::Nothing;
+                level.more = RareLevel::Nothing;
             }
         } else if level.at < now {
             level.drain_until(now);

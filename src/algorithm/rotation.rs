@@ -165,24 +165,24 @@ impl<C: Counter> Counters<C> {
 
     /// Stores the result of a decision. `own` is the new counter of its quota, or `None` if that is the
     /// state's first, which is charged in place.
-    pub(super) fn commit(state: &mut Option<Self>, own: Option<C>, now: Micros, entry: Entry) {
+    pub(super) fn commit(state: &mut Option<Self>, own: Option<C>, now: Micros, entry: Entering) {
         let own = own.map(|mut own| {
             entry.enter_in(&mut own, now);
             own
         });
         match (state, own, entry) {
             // A borrowed counter has a state, and did not move.
-            (_, None, Entry::Adopted) | (None, None, _) => {}
-            (Some(known), None, Entry::Charge(units) | Entry::Overdraft(units)) => {
+            (_, None, Entering::Adopted) | (None, None, _) => {}
+            (Some(known), None, Entering::Charge(units) | Entering::Overdraft(units)) => {
                 entry.enter_in(&mut known.first, now);
                 known.enter(now, units);
             }
             (Some(known), Some(own), entry) if now < known.expires_at() => match entry {
-                Entry::Charge(units) | Entry::Overdraft(units) => {
+                Entering::Charge(units) | Entering::Overdraft(units) => {
                     known.put_first(own, now);
                     known.enter(now, units);
                 }
-                Entry::Adopted => known.adopt(own, now),
+                Entering::Adopted => known.adopt(own, now),
             },
             (state, Some(own), _) => *state = Some(Self { first: own, others: Vec::new() }),
         }
@@ -275,7 +275,7 @@ fn make_room<C: Counter>(others: &mut Vec<Other<C>>, most: usize) {
 
 /// How a check changes the state.
 #[derive(Clone, Copy)]
-pub(super) enum Entry {
+pub(super) enum Entering {
     /// It charges units for which its counter has room.
     Charge(u64),
     /// It charges units for which its counter may have no room.
@@ -284,7 +284,7 @@ pub(super) enum Entry {
     Adopted,
 }
 
-impl Entry {
+impl Entering {
     fn enter_in<C: Counter>(self, own: &mut C, now: Micros) {
         match self {
             Self::Charge(units) => own.charge(now, units),
@@ -301,10 +301,10 @@ pub(super) fn entry_of(
     allowed: bool,
     exceeds_capacity: bool,
     moved: bool,
-) -> Option<Entry> {
+) -> Option<Entering> {
     if allowed && cost > 0 {
-        (effect == Effect::Commit).then_some(Entry::Charge(cost))
+        (effect == Effect::Commit).then_some(Entering::Charge(cost))
     } else {
-        (moved && !exceeds_capacity && effect.adopts(cost)).then_some(Entry::Adopted)
+        (moved && !exceeds_capacity && effect.adopts(cost)).then_some(Entering::Adopted)
     }
 }

@@ -120,7 +120,7 @@ impl Log {
     }
 
     /// Applies a view, and removes the entries that no quota needs.
-    fn adopt(&mut self, view: &View) {
+    fn adopt(&mut self, view: &LogView) {
         if view.set_back > 0 {
             self.since = self.newest() + 1;
             self.entries.iter_mut().for_each(|entry| entry.at -= view.set_back);
@@ -161,7 +161,7 @@ pub(crate) struct SlidingLog {
 }
 
 /// The log at the time of a check.
-struct View {
+struct LogView {
     /// The check's time, or the newest entry's if that is later.
     time: i64,
     /// The distance by which the clock was set back, and by which all entries move.
@@ -193,7 +193,7 @@ impl SlidingLog {
         Log { entries: VecDeque::new(), before: 0, keep, since: now as i64 }
     }
 
-    fn view(&self, log: &Log, now: Micros) -> View {
+    fn view(&self, log: &Log, now: Micros) -> LogView {
         let now = now as i64;
         let newest = log.entries.back().map_or(now, |newest| newest.at);
         let set_back = if newest - now > self.period as i64 { newest - now } else { 0 };
@@ -207,7 +207,7 @@ impl SlidingLog {
             limit: log.keep.limit.max(self.limit),
         };
         let moved = set_back > 0 || keep != log.keep;
-        View { time, set_back, before, used: log.sum() - before, keep, moved }
+        LogView { time, set_back, before, used: log.sum() - before, keep, moved }
     }
 }
 

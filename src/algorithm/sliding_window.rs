@@ -22,7 +22,7 @@
 use std::borrow::Cow;
 
 use super::range::{counted, exact};
-use super::rotation::{Counter, Counters, Entry, Own, entry_of};
+use super::rotation::{Counter, Counters, Entering, Own, entry_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
@@ -283,7 +283,7 @@ impl SlidingWindow {
         let units = units.min(room);
         if units > 0 {
             let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
-            Counters::commit(state, own, now, Entry::Overdraft(units));
+            Counters::commit(state, own, now, Entering::Overdraft(units));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::Origin;
+use super::parse::TextOrigin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
 use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written};
@@ -45,7 +45,7 @@ pub struct Config {
     #[serde(deserialize_with = "value::list")]
     pub(crate) limits: Vec<LimitConfig>,
     #[serde(skip)]
-    pub(super) origin: Origin,
+    pub(super) origin: TextOrigin,
 }
 
 impl Config {
@@ -71,7 +71,7 @@ pub(crate) struct LimitConfig {
     pub(crate) algorithm: Algorithm,
     /// Units per period, such as `100/min`, `5/15m` or `10000/day`. All algorithms but `concurrency` need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::Quota>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::QuotaSchema>"))]
     pub(crate) quota: Option<Written>,
     /// The most requests of a key at once, on all replicas, of a concurrency limit: 1 to 1,000,000.
     #[serde(
@@ -203,7 +203,7 @@ impl LimitConfig {
 pub(crate) struct PlanConfig {
     /// Units per period, in place of those of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::Quota>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::QuotaSchema>"))]
     pub(crate) quota: Option<Written>,
     /// The most units at once, of a bucket. Default: the units of this quota.
     #[serde(

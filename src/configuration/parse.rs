@@ -55,10 +55,10 @@ impl Format {
 
 /// Where a configuration was read, so that errors name the line.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Origin(Option<Arc<Text>>);
+pub(super) struct TextOrigin(Option<Arc<SourceText>>);
 
 #[derive(Debug)]
-struct Text {
+struct SourceText {
     /// A file, or another place.
     name: String,
     text: String,
@@ -66,7 +66,7 @@ struct Text {
 }
 
 /// Two configurations are equal wherever they were read.
-impl PartialEq for Origin {
+impl PartialEq for TextOrigin {
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -87,9 +87,9 @@ impl Config {
                 "{name}: the text is larger than 1 MiB; write fewer limits"
             )));
         }
-        let text = Text { name: name.to_owned(), text: text.to_owned(), format };
+        let text = SourceText { name: name.to_owned(), text: text.to_owned(), format };
         let mut config = text.read()?;
-        config.origin = Origin(Some(Arc::new(text)));
+        config.origin = TextOrigin(Some(Arc::new(text)));
         Ok(config)
     }
 
@@ -131,7 +131,7 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-impl Text {
+impl SourceText {
     fn read(&self) -> Result<Config, ConfigError> {
         match self.format {
             Format::Toml => {

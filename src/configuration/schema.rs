@@ -39,9 +39,9 @@ fn brief(schema: &mut Schema) {
 }
 
 /// The schema of a quota. The periods that can be parsed are more than it says.
-pub(super) struct Quota;
+pub(super) struct QuotaSchema;
 
-impl JsonSchema for Quota {
+impl JsonSchema for QuotaSchema {
     fn inline_schema() -> bool {
         true
     }

@@ -218,9 +218,9 @@ pub(crate) struct FirstOf {
 
 impl<'de> Deserialize<'de> for KeyConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Key;
+        struct KeyVisitor;
 
-        impl<'de> Visitor<'de> for Key {
+        impl<'de> Visitor<'de> for KeyVisitor {
             type Value = KeyConfig;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -240,7 +240,7 @@ impl<'de> Deserialize<'de> for KeyConfig {
             }
         }
 
-        deserializer.deserialize_any(Key)
+        deserializer.deserialize_any(KeyVisitor)
     }
 }
 
@@ -257,9 +257,9 @@ pub(crate) enum CostConfig {
 
 impl<'de> Deserialize<'de> for CostConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Cost;
+        struct CostVisitor;
 
-        impl Visitor<'_> for Cost {
+        impl Visitor<'_> for CostVisitor {
             type Value = CostConfig;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,6 +285,6 @@ impl<'de> Deserialize<'de> for CostConfig {
             }
         }
 
-        deserializer.deserialize_any(Cost)
+        deserializer.deserialize_any(CostVisitor)
     }
 }

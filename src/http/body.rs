@@ -16,14 +16,14 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
-    #[project = KindProjection]
+    #[project = BodyKindProjection]
     #[derive(Debug)]
-    enum Kind<B> {
+    enum BodyKind<B> {
         Inner { #[pin] body: B, permits: Option<InFlight> },
         Rejection { #[pin] body: Full<Bytes> },
     }
@@ -32,11 +32,11 @@ pin_project! {
 impl<B> ResponseBody<B> {
     /// The inner service's body, which holds the permits of its request until it ends.
     pub(super) const fn inner(body: B, permits: Option<InFlight>) -> Self {
-        Self { kind: Kind::Inner { body, permits } }
+        Self { kind: BodyKind::Inner { body, permits } }
     }
 
     pub(super) fn rejection(body: Bytes) -> Self {
-        Self { kind: Kind::Rejection { body: Full::new(body) } }
+        Self { kind: BodyKind::Rejection { body: Full::new(body) } }
     }
 }
 
@@ -56,14 +56,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Inner { body, permits } => {
+            BodyKindProjection::Inner { body, permits } => {
                 let frame = ready!(body.poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {
                     *permits = None;
                 }
                 Poll::Ready(frame)
             }
-            KindProjection::Rejection { body } => {
+            BodyKindProjection::Rejection { body } => {
                 body.poll_frame(cx).map_err(|never| match never {})
             }
         }
@@ -71,15 +71,15 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, .. } => body.is_end_stream(),
-            Kind::Rejection { body } => body.is_end_stream(),
+            BodyKind::Inner { body, .. } => body.is_end_stream(),
+            BodyKind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body, .. } => body.size_hint(),
-            Kind::Rejection { body } => body.size_hint(),
+            BodyKind::Inner { body, .. } => body.size_hint(),
+            BodyKind::Rejection { body } => body.size_hint(),
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::headers::Fields;
 use super::policy::Unasked;
-use super::settings::Settings;
+use super::settings::LayerSettings;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{OnOverload, Reason, ResponseBody};
@@ -41,7 +41,7 @@ pub(super) struct Report {
     closing: Option<Box<Closing>>,
 }
 
-impl Settings {
+impl LayerSettings {
     /// Notes what has to be known of a group when it is decided.
     #[inline]
     pub(super) fn undecided(&self, group: &Group) -> Undecided {

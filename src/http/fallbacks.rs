@@ -17,7 +17,7 @@ use crate::telemetry;
 const ENOUGH: u32 = 1_000;
 
 /// A chain of extractors under a limit.
-struct Watched {
+struct WatchedChain {
     chain: Arc<dyn KeyExtractor>,
     limit: Box<str>,
     /// The keys that a fallback found, until the first extractor found one: then [`ENOUGH`].
@@ -29,10 +29,14 @@ pub(super) fn watched(key: Arc<dyn KeyExtractor>, limit: &str) -> Arc<dyn KeyExt
     if key.first_branches().is_empty() {
         return key;
     }
-    Arc::new(Watched { chain: key, limit: limit.into(), found_by_fallbacks: AtomicU32::new(0) })
+    Arc::new(WatchedChain {
+        chain: key,
+        limit: limit.into(),
+        found_by_fallbacks: AtomicU32::new(0),
+    })
 }
 
-impl Watched {
+impl WatchedChain {
     fn found(&self, fallbacks: usize, parts: &Parts) {
         telemetry::found_key(&self.limit, fallbacks);
         if self.found_by_fallbacks.load(Ordering::Relaxed) >= ENOUGH {
@@ -49,7 +53,7 @@ impl Watched {
     }
 }
 
-impl KeyExtractor for Watched {
+impl KeyExtractor for WatchedChain {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         let key = self.chain.extract(parts)?;
         self.found(key.fallbacks(), parts);
@@ -65,7 +69,7 @@ impl KeyExtractor for Watched {
     }
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for WatchedChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watched").field("limit", &self.limit).finish_non_exhaustive()
     }

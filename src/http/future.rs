@@ -26,13 +26,13 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, S::Future, ReqBody, ResBody>,
+        state: Progress<S, S::Future, ReqBody, ResBody>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, F, ReqBody, ResBody> {
+    enum Progress<S, F, ReqBody, ResBody> {
         // In a box, so that a request that is decided at once does not carry the room.
         Waiting { waiting: Box<Waiting<S, ReqBody>> },
         Calling {
@@ -53,17 +53,17 @@ where
 {
     /// A request that waits, and a service that need not be ready.
     pub(super) fn waiting(waiting: Waiting<S, ReqBody>) -> Self {
-        Self { state: State::Waiting { waiting: Box::new(waiting) } }
+        Self { state: Progress::Waiting { waiting: Box::new(waiting) } }
     }
 
     /// A request that the inner service has.
     pub(super) const fn calling(response: S::Future, report: Option<Report>) -> Self {
-        Self { state: State::Calling { response, report, permits: None } }
+        Self { state: Progress::Calling { response, report, permits: None } }
     }
 
     /// A request that is rejected.
     pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
-        Self { state: State::Answered { response: Some(Box::new(response)) } }
+        Self { state: Progress::Answered { response: Some(Box::new(response)) } }
     }
 }
 
@@ -79,7 +79,7 @@ where
             let output = match state.as_mut().project() {
                 StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx)) {
                     Ok(Next::Calling { response, report, permits }) => {
-                        state.set(State::Calling { response, report, permits });
+                        state.set(Progress::Calling { response, report, permits });
                         continue;
                     }
                     Ok(Next::Rejected(response)) => Ok(response),
@@ -90,7 +90,7 @@ where
                     let (report, permits) = (report.take(), permits.take());
                     // Drop the inner future now, so that its resources are free even if this one is
                     // kept. Polled again, this one stays pending.
-                    state.set(State::Answered { response: None });
+                    state.set(Progress::Answered { response: None });
                     return Poll::Ready(response.map(|response| {
                         let response = match report {
                             Some(report) => report.close(response),
@@ -104,7 +104,7 @@ where
                     None => return Poll::Pending,
                 },
             };
-            state.set(State::Answered { response: None });
+            state.set(Progress::Answered { response: None });
             return Poll::Ready(output);
         }
     }
@@ -116,9 +116,9 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Waiting { .. } => "ResponseFuture(waiting)",
-            State::Calling { .. } => "ResponseFuture(calling)",
-            State::Answered { .. } => "ResponseFuture(answered)",
+            Progress::Waiting { .. } => "ResponseFuture(waiting)",
+            Progress::Calling { .. } => "ResponseFuture(calling)",
+            Progress::Answered { .. } => "ResponseFuture(answered)",
         })
     }
 }

@@ -10,7 +10,7 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use super::settings::Settings;
+use super::settings::LayerSettings;
 use super::{Reason, ResponseBody};
 use crate::limiter::{Acquired, Permit, RateLimiter, WaitSettings};
 use crate::nouns::{Check, Error, Limit};
@@ -66,7 +66,7 @@ pub(super) enum WithoutPermits {
 
 pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<InFlight, WithoutPermits>> + Send>>;
 
-impl Settings {
+impl LayerSettings {
     /// Acquires all permits of a request, one after another. If one is denied, the others are given back.
     ///
     /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first: a client that waits for its
@@ -124,7 +124,7 @@ fn order(check: &Check) -> (u32, &str, &str) {
 
 async fn acquire_all(
     checks: Vec<Check>,
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 ) -> Result<InFlight, WithoutPermits> {
     let started = Instant::now();
     let mut permits = Vec::with_capacity(checks.len());

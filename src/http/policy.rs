@@ -8,11 +8,11 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-pub(super) use self::rule::{CHOSEN, KeyedLimit, Rule};
+pub(super) use self::rule::{CHOSEN, KeyedLimit, LayerRule};
 use super::MissingKey;
 use super::limits::{Choosing, Chosen, Inherited, LookUp, Reject};
 #[cfg(feature = "config")]
-use super::live::{Asks, InForce, Route};
+use super::live::{Asks, InForce, RequestRoute};
 use crate::limiter::RateLimiter;
 use crate::nouns::{
     Check, ConfigError, Enforced, Error, Group, Key, Limit, MAX_GROUP, OnStoreFailure,
@@ -35,15 +35,15 @@ pub enum OnMissingKey {
 }
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
+pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 /// The rules by which a layer asks.
 #[derive(Clone)]
 pub(super) struct Policy {
     /// Fixed limits have different names.
-    rules: Vec<Rule>,
+    rules: Vec<LayerRule>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
-    pub(super) cost: Option<Cost>,
+    pub(super) cost: Option<CostFn>,
     /// A request that matches one of them is rejected.
     pub(super) forbid: Vec<Predicate>,
     /// A request that matches one of them is not limited.
@@ -102,15 +102,15 @@ impl Policy {
     pub(super) fn add_rule(
         &mut self,
         limiter: &RateLimiter,
-        mut rule: Rule,
+        mut rule: LayerRule,
     ) -> Result<(), ConfigError> {
-        if let Rule::Fixed(keyed) = &mut rule {
+        if let LayerRule::Fixed(keyed) = &mut rule {
             let limits: Vec<&Limit> = self.fixed_limits().chain([&keyed.limit]).collect();
             check_names(&limits)?;
             #[cfg(feature = "config")]
             self.rules
                 .iter()
-                .filter_map(Rule::live)
+                .filter_map(LayerRule::live)
                 .try_for_each(|live| live.reserve(limits.len()))?;
             limiter.register_all(&limits)?;
             keyed.fail_as_layer(self.inherited.on_store_failure)?;
@@ -124,12 +124,12 @@ impl Policy {
 
     /// The limits that are the same for all requests.
     pub(super) fn fixed_limits(&self) -> impl Iterator<Item = &Limit> {
-        self.rules.iter().filter_map(Rule::limit)
+        self.rules.iter().filter_map(LayerRule::limit)
     }
 
     /// The names of the limits, for events.
     pub(super) fn names(&self) -> String {
-        let names: Vec<_> = self.rules.iter().map(Rule::name).collect();
+        let names: Vec<_> = self.rules.iter().map(LayerRule::name).collect();
         names.join(", ")
     }
 
@@ -147,7 +147,10 @@ impl Policy {
         self.forget_views();
         self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))?;
         #[cfg(feature = "config")]
-        self.rules.iter().filter_map(Rule::live).try_for_each(|live| live.check_policy(policy))?;
+        self.rules
+            .iter()
+            .filter_map(LayerRule::live)
+            .try_for_each(|live| live.check_policy(policy))?;
         policy.validate()
     }
 
@@ -170,7 +173,7 @@ impl Policy {
     fn forget_views(&mut self) {
         #[cfg(feature = "config")]
         for rule in &mut self.rules {
-            if let Rule::Live(live) = rule {
+            if let LayerRule::Live(live) = rule {
                 live.forget();
             }
         }
@@ -178,10 +181,10 @@ impl Policy {
 
     fn fixed(&mut self) -> impl Iterator<Item = &mut KeyedLimit> {
         self.rules.iter_mut().filter_map(|rule| match rule {
-            Rule::Fixed(keyed) => Some(keyed),
-            Rule::Chosen(_) => None,
+            LayerRule::Fixed(keyed) => Some(keyed),
+            LayerRule::Chosen(_) => None,
             #[cfg(feature = "config")]
-            Rule::Live(_) => None,
+            LayerRule::Live(_) => None,
         })
     }
 
@@ -199,7 +202,7 @@ impl Policy {
         if self.exempts(parts) {
             return Ok(Question::Checks(Asked::default()));
         }
-        if let [Rule::Fixed(only)] = &*self.rules
+        if let [LayerRule::Fixed(only)] = &*self.rules
             && !only.limit.is_concurrency()
         {
             let group = match only.key.extract(parts) {
@@ -231,16 +234,16 @@ impl Policy {
     /// Adds the checks of a rule, or returns the look-up that they depend on. A layer has at most one such rule.
     fn add(
         &self,
-        rule: &Rule,
+        rule: &LayerRule,
         parts: &Parts,
         checks: &mut Vec<Check>,
     ) -> Result<Option<Choosing>, Unasked> {
         match rule {
-            Rule::Fixed(keyed) => match keyed.key.extract(parts) {
+            LayerRule::Fixed(keyed) => match keyed.key.extract(parts) {
                 Ok(key) => checks.push(self.check(keyed, key, parts)),
                 Err(missing) => self.skip_or_reject(Some(&keyed.limit), missing)?,
             },
-            Rule::Chosen(choose) => match choose(parts) {
+            LayerRule::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
                     checks.extend(self.inherited.checks(limits).map_err(Unasked::Rejected)?);
                 }
@@ -248,7 +251,7 @@ impl Policy {
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
-            Rule::Live(live) => live.in_force(
+            LayerRule::Live(live) => live.in_force(
                 |limit| self.inherited.of_layer(limit),
                 |in_force| self.add_live(in_force, parts, checks),
             )?,
@@ -264,7 +267,7 @@ impl Policy {
         parts: &Parts,
         checks: &mut Vec<Check>,
     ) -> Result<(), Unasked> {
-        let route = Route::of(parts);
+        let route = RequestRoute::of(parts);
         for applied in in_force.limits_at(&route) {
             match applied.ask(parts, self.cost.as_ref()) {
                 Ok(Asks::Check(check)) => {

@@ -11,7 +11,7 @@ use super::ResponseBody;
 use super::conclusion::Conclusion;
 use super::future::ResponseFuture;
 use super::policy::Question;
-use super::settings::Settings;
+use super::settings::LayerSettings;
 use super::waiting::Waiting;
 
 /// A service that checks each request before it calls the inner service. Created by
@@ -19,11 +19,11 @@ use super::waiting::Waiting;
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) const fn new(inner: S, settings: Arc<Settings>) -> Self {
+    pub(super) const fn new(inner: S, settings: Arc<LayerSettings>) -> Self {
         Self { inner, settings }
     }
 }

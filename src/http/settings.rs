@@ -30,7 +30,7 @@ impl OnOverload {
 }
 
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(super) struct LayerSettings {
     pub(super) limiter: RateLimiter,
     pub(super) policy: Policy,
     pub(super) responder: Responder,
@@ -47,7 +47,7 @@ pub(super) struct Settings {
     pub(super) shadow_events: Arc<Throttle>,
 }
 
-impl Settings {
+impl LayerSettings {
     pub(super) fn new(limiter: RateLimiter, policy: Policy) -> Self {
         Self {
             limiter,

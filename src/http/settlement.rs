@@ -43,25 +43,25 @@ use crate::telemetry::{self, Throttle};
 /// ```
 #[derive(Clone)]
 pub struct Settlement {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCharges>,
 }
 
-struct Shared {
+struct SharedCharges {
     /// The charges that are not settled.
-    charges: Mutex<Vec<Charge>>,
+    charges: Mutex<Vec<OpenCharge>>,
     runtime: Option<Runtime>,
     events: Arc<Throttle>,
 }
 
 /// A check with the receipt of its charge.
-struct Charge {
+struct OpenCharge {
     /// Identifies the layer that charged it.
     layer: Arc<Throttle>,
     limiter: RateLimiter,
     check: Check,
 }
 
-impl Charge {
+impl OpenCharge {
     fn is_of(&self, layer: &Arc<Throttle>) -> bool {
         Arc::ptr_eq(&self.layer, layer)
     }
@@ -80,7 +80,7 @@ impl Settlement {
         if matches!(decision.source(), Source::Store | Source::Prefetched | Source::Local) {
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
-            settlement.charges().extend(charged.map(|(check, receipt)| Charge {
+            settlement.charges().extend(charged.map(|(check, receipt)| OpenCharge {
                 layer: Arc::clone(events),
                 limiter: limiter.clone(),
                 check: check.clone().with_receipt(receipt),
@@ -92,7 +92,7 @@ impl Settlement {
     /// A settlement without charges.
     pub(super) fn new(events: &Arc<Throttle>) -> Self {
         let (charges, runtime) = (Mutex::default(), Runtime::try_current().ok());
-        Self { shared: Arc::new(Shared { charges, runtime, events: Arc::clone(events) }) }
+        Self { shared: Arc::new(SharedCharges { charges, runtime, events: Arc::clone(events) }) }
     }
 
     /// Settles the charge under a limit at its real cost, in units. Returns whether there is one: `false` if the request
@@ -131,8 +131,8 @@ impl Settlement {
         checks.find(|check| check.limit().name() == limit).map(Check::cost)
     }
 
-    fn settle_by(&self, cost: impl Fn(&Charge) -> Option<u32>) -> usize {
-        let settled: Vec<Charge> = {
+    fn settle_by(&self, cost: impl Fn(&OpenCharge) -> Option<u32>) -> usize {
+        let settled: Vec<OpenCharge> = {
             let mut charges = self.charges();
             let taken = charges.extract_if(.., |charge| {
                 let cost = cost(charge);
@@ -149,8 +149,8 @@ impl Settlement {
     }
 
     /// Sends the settlements: those of a layer together, because their budgets differ.
-    fn send(&self, mut charges: Vec<Charge>) {
-        while let Some(Charge { limiter, check, .. }) = charges.pop() {
+    fn send(&self, mut charges: Vec<OpenCharge>) {
+        while let Some(OpenCharge { limiter, check, .. }) = charges.pop() {
             let mut checks = vec![check];
             let shares_budget = |checks: &[Check], other: &Check| {
                 checks.iter().any(|check| check.shares_budget_with(other))
@@ -189,7 +189,7 @@ impl Settlement {
         }
     }
 
-    fn charges(&self) -> MutexGuard<'_, Vec<Charge>> {
+    fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>> {
         self.shared.charges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -264,7 +264,8 @@ impl Drop for Unsent {
 impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let charges = self.charges();
-        let of = |charge: &Charge| (charge.check.limit().name().to_owned(), charge.check.cost());
+        let of =
+            |charge: &OpenCharge| (charge.check.limit().name().to_owned(), charge.check.cost());
         f.debug_map().entries(charges.iter().map(of)).finish()
     }
 }

@@ -15,7 +15,7 @@ use super::conclusion::{Conclusion, Report, Undecided};
 use super::in_flight::Acquiring;
 use super::limits::LookUp;
 use super::policy::Asked;
-use super::settings::Settings;
+use super::settings::LayerSettings;
 use super::{InFlight, ResponseBody};
 use crate::nouns::Group;
 use crate::store::Answer;
@@ -36,12 +36,12 @@ enum Stage {
         acquiring: Acquiring,
         group: Option<Group>,
         since: Instant,
-        settings: Arc<Settings>,
+        settings: Arc<LayerSettings>,
     },
     /// For look-ups of the application.
-    LookingUp { lookup: LookUp, since: Instant, settings: Arc<Settings> },
+    LookingUp { lookup: LookUp, since: Instant, settings: Arc<LayerSettings> },
     /// For a decision.
-    Checking { answer: Answer, undecided: Undecided, settings: Arc<Settings> },
+    Checking { answer: Answer, undecided: Undecided, settings: Arc<LayerSettings> },
     /// For the delay of an allowed request.
     Delaying(Pin<Box<Sleep>>),
     /// For the inner service.
@@ -66,7 +66,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: (Parts, ReqBody),
         asked: Asked,
-        settings: Arc<Settings>,
+        settings: Arc<LayerSettings>,
     ) -> Self {
         let acquiring = settings.acquire_permits(asked.permits);
         let since = Instant::now();
@@ -79,7 +79,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: (Parts, ReqBody),
         lookup: LookUp,
-        settings: Arc<Settings>,
+        settings: Arc<LayerSettings>,
     ) -> Self {
         let stage = Stage::LookingUp { lookup, since: Instant::now(), settings };
         Self::new(service, request, stage)
@@ -91,7 +91,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         request: (Parts, ReqBody),
         answer: Answer,
         undecided: Undecided,
-        settings: Arc<Settings>,
+        settings: Arc<LayerSettings>,
     ) -> Self {
         let stage = Stage::Checking { answer, undecided, settings };
         Self::new(service, request, stage)
@@ -184,7 +184,12 @@ where
 
 impl Stage {
     /// The stage of a request whose permits and charge are known.
-    fn asking(asked: Asked, since: Instant, settings: &Arc<Settings>, parts: &mut Parts) -> Self {
+    fn asking(
+        asked: Asked,
+        since: Instant,
+        settings: &Arc<LayerSettings>,
+        parts: &mut Parts,
+    ) -> Self {
         if asked.permits.is_empty() {
             settings.hold_none(parts);
             return Self::charging(asked.group, since, settings, parts);
@@ -198,7 +203,7 @@ impl Stage {
     fn charging(
         group: Option<Group>,
         since: Instant,
-        settings: &Arc<Settings>,
+        settings: &Arc<LayerSettings>,
         parts: &mut Parts,
     ) -> Self {
         let Some(group) = group else {

@@ -101,7 +101,7 @@ impl From<Infallible> for ConfigError {
 /// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets that, and for the tower layer
 /// `RateLimitLayer::on_store_failure`.
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     may_have_charged: bool,
     /// Of an open circuit breaker.
     probe_after_ms: u32,
@@ -111,7 +111,7 @@ pub struct Error {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ErrorKind {
     /// No answer within the deadline.
     Timeout,
     /// The circuit breaker is open: the store was not asked.
@@ -131,7 +131,7 @@ enum Kind {
 }
 
 impl Error {
-    const fn new(kind: Kind, may_have_charged: bool) -> Self {
+    const fn new(kind: ErrorKind, may_have_charged: bool) -> Self {
         Self { kind, may_have_charged, probe_after_ms: 0, limit: None, source: None }
     }
 
@@ -143,14 +143,14 @@ impl Error {
     /// Creates an error: the store did not answer within its deadline. Units may have been charged.
     #[must_use]
     pub const fn timeout() -> Self {
-        Self::new(Kind::Timeout, true)
+        Self::new(ErrorKind::Timeout, true)
     }
 
     /// Creates an error: the store's deadline, or the caller's, expired before the check was sent.
     /// Nothing was charged.
     #[cfg(feature = "redis")]
     pub(crate) const fn timeout_unsent() -> Self {
-        Self::new(Kind::Timeout, false)
+        Self::new(ErrorKind::Timeout, false)
     }
 
     /// The same error, with the server's address.
@@ -182,47 +182,47 @@ impl Error {
     #[cfg(feature = "redis")]
     pub(crate) fn circuit_open(probe_after: Duration) -> Self {
         let probe_after_ms = u32::try_from(probe_after.as_millis()).unwrap_or(u32::MAX);
-        Self { probe_after_ms, ..Self::new(Kind::CircuitOpen, false) }
+        Self { probe_after_ms, ..Self::new(ErrorKind::CircuitOpen, false) }
     }
 
     /// Creates an error: the store is unreachable. Nothing was charged.
     pub fn unreachable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::new(Kind::Unreachable, false).because(source)
+        Self::new(ErrorKind::Unreachable, false).because(source)
     }
 
     /// Creates an error: the store's answer was invalid or lost. Units may have been charged.
     pub fn store(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::new(Kind::Store, true).because(source)
+        Self::new(ErrorKind::Store, true).because(source)
     }
 
     /// Creates an error: the store answered that it cannot decide for now. A Redis that is out of
     /// memory or still loading does so. Nothing was charged.
     pub fn declined(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::new(Kind::Declined, false).because(source)
+        Self::new(ErrorKind::Declined, false).because(source)
     }
 
     /// Creates an error: the queue of `max_waiting` checks is full. Nothing was charged.
     #[must_use]
     pub fn overloaded(max_waiting: usize) -> Self {
-        Self::new(Kind::Overloaded, false)
+        Self::new(ErrorKind::Overloaded, false)
             .because(format!("the queue of {max_waiting} checks is full"))
     }
 
     /// Creates an error: the store has no room for one more budget. Nothing was charged.
     pub fn full(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::new(Kind::Full, false).because(source)
+        Self::new(ErrorKind::Full, false).because(source)
     }
 
     /// Creates an error: the call is invalid, such as one with an empty group. Nothing was charged.
     pub fn misuse(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::new(Kind::Misuse, false).because(source)
+        Self::new(ErrorKind::Misuse, false).because(source)
     }
 
     /// Whether the store is unavailable: it timed out, was unreachable, declined, its answer was invalid
     /// or lost, or its circuit breaker is open.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
-        use Kind::{CircuitOpen, Declined, Store, Timeout, Unreachable};
+        use ErrorKind::{CircuitOpen, Declined, Store, Timeout, Unreachable};
         matches!(self.kind, Timeout | CircuitOpen | Unreachable | Store | Declined)
     }
 
@@ -230,50 +230,51 @@ impl Error {
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn is_circuit_open(&self) -> bool {
-        self.kind == Kind::CircuitOpen
+        self.kind == ErrorKind::CircuitOpen
     }
 
     /// The time until the store is probed, if its circuit breaker is open. Before that, no check is decided.
     #[must_use]
     pub fn probe_after(&self) -> Option<Duration> {
-        (self.kind == Kind::CircuitOpen).then(|| Duration::from_millis(self.probe_after_ms.into()))
+        (self.kind == ErrorKind::CircuitOpen)
+            .then(|| Duration::from_millis(self.probe_after_ms.into()))
     }
 
     /// Whether the store did not answer within its deadline, or the caller's.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        self.kind == Kind::Timeout
+        self.kind == ErrorKind::Timeout
     }
 
     /// Whether the store was unreachable.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
-        self.kind == Kind::Unreachable
+        self.kind == ErrorKind::Unreachable
     }
 
     /// Whether the store answered that it cannot decide for now.
     #[must_use]
     pub fn is_declined(&self) -> bool {
-        self.kind == Kind::Declined
+        self.kind == ErrorKind::Declined
     }
 
     /// Whether the maximum of checks was queued or in flight.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        self.kind == Kind::Overloaded
+        self.kind == ErrorKind::Overloaded
     }
 
     /// Whether the store had no room for one more budget.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.kind == Kind::Full
+        self.kind == ErrorKind::Full
     }
 
     /// Whether the call was invalid, such as a group with a budget twice, or a call to Redis outside
     /// a tokio runtime.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
-        self.kind == Kind::Misuse
+        self.kind == ErrorKind::Misuse
     }
 
     /// The cause, in one word: the label `cause` of metrics. `timeout`, `circuit_open`, `unreachable`, `invalid_answer`,
@@ -281,14 +282,14 @@ impl Error {
     #[must_use]
     pub const fn cause(&self) -> &'static str {
         match self.kind {
-            Kind::Timeout => "timeout",
-            Kind::CircuitOpen => "circuit_open",
-            Kind::Unreachable => "unreachable",
-            Kind::Store => "invalid_answer",
-            Kind::Declined => "declined",
-            Kind::Overloaded => "overloaded",
-            Kind::Full => "full",
-            Kind::Misuse => "misuse",
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::CircuitOpen => "circuit_open",
+            ErrorKind::Unreachable => "unreachable",
+            ErrorKind::Store => "invalid_answer",
+            ErrorKind::Declined => "declined",
+            ErrorKind::Overloaded => "overloaded",
+            ErrorKind::Full => "full",
+            ErrorKind::Misuse => "misuse",
         }
     }
 
@@ -317,19 +318,19 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Timeout if self.may_have_charged => {
+            ErrorKind::Timeout if self.may_have_charged => {
                 "the rate limit store did not answer within its deadline"
             }
-            Kind::Timeout => "the deadline expired before the check was sent",
-            Kind::CircuitOpen => {
+            ErrorKind::Timeout => "the deadline expired before the check was sent",
+            ErrorKind::CircuitOpen => {
                 "the circuit breaker is open: the rate limit store did not answer earlier checks"
             }
-            Kind::Unreachable => "the rate limit store is unreachable",
-            Kind::Store => "the rate limit store's answer was invalid or lost",
-            Kind::Declined => "the rate limit store declined the check",
-            Kind::Overloaded => "the rate limit store is overloaded",
-            Kind::Full => "the rate limit store is full",
-            Kind::Misuse => "invalid call of the rate limit store",
+            ErrorKind::Unreachable => "the rate limit store is unreachable",
+            ErrorKind::Store => "the rate limit store's answer was invalid or lost",
+            ErrorKind::Declined => "the rate limit store declined the check",
+            ErrorKind::Overloaded => "the rate limit store is overloaded",
+            ErrorKind::Full => "the rate limit store is full",
+            ErrorKind::Misuse => "invalid call of the rate limit store",
         })?;
         if let Some(limit) = &self.limit {
             write!(f, " for limit `{}`", limit.name().escape_debug())?;

@@ -113,7 +113,7 @@ struct Definition {
     name: Box<str>,
     quota: Quota,
     rule: Rule,
-    failure: Option<Failure>,
+    failure: Option<WhenUnavailable>,
     enforced: Enforced,
     /// In units.
     max_debt: Option<u64>,
@@ -140,7 +140,7 @@ impl Definition {
 
 /// What happens when the store is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Failure {
+struct WhenUnavailable {
     policy: OnStoreFailure,
     /// Of a local limit.
     share: Option<Limit>,

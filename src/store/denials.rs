@@ -71,7 +71,7 @@ pub(super) struct Denials {
     hashers: [DefaultHashBuilder; 2],
     /// The last number that was given to a change.
     changes: AtomicU64,
-    counters: Box<[Counter]>,
+    counters: Box<[ChangeCounter]>,
     started: Instant,
     /// The time when the last denial expires, in microseconds since the start.
     last_expires: AtomicU64,
@@ -79,7 +79,7 @@ pub(super) struct Denials {
 
 #[derive(Clone)]
 struct Denial {
-    asked: Asked,
+    asked: AskedAt,
     /// The hash of its limits' numbers.
     quota: u64,
     decision: Decision,
@@ -92,7 +92,7 @@ struct Denial {
 
 /// The time of a check.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct AskedAt {
     at: Instant,
     /// The last number that was given to a change.
     changes: u64,
@@ -100,7 +100,7 @@ pub(super) struct Asked {
 
 /// What identifies a check.
 #[derive(Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct CheckId {
     /// The hash of its budgets and costs.
     id: u128,
     /// The hash of its limits' numbers.
@@ -109,7 +109,7 @@ pub(super) struct Known {
 
 /// The last changes of a budget.
 #[derive(Default)]
-struct Counter {
+struct ChangeCounter {
     /// The number of the last start or end of any change.
     changed: AtomicU64,
     /// The number of the last change that the store confirmed.
@@ -139,7 +139,7 @@ impl Denials {
             blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
             changes: AtomicU64::new(0),
-            counters: (0..COUNTERS).map(|_| Counter::default()).collect(),
+            counters: (0..COUNTERS).map(|_| ChangeCounter::default()).collect(),
             started: Instant::now(),
             last_expires: AtomicU64::new(0),
         }
@@ -192,7 +192,7 @@ impl Denials {
     /// The store's answer, or the denial that stands in for it.
     fn stand_in(
         &self,
-        known: &[Known],
+        known: &[CheckId],
         denial: &Denial,
         answer: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
@@ -210,7 +210,7 @@ impl Denials {
 
     /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
     /// not void it.
-    fn standing(&self, known: Known, group: &[Check], now: Instant) -> Option<Denial> {
+    fn standing(&self, known: CheckId, group: &[Check], now: Instant) -> Option<Denial> {
         let denial = self.cache.get(&known.id)?;
         if denial.quota != known.quota {
             // Under another quota the budgets are replenished in another way.
@@ -222,15 +222,16 @@ impl Denials {
             }
             return None;
         }
-        let is_confirmed =
-            |counter: &Counter| counter.confirmed.load(Ordering::Acquire) > denial.asked.changes;
+        let is_confirmed = |counter: &ChangeCounter| {
+            counter.confirmed.load(Ordering::Acquire) > denial.asked.changes
+        };
         let stands = now < denial.stands_until && !self.counters_of(group).any(is_confirmed);
         stands.then_some(denial)
     }
 
     /// Whether a denial is the answer without asking the store.
     fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
-        let Asked { at, changes } = denial.asked;
+        let AskedAt { at, changes } = denial.asked;
         now < denial.until
             && self.counters_of(group).all(|counter| {
                 counter.changed.load(Ordering::Acquire) <= changes
@@ -239,22 +240,22 @@ impl Denials {
     }
 
     /// The time of a check, to be taken before it is sent.
-    pub(super) fn asked(&self, at: Instant) -> Asked {
-        Asked { at, changes: self.changes.load(Ordering::Acquire) }
+    pub(super) fn asked(&self, at: Instant) -> AskedAt {
+        AskedAt { at, changes: self.changes.load(Ordering::Acquire) }
     }
 
     /// A check that was asked earlier, as one that is asked now, if no change of its budgets began meanwhile. It is of
     /// the earlier time.
     #[cfg(feature = "redis")]
-    pub(super) fn still_asked(&self, asked: Asked, group: &[Check]) -> Option<Asked> {
+    pub(super) fn still_asked(&self, asked: AskedAt, group: &[Check]) -> Option<AskedAt> {
         let now = self.asked(asked.at);
         let is_unchanged =
-            |counter: &Counter| counter.changed.load(Ordering::Acquire) <= asked.changes;
+            |counter: &ChangeCounter| counter.changed.load(Ordering::Acquire) <= asked.changes;
         self.counters_of(group).all(is_unchanged).then_some(now)
     }
 
     /// What identifies a group.
-    pub(super) fn known(&self, group: &[Check]) -> Known {
+    pub(super) fn known(&self, group: &[Check]) -> CheckId {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
@@ -266,11 +267,11 @@ impl Denials {
             (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
         }
         let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
-        Known { id, quota: quota.finish() }
+        CheckId { id, quota: quota.finish() }
     }
 
     /// Remembers the denial of a group, and of its blocked keys.
-    pub(super) fn record(&self, group: &[Check], asked: Asked, denial: &Decision) {
+    pub(super) fn record(&self, group: &[Check], asked: AskedAt, denial: &Decision) {
         let mut is_counted = false;
         for (check, verdict) in group.iter().zip(denial.verdicts()) {
             match verdict.blocked_for() {
@@ -299,8 +300,8 @@ impl Denials {
     /// Remembers a denial: for some time as the answer, and for another time in place of a store that is unavailable.
     fn insert(
         &self,
-        known: Known,
-        asked: Asked,
+        known: CheckId,
+        asked: AskedAt,
         denial: Decision,
         answers_for: Duration,
         stands_for: Duration,
@@ -318,12 +319,12 @@ impl Denials {
     }
 
     /// Notes that a refund or a reset starts. Denials of checks from before its end do not count.
-    pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> Change {
+    pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> ChangeUnderWay {
         let counters = group.iter().map(|check| self.counter(check)).collect();
         let blockable = |check: &Check| check.blocking().map(|_| self.known_key(check));
         let keys = group.iter().map(blockable).collect();
         let (denials, blocked) = (Arc::clone(self), Vec::new());
-        let change = Change { denials, counters, keys, blocked, is_settled: false };
+        let change = ChangeUnderWay { denials, counters, keys, blocked, is_settled: false };
         change.count(|counter| &counter.changed);
         change
     }
@@ -333,7 +334,7 @@ impl Denials {
         self.hashers[0].hash_one(budget) as usize % COUNTERS
     }
 
-    fn counters_of(&self, group: &[Check]) -> impl Iterator<Item = &Counter> {
+    fn counters_of(&self, group: &[Check]) -> impl Iterator<Item = &ChangeCounter> {
         group.iter().map(|check| &self.counters[self.counter(check)])
     }
 
@@ -364,19 +365,19 @@ impl Denial {
 }
 
 /// A refund or a reset under way. It is over when this is dropped.
-pub(super) struct Change {
+pub(super) struct ChangeUnderWay {
     denials: Arc<Denials>,
     /// The indices of its budgets' counters.
     counters: Vec<usize>,
     /// Its keys that may be blocked.
-    keys: Vec<Option<Known>>,
+    keys: Vec<Option<CheckId>>,
     /// Of these, the denials of keys that it blocked.
-    blocked: Vec<(Known, Decision)>,
+    blocked: Vec<(CheckId, Decision)>,
     /// Whether it is known that it happened, or never will.
     is_settled: bool,
 }
 
-impl Change {
+impl ChangeUnderWay {
     /// Learns the answer, whether its caller still waits for it or not.
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
         self.is_settled = match answer {
@@ -397,7 +398,7 @@ impl Change {
     }
 
     /// Enters the next number into the counters of the change.
-    fn count(&self, of: impl Fn(&Counter) -> &AtomicU64) {
+    fn count(&self, of: impl Fn(&ChangeCounter) -> &AtomicU64) {
         let number = self.denials.next_number();
         for &counter in &self.counters {
             of(&self.denials.counters[counter]).fetch_max(number, Ordering::AcqRel);
@@ -405,7 +406,7 @@ impl Change {
     }
 }
 
-impl Drop for Change {
+impl Drop for ChangeUnderWay {
     fn drop(&mut self) {
         if !self.is_settled
             && let Some(until) = Instant::now().checked_add(UNSETTLED_FOR)

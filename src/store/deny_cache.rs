@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::denials::{Change, Denials};
+use super::denials::{ChangeUnderWay, Denials};
 use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
@@ -129,7 +129,7 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Asks the store for a refund or a reset.
-    fn ask_change(&self, mut change: Change, op: Op, group: Group) -> Answer {
+    fn ask_change(&self, mut change: ChangeUnderWay, op: Op, group: Group) -> Answer {
         let mut answer = self.store.apply(op, group);
         if let Some(answer) = answer.take_ready() {
             change.answered(&answer);

@@ -17,11 +17,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::nouns::{Decision, Error};
 
 /// The sender's end. Dropping it answers with an error.
-pub(crate) struct Promise(Arc<Slot>);
+pub(crate) struct Promise(Arc<PromiseSlot>);
 
 /// The caller's end.
 pub(crate) struct Promised {
-    slot: Arc<Slot>,
+    slot: Arc<PromiseSlot>,
     deadline: Instant,
     /// For errors.
     server: Arc<str>,
@@ -29,9 +29,9 @@ pub(crate) struct Promised {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-struct Slot(Mutex<State>);
+struct PromiseSlot(Mutex<PromiseState>);
 
-enum State {
+enum PromiseState {
     /// The caller waits. `sent`: whether the server may have the check.
     Waiting { sent: bool, waker: Option<Waker> },
     /// The answer is here.
@@ -42,16 +42,16 @@ enum State {
     Over,
 }
 
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PromiseSlot {
+    fn lock(&self) -> MutexGuard<'_, PromiseState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keep(&self, answer: Result<Decision, Error>) {
         let mut state = self.lock();
-        if let State::Waiting { waker, .. } = &mut *state {
+        if let PromiseState::Waiting { waker, .. } = &mut *state {
             let waker = waker.take();
-            *state = State::Kept(answer);
+            *state = PromiseState::Kept(answer);
             drop(state);
             if let Some(waker) = waker {
                 waker.wake();
@@ -63,7 +63,8 @@ impl Slot {
 impl Promise {
     /// A promise, and the answer that waits for it until the deadline.
     pub(crate) fn new(deadline: Instant, server: &Arc<str>) -> (Self, Promised) {
-        let slot = Arc::new(Slot(Mutex::new(State::Waiting { sent: false, waker: None })));
+        let slot =
+            Arc::new(PromiseSlot(Mutex::new(PromiseState::Waiting { sent: false, waker: None })));
         let server = Arc::clone(server);
         let promised = Promised { slot: Arc::clone(&slot), deadline, server, timer: None };
         (Self(slot), promised)
@@ -72,12 +73,12 @@ impl Promise {
     /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
     pub(crate) fn send(&self) -> Departure {
         match &mut *self.0.lock() {
-            State::Waiting { sent, .. } => {
+            PromiseState::Waiting { sent, .. } => {
                 *sent = true;
                 Departure::Sent
             }
-            State::TimedOut => Departure::TimedOut,
-            State::Kept(_) | State::Over => Departure::Cancelled,
+            PromiseState::TimedOut => Departure::TimedOut,
+            PromiseState::Kept(_) | PromiseState::Over => Departure::Cancelled,
         }
     }
 
@@ -90,8 +91,8 @@ impl Drop for Promise {
     fn drop(&mut self) {
         const REASON: &str = "the runtime that its connection ran on was shut down";
         let sent = match *self.0.lock() {
-            State::Waiting { sent, .. } => sent,
-            State::Kept(_) | State::TimedOut | State::Over => return,
+            PromiseState::Waiting { sent, .. } => sent,
+            PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
         };
         self.0.keep(Err(if sent { Error::store(REASON) } else { Error::unreachable(REASON) }));
     }
@@ -116,8 +117,8 @@ impl Promised {
     /// The answer, if it is here. Does not enforce the deadline.
     pub(crate) fn kept(&mut self) -> Option<Result<Decision, Error>> {
         let mut state = self.slot.lock();
-        match mem::replace(&mut *state, State::Over) {
-            State::Kept(answer) => Some(answer),
+        match mem::replace(&mut *state, PromiseState::Over) {
+            PromiseState::Kept(answer) => Some(answer),
             other => {
                 *state = other;
                 None
@@ -135,11 +136,13 @@ impl Promised {
     }
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
-        Poll::Ready(match mem::replace(&mut *self.slot.lock(), State::TimedOut) {
-            State::Kept(answer) => answer,
-            State::Waiting { sent: true, .. } => Err(Error::timeout().of(&self.server)),
-            State::Waiting { sent: false, .. } => Err(Error::timeout_unsent().of(&self.server)),
-            State::TimedOut | State::Over => return Poll::Pending,
+        Poll::Ready(match mem::replace(&mut *self.slot.lock(), PromiseState::TimedOut) {
+            PromiseState::Kept(answer) => answer,
+            PromiseState::Waiting { sent: true, .. } => Err(Error::timeout().of(&self.server)),
+            PromiseState::Waiting { sent: false, .. } => {
+                Err(Error::timeout_unsent().of(&self.server))
+            }
+            PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
         })
     }
 }
@@ -150,17 +153,19 @@ impl Future for Promised {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.slot.lock();
         match &mut *state {
-            State::Waiting { waker, .. } => match waker {
+            PromiseState::Waiting { waker, .. } => match waker {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
                 waker => *waker = Some(cx.waker().clone()),
             },
-            State::Kept(_) => {
-                return match mem::replace(&mut *state, State::Over) {
-                    State::Kept(answer) => Poll::Ready(answer),
-                    State::Waiting { .. } | State::TimedOut | State::Over => Poll::Pending,
+            PromiseState::Kept(_) => {
+                return match mem::replace(&mut *state, PromiseState::Over) {
+                    PromiseState::Kept(answer) => Poll::Ready(answer),
+                    PromiseState::Waiting { .. } | PromiseState::TimedOut | PromiseState::Over => {
+                        Poll::Pending
+                    }
                 };
             }
-            State::TimedOut | State::Over => return Poll::Pending,
+            PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
         }
         drop(state);
         if self.is_late(cx) { self.give_up() } else { Poll::Pending }
@@ -170,10 +175,10 @@ impl Future for Promised {
 impl Drop for Promised {
     fn drop(&mut self) {
         let mut state = self.slot.lock();
-        if matches!(*state, State::TimedOut) {
+        if matches!(*state, PromiseState::TimedOut) {
             return;
         }
-        let left = mem::replace(&mut *state, State::Over);
+        let left = mem::replace(&mut *state, PromiseState::Over);
         // Drop the waker and the answer outside of the lock.
         drop(state);
         drop(left);

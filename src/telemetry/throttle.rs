@@ -12,13 +12,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Lets one event a second through, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    state: Mutex<State>,
+    state: Mutex<SubjectState>,
     /// Whether some were counted and not reported. Most of the time, none were.
     some_unreported: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SubjectState {
     reported: Option<Instant>,
     unreported: u64,
 }
@@ -75,7 +75,7 @@ impl Throttle {
     }
 }
 
-impl State {
+impl SubjectState {
     fn is_recent(&self, now: Instant) -> bool {
         self.reported.is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)
     }

@@ -48,7 +48,7 @@ const POLL: Duration = Duration::from_secs(10);
 /// # }
 /// ```
 pub struct FileSource {
-    file: Arc<Mutex<Watched>>,
+    file: Arc<Mutex<WatchedFile>>,
     /// What was read last, or why it could not be read.
     last: Option<Result<String, String>>,
     changes: Arc<Notify>,
@@ -57,7 +57,7 @@ pub struct FileSource {
 }
 
 /// A file, and what is watched because of it.
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
     changes: Arc<Notify>,
     /// `None` if the system has no watch left.
@@ -78,7 +78,7 @@ impl FileSource {
         let changes = Arc::new(Notify::new());
         let (watcher, is_reported) = (None, false);
         let mut file =
-            Watched { path: path.clone(), changes: Arc::clone(&changes), watcher, is_reported };
+            WatchedFile { path: path.clone(), changes: Arc::clone(&changes), watcher, is_reported };
         file.watch();
         Ok(Self { file: Arc::new(Mutex::new(file)), last: None, changes, path, format })
     }
@@ -112,7 +112,7 @@ impl FileSource {
     }
 }
 
-impl Watched {
+impl WatchedFile {
     fn read(&self) -> Result<String, String> {
         read(&self.path).map_err(|error| error.to_string())
     }
@@ -172,7 +172,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-fn lock(file: &Mutex<Watched>) -> MutexGuard<'_, Watched> {
+fn lock(file: &Mutex<WatchedFile>) -> MutexGuard<'_, WatchedFile> {
     file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

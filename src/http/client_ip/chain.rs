@@ -31,7 +31,7 @@ impl Invalid {
     }
 }
 
-type Entry = Result<IpAddr, Invalid>;
+type Hop = Result<IpAddr, Invalid>;
 
 /// A header to which each proxy appends the address of its own peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +59,9 @@ impl Chain {
     pub(super) fn find<T>(
         self,
         headers: &HeaderMap,
-        mut visit: impl FnMut(Entry) -> Option<T>,
+        mut visit: impl FnMut(Hop) -> Option<T>,
     ) -> Option<T> {
-        let mut budget = Budget { entries: MAX_ENTRIES, bytes: MAX_BYTES };
+        let mut budget = ReadAllowance { entries: MAX_ENTRIES, bytes: MAX_BYTES };
         for line in headers.get_all(self.header()).iter().rev() {
             let found = match self {
                 Self::XForwardedFor => x_forwarded_for(line.as_bytes(), &mut budget, &mut visit),
@@ -76,12 +76,12 @@ impl Chain {
 }
 
 /// What may still be read.
-struct Budget {
+struct ReadAllowance {
     entries: usize,
     bytes: usize,
 }
 
-impl Budget {
+impl ReadAllowance {
     /// Whether one more entry, empty or not, may be read.
     fn takes_entry(&mut self) -> bool {
         let left = self.entries.checked_sub(1);
@@ -98,8 +98,8 @@ impl Budget {
 
 fn x_forwarded_for<T>(
     line: &[u8],
-    budget: &mut Budget,
-    visit: &mut impl FnMut(Entry) -> Option<T>,
+    budget: &mut ReadAllowance,
+    visit: &mut impl FnMut(Hop) -> Option<T>,
 ) -> Option<T> {
     // What is cut off may start within an entry.
     let cut = line.len().saturating_sub(budget.bytes);
@@ -129,8 +129,8 @@ fn x_forwarded_for<T>(
 /// The start of a line decides which of its quotes open a string. So the line is parsed as a whole.
 fn forwarded<T>(
     line: &[u8],
-    budget: &mut Budget,
-    visit: &mut impl FnMut(Entry) -> Option<T>,
+    budget: &mut ReadAllowance,
+    visit: &mut impl FnMut(Hop) -> Option<T>,
 ) -> Option<T> {
     if !budget.takes_entry() || !budget.takes_bytes(line.len()) {
         return visit(Err(Invalid::TooLong));

@@ -24,7 +24,7 @@ pub use self::network::ClientNetwork;
 pub(super) use self::network::Prefixes;
 pub use self::networks::Networks;
 use self::reported::ReportedAddresses;
-use self::trust::{Problem, Trust};
+use self::trust::{ForwardingProblem, Trust};
 use super::peer::{is_private, peer_ip, warn_of_proxy};
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{ConfigError, Key};
@@ -84,13 +84,13 @@ pub struct ClientIp {
     on_missing: OnUnknownClient,
     on_invalid: OnUnknownClient,
     peer_from: Option<PeerFrom>,
-    events: Arc<Events>,
+    events: Arc<ClientIpEvents>,
 }
 
 type PeerFrom = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
 #[derive(Default)]
-struct Events {
+struct ClientIpEvents {
     /// Whether it was reported that a proxy sends no header. Its health checks may have none.
     reported_missing: AtomicBool,
     reported_all_trusted: AtomicBool,
@@ -113,11 +113,11 @@ pub enum OnUnknownClient {
 }
 
 /// What the head of a request says of its client.
-enum Found {
+enum ClientFound {
     /// The client: the peer, or the address that a trusted proxy names.
     Client(IpAddr),
     /// A trusted proxy names no client, for this reason.
-    Unknown(Problem),
+    Unknown(ForwardingProblem),
 }
 
 /// What clients see.
@@ -131,8 +131,8 @@ impl ClientIp {
     /// Returns an error if the address is unknown.
     pub fn address(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
         let problem = match self.find(parts)? {
-            Found::Client(address) => return Ok(address),
-            Found::Unknown(problem) => problem,
+            ClientFound::Client(address) => return Ok(address),
+            ClientFound::Unknown(problem) => problem,
         };
         match self.outcome(problem) {
             OnUnknownClient::UsePeer => {
@@ -146,7 +146,7 @@ impl ClientIp {
         }
     }
 
-    fn find(&self, parts: &Parts) -> Result<Found, MissingKey> {
+    fn find(&self, parts: &Parts) -> Result<ClientFound, MissingKey> {
         let headers = &parts.headers;
         let named = match &self.trust {
             Trust::Hops(hops, chain) => trust::nth(*chain, headers, *hops),
@@ -157,7 +157,7 @@ impl ClientIp {
                     if self.peer_from.is_none() {
                         warn_of_proxy(peer, headers, Some(self.trust.header()));
                     }
-                    return Ok(Found::Client(peer));
+                    return Ok(ClientFound::Client(peer));
                 }
                 let named = source.client(headers, &trusted);
                 if let Ok(client) = named
@@ -169,14 +169,14 @@ impl ClientIp {
                 named
             }
         };
-        Ok(named.map_or_else(Found::Unknown, Found::Client))
+        Ok(named.map_or_else(ClientFound::Unknown, ClientFound::Client))
     }
 
-    const fn outcome(&self, problem: Problem) -> OnUnknownClient {
+    const fn outcome(&self, problem: ForwardingProblem) -> OnUnknownClient {
         match problem {
-            Problem::AllTrusted => OnUnknownClient::UsePeer,
-            Problem::Missing => self.on_missing,
-            Problem::Invalid(_) => self.on_invalid,
+            ForwardingProblem::AllTrusted => OnUnknownClient::UsePeer,
+            ForwardingProblem::Missing => self.on_missing,
+            ForwardingProblem::Invalid(_) => self.on_invalid,
         }
     }
 
@@ -237,8 +237,8 @@ impl ClientIp {
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
         let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
         Ok(move |parts: &Parts| match client.find(parts) {
-            Ok(Found::Client(address)) => networks.contains(address),
-            Ok(Found::Unknown(_)) | Err(_) => false,
+            Ok(ClientFound::Client(address)) => networks.contains(address),
+            Ok(ClientFound::Unknown(_)) | Err(_) => false,
         })
     }
 
@@ -275,25 +275,25 @@ impl ClientIp {
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
         let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
         Ok(move |parts: &Parts| match client.find(parts) {
-            Ok(Found::Client(address)) => networks.contains(address),
-            Ok(Found::Unknown(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
+            Ok(ClientFound::Client(address)) => networks.contains(address),
+            Ok(ClientFound::Unknown(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
             Err(_) => true,
         })
     }
 
     /// Reports that a request counts for the proxy.
-    fn report(&self, problem: Problem, proxy: IpAddr) {
+    fn report(&self, problem: ForwardingProblem, proxy: IpAddr) {
         let (events, header) = (&self.events, self.trust.header());
         let is_first = |reported: &AtomicBool| !reported.swap(true, Ordering::Relaxed);
         match problem {
-            Problem::Missing if is_first(&events.reported_missing) => {
+            ForwardingProblem::Missing if is_first(&events.reported_missing) => {
                 telemetry::missing_client_address(proxy, header);
             }
-            Problem::AllTrusted if is_first(&events.reported_all_trusted) => {
+            ForwardingProblem::AllTrusted if is_first(&events.reported_all_trusted) => {
                 telemetry::only_trusted_addresses(proxy, header);
             }
-            Problem::Missing | Problem::AllTrusted => {}
-            Problem::Invalid(_) => {
+            ForwardingProblem::Missing | ForwardingProblem::AllTrusted => {}
+            ForwardingProblem::Invalid(_) => {
                 telemetry::invalid_client_address(&events.invalid, proxy, header, &problem);
             }
         }

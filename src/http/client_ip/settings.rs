@@ -7,7 +7,7 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::chain::{Chain, MAX_ENTRIES};
-use super::trust::{Single, Source, Trust};
+use super::trust::{HeaderSource, Single, Trust};
 use super::{ClientIp, Networks, OnUnknownClient, Prefixes};
 use crate::nouns::ConfigError;
 
@@ -26,7 +26,7 @@ impl ClientIp {
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
         let networks = networks.try_into().map_err(Into::into)?;
-        Ok(Self::new(Trust::Networks(networks, Source::Chain(Chain::XForwardedFor))))
+        Ok(Self::new(Trust::Networks(networks, HeaderSource::Chain(Chain::XForwardedFor))))
     }
 
     /// Behind `hops` proxies, 1 to 32, whatever their addresses: the client is the n-th address of
@@ -58,7 +58,7 @@ impl ClientIp {
     /// [`header`](Self::header) have no effect: no peer is trusted.
     #[must_use]
     pub fn direct() -> Self {
-        Self::new(Trust::Networks(Networks::default(), Source::Chain(Chain::XForwardedFor)))
+        Self::new(Trust::Networks(Networks::default(), HeaderSource::Chain(Chain::XForwardedFor)))
     }
 
     fn new(trust: Trust) -> Self {
@@ -78,7 +78,7 @@ impl ClientIp {
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         match &mut self.trust {
-            Trust::Networks(_, source) => *source = Source::Chain(Chain::Forwarded),
+            Trust::Networks(_, source) => *source = HeaderSource::Chain(Chain::Forwarded),
             Trust::Hops(_, chain) => *chain = Chain::Forwarded,
         }
         self
@@ -108,7 +108,7 @@ impl ClientIp {
             )));
         }
         match &mut self.trust {
-            Trust::Networks(_, source) => *source = Source::Single(Single::new(name)),
+            Trust::Networks(_, source) => *source = HeaderSource::Single(Single::new(name)),
             Trust::Hops(..) => {
                 return Err(ConfigError::new(format!(
                     "`{name}` has one address, and hops count the addresses of a list; name the \

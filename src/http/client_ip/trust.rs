@@ -12,14 +12,14 @@ use super::networks::{Networks, Set};
 #[derive(Clone, Debug)]
 pub(super) enum Trust {
     /// The peer, if it is in these networks, and the proxies before it in the chain.
-    Networks(Networks, Source),
+    Networks(Networks, HeaderSource),
     /// This many proxies, whatever their addresses.
     Hops(usize, Chain),
 }
 
 /// The header that names the client.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum HeaderSource {
     Chain(Chain),
     Single(Single),
 }
@@ -33,7 +33,7 @@ pub(super) struct Single {
 
 /// Why a trusted proxy names no client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Problem {
+pub(super) enum ForwardingProblem {
     /// There is no header, or it has fewer addresses than hops.
     Missing,
     /// All addresses are those of trusted proxies.
@@ -45,15 +45,19 @@ impl Trust {
     /// The header that is read.
     pub(super) const fn header(&self) -> &HeaderName {
         match self {
-            Self::Networks(_, Source::Single(single)) => &single.name,
-            Self::Networks(_, Source::Chain(chain)) | Self::Hops(_, chain) => chain.header(),
+            Self::Networks(_, HeaderSource::Single(single)) => &single.name,
+            Self::Networks(_, HeaderSource::Chain(chain)) | Self::Hops(_, chain) => chain.header(),
         }
     }
 }
 
-impl Source {
+impl HeaderSource {
     /// The client that a trusted peer names.
-    pub(super) fn client(&self, headers: &HeaderMap, trusted: &Set) -> Result<IpAddr, Problem> {
+    pub(super) fn client(
+        &self,
+        headers: &HeaderMap,
+        trusted: &Set,
+    ) -> Result<IpAddr, ForwardingProblem> {
         match self {
             Self::Chain(chain) => nearest_untrusted(*chain, headers, trusted),
             Self::Single(single) => single.client(headers),
@@ -62,24 +66,32 @@ impl Source {
 }
 
 /// The newest address outside of the trusted networks.
-fn nearest_untrusted(chain: Chain, headers: &HeaderMap, trusted: &Set) -> Result<IpAddr, Problem> {
-    let mut problem = Problem::Missing;
+fn nearest_untrusted(
+    chain: Chain,
+    headers: &HeaderMap,
+    trusted: &Set,
+) -> Result<IpAddr, ForwardingProblem> {
+    let mut problem = ForwardingProblem::Missing;
     let found = chain.find(headers, |entry| {
-        problem = Problem::AllTrusted;
+        problem = ForwardingProblem::AllTrusted;
         entry.map_or(true, |address| !trusted.contains(address)).then_some(entry)
     });
     Ok(found.ok_or(problem)??)
 }
 
 /// The n-th address, counted from the newest.
-pub(super) fn nth(chain: Chain, headers: &HeaderMap, hops: usize) -> Result<IpAddr, Problem> {
+pub(super) fn nth(
+    chain: Chain,
+    headers: &HeaderMap,
+    hops: usize,
+) -> Result<IpAddr, ForwardingProblem> {
     let mut newer = 0_usize;
     let found = chain.find(headers, |entry| {
         newer = newer.saturating_add(1);
         let is_countable = entry.map_or_else(Invalid::is_one_entry, |_| true);
         (newer == hops || !is_countable).then_some(entry)
     });
-    Ok(found.ok_or(Problem::Missing)??)
+    Ok(found.ok_or(ForwardingProblem::Missing)??)
 }
 
 impl Single {
@@ -91,18 +103,18 @@ impl Single {
         Self { name, parse }
     }
 
-    fn client(&self, headers: &HeaderMap) -> Result<IpAddr, Problem> {
+    fn client(&self, headers: &HeaderMap) -> Result<IpAddr, ForwardingProblem> {
         let mut values = headers.get_all(&self.name).iter();
-        let value = values.next().ok_or(Problem::Missing)?;
+        let value = values.next().ok_or(ForwardingProblem::Missing)?;
         if values.next().is_some() {
-            return Err(Problem::Invalid("the header is sent more than once"));
+            return Err(ForwardingProblem::Invalid("the header is sent more than once"));
         }
         let address = (self.parse)(address::trim(value.as_bytes()));
         address.ok_or(Invalid::NotAnAddress.into())
     }
 }
 
-impl From<Invalid> for Problem {
+impl From<Invalid> for ForwardingProblem {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(match invalid {
             Invalid::NotAnAddress => "the entry is not an address",
@@ -112,7 +124,7 @@ impl From<Invalid> for Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ForwardingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "the header is missing, or has too few addresses",

@@ -54,14 +54,14 @@ impl IetfDraft {
 pub(super) struct Ietf {
     draft: IetfDraft,
     made_at: Instant,
-    deciding: Budget,
+    deciding: ReportedBudget,
     /// Of each limit of the layer.
-    budgets: Vec<Budget>,
+    budgets: Vec<ReportedBudget>,
     /// The response's `Retry-After`, in seconds.
     retry_after: Option<u64>,
 }
 
-struct Budget {
+struct ReportedBudget {
     limit: Limit,
     remaining: u64,
     /// The time until more units are available. `None` if no wait helps.
@@ -85,7 +85,7 @@ impl Ietf {
             .verdicts()
             .iter()
             .all(|verdict| !verdict.is_used_up() || verdict.next_after().is_some());
-        let budget = |verdict: &Verdict, partition| Budget {
+        let budget = |verdict: &Verdict, partition| ReportedBudget {
             limit: verdict.limit().clone(),
             remaining: verdict.remaining(),
             reset: match (verdict.allowed(), verdict.retry_after()) {
@@ -170,14 +170,14 @@ impl Ietf {
     /// Limit, remaining and reset of the deciding limit. `None` if no wait helps: these numbers would say
     /// that it does.
     fn numbers(&self) -> Option<[u64; 3]> {
-        let Budget { limit, remaining, .. } = &self.deciding;
+        let ReportedBudget { limit, remaining, .. } = &self.deciding;
         let numbers = [limit.quota().capacity(), *remaining, self.reset(&self.deciding)?];
         Some(numbers.map(|it| it.min(LARGEST)))
     }
 
     /// The seconds from now until a budget has more units. It is not to be later than `Retry-After`. Where it
     /// would have to be, revisions 8 to 11 can leave it out.
-    fn reset(&self, budget: &Budget) -> Option<u64> {
+    fn reset(&self, budget: &ReportedBudget) -> Option<u64> {
         let from_now = |time: Duration| seconds(time.saturating_sub(self.made_at.elapsed()));
         let reset = from_now(budget.reset?);
         match self.retry_after {
@@ -217,7 +217,7 @@ impl Ietf {
 
 /// A list of the limits' names, with parameters.
 fn named<'a>(
-    budgets: impl Iterator<Item = (&'a Budget, [(&'static str, Option<u64>); 2])>,
+    budgets: impl Iterator<Item = (&'a ReportedBudget, [(&'static str, Option<u64>); 2])>,
 ) -> Option<HeaderValue> {
     let mut list = ListSerializer::new();
     for (budget, parameters) in budgets {

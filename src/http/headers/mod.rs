@@ -63,11 +63,11 @@ impl Default for HeaderSettings {
 #[derive(Default)]
 pub(super) struct Fields {
     x_ratelimit: Option<XRateLimit>,
-    more: Option<Box<More>>,
+    more: Option<Box<RareFields>>,
 }
 
 #[derive(Default)]
-struct More {
+struct RareFields {
     /// If the request used up a budget.
     next_allowed: Option<NextAllowed>,
     reset_after: Option<ResetAfter>,
@@ -199,10 +199,10 @@ impl HeaderSettings {
         decision: &Decision,
         partitions: &[Digest],
         retry_after: Option<Duration>,
-    ) -> Box<More> {
+    ) -> Box<RareFields> {
         let reset_after = self.sends_reset_after().then(|| ResetAfter::new(decision, retry_after));
         let ietf = self.ietf.map(|draft| Ietf::new(draft, decision, partitions, retry_after));
-        Box::new(More { reset_after, ietf, ..More::default() })
+        Box::new(RareFields { reset_after, ietf, ..RareFields::default() })
     }
 }
 

@@ -12,8 +12,8 @@ use crate::http::LimitSet;
 use crate::http::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use crate::http::live::Live;
-use crate::http::policy::{KeyedLimit, Policy, Rule};
-use crate::http::settings::Settings;
+use crate::http::policy::{KeyedLimit, LayerRule, Policy};
+use crate::http::settings::LayerSettings;
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Key, Limit, Quota};
 
@@ -142,7 +142,7 @@ impl RateLimitLayer {
         limit: Limit,
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
-        Self::of_rule(limiter.into(), Rule::Fixed(KeyedLimit::new(limit, key, None)))
+        Self::of_rule(limiter.into(), LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
     }
 
     /// Limits that a closure chooses for each request: by the plan of an account, by the size of a request, for a
@@ -188,7 +188,7 @@ impl RateLimitLayer {
         limiter: impl Into<RateLimiter>,
         choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
-        Self::of_rule(limiter.into(), Rule::Chosen(by_request(choose)))
+        Self::of_rule(limiter.into(), LayerRule::Chosen(by_request(choose)))
     }
 
     /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A request without a
@@ -202,7 +202,7 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
         choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
-        Self::of_rule(limiter.into(), Rule::Chosen(by_key(key, choose)))
+        Self::of_rule(limiter.into(), LayerRule::Chosen(by_key(key, choose)))
     }
 
     /// Limits that a closure chooses for each request, by what the application looks up: the plan of an account in a
@@ -226,7 +226,7 @@ impl RateLimitLayer {
         I: Clone + Eq + Hash + Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        Self::of_rule(limiter.into(), Rule::Chosen(by_lookup(lookup, choose)))
+        Self::of_rule(limiter.into(), LayerRule::Chosen(by_lookup(lookup, choose)))
     }
 
     /// The limits of a configuration, which can be replaced while the service runs. See
@@ -246,16 +246,16 @@ impl RateLimitLayer {
         let limiter = limiter.into();
         let live = Live::new(limits.clone());
         live.attach(&limiter)?;
-        Self::of_rule(limiter, Rule::Live(live))
+        Self::of_rule(limiter, LayerRule::Live(live))
     }
 
-    fn of_rule(limiter: RateLimiter, rule: Rule) -> Result<Self, ConfigError> {
-        let settings = Settings::new(limiter, Policy::new());
+    fn of_rule(limiter: RateLimiter, rule: LayerRule) -> Result<Self, ConfigError> {
+        let settings = LayerSettings::new(limiter, Policy::new());
         Self { settings: Arc::new(settings) }.with_rule(rule)
     }
 
     /// Adds a rule, which gets the settings of the layer.
-    pub(super) fn with_rule(mut self, rule: Rule) -> Result<Self, ConfigError> {
+    pub(super) fn with_rule(mut self, rule: LayerRule) -> Result<Self, ConfigError> {
         let settings = Arc::make_mut(&mut self.settings);
         settings.policy.add_rule(&settings.limiter, rule)?;
         settings.names = settings.policy.names();

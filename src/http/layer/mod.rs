@@ -15,8 +15,8 @@ use http::Response;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use super::policy::{KeyedLimit, Rule};
-use super::settings::Settings;
+use super::policy::{KeyedLimit, LayerRule};
+use super::settings::LayerSettings;
 use super::{BodyFormat, KeyExtractor, OnMissingKey, OnOverload, RateLimit, Rejection};
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
@@ -99,7 +99,7 @@ use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 /// The layer needs a tokio runtime with time enabled.
 #[derive(Clone)]
 pub struct RateLimitLayer {
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 }
 
 /// # Limits, costs, rejections and failures
@@ -134,7 +134,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the layer has a limit of this name or 255 limits already, or like all constructors.
     pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Result<Self, ConfigError> {
-        self.with_rule(Rule::Fixed(KeyedLimit::new(limit, key, None)))
+        self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
     }
 
     /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
@@ -182,10 +182,10 @@ impl RateLimitLayer {
             )
             .of_limit(limit.name()));
         }
-        self.with_rule(Rule::Fixed(KeyedLimit::new(limit, key, Some(Arc::new(cost)))))
+        self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, Some(Arc::new(cost)))))
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn with(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {
         set(Arc::make_mut(&mut self.settings));
         self
     }

@@ -26,7 +26,7 @@ pub(super) type Fetch<I, T> =
     Arc<dyn Fn(I) -> Pin<Box<dyn Future<Output = Result<Option<T>, String>> + Send>> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub(super) struct CacheSettings {
     pub(super) capacity: usize,
     pub(super) ttl: Duration,
     pub(super) unknown_ttl: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Settings {
     pub(super) max_in_flight: usize,
 }
 
-impl Default for Settings {
+impl Default for CacheSettings {
     fn default() -> Self {
         Self {
             capacity: 10_000,
@@ -51,13 +51,13 @@ impl Default for Settings {
 }
 
 /// What a look-up found.
-pub(super) enum Known<T> {
+pub(super) enum KnownValue<T> {
     Value(Arc<T>),
     Unknown,
     Failed,
 }
 
-impl<T> Clone for Known<T> {
+impl<T> Clone for KnownValue<T> {
     fn clone(&self) -> Self {
         match self {
             Self::Value(value) => Self::Value(Arc::clone(value)),
@@ -67,7 +67,7 @@ impl<T> Clone for Known<T> {
     }
 }
 
-impl<T> Known<T> {
+impl<T> KnownValue<T> {
     pub(super) fn as_found(&self) -> Found<'_, T> {
         match self {
             Self::Value(value) => Found::Known(value),
@@ -77,43 +77,43 @@ impl<T> Known<T> {
     }
 }
 
-struct Entry<T> {
-    known: Known<T>,
+struct CachedValue<T> {
+    known: KnownValue<T>,
     /// The number of the look-up that found it.
     flight: u64,
     fresh_until: Instant,
     stale_until: Instant,
 }
 
-impl<T> Clone for Entry<T> {
+impl<T> Clone for CachedValue<T> {
     fn clone(&self) -> Self {
         Self { known: self.known.clone(), ..*self }
     }
 }
 
 /// A look-up in flight.
-struct Flight<T> {
+struct LookUpInFlight<T> {
     number: u64,
     started: Instant,
     /// `None` until it ends.
-    ended: watch::Receiver<Option<Known<T>>>,
+    ended: watch::Receiver<Option<KnownValue<T>>>,
 }
 
-impl<T> Clone for Flight<T> {
+impl<T> Clone for LookUpInFlight<T> {
     fn clone(&self) -> Self {
         Self { number: self.number, started: self.started, ended: self.ended.clone() }
     }
 }
 
 pub(super) struct Cache<I, T> {
-    pub(super) settings: Settings,
+    pub(super) settings: CacheSettings,
     fetch: Fetch<I, T>,
-    entries: Entries<I, Entry<T>>,
-    flights: Mutex<HashMap<I, Flight<T>>>,
+    entries: Entries<I, CachedValue<T>>,
+    flights: Mutex<HashMap<I, LookUpInFlight<T>>>,
     next_flight: AtomicU64,
     /// What look-ups with a lower number found may have changed since.
     doubtful_below: AtomicU64,
-    followed: Followed,
+    followed: Followers,
     permits: Arc<Semaphore>,
     events: Throttle,
 }
@@ -123,14 +123,14 @@ where
     I: Clone + Eq + Hash + Send + Sync + 'static,
     T: Send + Sync + 'static,
 {
-    pub(super) fn new(fetch: Fetch<I, T>, settings: Settings) -> Self {
+    pub(super) fn new(fetch: Fetch<I, T>, settings: CacheSettings) -> Self {
         Self {
             fetch,
             entries: Entries::new(settings.capacity),
             flights: Mutex::default(),
             next_flight: AtomicU64::new(1),
             doubtful_below: AtomicU64::new(0),
-            followed: Followed::default(),
+            followed: Followers::default(),
             permits: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
             events: Throttle::default(),
             settings,
@@ -138,12 +138,12 @@ where
     }
 
     /// An empty cache with other settings.
-    pub(super) fn rebuilt(&self, settings: Settings) -> Self {
+    pub(super) fn rebuilt(&self, settings: CacheSettings) -> Self {
         Self::new(Arc::clone(&self.fetch), settings)
     }
 
     /// The known result, if it is fresh.
-    pub(super) fn fresh(&self, id: &I) -> Option<Known<T>> {
+    pub(super) fn fresh(&self, id: &I) -> Option<KnownValue<T>> {
         let entry = self.entries.get(id)?;
         let is_doubtful = entry.flight < self.doubtful_below.load(Ordering::Relaxed);
         (!is_doubtful && Instant::now() < entry.fresh_until).then_some(entry.known)
@@ -161,7 +161,7 @@ where
         self.entries.remove(id);
     }
 
-    pub(super) async fn find(self: &Arc<Self>, id: I) -> Known<T> {
+    pub(super) async fn find(self: &Arc<Self>, id: I) -> KnownValue<T> {
         let now = Instant::now();
         let stale = self.entries.get(&id).filter(|entry| now < entry.stale_until);
         let patience = match stale {
@@ -178,14 +178,14 @@ where
             None => None,
         };
         match (found, stale) {
-            (Some(Known::Failed) | None, Some(stale)) => stale.known,
+            (Some(KnownValue::Failed) | None, Some(stale)) => stale.known,
             (Some(found), _) => found,
-            (None, None) => Known::Failed,
+            (None, None) => KnownValue::Failed,
         }
     }
 
     /// The look-up of an id that is in flight, or that starts now. `None` if too many are in flight.
-    fn flight(self: &Arc<Self>, id: I) -> Option<Flight<T>> {
+    fn flight(self: &Arc<Self>, id: I) -> Option<LookUpInFlight<T>> {
         let mut flights = self.flights();
         if let Some(flight) = flights.get(&id) {
             return Some(flight.clone());
@@ -193,7 +193,7 @@ where
         if let Some(known) = self.fresh(&id) {
             // It ended just now.
             let (_, ended) = watch::channel(Some(known));
-            return Some(Flight { number: 0, started: Instant::now(), ended });
+            return Some(LookUpInFlight { number: 0, started: Instant::now(), ended });
         }
         let Ok(runtime) = Runtime::try_current() else {
             telemetry::lookup_failed(&self.events, "there is no tokio runtime");
@@ -205,7 +205,7 @@ where
         };
         let (sender, ended) = watch::channel(None);
         let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
-        let flight = Flight { number, started: Instant::now(), ended };
+        let flight = LookUpInFlight { number, started: Instant::now(), ended };
         flights.insert(id.clone(), flight.clone());
         drop(flights);
         let (cache, number) = (Arc::clone(self), flight.number);
@@ -214,40 +214,40 @@ where
         Some(flight)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<I, Flight<T>>> {
+    fn flights(&self) -> MutexGuard<'_, HashMap<I, LookUpInFlight<T>>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn fetch(&self, id: I) -> Known<T> {
+    async fn fetch(&self, id: I) -> KnownValue<T> {
         let error = match timeout(self.settings.timeout, (self.fetch)(id)).await {
-            Ok(Ok(Some(value))) => return Known::Value(Arc::new(value)),
-            Ok(Ok(None)) => return Known::Unknown,
+            Ok(Ok(Some(value))) => return KnownValue::Value(Arc::new(value)),
+            Ok(Ok(None)) => return KnownValue::Unknown,
             Ok(Err(error)) => error,
             Err(_) => format!("no answer within {:?}", self.settings.timeout),
         };
         telemetry::lookup_failed(&self.events, &error);
-        Known::Failed
+        KnownValue::Failed
     }
 
     /// Keeps a result. After a failure, an old value stays, and is used for a while without a look-up.
-    fn keep(&self, id: I, flight: u64, known: Known<T>) {
+    fn keep(&self, id: I, flight: u64, known: KnownValue<T>) {
         let (now, settings) = (Instant::now(), &self.settings);
-        let fresh_for = |ttl: Duration, known: Known<T>| {
+        let fresh_for = |ttl: Duration, known: KnownValue<T>| {
             let fresh_until = later(now, ttl);
             let stale_until = later(fresh_until, settings.stale_for);
-            Entry { known, flight, fresh_until, stale_until }
+            CachedValue { known, flight, fresh_until, stale_until }
         };
         let entry = match known {
-            Known::Value(_) => fresh_for(settings.ttl, known),
-            Known::Unknown => fresh_for(settings.unknown_ttl, known),
-            Known::Failed => match self.entries.get(&id).filter(|old| now < old.stale_until) {
+            KnownValue::Value(_) => fresh_for(settings.ttl, known),
+            KnownValue::Unknown => fresh_for(settings.unknown_ttl, known),
+            KnownValue::Failed => match self.entries.get(&id).filter(|old| now < old.stale_until) {
                 Some(old) => {
                     let fresh_until = later(now, PAUSE).min(old.stale_until);
-                    Entry { flight, fresh_until, ..old }
+                    CachedValue { flight, fresh_until, ..old }
                 }
                 None => {
                     let fresh_until = later(now, PAUSE);
-                    Entry { known, flight, fresh_until, stale_until: fresh_until }
+                    CachedValue { known, flight, fresh_until, stale_until: fresh_until }
                 }
             },
         };
@@ -257,9 +257,9 @@ where
 
 /// The tasks that follow announcements of changes. They end with the cache.
 #[derive(Default)]
-struct Followed(Mutex<Vec<AbortHandle>>);
+struct Followers(Mutex<Vec<AbortHandle>>);
 
-impl Drop for Followed {
+impl Drop for Followers {
     fn drop(&mut self) {
         let tasks = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         tasks.iter().for_each(AbortHandle::abort);
@@ -299,12 +299,12 @@ struct LookupGuard<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync 
     id: I,
     number: u64,
     /// `None` until it ends.
-    known: Option<Known<T>>,
+    known: Option<KnownValue<T>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
-    async fn run(mut self, ended: watch::Sender<Option<Known<T>>>) {
+    async fn run(mut self, ended: watch::Sender<Option<KnownValue<T>>>) {
         let known = self.cache.fetch(self.id.clone()).await;
         self.known = Some(known.clone());
         // It is kept before the requests that wait for it go on.
@@ -313,7 +313,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
     }
 
     /// Whether the id was not forgotten since the look-up started.
-    fn is_current(&self, flights: &HashMap<I, Flight<T>>) -> bool {
+    fn is_current(&self, flights: &HashMap<I, LookUpInFlight<T>>) -> bool {
         flights.get(&self.id).is_some_and(|flight| flight.number == self.number)
     }
 }
@@ -322,7 +322,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for LookupGuard<I,
     fn drop(&mut self) {
         let known = self.known.take().unwrap_or_else(|| {
             telemetry::lookup_failed(&self.cache.events, "the look-up panicked or was aborted");
-            Known::Failed
+            KnownValue::Failed
         });
         let mut flights = self.cache.flights();
         if self.is_current(&flights) {

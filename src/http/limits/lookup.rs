@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 
-use super::cache::{Cache, Fetch, Known, Settings};
+use super::cache::{Cache, CacheSettings, Fetch, KnownValue};
 use crate::nouns::ConfigError;
 use crate::store::ChangeSource;
 
@@ -110,7 +110,7 @@ where
             let fetched = fetch(id);
             Box::pin(async move { fetched.await.map_err(|error| error.to_string()) })
         });
-        Self { id: Arc::new(id), cache: Arc::new(Cache::new(fetch, Settings::default())) }
+        Self { id: Arc::new(id), cache: Arc::new(Cache::new(fetch, CacheSettings::default())) }
     }
 
     /// Sets the number of ids in the cache. Default: 10,000. 0 counts as 1.
@@ -202,7 +202,7 @@ where
         self.cache.follow(changes);
     }
 
-    fn with(self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn with(self, set: impl FnOnce(&mut CacheSettings)) -> Self {
         let mut settings = self.cache.settings;
         set(&mut settings);
         Self { cache: Arc::new(self.cache.rebuilt(settings)), ..self }
@@ -213,12 +213,12 @@ where
     }
 
     /// The result, if no look-up is necessary.
-    pub(super) fn known(&self, id: &I) -> Option<Known<T>> {
+    pub(super) fn known(&self, id: &I) -> Option<KnownValue<T>> {
         self.cache.fresh(id)
     }
 
     /// The result, of a look-up that starts or is in flight, or of an earlier one.
-    pub(super) async fn find(&self, id: I) -> Known<T> {
+    pub(super) async fn find(&self, id: I) -> KnownValue<T> {
         self.cache.find(id).await
     }
 }

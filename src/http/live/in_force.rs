@@ -6,11 +6,11 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::names::PlanOf;
-use super::pattern::{Pattern, Route};
+use super::pattern::{Pattern, RequestRoute};
 use crate::configuration::Config;
 use crate::http::copies::Copies;
 use crate::http::limits::Reject;
-use crate::http::policy::Cost;
+use crate::http::policy::CostFn;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 
@@ -33,7 +33,7 @@ pub(in crate::http) struct Scope {
 }
 
 impl Scope {
-    pub(super) fn includes(&self, route: &Route<'_>) -> bool {
+    pub(super) fn includes(&self, route: &RequestRoute<'_>) -> bool {
         (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
             && !self.except.iter().any(|pattern| pattern.must_match(route))
     }
@@ -87,7 +87,7 @@ pub(super) enum CostOf {
     /// As the layer says.
     Layer,
     Units(u32),
-    Request(Cost),
+    Request(CostFn),
 }
 
 /// What a limit asks of a request.
@@ -99,7 +99,10 @@ pub(in crate::http) enum Asks {
 
 impl InForce {
     /// The limits that apply to the requests of a route, in the order of the configuration.
-    pub(in crate::http) fn limits_at(&self, route: &Route<'_>) -> impl Iterator<Item = &Applied> {
+    pub(in crate::http) fn limits_at(
+        &self,
+        route: &RequestRoute<'_>,
+    ) -> impl Iterator<Item = &Applied> {
         self.limits.iter().filter(|limit| limit.scope.includes(route))
     }
 
@@ -124,7 +127,7 @@ impl Applied {
     pub(in crate::http) fn ask(
         &self,
         parts: &Parts,
-        cost: Option<&Cost>,
+        cost: Option<&CostFn>,
     ) -> Result<Asks, MissingKey> {
         let of_plan = self.plans.as_ref().and_then(|plans| plans.find(parts));
         let planned = match of_plan {

@@ -13,6 +13,6 @@ mod view;
 
 pub(super) use self::in_force::{Asks, InForce};
 pub use self::names::Names;
-pub(super) use self::pattern::Route;
+pub(super) use self::pattern::RequestRoute;
 pub use self::set::LimitSet;
 pub(super) use self::view::Live;

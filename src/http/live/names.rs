@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::http::policy::Cost;
+use crate::http::policy::CostFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::nouns::ConfigError;
 
@@ -43,7 +43,7 @@ pub(super) type PlanOf = Arc<dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send 
 pub struct Names {
     keys: BTreeMap<String, Arc<dyn KeyExtractor>>,
     plans: BTreeMap<String, PlanOf>,
-    costs: BTreeMap<String, Cost>,
+    costs: BTreeMap<String, CostFn>,
 }
 
 impl Default for Names {
@@ -102,7 +102,7 @@ impl Names {
         find(&self.plans, "function for plans", "plan", name)
     }
 
-    pub(super) fn cost_of(&self, name: &str) -> Result<Cost, ConfigError> {
+    pub(super) fn cost_of(&self, name: &str) -> Result<CostFn, ConfigError> {
         find(&self.costs, "function for costs", "cost", name)
     }
 }

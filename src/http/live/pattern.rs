@@ -34,7 +34,7 @@ struct Path {
 }
 
 /// The parts of a request that patterns are compared with.
-pub(in crate::http) struct Route<'a> {
+pub(in crate::http) struct RequestRoute<'a> {
     method: Cow<'a, Method>,
     /// The template of the route that the router matched. Different spellings of a path have one.
     template: Option<Vec<Segment<'a>>>,
@@ -67,7 +67,7 @@ impl Pattern {
 
     /// Whether this may be such a request: by its route, or by any spelling of its path. For limits: a client must not
     /// leave one by another spelling.
-    pub(super) fn may_match(&self, route: &Route<'_>) -> bool {
+    pub(super) fn may_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
                 let may_be_spelled = match &route.spellings {
@@ -82,7 +82,7 @@ impl Pattern {
 
     /// Whether this must be such a request: by its route, or by a path that has only one spelling. For exceptions: a
     /// client must not take one by another spelling.
-    pub(super) fn must_match(&self, route: &Route<'_>) -> bool {
+    pub(super) fn must_match(&self, route: &RequestRoute<'_>) -> bool {
         let is_plain = matches!(route.spellings, Spellings::Plain(_));
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
@@ -147,7 +147,7 @@ impl Path {
     }
 
     /// Whether all paths of the route that the router matched are of this one.
-    fn covers(&self, route: &Route<'_>) -> bool {
+    fn covers(&self, route: &RequestRoute<'_>) -> bool {
         route.template.as_ref().is_some_and(|template| covers(&self.exact, template))
     }
 
@@ -182,7 +182,7 @@ fn method(name: &str) -> Result<Method, ConfigError> {
     }
 }
 
-impl<'a> Route<'a> {
+impl<'a> RequestRoute<'a> {
     pub(in crate::http) fn of(parts: &'a Parts) -> Self {
         let route = Self::new(Cow::Borrowed(&parts.method), template(parts), original_path(parts));
         let (now, sent) = (parts.uri.path(), original_path(parts));
@@ -249,12 +249,12 @@ const fn template(_: &Parts) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn sent(method: Method, path: &str) -> Route<'_> {
-        Route::new(Cow::Owned(method), None, path)
+    fn sent(method: Method, path: &str) -> RequestRoute<'_> {
+        RequestRoute::new(Cow::Owned(method), None, path)
     }
 
-    fn routed<'a>(template: &'a str, path: &'a str) -> Route<'a> {
-        Route::new(Cow::Owned(Method::GET), Some(template), path)
+    fn routed<'a>(template: &'a str, path: &'a str) -> RequestRoute<'a> {
+        RequestRoute::new(Cow::Owned(Method::GET), Some(template), path)
     }
 
     fn pattern(path: &str, methods: &[&str]) -> Pattern {

@@ -55,10 +55,10 @@ use crate::telemetry::{self, Level};
 /// ```
 #[derive(Clone)]
 pub struct LimitSet {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSet>,
 }
 
-struct Shared {
+struct SharedSet {
     /// Identifies the set in the registries of limiters.
     id: Arc<()>,
     names: Names,
@@ -112,7 +112,7 @@ impl LimitSet {
     /// application did not give. It names the file, the line and the field.
     pub fn new(config: Config, names: Names) -> Result<Self, ConfigError> {
         let in_force = ArcSwap::from_pointee(InForce::compile(config, &names, 1)?);
-        let shared = Shared {
+        let shared = SharedSet {
             id: Arc::default(),
             names,
             in_force,
@@ -295,7 +295,7 @@ fn check_room(in_force: &InForce, fixed: usize) -> Result<(), Misplaced> {
 
 /// The set, for the task that follows its source. It reports that the source has ended, even by a panic, unless the runtime
 /// was shut down.
-struct Following(Weak<Shared>);
+struct Following(Weak<SharedSet>);
 
 impl Following {
     fn set(&self) -> Option<LimitSet> {
@@ -344,7 +344,7 @@ impl Attached {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedSet {
     fn drop(&mut self) {
         lock(&self.tasks).drain(..).for_each(|task| task.abort());
     }

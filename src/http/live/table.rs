@@ -8,7 +8,7 @@ use http::Method;
 
 use super::InForce;
 use super::in_force::Applied;
-use super::pattern::{Pattern, Route};
+use super::pattern::{Pattern, RequestRoute};
 
 /// All methods or paths that the configuration does not name.
 const OTHERS: &str = "*";
@@ -48,7 +48,7 @@ impl InForce {
     fn applied_at(&self, method: &str, path: &str) -> Vec<&Applied> {
         // `*` is a method that no limit has.
         let method = Cow::Owned(Method::from_bytes(method.as_bytes()).unwrap_or_default());
-        let route = Route::new(method, Some(path), path);
+        let route = RequestRoute::new(method, Some(path), path);
         self.limits_at(&route).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Cost;
+use super::CostFn;
 use crate::http::KeyExtractor;
 use crate::http::copies::Copies;
 use crate::http::fallbacks::watched;
@@ -16,7 +16,7 @@ pub(in crate::http) const CHOSEN: &str = "(chosen for each request)";
 
 /// What adds checks to those of a request.
 #[derive(Clone)]
-pub(in crate::http) enum Rule {
+pub(in crate::http) enum LayerRule {
     /// A limit that is the same for all requests.
     Fixed(KeyedLimit),
     /// Limits that are chosen for each request.
@@ -26,7 +26,7 @@ pub(in crate::http) enum Rule {
     Live(Live),
 }
 
-impl Rule {
+impl LayerRule {
     pub(in crate::http) const fn limit(&self) -> Option<&Limit> {
         match self {
             Self::Fixed(keyed) => Some(&keyed.limit),
@@ -65,11 +65,11 @@ pub(in crate::http) struct KeyedLimit {
     pub(super) copies: Copies,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
-    pub(in crate::http) cost: Option<Cost>,
+    pub(in crate::http) cost: Option<CostFn>,
 }
 
 impl KeyedLimit {
-    pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<Cost>) -> Self {
+    pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<CostFn>) -> Self {
         let fails_as_layer = limit.on_store_failure().is_none();
         let copies = Copies::new(&limit);
         let key = watched(Arc::new(key), limit.name());

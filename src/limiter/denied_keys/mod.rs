@@ -14,7 +14,7 @@ use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
 use self::report::Reports;
-use self::shard::{Denied, Shard};
+use self::shard::{Denied, SketchShard};
 use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
 use super::RateLimiter;
@@ -71,14 +71,14 @@ const IN_EVENT: usize = 10;
 /// Keys are often personal data: addresses, names. [`hashed`](Self::hashed) returns digests in their place.
 #[derive(Clone)]
 pub struct DeniedKeys {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCounts>,
 }
 
-struct Shared {
+struct SharedCounts {
     secret: Option<DigestSecret>,
     hasher: DefaultHashBuilder,
     period: Mutex<Period>,
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<SketchShard>; SHARDS],
     reports: Reports,
 }
 
@@ -110,7 +110,7 @@ impl DeniedKeys {
         let shards = std::array::from_fn(|_| Mutex::default());
         let hasher = DefaultHashBuilder::default();
         let (period, reports) = (Mutex::new(period), Reports::default());
-        Self { shared: Arc::new(Shared { secret, hasher, period, shards, reports }) }
+        Self { shared: Arc::new(SharedCounts { secret, hasher, period, shards, reports }) }
     }
 
     /// The summary of the period that has begun: it is at most a minute old.
@@ -142,14 +142,14 @@ impl DeniedKeys {
     /// Counts one denial.
     pub(super) fn count_one(&self, limit: &str, key: &Key) {
         let shared = &self.shared;
-        Shared::report(shared);
+        SharedCounts::report(shared);
         let hash = shared.hasher.hash_one((limit, key.as_str()));
         let random = |number: u64| shared.hasher.hash_one(number);
         lock(&shared.shards[hash as usize % SHARDS]).count(hash, limit, key, random);
     }
 }
 
-impl Shared {
+impl SharedCounts {
     fn period(&self) -> MutexGuard<'_, Period> {
         self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,7 +169,7 @@ impl Shared {
     fn summary(
         &self,
         period: Duration,
-        mut each: impl FnMut(&Mutex<Shard>, &mut dyn FnMut(&Shard)),
+        mut each: impl FnMut(&Mutex<SketchShard>, &mut dyn FnMut(&SketchShard)),
     ) -> DeniedSummary {
         let mut summary = DeniedSummary::of(period);
         for shard in &self.shards {
@@ -189,7 +189,7 @@ impl Shared {
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn lock(shard: &Mutex<SketchShard>) -> MutexGuard<'_, SketchShard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

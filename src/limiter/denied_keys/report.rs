@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
-use super::{IN_EVENT, Shared};
+use super::{IN_EVENT, SharedCounts};
 use crate::telemetry;
 
 const PERIOD: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub(super) struct Reports {
     is_due: AtomicBool,
 }
 
-impl Shared {
+impl SharedCounts {
     /// Reports the denials of the period when it ends. Outside of a runtime, a later denial inside one starts that.
     pub(super) fn report(shared: &Arc<Self>) {
         let is_due = &shared.reports.is_due;
@@ -31,7 +31,7 @@ impl Shared {
         let Ok(runtime) = Runtime::try_current() else { return };
         if !is_due.swap(true, Ordering::AcqRel) {
             shared.period().started = Instant::now();
-            let report = Report(Arc::downgrade(shared));
+            let report = PeriodEnd(Arc::downgrade(shared));
             runtime.spawn(async move {
                 sleep(PERIOD).await;
                 drop(report);
@@ -41,9 +41,9 @@ impl Shared {
 }
 
 /// Ends the period when it is dropped: after its time, or with its runtime.
-struct Report(Weak<Shared>);
+struct PeriodEnd(Weak<SharedCounts>);
 
-impl Drop for Report {
+impl Drop for PeriodEnd {
     fn drop(&mut self) {
         let Some(shared) = self.0.upgrade() else { return };
         // A denial that is counted from here on begins a period of its own, even if this one still has it.

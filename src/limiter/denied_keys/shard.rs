@@ -19,19 +19,19 @@ pub(super) struct Denied {
     pub(super) key: Key,
 }
 
-pub(super) struct Shard {
+pub(super) struct SketchShard {
     /// All denials, whether they are in the sample or not.
     denials: u64,
     sketch: Sketch<Denied>,
 }
 
-impl Default for Shard {
+impl Default for SketchShard {
     fn default() -> Self {
         Self { denials: 0, sketch: Sketch::new(KEYS) }
     }
 }
 
-impl Shard {
+impl SketchShard {
     pub(super) const fn denials(&self) -> u64 {
         self.denials
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn sample_of_a_flood_finds_its_heavy_keys() {
-        let (mut shard, hasher) = (Shard::default(), RandomState::new());
+        let (mut shard, hasher) = (SketchShard::default(), RandomState::new());
         let mut deny = |key: Key| {
             let hash = hasher.hash_one(key.as_str());
             shard.count(hash, "login", &key, |number| hasher.hash_one(number));

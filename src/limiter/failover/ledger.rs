@@ -12,7 +12,7 @@ use crate::nouns::{Check, Micros, Receipt};
 const SHARDS: usize = 16;
 
 pub(super) struct Ledger {
-    shards: [Mutex<HashMap<Budget, Owed>>; SHARDS],
+    shards: [Mutex<HashMap<OwedCheck, Owed>>; SHARDS],
     hasher: DefaultHashBuilder,
     /// The number of budgets, of all shards.
     budgets: AtomicUsize,
@@ -20,7 +20,7 @@ pub(super) struct Ledger {
 }
 
 /// A check, of any cost.
-struct Budget(Check);
+struct OwedCheck(Check);
 
 /// Units, and the local time of the first charge of them.
 #[derive(Clone, Copy)]
@@ -29,15 +29,15 @@ struct Owed {
     since: Micros,
 }
 
-impl PartialEq for Budget {
+impl PartialEq for OwedCheck {
     fn eq(&self, other: &Self) -> bool {
         self.0.shares_budget_with(&other.0)
     }
 }
 
-impl Eq for Budget {}
+impl Eq for OwedCheck {}
 
-impl Hash for Budget {
+impl Hash for OwedCheck {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.0.limit().name(), self.0.limit().kind(), self.0.key()).hash(state);
     }
@@ -59,7 +59,7 @@ impl Ledger {
         if units == 0 {
             return;
         }
-        let budget = Budget(check.clone());
+        let budget = OwedCheck(check.clone());
         let mut shard = self.shard(&budget);
         if let Some(owed) = shard.get_mut(&budget) {
             owed.units = owed.units.saturating_add(units);
@@ -73,7 +73,7 @@ impl Ledger {
 
     /// Replaces the units of a charge by its real cost, if they are owed. Returns whether they are.
     pub(super) fn settle(&self, check: &Check, charged: Receipt, cost: u32) -> bool {
-        let budget = Budget(check.clone());
+        let budget = OwedCheck(check.clone());
         let mut shard = self.shard(&budget);
         let Some(owed) = shard.get_mut(&budget).filter(|owed| owed.since <= charged.at) else {
             return false;
@@ -88,7 +88,7 @@ impl Ledger {
     }
 
     pub(super) fn forget(&self, check: &Check) {
-        let budget = Budget(check.clone());
+        let budget = OwedCheck(check.clone());
         if self.shard(&budget).remove(&budget).is_some() {
             self.budgets.fetch_sub(1, Ordering::AcqRel);
         }
@@ -104,14 +104,14 @@ impl Ledger {
                 shard
                     .extract_if(|_, _| true)
                     .take(room)
-                    .map(|(Budget(check), owed)| (check, owed.units, owed.since)),
+                    .map(|(OwedCheck(check), owed)| (check, owed.units, owed.since)),
             );
         }
         self.budgets.fetch_sub(taken.len(), Ordering::AcqRel);
         taken
     }
 
-    fn shard(&self, budget: &Budget) -> MutexGuard<'_, HashMap<Budget, Owed>> {
+    fn shard(&self, budget: &OwedCheck) -> MutexGuard<'_, HashMap<OwedCheck, Owed>> {
         lock(&self.shards[self.hasher.hash_one(budget) as usize % SHARDS])
     }
 }

@@ -25,26 +25,26 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 
 /// A store, and what decides in its place.
 pub(super) struct Failover {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFailover>,
     is_embedded: bool,
 }
 
-struct Shared {
+struct SharedFailover {
     store: Box<dyn Store>,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
-    events: Events,
+    events: OutageEvents,
 }
 
 /// A throttle for each policy, so that one does not hide the outcomes of another.
 #[derive(Default)]
-struct Events {
+struct OutageEvents {
     fail_open: Throttle,
     local: Throttle,
     fail_closed: Throttle,
 }
 
-impl Events {
+impl OutageEvents {
     const fn of(&self, policy: OnStoreFailure) -> &Throttle {
         match policy {
             OnStoreFailure::FailOpen => &self.fail_open,
@@ -57,7 +57,8 @@ impl Events {
 impl Failover {
     pub(super) fn new(store: impl Store) -> Self {
         let (is_embedded, store) = (store.is_embedded(), Box::new(store));
-        let shared = Shared { store, local: OnceLock::new(), events: Events::default() };
+        let shared =
+            SharedFailover { store, local: OnceLock::new(), events: OutageEvents::default() };
         Self { shared: Arc::new(shared), is_embedded }
     }
 
@@ -165,7 +166,7 @@ fn has_outcome(check: &Check) -> bool {
     check.is_shadow() || check.of_share().is_ok()
 }
 
-impl Shared {
+impl SharedFailover {
     /// Whether the store is to be charged for what was decided locally.
     fn owes_charges(&self) -> bool {
         self.local.get().is_some_and(|local| !local.ledger.is_empty())

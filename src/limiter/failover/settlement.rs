@@ -11,7 +11,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::Shared;
+use super::SharedFailover;
 use crate::nouns::{Check, Decision, Error, Micros, Op};
 use crate::telemetry;
 
@@ -28,15 +28,15 @@ const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Held by the only task that settles.
-struct Turn(Arc<AtomicBool>);
+struct SettlingTurn(Arc<AtomicBool>);
 
-impl Turn {
+impl SettlingTurn {
     fn take(taken: &Arc<AtomicBool>) -> Option<Self> {
         (!taken.swap(true, Ordering::AcqRel)).then(|| Self(Arc::clone(taken)))
     }
 }
 
-impl Drop for Turn {
+impl Drop for SettlingTurn {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -45,17 +45,17 @@ impl Drop for Turn {
 /// Starts a task that charges what is owed, if anything is. Outside of a runtime, a later answer of the store
 /// starts it.
 #[inline]
-pub(super) fn start(shared: &Arc<Shared>) {
+pub(super) fn start(shared: &Arc<SharedFailover>) {
     if let Some(local) = shared.local.get().filter(|local| !local.ledger.is_empty())
         && let Ok(runtime) = Runtime::try_current()
-        && let Some(turn) = Turn::take(&local.is_settling)
+        && let Some(turn) = SettlingTurn::take(&local.is_settling)
     {
         runtime.spawn(settle(Arc::downgrade(shared), turn));
     }
 }
 
 /// Charges all that is owed. It does not keep the store.
-async fn settle(shared: Weak<Shared>, _turn: Turn) {
+async fn settle(shared: Weak<SharedFailover>, _turn: SettlingTurn) {
     let mut sum = Sum::default();
     let mut pause = PAUSE;
     loop {
@@ -85,7 +85,7 @@ struct Sum {
 
 /// Charges what is owed, each budget once. Returns the units that are certainly not charged: one part of a store may
 /// be unavailable, as a node of a cluster. `None` if the limiter is gone.
-async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<(Check, Micros)>> {
+async fn settle_once(shared: &Weak<SharedFailover>, sum: &mut Sum) -> Option<Vec<(Check, Micros)>> {
     let (mut unsettled, mut failed_in_a_row) = (Vec::new(), 0);
     while failed_in_a_row < GIVE_UP_AFTER {
         let shared = shared.upgrade()?;
@@ -128,7 +128,7 @@ async fn settle_once(shared: &Weak<Shared>, sum: &mut Sum) -> Option<Vec<(Check,
 /// Finishes the charge of a budget. If it has fewer units left than are owed, those are charged. Returns the charged
 /// units, or the check that is certainly not charged.
 async fn finish(
-    shared: &Shared,
+    shared: &SharedFailover,
     check: &Check,
     answer: Result<Decision, Error>,
 ) -> Result<u64, Option<Check>> {
@@ -161,7 +161,7 @@ fn left(error: &Error, check: Check) -> Option<Check> {
 }
 
 /// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges what is left at most.
-async fn settle_blocked(shared: &Shared, check: &Check) -> Result<Decision, Error> {
+async fn settle_blocked(shared: &SharedFailover, check: &Check) -> Result<Decision, Error> {
     let limit = check.limit().clone().with_max_debt(0).map_err(Error::misuse)?;
     let settled = Check::new(&limit, check.key()).with_cost(check.cost());
     shared.store.apply(Op::Settle, settled.into()).await

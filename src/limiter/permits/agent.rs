@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::permit::{Acquired, Permit};
-use super::slot::{Caller, Due, Paces, Slot};
-use super::state::{SlotKey, State};
+use super::slot::{Due, Paces, PermitCaller, Slot};
+use super::state::{SlotKey, Slots};
 use crate::nouns::{Check, Error, HolderId, OnStoreFailure, Source};
 use crate::store::permits::{MAX_LEASE, PermitStore};
 use crate::telemetry::{self, Throttle};
@@ -31,24 +31,28 @@ pub(super) struct Agent {
     pub(super) store: Arc<dyn PermitStore>,
     pub(super) lease: Duration,
     pub(super) paces: Paces,
-    state: Mutex<State>,
+    state: Mutex<Slots>,
     pub(super) wake: Notify,
     /// Notified when a call is answered.
     pub(super) answered: Notify,
     /// Seeded by the operating system: two processes must not have equal holders.
     hasher: RandomState,
-    reports: Arc<Reports>,
+    reports: Arc<PermitEvents>,
 }
 
 /// The throttles of events, shared by the agents of a limiter.
 #[derive(Default)]
-pub(super) struct Reports {
+pub(super) struct PermitEvents {
     unavailable: Throttle,
     not_renewed: Throttle,
 }
 
 impl Agent {
-    pub(super) fn new(store: Arc<dyn PermitStore>, lease: Duration, reports: Arc<Reports>) -> Self {
+    pub(super) fn new(
+        store: Arc<dyn PermitStore>,
+        lease: Duration,
+        reports: Arc<PermitEvents>,
+    ) -> Self {
         // An embedded store is gone with its process, and no task renews what it keeps.
         let lease = if store.embedded().is_some() { MAX_LEASE } else { lease };
         let [renew, scan] = [3, 12].map(|part| lease.checked_div(part).unwrap_or(lease));
@@ -70,12 +74,12 @@ impl Agent {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Slots> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests a permit, without a wait.
-    pub(super) fn request(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: Caller) {
+    pub(super) fn request(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: PermitCaller) {
         let mut state = self.lock();
         self.slot(&mut state, key, limit).request_at_once(caller, limit);
         self.submit(state, key);
@@ -86,7 +90,7 @@ impl Agent {
         self: &Arc<Self>,
         key: &SlotKey,
         limit: u32,
-        caller: Caller,
+        caller: PermitCaller,
         most_waiters: usize,
     ) {
         let mut state = self.lock();
@@ -173,8 +177,8 @@ impl Agent {
         self.lock().slots.get(key).map_or(0, Slot::held)
     }
 
-    fn slot<'a>(&self, state: &'a mut State, key: &SlotKey, limit: u32) -> &'a mut Slot {
-        let State { slots, holders, .. } = state;
+    fn slot<'a>(&self, state: &'a mut Slots, key: &SlotKey, limit: u32) -> &'a mut Slot {
+        let Slots { slots, holders, .. } = state;
         slots.entry(key.clone()).or_insert_with(|| {
             *holders += 1;
             Slot::new(HolderId(self.hasher.hash_one((*holders, key.name())).to_be_bytes()), limit)
@@ -182,8 +186,8 @@ impl Agent {
     }
 
     /// Claims a slot that has changed: at once on an embedded store, else by the task.
-    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, State>, key: &SlotKey) {
-        let State { slots, queues, waiting, .. } = &mut *state;
+    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
+        let Slots { slots, queues, waiting, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else { return };
         let Some(store) = self.store.embedded() else {
             queues.enter(key, slot);
@@ -234,7 +238,7 @@ impl Agent {
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
-        let State { slots, queues, waiting, scanned, .. } = &mut *guard;
+        let Slots { slots, queues, waiting, scanned, .. } = &mut *guard;
         waiting.retain(|key| slots.get(key).is_some_and(|slot| slot.waiters() > 0));
         let is_embedded = self.store.embedded().is_some();
         let (mut due, mut unrenewed) = (Vec::new(), Vec::new());
@@ -273,7 +277,7 @@ impl Agent {
     }
 
     /// Whether no task is needed.
-    pub(super) fn has_nothing_to_do(&self, state: &State) -> bool {
+    pub(super) fn has_nothing_to_do(&self, state: &Slots) -> bool {
         match self.store.embedded() {
             Some(_) => state.waiting.is_empty(),
             None => state.slots.is_empty() && state.calls.is_empty(),

@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
-use self::agent::{Agent, Reports};
+use self::agent::{Agent, PermitEvents};
 pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
-use self::slot::Outcome;
+use self::slot::PermitOutcome;
 use self::state::SlotKey;
 use super::RateLimiter;
 use crate::nouns::{Check, ConfigError, Error, Key, Limit, Source, later};
@@ -40,7 +40,7 @@ pub(super) struct Agents {
 
 impl Agents {
     fn new(store: Arc<dyn PermitStore>, lease: Duration) -> Self {
-        let reports = Arc::new(Reports::default());
+        let reports = Arc::new(PermitEvents::default());
         let agent = |_| Arc::new(Agent::new(Arc::clone(&store), lease, Arc::clone(&reports)));
         let agents = (0..store.parts().max(1)).map(agent).collect();
         Self { store, agents }
@@ -243,7 +243,7 @@ fn conclude(
     agent: &Arc<Agent>,
     slot: &SlotKey,
     check: &Check,
-    outcome: Outcome,
+    outcome: PermitOutcome,
 ) -> Result<Acquired, Error> {
     match outcome {
         Ok(permit) => Ok(Acquired { permit, source: Source::Store, limit: check.limit().clone() }),
@@ -256,8 +256,8 @@ fn conclude(
 async fn within(
     agent: &Arc<Agent>,
     max_wait: Duration,
-    mut outcome: oneshot::Receiver<Outcome>,
-) -> Option<Outcome> {
+    mut outcome: oneshot::Receiver<PermitOutcome>,
+) -> Option<PermitOutcome> {
     let lost = |_| Err(Error::store("the runtime was shut down"));
     match outcome.try_recv() {
         Err(TryRecvError::Empty) => {}

@@ -11,13 +11,13 @@ use crate::nouns::{Error, HolderId};
 use crate::store::permits::Claim;
 
 /// What a caller gets: a permit, none, or an error.
-pub(super) type Outcome = Result<Option<Permit>, Error>;
+pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
 
-pub(super) type Caller = Sender<Outcome>;
+pub(super) type PermitCaller = Sender<PermitOutcome>;
 
 /// A caller, and the limit that it asked under: plans differ.
 struct Asking {
-    caller: Caller,
+    caller: PermitCaller,
     limit: u32,
 }
 
@@ -29,9 +29,9 @@ const CHECKED_PER_CLAIM: usize = 16;
 
 /// An outcome that is due. It is sent when no slot is locked: a caller that is gone drops its permit.
 pub(super) enum Due {
-    Permit(Caller),
-    None(Caller),
-    Error(Caller),
+    Permit(PermitCaller),
+    None(PermitCaller),
+    Error(PermitCaller),
 }
 
 pub(super) struct Slot {
@@ -48,7 +48,7 @@ pub(super) struct Slot {
     /// The claims since the last check for waiters that are gone.
     since_purge: usize,
     is_in_flight: bool,
-    queue: Option<Queue>,
+    queue: Option<ClaimQueue>,
     /// Whether a change has not been claimed.
     is_changed: bool,
     /// Whether it has to be claimed although nothing changed.
@@ -64,7 +64,7 @@ pub(super) struct Slot {
 
 /// The queue of a slot that has to be claimed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(super) enum ClaimQueue {
     Urgent,
     Renewals,
 }
@@ -103,12 +103,12 @@ impl Slot {
         }
     }
 
-    pub(super) fn wait(&mut self, caller: Caller, limit: u32) {
+    pub(super) fn wait(&mut self, caller: PermitCaller, limit: u32) {
         self.waiting.push_back(Asking { caller, limit });
         (self.limit, self.is_changed) = (limit, true);
     }
 
-    pub(super) fn request_at_once(&mut self, caller: Caller, limit: u32) {
+    pub(super) fn request_at_once(&mut self, caller: PermitCaller, limit: u32) {
         self.at_once.push_back(Asking { caller, limit });
         (self.limit, self.is_changed) = (limit, true);
     }
@@ -162,9 +162,9 @@ impl Slot {
 
     /// Enters a queue if it needs a claim, unless a claim is in flight. After a failure it waits until it is due, or until
     /// there is a caller.
-    pub(super) fn enter_queue(&mut self) -> Option<Queue> {
+    pub(super) fn enter_queue(&mut self) -> Option<ClaimQueue> {
         let is_urgent = self.is_changed || self.has_callers();
-        let queue = if is_urgent { Queue::Urgent } else { Queue::Renewals };
+        let queue = if is_urgent { ClaimQueue::Urgent } else { ClaimQueue::Renewals };
         let wants = self.is_due || (self.is_changed && (!self.failed || self.has_callers()));
         if self.is_in_flight || !wants || self.queue == Some(queue) {
             return None;
@@ -174,7 +174,7 @@ impl Slot {
     }
 
     /// Whether it is in that queue. A renewal that becomes urgent changes the queue.
-    pub(super) fn is_in(&self, queue: Queue) -> bool {
+    pub(super) fn is_in(&self, queue: ClaimQueue) -> bool {
         self.queue == Some(queue)
     }
 

@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
-use super::slot::{Queue, Slot};
+use super::slot::{ClaimQueue, Slot};
 use crate::nouns::{Check, Key};
 use crate::store::permits::Claim;
 
@@ -41,7 +41,7 @@ impl SlotKey {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Slots {
     pub(super) slots: HashMap<SlotKey, Slot>,
     pub(super) queues: Queues,
     /// Calls in flight, by their numbers.
@@ -82,8 +82,8 @@ pub(super) struct Queues {
 impl Queues {
     pub(super) fn enter(&mut self, key: &SlotKey, slot: &mut Slot) {
         match slot.enter_queue() {
-            Some(Queue::Urgent) => self.urgent.push_back(key.clone()),
-            Some(Queue::Renewals) => self.renewals.push_back(key.clone()),
+            Some(ClaimQueue::Urgent) => self.urgent.push_back(key.clone()),
+            Some(ClaimQueue::Renewals) => self.renewals.push_back(key.clone()),
             None => {}
         }
     }
@@ -98,12 +98,14 @@ impl Queues {
         mut claim: impl FnMut(SlotKey, &mut Slot),
     ) {
         let mut taken = 0;
-        for (kind, up_to) in
-            [(Queue::Renewals, most / 4), (Queue::Urgent, most), (Queue::Renewals, most)]
-        {
+        for (kind, up_to) in [
+            (ClaimQueue::Renewals, most / 4),
+            (ClaimQueue::Urgent, most),
+            (ClaimQueue::Renewals, most),
+        ] {
             let queue = match kind {
-                Queue::Urgent => &mut self.urgent,
-                Queue::Renewals => &mut self.renewals,
+                ClaimQueue::Urgent => &mut self.urgent,
+                ClaimQueue::Renewals => &mut self.renewals,
             };
             while taken < up_to
                 && let Some(key) = queue.pop_front()
@@ -118,7 +120,7 @@ impl Queues {
     }
 }
 
-impl State {
+impl Slots {
     /// Removes a slot. Frees memory that is no longer needed.
     pub(super) fn remove(&mut self, key: &SlotKey) {
         let Self { slots, queues, .. } = self;
@@ -145,8 +147,8 @@ mod tests {
     }
 
     /// Slots in the queues: the first ones are urgent, the others are renewals.
-    fn queued(urgent: usize, all: usize) -> State {
-        let mut state = State::default();
+    fn queued(urgent: usize, all: usize) -> Slots {
+        let mut state = Slots::default();
         for number in 0..all {
             let mut slot = Slot::new(HolderId([0; 8]), 1);
             if number < urgent {
@@ -159,7 +161,7 @@ mod tests {
         state
     }
 
-    fn taken(state: &mut State) -> Vec<SlotKey> {
+    fn taken(state: &mut Slots) -> Vec<SlotKey> {
         let mut taken = Vec::new();
         state.queues.take(&mut state.slots, 256, |key, slot| {
             drop(key.claim(slot, Duration::from_secs(10)));

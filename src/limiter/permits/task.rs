@@ -8,7 +8,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::agent::Agent;
-use super::state::{SentCall, State};
+use super::state::{SentCall, Slots};
 use crate::nouns::{Error, later};
 use crate::store::permits::Claim;
 
@@ -49,7 +49,7 @@ impl Agent {
     }
 
     /// A new task, if one is needed. Start it after the state is unlocked: a runtime that shuts down drops it at once.
-    fn new_task(self: &Arc<Self>, state: &mut State, runtime: Runtime) -> Option<Running> {
+    fn new_task(self: &Arc<Self>, state: &mut Slots, runtime: Runtime) -> Option<Running> {
         if self.has_nothing_to_do(state) {
             return None;
         }
@@ -63,7 +63,7 @@ impl Agent {
         // Bounded, because a runtime that shuts down drops each call at once, and its slots are queued again.
         for _ in 0..IN_FLIGHT {
             let Some((number, claims)) = self.next_call() else { return };
-            let call = Call { agent: Arc::clone(self), number };
+            let call = ClaimCall { agent: Arc::clone(self), number };
             let claimed = timeout(self.paces.lost, self.store.claim(claims));
             tokio::spawn(async move {
                 if let Ok(answers) = claimed.await {
@@ -164,12 +164,12 @@ impl Agent {
 }
 
 /// A call in flight. It is lost if it is dropped without an answer: by its deadline, or with its runtime.
-struct Call {
+struct ClaimCall {
     agent: Arc<Agent>,
     number: u64,
 }
 
-impl Drop for Call {
+impl Drop for ClaimCall {
     fn drop(&mut self) {
         self.agent.lost(self.number);
     }

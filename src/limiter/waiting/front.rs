@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::reservation::{Held, Reservation};
 use super::turns::Turn;
-use super::width::Found;
+use super::width::UnitsFound;
 use super::{Bounds, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
@@ -42,7 +42,7 @@ impl RateLimiter {
                 Ok(decision) => decision,
                 Err(error) => return ControlFlow::Break(Err(error)),
             };
-            let found = if decision.allowed() { Found::Free } else { Found::Missing };
+            let found = if decision.allowed() { UnitsFound::Free } else { UnitsFound::Missing };
             turn.adapt(found, asked.elapsed());
             if decision.allowed() {
                 drop(replenished);
@@ -103,9 +103,9 @@ impl RateLimiter {
             let asked = Instant::now();
             let decision = self.ask(Op::Charge, check.into()).await?;
             let found = match decision.delay() {
-                _ if !decision.allowed() => Found::Missing,
-                Duration::ZERO => Found::Free,
-                delay => Found::ReservedFor(delay),
+                _ if !decision.allowed() => UnitsFound::Missing,
+                Duration::ZERO => UnitsFound::Free,
+                delay => UnitsFound::ReservedFor(delay),
             };
             turn.adapt(found, asked.elapsed());
             if decision.allowed() {

@@ -25,7 +25,7 @@ use self::places::Places;
 #[cfg(feature = "http")]
 pub(crate) use self::settings::WaitSettings;
 pub(super) use self::turns::Turns;
-use self::turns::{Full, Turn};
+use self::turns::{QueueFull, Turn};
 use super::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source, later};
 use crate::store::Answer;
@@ -296,9 +296,9 @@ impl RateLimiter {
         mut ask_at: Instant,
         bounds: Bounds,
         most: usize,
-    ) -> Result<Result<Decision, Error>, Full> {
+    ) -> Result<Result<Decision, Error>, QueueFull> {
         if self.shared.turns.least_wait(group).is_some_and(|wait| wait > bounds.left()) {
-            return Err(Full);
+            return Err(QueueFull);
         }
         if let [check] = &**group
             && check.limit().reserves()
@@ -331,7 +331,7 @@ impl RateLimiter {
         contested: &[Check],
         bounds: Bounds,
         most: usize,
-    ) -> Result<Result<Turn, Full>, Result<Decision, Error>> {
+    ) -> Result<Result<Turn, QueueFull>, Result<Decision, Error>> {
         let mut turn = pin!(async {
             let turn = self.shared.turns.wait(contested, most).await;
             if turn.is_err() || !bounds.is_over() {

@@ -14,25 +14,25 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::reservation::Reservation;
-use super::width::{Found, Width};
+use super::width::{UnitsFound, Width};
 use crate::nouns::{Check, Op};
 
 /// The name and the kind of a limit, and a key.
-type Budget = (String, &'static str, String);
-type Queues = Arc<Mutex<HashMap<Budget, Arc<Queue>>>>;
+type BudgetId = (String, &'static str, String);
+type Budgets = Arc<Mutex<HashMap<BudgetId, Arc<WaitingQueue>>>>;
 
-fn budget(check: &Check) -> Budget {
+fn budget(check: &Check) -> BudgetId {
     let limit = check.limit();
     (limit.name().to_owned(), limit.kind(), check.key().as_str().to_owned())
 }
 
-fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Budget, Arc<Queue>>> {
+fn lock(queues: &Budgets) -> MutexGuard<'_, HashMap<BudgetId, Arc<WaitingQueue>>> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The waiters for one budget.
 #[derive(Default)]
-struct Queue {
+struct WaitingQueue {
     front: Width,
     waiting: AtomicUsize,
     /// The costs of all waiters.
@@ -56,7 +56,7 @@ struct Reserved {
     until: Option<Instant>,
 }
 
-impl Queue {
+impl WaitingQueue {
     fn take_handed_over(&self) -> Option<Reservation> {
         self.handed_over.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
@@ -76,7 +76,7 @@ impl Queue {
 /// A queue for each budget that has waiters.
 #[derive(Default)]
 pub(in crate::limiter) struct Turns {
-    queues: Queues,
+    queues: Budgets,
     /// The number of places in all queues, so that a check that need not wait takes no lock.
     places: Arc<AtomicUsize>,
 }
@@ -88,29 +88,29 @@ pub(super) struct Turn {
 
 /// A place in one queue: at the front if `front` is set.
 struct Place {
-    budget: Budget,
-    queue: Option<Arc<Queue>>,
+    budget: BudgetId,
+    queue: Option<Arc<WaitingQueue>>,
     units: u64,
     front: Option<OwnedSemaphorePermit>,
-    queues: Queues,
+    queues: Budgets,
     /// Of all queues.
     places: Arc<AtomicUsize>,
 }
 
 /// The queue of a budget has as many waiters as it may have.
-pub(super) struct Full;
+pub(super) struct QueueFull;
 
 /// Budgets that have waiters.
 pub(in crate::limiter) struct Awaited {
-    budgets: Vec<Budget>,
-    queues: Queues,
+    budgets: Vec<BudgetId>,
+    queues: Budgets,
 }
 
 impl Turns {
     /// Waits for the front of the queue of every budget of the group. A queue has at most `most` waiters.
-    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Result<Turn, Full> {
+    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Result<Turn, QueueFull> {
         let costs = group.iter().map(|check| u64::from(check.cost()));
-        let mut budgets: Vec<(Budget, u64)> = group.iter().map(budget).zip(costs).collect();
+        let mut budgets: Vec<(BudgetId, u64)> = group.iter().map(budget).zip(costs).collect();
         // Always in the same order, so that two groups cannot deadlock.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
@@ -129,7 +129,7 @@ impl Turns {
         Ok(Turn { places })
     }
 
-    fn enqueue(&self, budget: Budget, units: u64, most: usize) -> Result<Place, Full> {
+    fn enqueue(&self, budget: BudgetId, units: u64, most: usize) -> Result<Place, QueueFull> {
         let mut queues = lock(&self.queues);
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         drop(queues);
@@ -138,7 +138,7 @@ impl Turns {
         self.places.fetch_add(1, Ordering::AcqRel);
         let (queues, places) = (Arc::clone(&self.queues), Arc::clone(&self.places));
         let place = Place { budget, queue: Some(queue), units, front: None, queues, places };
-        if before < most { Ok(place) } else { Err(Full) }
+        if before < most { Ok(place) } else { Err(QueueFull) }
     }
 
     /// The least time until the turn of a check behind the waiters of this process. `None` if it is not known: for
@@ -177,7 +177,7 @@ impl Turns {
         if self.places.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let budgets: Vec<Budget> = {
+        let budgets: Vec<BudgetId> = {
             let queues = lock(&self.queues);
             group.iter().map(budget).filter(|budget| queues.contains_key(budget)).collect()
         };
@@ -237,10 +237,10 @@ impl Turn {
     }
 
     /// Adapts to an answer of the store how many waiters ask at once.
-    pub(super) fn adapt(&self, found: Found, round_trip: Duration) {
+    pub(super) fn adapt(&self, found: UnitsFound, round_trip: Duration) {
         for queue in self.places.iter().filter_map(|place| place.queue.as_ref()) {
             let keeps_order =
-                found != Found::Free || !queue.has_other_costs.load(Ordering::Acquire);
+                found != UnitsFound::Free || !queue.has_other_costs.load(Ordering::Acquire);
             if keeps_order {
                 queue.front.adapt(found, round_trip, queue.waiting.load(Ordering::Acquire));
             }
@@ -264,7 +264,7 @@ impl Turn {
         queues.flat_map(|queue| iter::from_fn(|| queue.take_handed_over()))
     }
 
-    fn notified(&self, of: impl Fn(&Queue) -> &Notify) -> impl Future<Output = ()> {
+    fn notified(&self, of: impl Fn(&WaitingQueue) -> &Notify) -> impl Future<Output = ()> {
         let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
         let mut all: Vec<Pin<Box<Notified<'_>>>> =
             queues.map(|queue| Box::pin(of(queue).notified())).collect();

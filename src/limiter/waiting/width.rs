@@ -25,7 +25,7 @@ struct Size {
 
 /// What an answer says of the units of a waiter at the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum UnitsFound {
     /// They are there.
     Free,
     /// They are reserved, and there after this time.
@@ -62,10 +62,10 @@ impl Width {
     }
 
     /// Adapts the number of places to an answer that took `round_trip`, for a queue of `waiting`.
-    pub(super) fn adapt(&self, found: Found, round_trip: Duration, waiting: usize) {
+    pub(super) fn adapt(&self, found: UnitsFound, round_trip: Duration, waiting: usize) {
         let mut size = self.size();
         match found {
-            Found::Free if size.places < waiting.min(WIDEST) => {
+            UnitsFound::Free if size.places < waiting.min(WIDEST) => {
                 size.places += 1;
                 match size.ending {
                     0 => self.places.add_permits(1),
@@ -73,12 +73,12 @@ impl Width {
                 }
             }
             // The next one to ask is in time for the units after these.
-            Found::ReservedFor(delay) if delay > round_trip => self.end(&mut size, 1),
-            Found::Missing => {
+            UnitsFound::ReservedFor(delay) if delay > round_trip => self.end(&mut size, 1),
+            UnitsFound::Missing => {
                 let all = size.places;
                 self.end(&mut size, all);
             }
-            Found::Free | Found::ReservedFor(_) => {}
+            UnitsFound::Free | UnitsFound::ReservedFor(_) => {}
         }
     }
 
@@ -108,11 +108,11 @@ mod tests {
     fn each_answer_with_free_units_adds_a_place_up_to_the_waiters() {
         let width = Width::default();
         for _ in 0..10 {
-            width.adapt(Found::Free, MS, 4);
+            width.adapt(UnitsFound::Free, MS, 4);
         }
         assert_eq!(free(&width), 4);
         for _ in 0..2_000 {
-            width.adapt(Found::Free, MS, usize::MAX);
+            width.adapt(UnitsFound::Free, MS, usize::MAX);
         }
         assert_eq!(free(&width), WIDEST);
     }
@@ -120,13 +120,13 @@ mod tests {
     #[tokio::test]
     async fn places_that_are_taken_end_when_they_are_left() {
         let width = Width::default();
-        width.adapt(Found::Free, MS, 3);
-        width.adapt(Found::Free, MS, 3);
+        width.adapt(UnitsFound::Free, MS, 3);
+        width.adapt(UnitsFound::Free, MS, 3);
         let mut taken = Vec::new();
         for _ in 0..3 {
             taken.push(Width::enter(width.places()).await.unwrap());
         }
-        width.adapt(Found::Missing, MS, 3);
+        width.adapt(UnitsFound::Missing, MS, 3);
         taken.into_iter().for_each(|place| width.leave(place));
         assert_eq!(free(&width), 1, "one stays");
     }
@@ -134,22 +134,22 @@ mod tests {
     #[test]
     fn reservation_takes_a_place_away_if_a_round_trip_is_shorter() {
         let width = Width::default();
-        width.adapt(Found::Free, MS, 3);
-        width.adapt(Found::ReservedFor(20 * MS), 20 * MS, 3);
+        width.adapt(UnitsFound::Free, MS, 3);
+        width.adapt(UnitsFound::ReservedFor(20 * MS), 20 * MS, 3);
         assert_eq!(free(&width), 2);
-        width.adapt(Found::ReservedFor(21 * MS), 20 * MS, 3);
-        width.adapt(Found::ReservedFor(21 * MS), 20 * MS, 3);
+        width.adapt(UnitsFound::ReservedFor(21 * MS), 20 * MS, 3);
+        width.adapt(UnitsFound::ReservedFor(21 * MS), 20 * MS, 3);
         assert_eq!(free(&width), 1);
     }
 
     #[tokio::test]
     async fn place_that_was_to_end_stays_if_units_are_free_again() {
         let width = Width::default();
-        width.adapt(Found::Free, MS, 2);
+        width.adapt(UnitsFound::Free, MS, 2);
         let first = Width::enter(width.places()).await.unwrap();
         let second = Width::enter(width.places()).await.unwrap();
-        width.adapt(Found::Missing, MS, 2);
-        width.adapt(Found::Free, MS, 2);
+        width.adapt(UnitsFound::Missing, MS, 2);
+        width.adapt(UnitsFound::Free, MS, 2);
         width.leave(first);
         width.leave(second);
         assert_eq!(free(&width), 2);

@@ -53,9 +53,9 @@ pub(crate) struct Written(pub(crate) String);
 
 impl<'de> Deserialize<'de> for Written {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct TextVisitor;
 
-        impl Visitor<'_> for Text {
+        impl Visitor<'_> for TextVisitor {
             type Value = Written;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for Written {
             }
         }
 
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(TextVisitor)
     }
 }
 

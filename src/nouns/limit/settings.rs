@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::enforced::Enforced;
-use super::{DEFAULT_RETRY_AFTER, Failure, Limit, share};
+use super::{DEFAULT_RETRY_AFTER, Limit, WhenUnavailable, share};
 use crate::nouns::{ConfigError, Key, OnStoreFailure};
 
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -43,7 +43,7 @@ impl Limit {
                 it.block = self.shared.block;
             })
         });
-        Ok(self.with(|definition| definition.failure = Some(Failure { policy, share })))
+        Ok(self.with(|definition| definition.failure = Some(WhenUnavailable { policy, share })))
     }
 
     /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, the limit is in

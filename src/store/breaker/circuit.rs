@@ -24,7 +24,7 @@ use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
 use super::BreakerSettings;
-use super::window::{Calls, Window};
+use super::window::{CallWindow, Calls};
 use crate::nouns::later;
 
 /// After so much delay of a probe, a check is sent in its place.
@@ -44,7 +44,7 @@ pub enum BreakerState {
 
 pub(super) struct Circuit {
     settings: BreakerSettings,
-    /// A number of [`State`].
+    /// A number of [`CircuitState`].
     state: AtomicU8,
     /// Open: when the next probe is due. Recovering: since when. In microseconds since `origin`.
     at: AtomicU64,
@@ -62,7 +62,7 @@ pub(super) struct Circuit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum State {
+enum CircuitState {
     Closed,
     Open,
     Probing,
@@ -71,7 +71,7 @@ enum State {
 
 /// Changes are made one at a time.
 struct Changes {
-    window: Window,
+    window: CallWindow,
     opened_at: Option<Instant>,
     /// The pauses since it was closed.
     pauses: u32,
@@ -79,7 +79,7 @@ struct Changes {
 
 /// A change of state by a call that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum CircuitChange {
     /// By these calls.
     Opened(Calls),
     /// A check was sent in place of a probe.
@@ -95,17 +95,17 @@ pub(crate) struct Begun {
 
 /// An outage that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outage {
+pub(super) struct PastOutage {
     pub(super) lasted: Duration,
     pub(super) rejected: u64,
 }
 
 impl Circuit {
     pub(super) fn new(settings: BreakerSettings, now: Instant) -> Self {
-        let window = Window::new(settings.window_length());
+        let window = CallWindow::new(settings.window_length());
         Self {
             settings,
-            state: AtomicU8::new(State::Closed as u8),
+            state: AtomicU8::new(CircuitState::Closed as u8),
             at: AtomicU64::new(0),
             era: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -117,37 +117,39 @@ impl Circuit {
     }
 
     #[inline]
-    fn current(&self) -> State {
+    fn current(&self) -> CircuitState {
         match self.state.load(Ordering::Acquire) {
-            0 => State::Closed,
-            1 => State::Open,
-            2 => State::Probing,
-            _ => State::Recovering,
+            0 => CircuitState::Closed,
+            1 => CircuitState::Open,
+            2 => CircuitState::Probing,
+            _ => CircuitState::Recovering,
         }
     }
 
     pub(super) fn state(&self) -> BreakerState {
         match self.current() {
-            State::Closed => BreakerState::Closed,
-            State::Open => BreakerState::Open,
-            State::Probing | State::Recovering => BreakerState::HalfOpen,
+            CircuitState::Closed => BreakerState::Closed,
+            CircuitState::Open => BreakerState::Open,
+            CircuitState::Probing | CircuitState::Recovering => BreakerState::HalfOpen,
         }
     }
 
     /// Whether checks are sent without exception.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
-        self.current() == State::Closed
+        self.current() == CircuitState::Closed
     }
 
     /// Whether this check is sent. Else, the time until the next probe.
     pub(super) fn admit(&self, now: Instant) -> Result<(), Duration> {
         let until_probe = match self.current() {
-            State::Closed => return Ok(()),
-            State::Recovering if self.is_in_share(now) => return Ok(()),
-            State::Recovering => Duration::ZERO,
-            State::Open | State::Probing if self.stands_in(now) => return Ok(()),
-            State::Open | State::Probing => self.instant(&self.at).saturating_duration_since(now),
+            CircuitState::Closed => return Ok(()),
+            CircuitState::Recovering if self.is_in_share(now) => return Ok(()),
+            CircuitState::Recovering => Duration::ZERO,
+            CircuitState::Open | CircuitState::Probing if self.stands_in(now) => return Ok(()),
+            CircuitState::Open | CircuitState::Probing => {
+                self.instant(&self.at).saturating_duration_since(now)
+            }
         };
         self.rejected.fetch_add(1, Ordering::Relaxed);
         Err(until_probe)
@@ -160,11 +162,11 @@ impl Circuit {
             return false;
         }
         let _changes = self.changes();
-        let is_open = matches!(self.current(), State::Open | State::Probing);
+        let is_open = matches!(self.current(), CircuitState::Open | CircuitState::Probing);
         let stands_in = is_open && is_overdue();
         if stands_in {
             self.set(&self.at, now);
-            self.change(State::Probing);
+            self.change(CircuitState::Probing);
         }
         stands_in
     }
@@ -184,36 +186,36 @@ impl Circuit {
     }
 
     /// Counts a call that ended. Returns the change, if there is one.
-    pub(super) fn end(&self, begun: Begun, failed: bool, now: Instant) -> Option<Change> {
+    pub(super) fn end(&self, begun: Begun, failed: bool, now: Instant) -> Option<CircuitChange> {
         let failed = failed || self.is_slow(begun, now);
         let mut changes = self.changes();
         if begun.era != self.era.load(Ordering::Acquire) {
             return None;
         }
         match self.current() {
-            State::Closed => {
+            CircuitState::Closed => {
                 changes.window.add(failed, now);
                 let calls = changes.window.calls(self.settings.min_calls).filter(|_| failed)?;
                 let percent = u64::from(calls.failed) * 100;
                 let opens =
                     percent >= u64::from(self.settings.failure_percent) * u64::from(calls.all);
                 opens.then(|| self.open(&mut changes, now))?;
-                Some(Change::Opened(calls))
+                Some(CircuitChange::Opened(calls))
             }
-            State::Recovering if failed => {
+            CircuitState::Recovering if failed => {
                 self.open(&mut changes, now);
-                Some(Change::Opened(Calls { all: 1, failed: 1 }))
+                Some(CircuitChange::Opened(Calls { all: 1, failed: 1 }))
             }
             // It was sent in place of a probe.
-            State::Open | State::Probing if !failed => {
+            CircuitState::Open | CircuitState::Probing if !failed => {
                 self.recover(now);
-                Some(Change::HalfOpened)
+                Some(CircuitChange::HalfOpened)
             }
-            State::Probing => {
+            CircuitState::Probing => {
                 self.open(&mut changes, now);
                 None
             }
-            State::Recovering | State::Open => None,
+            CircuitState::Recovering | CircuitState::Open => None,
         }
     }
 
@@ -234,7 +236,7 @@ impl Circuit {
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
         self.set(&self.at, later(now, pause));
         self.era.fetch_add(1, Ordering::AcqRel);
-        self.change(State::Open);
+        self.change(CircuitState::Open);
     }
 
     /// The next change in time: the next probe, or the end of the recovery. `None` if the breaker is closed.
@@ -242,19 +244,19 @@ impl Circuit {
         let _changes = self.changes();
         let at = self.instant(&self.at);
         match self.current() {
-            State::Closed => None,
-            State::Open | State::Probing => Some(at),
-            State::Recovering => Some(later(at, self.settings.recovery)),
+            CircuitState::Closed => None,
+            CircuitState::Open | CircuitState::Probing => Some(at),
+            CircuitState::Recovering => Some(later(at, self.settings.recovery)),
         }
     }
 
     /// Begins a probe, if one is due.
     pub(super) fn probe(&self, now: Instant) -> bool {
         let _changes = self.changes();
-        let is_open = matches!(self.current(), State::Open | State::Probing);
+        let is_open = matches!(self.current(), CircuitState::Open | CircuitState::Probing);
         let begins = is_open && self.instant(&self.at) <= now;
         if begins {
-            self.change(State::Probing);
+            self.change(CircuitState::Probing);
         }
         begins
     }
@@ -262,7 +264,7 @@ impl Circuit {
     /// A probe ended. If it succeeded, checks are sent again, a few at first.
     pub(super) fn probed(&self, succeeded: bool, now: Instant) {
         let mut changes = self.changes();
-        if self.current() != State::Probing {
+        if self.current() != CircuitState::Probing {
             return;
         }
         if succeeded {
@@ -275,24 +277,24 @@ impl Circuit {
     fn recover(&self, now: Instant) {
         self.set(&self.at, now);
         self.era.fetch_add(1, Ordering::AcqRel);
-        self.change(State::Recovering);
+        self.change(CircuitState::Recovering);
     }
 
     /// Closes the breaker, if its recovery is complete.
-    pub(super) fn close(&self, now: Instant) -> Option<Outage> {
+    pub(super) fn close(&self, now: Instant) -> Option<PastOutage> {
         let mut changes = self.changes();
         let recovered_at = later(self.instant(&self.at), self.settings.recovery);
-        if self.current() != State::Recovering || now < recovered_at {
+        if self.current() != CircuitState::Recovering || now < recovered_at {
             return None;
         }
-        changes.window = Window::new(self.settings.window_length());
+        changes.window = CallWindow::new(self.settings.window_length());
         changes.pauses = 0;
         let lasted = now.saturating_duration_since(changes.opened_at.take()?);
-        self.change(State::Closed);
-        Some(Outage { lasted, rejected: self.rejected.swap(0, Ordering::Relaxed) })
+        self.change(CircuitState::Closed);
+        Some(PastOutage { lasted, rejected: self.rejected.swap(0, Ordering::Relaxed) })
     }
 
-    fn change(&self, state: State) {
+    fn change(&self, state: CircuitState) {
         self.state.store(state as u8, Ordering::Release);
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::BreakerSettings;
-use super::circuit::{Begun, BreakerState, Change, Circuit};
+use super::circuit::{Begun, BreakerState, Circuit, CircuitChange};
 use crate::nouns::Error;
 use crate::telemetry::BreakerEvents;
 
@@ -82,13 +82,13 @@ impl Breaker {
     pub(crate) fn end(self: &Arc<Self>, begun: Begun, failed: bool) {
         match self.circuit.end(begun, failed, Instant::now()) {
             None => {}
-            Some(Change::Opened(calls)) => {
+            Some(CircuitChange::Opened(calls)) => {
                 self.events.opened(calls.failed, calls.all);
                 // The task fails the queued checks: this call may hold the lock of their queue.
                 self.opened.notify_one();
                 self.start();
             }
-            Some(Change::HalfOpened) => self.events.half_opened(),
+            Some(CircuitChange::HalfOpened) => self.events.half_opened(),
         }
     }
 

@@ -11,7 +11,7 @@ const PARTS: usize = 5;
 
 /// Calls that ended: within the window, and the last 32 of all.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct CallWindow {
     part: Duration,
     parts: [Calls; PARTS],
     /// The start of the newest part.
@@ -29,7 +29,7 @@ pub(super) struct Calls {
     pub(super) failed: u32,
 }
 
-impl Window {
+impl CallWindow {
     pub(super) fn new(length: Duration) -> Self {
         let part = length.checked_div(PARTS as u32).unwrap_or(length);
         Self { part, parts: [Calls::default(); PARTS], newest: None, last: 0, known: 0 }
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_leave_the_window_and_the_last_ones_stay_known() {
-        let (start, mut window) = (Instant::now(), Window::new(LENGTH));
+        let (start, mut window) = (Instant::now(), CallWindow::new(LENGTH));
         assert_eq!(window.calls(1), None);
         for number in 0..1_000 {
             window.add(false, start + Duration::from_micros(number * 100));
@@ -98,7 +98,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_part_leaves_after_the_length_of_the_window() {
-        let (start, mut window) = (Instant::now(), Window::new(LENGTH));
+        let (start, mut window) = (Instant::now(), CallWindow::new(LENGTH));
         window.add(true, start);
         for (ms, all) in [(49, 2), (99, 3), (249, 4), (260, 3), (299, 4), (10_000, 1)] {
             window.add(false, start + Duration::from_millis(ms));
@@ -108,7 +108,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_stands_still_is_harmless() {
-        let (start, mut window) = (Instant::now(), Window::new(Duration::from_nanos(1)));
+        let (start, mut window) = (Instant::now(), CallWindow::new(Duration::from_nanos(1)));
         for number in [5, 3, 0] {
             window.add(true, start + Duration::from_secs(number));
         }

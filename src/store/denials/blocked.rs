@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use tokio::time::Instant;
 
-use super::{Denial, Denials, Known};
+use super::{CheckId, Denial, Denials};
 use crate::nouns::{Check, Decision, Verdict};
 
 impl Denials {
@@ -63,16 +63,16 @@ impl Denials {
     }
 
     /// What identifies a group, and its keys that may be blocked.
-    pub(super) fn all_known(&self, group: &[Check]) -> Vec<Known> {
+    pub(super) fn all_known(&self, group: &[Check]) -> Vec<CheckId> {
         let blockable = group.iter().filter(|check| check.blocking().is_some());
         blockable.map(|check| self.known_key(check)).chain([self.known(group)]).collect()
     }
 
     /// What identifies a key under a limit that may block it.
-    pub(super) fn known_key(&self, check: &Check) -> Known {
+    pub(super) fn known_key(&self, check: &Check) -> CheckId {
         let (limit, key) = (check.limit(), check.key());
         let budget = ("blocked", limit.name(), limit.kind(), key);
         let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
-        Known { id: high << 64 | low, quota: 0 }
+        CheckId { id: high << 64 | low, quota: 0 }
     }
 }

@@ -15,7 +15,7 @@ use crate::store::group::decide_one;
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
 #[derive(Clone, Debug)]
-enum Run {
+enum KeyRange {
     Add(u16, u16),
     Remove(u16, u16),
     /// Walks over a number of places, and removes the entry at every n-th.
@@ -24,13 +24,13 @@ enum Run {
     Sweep(u16, usize, u16),
 }
 
-fn run() -> impl Strategy<Value = Run> {
+fn run() -> impl Strategy<Value = KeyRange> {
     prop_oneof![
-        (0..6_000_u16, 0..3_000_u16).prop_map(|(from, count)| Run::Add(from, count)),
-        (0..6_000_u16, 0..3_000_u16).prop_map(|(from, count)| Run::Remove(from, count)),
-        (0..16_000_u16, 1..4_u8).prop_map(|(places, nth)| Run::Walk(places, nth)),
+        (0..6_000_u16, 0..3_000_u16).prop_map(|(from, count)| KeyRange::Add(from, count)),
+        (0..6_000_u16, 0..3_000_u16).prop_map(|(from, count)| KeyRange::Remove(from, count)),
+        (0..16_000_u16, 1..4_u8).prop_map(|(places, nth)| KeyRange::Walk(places, nth)),
         (0..16_000_u16, 1..64_usize, 1..4_u16)
-            .prop_map(|(times, places, of)| Run::Sweep(times, places, of)),
+            .prop_map(|(times, places, of)| KeyRange::Sweep(times, places, of)),
     ]
 }
 
@@ -56,24 +56,24 @@ proptest! {
         let mut cursor = Cursor::default();
         for run in runs {
             match run {
-                Run::Add(from, count) => for number in from..from + count {
+                KeyRange::Add(from, count) => for number in from..from + count {
                     if model.insert(number) {
                         table.insert(hash(number), number);
                     }
                     prop_assert_eq!(table.find_mut(hash(number), |it| *it == number), Some(&mut { number }));
                 },
-                Run::Remove(from, count) => for number in from..from + count {
+                KeyRange::Remove(from, count) => for number in from..from + count {
                     let removed = table.remove(hash(number), |it| *it == number);
                     prop_assert_eq!(removed.is_some(), model.remove(&number));
                 },
-                Run::Walk(places, nth) => for step in 0..places {
+                KeyRange::Walk(places, nth) => for step in 0..places {
                     if let Some(&number) = table.get(cursor).filter(|_| step % u16::from(nth) == 0) {
                         table.remove_at(cursor);
                         prop_assert!(model.remove(&number));
                     }
                     (cursor, _) = table.next(cursor);
                 },
-                Run::Sweep(times, places, of) => for _ in 0..times {
+                KeyRange::Sweep(times, places, of) => for _ in 0..times {
                     let swept = RefCell::new(Vec::new());
                     table.sweep(&mut cursor, places, |number| {
                         let is_over = number % of == 0;

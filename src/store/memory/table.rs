@@ -18,7 +18,7 @@ const SHRINK: usize = 2;
 /// and the highest bits. The bits from 32 on choose the shard.
 const SEGMENT_BITS: u32 = 10;
 
-struct Entry<T> {
+struct Bin<T> {
     hash: u64,
     value: T,
 }
@@ -32,7 +32,7 @@ pub(super) struct Cursor {
 
 pub(super) struct Table<T> {
     /// Never empty.
-    segments: Vec<HashTable<Entry<T>>>,
+    segments: Vec<HashTable<Bin<T>>>,
     len: usize,
 }
 
@@ -60,7 +60,7 @@ impl<T> Table<T> {
     /// Adds an entry that is not in the table.
     pub(super) fn insert(&mut self, hash: u64, value: T) {
         if let Some(segment) = self.segment_mut(hash) {
-            segment.insert_unique(hash, Entry { hash, value }, |entry| entry.hash);
+            segment.insert_unique(hash, Bin { hash, value }, |entry| entry.hash);
             self.len += 1;
         }
         if self.len > self.segments.len() * PER_SEGMENT {
@@ -140,7 +140,7 @@ impl<T> Table<T> {
         self.segments.iter().map(HashTable::len).max().unwrap_or_default()
     }
 
-    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<Entry<T>>> {
+    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<Bin<T>>> {
         let index = index(hash, self.segments.len());
         self.segments.get_mut(index)
     }

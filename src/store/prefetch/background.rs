@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::Shared;
+use super::SharedBlocks;
 use super::stock::{Refill, Stock, Unspent};
 use crate::nouns::{Check, Error, Key, Limit, Op};
 use crate::store::Store;
@@ -17,13 +17,13 @@ use crate::telemetry;
 
 /// Guards a charge of a block that is in flight.
 pub(super) struct Refilling<S: Store> {
-    shared: Weak<Shared<S>>,
+    shared: Weak<SharedBlocks<S>>,
     pub(super) block: Check,
     pub(super) refill: Refill,
 }
 
 impl<S: Store> Refilling<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, check: &Check, refill: Refill) -> Self {
+    pub(super) fn new(shared: &Arc<SharedBlocks<S>>, check: &Check, refill: Refill) -> Self {
         let block = check.clone().with_cost(refill.units);
         Self { shared: Arc::downgrade(shared), block, refill }
     }
@@ -48,12 +48,17 @@ impl<S: Store> Drop for Refilling<S> {
 
 /// Guards a refund of a block. Its stock charges no other block until then.
 pub(super) struct Refunding<S: Store> {
-    shared: Weak<Shared<S>>,
+    shared: Weak<SharedBlocks<S>>,
     refund: Check,
 }
 
 impl<S: Store> Refunding<S> {
-    pub(super) fn new(shared: Weak<Shared<S>>, limit: &Limit, key: &Key, unspent: Unspent) -> Self {
+    pub(super) fn new(
+        shared: Weak<SharedBlocks<S>>,
+        limit: &Limit,
+        key: &Key,
+        unspent: Unspent,
+    ) -> Self {
         let Unspent { units, receipt } = unspent;
         Self { shared, refund: Check::new(limit, key).with_cost(units).with_receipt(receipt) }
     }
@@ -82,10 +87,10 @@ pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Re
 }
 
 /// The reaper task: refunds stale units until there are no stocks, or its runtime ends.
-pub(super) struct Reaping<S: Store>(Weak<Shared<S>>);
+pub(super) struct Reaping<S: Store>(Weak<SharedBlocks<S>>);
 
 impl<S: Store> Reaping<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>) -> Self {
+    pub(super) fn new(shared: &Arc<SharedBlocks<S>>) -> Self {
         Self(Arc::downgrade(shared))
     }
 

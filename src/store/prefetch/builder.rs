@@ -9,7 +9,7 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 
 use super::stock::MIN_BLOCK;
-use super::{Prefetch, SHARDS, Settings, Shared};
+use super::{Prefetch, PrefetchSettings, SHARDS, SharedBlocks};
 use crate::algorithm::{LeakyBucket, Mode, Rule};
 use crate::nouns::{ConfigError, Limit};
 use crate::store::Store;
@@ -84,9 +84,9 @@ impl<S: Store> PrefetchBuilder<S> {
             }
         }
         Ok(Prefetch {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedBlocks {
                 store: Arc::new(self.store),
-                settings: Settings { limits, max_age: self.max_age },
+                settings: PrefetchSettings { limits, max_age: self.max_age },
                 hasher: DefaultHashBuilder::default(),
                 shards: (0..SHARDS).map(|_| Default::default()).collect(),
                 has_reaper: AtomicBool::new(false),

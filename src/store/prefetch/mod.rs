@@ -71,25 +71,25 @@ const SHARDS: usize = 64;
 /// # }
 /// ```
 pub struct Prefetch<S: Store> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedBlocks<S>>,
 }
 
-struct Shared<S: Store> {
+struct SharedBlocks<S: Store> {
     store: Arc<S>,
-    settings: Settings,
+    settings: PrefetchSettings,
     hasher: DefaultHashBuilder,
-    shards: Box<[Mutex<HashTable<Entry>>]>,
+    shards: Box<[Mutex<HashTable<HotKey>>]>,
     /// Whether a task refunds stale units.
     has_reaper: AtomicBool,
 }
 
-struct Settings {
+struct PrefetchSettings {
     /// By name: the limit, and its largest block.
     limits: HashMap<String, (Limit, u64)>,
     max_age: Duration,
 }
 
-struct Entry {
+struct HotKey {
     limit: Limit,
     key: Key,
     stock: Stock,
@@ -150,7 +150,7 @@ impl<S: Store> Store for Prefetch<S> {
 const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it a \
                      layer of its own, or do not prefetch it";
 
-impl Settings {
+impl PrefetchSettings {
     fn prefetches(&self, limit: &Limit) -> bool {
         let known = self.limits.get(limit.name());
         limit.blocking().is_none() && known.is_some_and(|(known, _)| known.decides_as(limit))
@@ -166,7 +166,7 @@ impl Settings {
     }
 }
 
-impl<S: Store> Shared<S> {
+impl<S: Store> SharedBlocks<S> {
     /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
     /// another quota is not prefetched, nor one that blocks keys: a blocked key could spend its stock.
     fn max_block(&self, check: &Check) -> Option<u64> {
@@ -275,14 +275,17 @@ impl<S: Store> Shared<S> {
 
     fn with_stock<T>(&self, check: &Check, now: Instant, act: impl FnOnce(&mut Stock) -> T) -> T {
         let (hash, mut entries) = self.shard(check);
-        let hash_of = |entry: &Entry| self.hash(&entry.limit, &entry.key);
-        let entry = entries.entry(hash, |entry| entry.is_of(check), hash_of).or_insert_with(|| {
-            Entry { limit: check.limit().clone(), key: check.key().clone(), stock: Stock::new(now) }
-        });
+        let hash_of = |entry: &HotKey| self.hash(&entry.limit, &entry.key);
+        let entry =
+            entries.entry(hash, |entry| entry.is_of(check), hash_of).or_insert_with(|| HotKey {
+                limit: check.limit().clone(),
+                key: check.key().clone(),
+                stock: Stock::new(now),
+            });
         act(&mut entry.into_mut().stock)
     }
 
-    fn shard(&self, check: &Check) -> (u64, MutexGuard<'_, HashTable<Entry>>) {
+    fn shard(&self, check: &Check) -> (u64, MutexGuard<'_, HashTable<HotKey>>) {
         let hash = self.hash(check.limit(), check.key());
         // The table uses the lowest and the highest bits.
         (hash, lock(&self.shards[(hash >> 32) as usize & (SHARDS - 1)]))
@@ -301,7 +304,7 @@ impl<S: Store> Shared<S> {
         let now = Instant::now();
         let mut unspent = Vec::new();
         for shard in &self.shards {
-            lock(shard).retain(|Entry { limit, key, stock }| {
+            lock(shard).retain(|HotKey { limit, key, stock }| {
                 let blocks = take(stock).into_iter();
                 unspent.extend(blocks.map(|it| Refunding::new(Weak::clone(this), limit, key, it)));
                 !stock.is_idle(now, self.settings.max_age)
@@ -328,7 +331,7 @@ impl<S: Store> Shared<S> {
     }
 }
 
-impl<S: Store> Drop for Shared<S> {
+impl<S: Store> Drop for SharedBlocks<S> {
     fn drop(&mut self) {
         let unspent = self.take(&Weak::new(), Stock::take_all);
         if let (Ok(runtime), false) = (Runtime::try_current(), unspent.is_empty()) {
@@ -338,11 +341,11 @@ impl<S: Store> Drop for Shared<S> {
     }
 }
 
-fn lock(shard: &Mutex<HashTable<Entry>>) -> MutexGuard<'_, HashTable<Entry>> {
+fn lock(shard: &Mutex<HashTable<HotKey>>) -> MutexGuard<'_, HashTable<HotKey>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Entry {
+impl HotKey {
     fn is_of(&self, check: &Check) -> bool {
         self.key == *check.key() && self.limit.name() == check.limit().name()
     }

@@ -10,14 +10,19 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle as Runtime;
 
 use super::flight::{self, Flight};
-use super::lane::{Entry, Lane, Queued, Urgency};
+use super::lane::{Lane, QueuedCheck, SentBy, Urgency};
 use super::sender;
 use crate::nouns::{Check, Decision, Error, Op};
 use crate::store::Answer;
-use crate::store::denials::Change;
+use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
 
-pub(super) fn ask(lane: &Arc<Lane>, op: Op, group: &[Check], change: Option<Change>) -> Answer {
+pub(super) fn ask(
+    lane: &Arc<Lane>,
+    op: Op,
+    group: &[Check],
+    change: Option<ChangeUnderWay>,
+) -> Answer {
     ask_with(lane, op, group, change, Urgency::Usual)
 }
 
@@ -25,7 +30,7 @@ pub(super) fn ask_with(
     lane: &Arc<Lane>,
     op: Op,
     group: &[Check],
-    change: Option<Change>,
+    change: Option<ChangeUnderWay>,
     urgency: Urgency,
 ) -> Answer {
     if urgency == Urgency::Usual
@@ -36,7 +41,7 @@ pub(super) fn ask_with(
         change.into_iter().for_each(|mut change| change.answered(&answer));
         return Answer::ready(answer);
     }
-    let Some(Queued { promised, entry, leaves_next }) = lane.enter(op, group, change, urgency)
+    let Some(QueuedCheck { promised, entry, leaves_next }) = lane.enter(op, group, change, urgency)
     else {
         // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
         // task can start; the next check inside one starts it.
@@ -44,11 +49,11 @@ pub(super) fn ask_with(
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
     let answer = match entry {
-        Entry::ByCaller => Answer::later(send_by_caller(Arc::clone(lane), promised)),
-        Entry::Sent => Answer::promised(promised),
-        Entry::Unsent if sender::start(lane).is_ok() => Answer::promised(promised),
+        SentBy::ByCaller => Answer::later(send_by_caller(Arc::clone(lane), promised)),
+        SentBy::Sent => Answer::promised(promised),
+        SentBy::Unsent if sender::start(lane).is_ok() => Answer::promised(promised),
         // A check from outside of a runtime is sent when its answer is awaited inside.
-        Entry::Unsent => Answer::later(send_later(Arc::clone(lane), promised)),
+        SentBy::Unsent => Answer::later(send_later(Arc::clone(lane), promised)),
     };
     match &lane.settings.denials {
         Some(denials) if op == Op::Charge && !leaves_next => denials.behind(group, answer),

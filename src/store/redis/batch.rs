@@ -17,7 +17,7 @@ use super::wire;
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
 use crate::nouns::{Check, Decision, Error, Limit, Op};
-use crate::store::denials::{Asked, Change, Denials};
+use crate::store::denials::{AskedAt, ChangeUnderWay, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::telemetry::Trace;
 
@@ -79,9 +79,9 @@ struct Waiter {
 pub(super) struct Caller {
     pub(super) deadline: Instant,
     /// The time of the check, if denials are remembered.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<AskedAt>,
     /// The refund or reset, if denials are remembered. It is over before its caller is answered.
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<ChangeUnderWay>,
     /// `None` after the answer.
     pub(super) promise: Option<Promise>,
     pub(super) trace: Trace,

@@ -50,7 +50,7 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`clock`](Self::clock) | the server's own |
 #[must_use = "a builder does nothing until the store is built"]
 pub struct RedisStoreBuilder {
-    source: Source,
+    source: ServerSource,
     tls: Option<Tls>,
     credentials: Option<Provider>,
     prefix: String,
@@ -66,7 +66,7 @@ pub struct RedisStoreBuilder {
     clock: Option<ManualClock>,
 }
 
-enum Source {
+enum ServerSource {
     Url(String),
     Pool(Pool),
 }
@@ -74,7 +74,7 @@ enum Source {
 impl RedisStoreBuilder {
     pub(super) fn new(prefix: String) -> Self {
         Self {
-            source: Source::Url(DEFAULT_URL.to_owned()),
+            source: ServerSource::Url(DEFAULT_URL.to_owned()),
             tls: None,
             credentials: None,
             prefix,
@@ -117,7 +117,7 @@ impl RedisStoreBuilder {
     /// A host is resolved anew for each connection, so a name that moves to another server is followed. With TLS,
     /// certificates have to name the addresses that sentinels and clusters tell.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.source = Source::Url(url.into());
+        self.source = ServerSource::Url(url.into());
         self
     }
 
@@ -164,7 +164,7 @@ impl RedisStoreBuilder {
     /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of
     /// lanes.
     pub fn pool(mut self, pool: Pool) -> Self {
-        self.source = Source::Pool(pool);
+        self.source = ServerSource::Pool(pool);
         self
     }
 

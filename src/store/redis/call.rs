@@ -196,7 +196,7 @@ pub(super) fn failure(
 
 /// The effect of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// It may have been executed, in part or as a whole.
     Unknown,
     /// The server did not begin to execute it.
@@ -223,7 +223,7 @@ const NOT_EXECUTED: [&str; 10] = [
 /// Codes of a server that reads and does not write, for a call as a whole.
 const NOT_WRITTEN: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 
-impl Failure {
+impl CallFailure {
     pub(super) fn of(error: &RedisError) -> Self {
         if has_code(error, "READONLY") {
             return Self::NotExecuted;
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn errors_of_a_call_that_charged_nothing_are_known_as_such() {
-        let of = |reply: &[u8]| Failure::of(&error(reply));
+        let of = |reply: &[u8]| CallFailure::of(&error(reply));
         for reply in [
             &b"-READONLY You can't write against a read only replica. script: ab, on @user_script:9.\r\n"[..],
             b"-BUSY Redis is busy running a script.\r\n",
@@ -310,7 +310,7 @@ mod tests {
             b"-CLUSTERDOWN Hash slot not served\r\n",
             b"-CROSSSLOT Keys in request don't hash to the same slot\r\n",
         ] {
-            assert_eq!(of(reply), Failure::NotExecuted, "{}", String::from_utf8_lossy(reply));
+            assert_eq!(of(reply), CallFailure::NotExecuted, "{}", String::from_utf8_lossy(reply));
         }
         for reply in [
             &b"-OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:1.\r\n"[..],
@@ -318,25 +318,25 @@ mod tests {
             b"-MISCONF Redis is configured to save RDB snapshots. script: ab, on @user_script:1.\r\n",
             b"-NOREPLICAS Not enough good replicas to write. script: ab, on @user_script:1.\r\n",
         ] {
-            assert_eq!(of(reply), Failure::NotWritten, "{}", String::from_utf8_lossy(reply));
+            assert_eq!(of(reply), CallFailure::NotWritten, "{}", String::from_utf8_lossy(reply));
         }
     }
 
     #[test]
     fn an_error_within_the_script_may_come_after_a_write() {
-        let of = |reply: &[u8]| Failure::of(&error(reply));
+        let of = |reply: &[u8]| CallFailure::of(&error(reply));
         assert_eq!(
             of(b"-ERR The user executing the script can't run this command or subcommand script: \
                  ab, on @user_script:1.\r\n"),
-            Failure::Unknown
+            CallFailure::Unknown
         );
         assert_eq!(
             of(b"-NOPERM no permissions script: ab, on @user_script:1.\r\n"),
-            Failure::Unknown
+            CallFailure::Unknown
         );
         assert_eq!(
             of(b"-ERR Error running script (call to f_50): @user_script:1: x\r\n"),
-            Failure::Unknown
+            CallFailure::Unknown
         );
     }
 }

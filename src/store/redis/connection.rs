@@ -25,18 +25,18 @@ const SILENT: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub(super) struct Connections {
-    shared: Arc<Shared>,
+    shared: Arc<SharedConnection>,
 }
 
-struct Shared {
+struct SharedConnection {
     connect: Arc<dyn Connect>,
     terms: Arc<Terms>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     events: Arc<RedisEvents>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     current: Option<Current>,
     /// Held by the task that connects.
     connecting: Arc<tokio::sync::Mutex<()>>,
@@ -91,12 +91,14 @@ impl Connections {
         terms: Arc<Terms>,
         events: Arc<RedisEvents>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { connect, terms, state: Mutex::default(), events }) }
+        Self {
+            shared: Arc::new(SharedConnection { connect, terms, state: Mutex::default(), events }),
+        }
     }
 
     /// Connections to the same server, with a state of their own.
     pub(super) fn another(&self) -> Self {
-        let Shared { connect, terms, events, .. } = &*self.shared;
+        let SharedConnection { connect, terms, events, .. } = &*self.shared;
         Self::new(Arc::clone(connect), Arc::clone(terms), Arc::clone(events))
     }
 
@@ -213,7 +215,7 @@ impl Connections {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// What the next task that connects has to hold. An attempt that is far beyond its timeout is on a runtime that
     /// stands still, and others must not wait for it.
     fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
@@ -236,8 +238,8 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedConnection {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

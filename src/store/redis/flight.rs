@@ -13,7 +13,7 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) use self::redirect::pointed_at;
-use super::call::{self, Failure};
+use super::call::{self, CallFailure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
 use super::node::Node;
@@ -122,7 +122,7 @@ pub(super) async fn send_claims(
             lane.route.has_moved();
             return Err(ClaimFailure::timeout(node.connections.events().server()));
         };
-        watch.end(matches!(&answer, Err(error) if Failure::of(error) == Failure::Unknown));
+        watch.end(matches!(&answer, Err(error) if CallFailure::of(error) == CallFailure::Unknown));
         let error = match answer {
             Ok(reply) => {
                 node.connections.heard(&handle, true);
@@ -226,7 +226,7 @@ impl Divisions {
 fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
     let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
     error.is_some_and(|error| {
-        Failure::of(error) == Failure::NotExecuted
+        CallFailure::of(error) == CallFailure::NotExecuted
             && (call::has_code(error, "TRYAGAIN") || call::is_of_key(error))
     })
 }
@@ -256,7 +256,7 @@ impl Call {
             return self.complete_apart(answer).await;
         }
         if let Some(Err(error)) = &answer
-            && Failure::of(error) == Failure::NotWritten
+            && CallFailure::of(error) == CallFailure::NotWritten
             && self.make_read_only(error)
         {
             answer = self.answer().await;
@@ -377,7 +377,7 @@ impl Call {
             Some(Ok(_)) => true,
             Some(Err(error)) => {
                 is_of_key
-                    || Failure::of(error) == Failure::NotWritten
+                    || CallFailure::of(error) == CallFailure::NotWritten
                     || (is_of_cluster && call::is_of_cluster(error))
             }
             None => false,
@@ -421,7 +421,7 @@ impl Call {
                 // With a clock set by hand, another command follows.
                 let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
                 let is_forbidden = call::is_forbidden_in_script(&error) && is_last_command;
-                let charged = Failure::of(&error) == Failure::Unknown && !is_forbidden;
+                let charged = CallFailure::of(&error) == CallFailure::Unknown && !is_forbidden;
                 let error = format!("{}: {text}", connections.events().server());
                 batch.fail(|| match charged {
                     true => Error::store(error.clone()),

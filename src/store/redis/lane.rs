@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, Caller, MAX_CHARGES};
 use super::route::Route;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
-use crate::store::denials::{Change, Denials};
+use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::permits::Claim;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::{Queued as QueuedLevel, Trace};
@@ -42,7 +42,7 @@ const PACES_OF_A_DEADLINE: u32 = 64;
 
 /// The settings of all lanes of a store.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(super) struct LaneSettings {
     pub(super) deadline: Duration,
     pub(super) max_waiting: usize,
     pub(super) clock: Option<ManualClock>,
@@ -50,7 +50,7 @@ pub(super) struct Settings {
     pub(super) denials: Option<Arc<Denials>>,
 }
 
-impl Settings {
+impl LaneSettings {
     /// How long the newest call has been in flight when the next one leaves beside it.
     pub(super) fn pace(&self) -> Duration {
         PACE.max(self.deadline.checked_div(PACES_OF_A_DEADLINE).unwrap_or_default())
@@ -62,15 +62,15 @@ pub(super) struct Lane {
     pub(super) route: Route,
     /// The start of its keys, up to the braces around the key of a check.
     prefix: String,
-    pub(super) settings: Settings,
-    queue: Mutex<Queue>,
+    pub(super) settings: LaneSettings,
+    queue: Mutex<LaneQueue>,
     /// Held from taking a batch until it is handed to the connection, so that batches keep their
     /// order.
     pub(super) leaving: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct LaneQueue {
     batches: VecDeque<Batch>,
     /// The number of checks that are queued or in flight.
     waiting: usize,
@@ -99,15 +99,15 @@ pub(super) enum Urgency {
 }
 
 /// A queued check.
-pub(super) struct Queued {
+pub(super) struct QueuedCheck {
     pub(super) promised: Promised,
-    pub(super) entry: Entry,
+    pub(super) entry: SentBy,
     /// Whether it is in the batch that leaves next.
     pub(super) leaves_next: bool,
 }
 
 /// Which task sends a queued check.
-pub(super) enum Entry {
+pub(super) enum SentBy {
     /// Its caller, unless another check arrives before: the lane was idle.
     ByCaller,
     /// A task that has a place.
@@ -117,7 +117,7 @@ pub(super) enum Entry {
 }
 
 impl Lane {
-    pub(super) fn new(route: Route, prefix: String, settings: Settings) -> Arc<Self> {
+    pub(super) fn new(route: Route, prefix: String, settings: LaneSettings) -> Arc<Self> {
         let (queue, leaving) = Default::default();
         Arc::new(Self { route, prefix, settings, queue, leaving })
     }
@@ -136,10 +136,10 @@ impl Lane {
         self: &Arc<Self>,
         op: Op,
         group: &[Check],
-        change: Option<Change>,
+        change: Option<ChangeUnderWay>,
         urgency: Urgency,
-    ) -> Option<Queued> {
-        let (prefix, Settings { deadline, max_waiting, .. }) = (&self.prefix, &self.settings);
+    ) -> Option<QueuedCheck> {
+        let (prefix, LaneSettings { deadline, max_waiting, .. }) = (&self.prefix, &self.settings);
         let now = Instant::now();
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
@@ -157,12 +157,12 @@ impl Lane {
         let (promise, trace) = (Some(promise), Trace::current());
         let caller = Caller { deadline, promise, asked, change, trace };
         let entry = match queue.in_flight {
-            0 if queue.batches.is_empty() => Entry::ByCaller,
-            _ if queue.has_place(now, self.settings.pace()) => Entry::Unsent,
-            _ => Entry::Sent,
+            0 if queue.batches.is_empty() => SentBy::ByCaller,
+            _ if queue.has_place(now, self.settings.pace()) => SentBy::Unsent,
+            _ => SentBy::Sent,
         };
         queue.batch_for(group).push(prefix, op, group, caller);
-        Some(Queued { promised, entry, leaves_next: queue.batches.len() == 1 })
+        Some(QueuedCheck { promised, entry, leaves_next: queue.batches.len() == 1 })
     }
 
     /// Takes a place for the first batch, if there is one and a place is free.
@@ -225,7 +225,7 @@ impl Lane {
     }
 
     /// Reports how long the queue is.
-    fn measure(&self, queue: &mut Queue) {
+    fn measure(&self, queue: &mut LaneQueue) {
         let checks = queue.waiting;
         self.route.events().metrics().queued(&mut queue.level, checks);
     }
@@ -237,12 +237,12 @@ impl Lane {
         self.measure(&mut queue);
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, LaneQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl LaneQueue {
     /// Whether the queue is full for this group. Past half full, a key with more than a quarter of
     /// the newest batch is rejected, so that a hot key does not crowd out the others.
     fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {

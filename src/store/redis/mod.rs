@@ -44,7 +44,7 @@ use self::lane::Lane;
 pub use self::source::RedisSource;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use super::denials::{Change, Denials};
+use super::denials::{ChangeUnderWay, Denials};
 use super::permits::Permits;
 use super::{Answer, BreakerState, Store};
 use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
@@ -210,7 +210,7 @@ impl Lanes {
         self.lanes.first().and_then(|lane| lane.settings.denials.as_ref())
     }
 
-    fn ask(&self, op: Op, group: Group, change: Option<Change>) -> Answer {
+    fn ask(&self, op: Op, group: Group, change: Option<ChangeUnderWay>) -> Answer {
         if let Choice::Partition(cluster) = &self.choice
             && !self.is_in_one_lane(&group)
         {

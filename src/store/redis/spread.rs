@@ -29,7 +29,7 @@ use super::cluster::Cluster;
 use super::lane::{Lane, Urgency};
 use crate::nouns::{Check, Decision, Error, Group, Op, Verdict, later};
 use crate::store::Answer;
-use crate::store::denials::Change;
+use crate::store::denials::ChangeUnderWay;
 
 /// The pauses before a refund is repeated, in milliseconds.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];
@@ -47,7 +47,7 @@ pub(super) fn ask_parts(
     cluster: &Arc<Cluster>,
     op: Op,
     group: Group,
-    change: Option<Change>,
+    change: Option<ChangeUnderWay>,
 ) -> Answer {
     let (lanes, cluster) = (lanes.clone(), Arc::clone(cluster));
     let deadline = later(Instant::now(), lanes.deadline());
@@ -80,7 +80,7 @@ struct Spread {
     cluster: Arc<Cluster>,
     op: Op,
     group: Group,
-    change: Option<Change>,
+    change: Option<ChangeUnderWay>,
 }
 
 impl Spread {

@@ -31,7 +31,7 @@ pub(super) struct Charge {
     /// The key of the offences, if the limit blocks keys.
     pub(super) offences: Option<u16>,
     /// For a charge or a peek.
-    pub(super) terms: Terms,
+    pub(super) terms: RareTerms,
     /// For a refund or a settlement.
     pub(super) receipt: Option<Receipt>,
     /// For a settlement.
@@ -42,7 +42,7 @@ pub(super) struct Charge {
 
 /// What a charge or a peek rarely has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct RareTerms {
     /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
     is_shadow: bool,
     /// Whether a denied peek counts.
@@ -60,13 +60,13 @@ impl Charge {
         check: &Check,
         is_alone: bool,
     ) -> Self {
-        let (mut terms, mut receipt, mut max_debt) = (Terms::default(), None, 0);
+        let (mut terms, mut receipt, mut max_debt) = (RareTerms::default(), None, 0);
         match op {
             Op::Charge | Op::Peek => {
                 let is_shadow = !is_alone && check.is_shadow();
                 let is_denied_caller = op == Op::Peek && check.is_denied_caller();
                 let Cost { max_wait, patience, .. } = check.asked();
-                terms = Terms { is_shadow, is_denied_caller, max_wait, patience };
+                terms = RareTerms { is_shadow, is_denied_caller, max_wait, patience };
             }
             Op::Refund => receipt = check.receipt(),
             Op::Settle => {
@@ -93,7 +93,7 @@ impl Charge {
     }
 
     pub(super) fn has_terms(&self) -> bool {
-        self.terms != Terms::default()
+        self.terms != RareTerms::default()
     }
 }
 

@@ -14,10 +14,10 @@ use super::names::ALL;
 pub(super) struct Metric {
     name: &'static str,
     help: &'static str,
-    kind: Kind,
+    kind: MetricKind,
 }
 
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
     Histogram(Option<Unit>),
@@ -25,27 +25,27 @@ enum Kind {
 
 impl Metric {
     pub(super) const fn counter(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: Kind::Counter }
+        Self { name, help, kind: MetricKind::Counter }
     }
 
     pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: Kind::Gauge }
+        Self { name, help, kind: MetricKind::Gauge }
     }
 
     pub(super) const fn histogram(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: Kind::Histogram(None) }
+        Self { name, help, kind: MetricKind::Histogram(None) }
     }
 
     pub(super) const fn seconds(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: Kind::Histogram(Some(Unit::Seconds)) }
+        Self { name, help, kind: MetricKind::Histogram(Some(Unit::Seconds)) }
     }
 
     fn describe(&self, recorder: &dyn Recorder) {
         let (name, help) = (KeyName::from_const_str(self.name), self.help.into());
         match self.kind {
-            Kind::Counter => recorder.describe_counter(name, None, help),
-            Kind::Gauge => recorder.describe_gauge(name, None, help),
-            Kind::Histogram(unit) => recorder.describe_histogram(name, unit, help),
+            MetricKind::Counter => recorder.describe_counter(name, None, help),
+            MetricKind::Gauge => recorder.describe_gauge(name, None, help),
+            MetricKind::Histogram(unit) => recorder.describe_histogram(name, unit, help),
         }
     }
 

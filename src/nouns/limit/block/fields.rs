@@ -37,9 +37,9 @@ pub(crate) struct BlockFields {
 impl BlockFields {
     /// The fields of a table. serde would take a list for a table without the names of its fields.
     pub(crate) fn of_table<'de, D: Deserializer<'de>>(table: D) -> Result<Option<Self>, D::Error> {
-        struct Table;
+        struct TableVisitor;
 
-        impl<'de> Visitor<'de> for Table {
+        impl<'de> Visitor<'de> for TableVisitor {
             type Value = BlockFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +51,7 @@ impl BlockFields {
             }
         }
 
-        table.deserialize_any(Table).map(Some)
+        table.deserialize_any(TableVisitor).map(Some)
     }
 }
 

@@ -25,8 +25,8 @@ impl Bench {
         let begun = self.circuit.begin(self.now);
         self.wait(millis);
         match self.circuit.end(begun, failed, self.now) {
-            Some(Change::Opened(calls)) => Some(calls),
-            Some(Change::HalfOpened) | None => None,
+            Some(CircuitChange::Opened(calls)) => Some(calls),
+            Some(CircuitChange::HalfOpened) | None => None,
         }
     }
 
@@ -220,5 +220,5 @@ async fn outage_has_its_length_and_the_checks_that_were_not_sent() {
     bench.circuit.probed(true, bench.now);
     bench.wait(500);
     let outage = bench.circuit.close(bench.now).unwrap();
-    assert_eq!(outage, Outage { lasted: bench.now - opened_at, rejected: 1_000 });
+    assert_eq!(outage, PastOutage { lasted: bench.now - opened_at, rejected: 1_000 });
 }

@@ -6,7 +6,7 @@ use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 
 /// The indices of a run's verdicts: for its next group, and for its last.
-struct Cursor {
+struct RunCursor {
     next: usize,
     last: usize,
 }
@@ -63,7 +63,7 @@ impl Batch {
         &self,
         mut reply: Reply<'_>,
         events: &RedisEvents,
-    ) -> Option<(Vec<RawVerdict>, Vec<Cursor>)> {
+    ) -> Option<(Vec<RawVerdict>, Vec<RunCursor>)> {
         let mut verdicts = Vec::with_capacity(self.waiters.len());
         let mut cursors = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
@@ -81,7 +81,7 @@ impl Batch {
             }
             let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
             // The indices of a run that was not sent are never used.
-            cursors.push(Cursor { next, last: last.or((run.times == 0).then_some(next))? });
+            cursors.push(RunCursor { next, last: last.or((run.times == 0).then_some(next))? });
         }
         reply.is_empty().then_some((verdicts, cursors))
     }

@@ -7,12 +7,12 @@ use hashbrown::DefaultHashBuilder;
 
 use super::super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
 use super::super::connect::{Pooled, Target, Terms, Topology};
-use super::super::lane::{Lane, Settings};
+use super::super::lane::{Lane, LaneSettings};
 use super::super::node::Nodes;
 use super::super::probe::LanesOf;
 use super::super::route::Route;
 use super::super::{Choice, Lanes, RedisStore};
-use super::{RedisStoreBuilder, Source};
+use super::{RedisStoreBuilder, ServerSource};
 use crate::nouns::ConfigError;
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
@@ -66,7 +66,7 @@ impl RedisStoreBuilder {
             lanes: Arc::clone(&lanes_of),
             label: self.label.into(),
         };
-        let settings = |lanes: usize| Settings {
+        let settings = |lanes: usize| LaneSettings {
             deadline: self.deadline,
             max_waiting: self.max_waiting.div_ceil(lanes).max(MIN_WAITING.min(self.max_waiting)),
             clock: self.clock.clone(),
@@ -181,8 +181,8 @@ impl RedisStoreBuilder {
     fn target(&mut self) -> Result<Target, ConfigError> {
         let (tls, credentials) = (self.tls.take(), self.credentials.take());
         let pool = match &self.source {
-            Source::Url(url) => return Target::parse(url, tls, credentials),
-            Source::Pool(pool) => pool,
+            ServerSource::Url(url) => return Target::parse(url, tls, credentials),
+            ServerSource::Pool(pool) => pool,
         };
         let max_size = pool.status().max_size;
         if max_size <= self.lanes {

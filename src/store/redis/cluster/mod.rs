@@ -51,7 +51,7 @@ pub(super) struct Cluster {
     /// The servers of the URL.
     seeds: Vec<Server>,
     events: RedisEvents,
-    table: RwLock<Table>,
+    table: RwLock<SlotTable>,
     /// Wakes the checks that wait for the first table.
     was_read: Notify,
     /// Why the slots of some partitions are not known, since they were last read.
@@ -63,7 +63,7 @@ pub(super) struct Cluster {
 }
 
 #[derive(Default)]
-struct Table {
+struct SlotTable {
     nodes: HashMap<Address, Arc<Node>>,
     /// Of each partition.
     owners: Vec<Option<Arc<Node>>>,
@@ -131,7 +131,7 @@ impl Cluster {
         self.node_in(&mut table, (host.to_owned(), port))
     }
 
-    fn node_in(&self, table: &mut Table, address: Address) -> Option<Arc<Node>> {
+    fn node_in(&self, table: &mut SlotTable, address: Address) -> Option<Arc<Node>> {
         if let Some(node) = table.nodes.get(&address) {
             return Some(Arc::clone(node));
         }

@@ -33,7 +33,7 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
 /// The channel in which sentinels announce another master.
 const CHANNEL: &str = "+switch-master";
 
-type Address = (String, u16);
+type HostAndPort = (String, u16);
 
 pub(super) struct Sentinels {
     all: Arc<[Sentinel]>,
@@ -50,7 +50,7 @@ struct Sentinel {
 
 /// The answers of all sentinels.
 struct Election {
-    master: Address,
+    master: HostAndPort,
     has_majority: bool,
 }
 
@@ -85,7 +85,7 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
             answer.map_err(|error| format!("{}: {error}", sentinel.server.address()))
         });
     }
-    let (mut votes, mut failures) = (HashMap::<Address, usize>::new(), Vec::new());
+    let (mut votes, mut failures) = (HashMap::<HostAndPort, usize>::new(), Vec::new());
     while let Some(answer) = asked.join_next().await {
         match answer.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(master) => {
@@ -107,7 +107,7 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
 
 impl Sentinel {
     /// The address of the master. A connection that fails is replaced by the next question.
-    async fn ask(&self, service: &str) -> Result<Address, String> {
+    async fn ask(&self, service: &str) -> Result<HostAndPort, String> {
         let mut kept = self.connection.lock().await;
         let mut connection = match kept.take() {
             Some(connection) => connection,
@@ -115,7 +115,7 @@ impl Sentinel {
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-        let answer = command.query_async::<Option<Address>>(&mut connection).await;
+        let answer = command.query_async::<Option<HostAndPort>>(&mut connection).await;
         let answer = answer.map_err(|error| call::brief(&error))?;
         *kept = Some(connection);
         answer.ok_or_else(|| {
@@ -126,13 +126,13 @@ impl Sentinel {
 
 /// The election of a master, watched by a task until this is dropped.
 pub(in crate::store::redis) struct ElectionWatch {
-    successor: Arc<OnceLock<Address>>,
+    successor: Arc<OnceLock<HostAndPort>>,
     task: AbortHandle,
 }
 
 impl ElectionWatch {
-    fn begin(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: Address) -> Self {
-        let successor = Arc::<OnceLock<Address>>::default();
+    fn begin(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: HostAndPort) -> Self {
+        let successor = Arc::<OnceLock<HostAndPort>>::default();
         let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
         let found = Arc::clone(&successor);
         let watching = tokio::spawn(async move {
@@ -144,7 +144,7 @@ impl ElectionWatch {
     }
 
     /// The master that the sentinels name instead.
-    pub(in crate::store::redis) fn successor(&self) -> Option<&Address> {
+    pub(in crate::store::redis) fn successor(&self) -> Option<&HostAndPort> {
         self.successor.get()
     }
 }
@@ -156,7 +156,11 @@ impl Drop for ElectionWatch {
 }
 
 /// Waits until a majority of the sentinels names another master.
-async fn next_master(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: &Address) -> Address {
+async fn next_master(
+    sentinels: &Arc<[Sentinel]>,
+    service: &Arc<str>,
+    master: &HostAndPort,
+) -> HostAndPort {
     let announced = Arc::<Notify>::default();
     let mut listening = JoinSet::new();
     for sentinel in sentinels.iter() {
