@@ -111,7 +111,7 @@ impl Counter for Window {
         self.at = self.at.max(now);
     }
 
-    fn enter(&mut self, now: Micros, units: u64) {
+    fn add(&mut self, now: Micros, units: u64) {
         self.count = (self.count + units).min(MAX_COUNT);
         self.at = self.at.max(now);
     }

@@ -85,10 +85,10 @@ pub(crate) struct Cost {
 
 impl Cost {
     /// That of a check that consumes nothing.
-    pub(crate) const NONE: Self = Self::of(0);
+    pub(crate) const NONE: Self = Self::units(0);
 
     /// That of a check that does not wait.
-    pub(crate) const fn of(units: u64) -> Self {
+    pub(crate) const fn units(units: u64) -> Self {
         Self { units, max_wait: 0, patience: 0 }
     }
 }

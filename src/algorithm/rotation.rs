@@ -54,7 +54,7 @@ pub(super) trait Counter: Clone {
     /// Enters a charge under this counter's own quota, which has room for it.
     fn charge(&mut self, now: Micros, units: u64);
     /// Enters a charge under another quota or an overdraft, which may be far above this counter's limit.
-    fn enter(&mut self, now: Micros, units: u64);
+    fn add(&mut self, now: Micros, units: u64);
     /// Subtracts units of the charge at `at`.
     fn take_back(&mut self, at: Micros, units: u64);
 }
@@ -175,12 +175,12 @@ impl<C: Counter> Counters<C> {
             (_, None, Entering::Adopted) | (None, None, _) => {}
             (Some(known), None, Entering::Charge(units) | Entering::Overdraft(units)) => {
                 entry.enter_in(&mut known.first, now);
-                known.enter(now, units);
+                known.add(now, units);
             }
             (Some(known), Some(own), entry) if now < known.expires_at() => match entry {
                 Entering::Charge(units) | Entering::Overdraft(units) => {
                     known.put_first(own, now);
-                    known.enter(now, units);
+                    known.add(now, units);
                 }
                 Entering::Adopted => known.adopt(own, now),
             },
@@ -199,7 +199,7 @@ impl<C: Counter> Counters<C> {
     }
 
     /// Enters a charge in the other counters.
-    fn enter(&mut self, now: Micros, units: u64) {
+    fn add(&mut self, now: Micros, units: u64) {
         let others = &mut self.others;
         for Other { counter, asked } in others.iter_mut() {
             // `asked` can be later than now only if the clock was set back.
@@ -207,7 +207,7 @@ impl<C: Counter> Counters<C> {
             if let (Cow::Owned(resumed), _) = resumed(counter, now) {
                 *counter = resumed;
             }
-            counter.enter(now, units);
+            counter.add(now, units);
         }
         // Until a fixed point, so that several charges in one call leave the same state as one by
         // one.
@@ -288,7 +288,7 @@ impl Entering {
     fn enter_in<C: Counter>(self, own: &mut C, now: Micros) {
         match self {
             Self::Charge(units) => own.charge(now, units),
-            Self::Overdraft(units) => own.enter(now, units),
+            Self::Overdraft(units) => own.add(now, units),
             Self::Adopted => {}
         }
     }

@@ -151,7 +151,7 @@ impl Counter for SubWindows {
         self.counts[0] += units;
     }
 
-    fn enter(&mut self, now: Micros, units: u64) {
+    fn add(&mut self, now: Micros, units: u64) {
         self.advance_to(self.at.max(now));
         let room = MAX_SUM.saturating_sub(self.counts.iter().sum());
         let units = units.min(room).min(MAX_FOREIGN.saturating_sub(self.counts[0]));

@@ -57,7 +57,7 @@ impl LayerSettings {
     #[inline]
     pub(super) fn charge(&self, group: Group, undecided: &Undecided) -> Answer {
         undecided.observed.span.within(|| match self.wait.is_on() {
-            false => self.limiter.ask(Op::Charge, group),
+            false => self.limiter.apply_unobserved(Op::Charge, group),
             true => self.limiter.charge_within(group, &self.wait),
         })
     }
@@ -218,7 +218,7 @@ impl LayerSettings {
 
     /// What `Retry-After` says of a wait. The layers outside left theirs with the request.
     pub(super) fn retry_after(&self, wait: Duration, request: &Parts) -> Duration {
-        self.headers.retry_after(wait, NextAllowed::of(&request.extensions))
+        self.headers.retry_after(wait, NextAllowed::read(&request.extensions))
     }
 
     /// The report for the response to an allowed request.
@@ -252,7 +252,8 @@ impl LayerSettings {
         extensions: &mut Extensions,
     ) -> Option<Box<Closing>> {
         let outside = extensions.get::<Settlement>();
-        let settlement = Settlement::of(&self.limiter, group, decision, outside, &self.events);
+        let settlement =
+            Settlement::from_charges(&self.limiter, group, decision, outside, &self.events);
         let closing = self.settlement.closing(&settlement, &self.events);
         if self.settlement.inserts {
             extensions.insert(settlement);
@@ -270,7 +271,7 @@ impl LayerSettings {
         if extensions.get::<Decision>().is_none_or(|outer| decision.is_stricter_than(outer)) {
             extensions.insert(decision.clone());
         }
-        fields.keep(decision.clone());
+        fields.set_decision(decision.clone());
     }
 }
 
@@ -294,7 +295,7 @@ impl Fields {
             return;
         }
         let decision = self.take_decision();
-        let inside = NextAllowed::of(response.extensions());
+        let inside = NextAllowed::read(response.extensions());
         if let Some(next_allowed) = self.next_allowed().filter(|_| self.is_reported()) {
             next_allowed.leave_in(response.extensions_mut());
         }

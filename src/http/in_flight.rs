@@ -163,7 +163,7 @@ async fn acquire(
     if acquired.permit.is_some() || max_wait.is_zero() {
         return Ok(acquired);
     }
-    match wait.enter() {
+    match wait.take_place() {
         Some(_place) => limiter.wait_for_permit(check, max_wait, wait.max_waiters_per_key).await,
         None => Ok(acquired),
     }

@@ -267,9 +267,9 @@ impl Policy {
         parts: &Parts,
         checks: &mut Vec<Check>,
     ) -> Result<(), Unasked> {
-        let route = RequestRoute::of(parts);
+        let route = RequestRoute::from_parts(parts);
         for applied in in_force.limits_at(&route) {
-            match applied.ask(parts, self.cost.as_ref()) {
+            match applied.check_for(parts, self.cost.as_ref()) {
                 Ok(Asks::Check(check)) => {
                     telemetry::keyed(&self.events, check.limit());
                     checks.push(check);

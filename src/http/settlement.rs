@@ -69,7 +69,7 @@ impl OpenCharge {
 
 impl Settlement {
     /// Adds the charges of an allowed group to those of the layers outside.
-    pub(super) fn of(
+    pub(super) fn from_charges(
         limiter: &RateLimiter,
         group: &Group,
         decision: &Decision,

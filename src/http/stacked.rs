@@ -30,13 +30,13 @@ impl NextAllowed {
     }
 
     /// The latest time that the layers outside left with a request, or those inside with a response.
-    pub(super) fn of(extensions: &Extensions) -> Option<Self> {
+    pub(super) fn read(extensions: &Extensions) -> Option<Self> {
         extensions.get().copied()
     }
 
     #[cold]
     pub(super) fn leave_in(self, extensions: &mut Extensions) {
-        if Self::of(extensions) < Some(self) {
+        if Self::read(extensions) < Some(self) {
             extensions.insert(self);
         }
     }

@@ -313,13 +313,13 @@ impl RateLimiter {
         };
         match op {
             Op::Charge => self.charge(group),
-            _ => self.ask(op, group),
+            _ => self.apply_unobserved(op, group),
         }
     }
 
     /// Applies an operation, without observing it.
     #[inline]
-    pub(crate) fn ask(&self, op: Op, group: Group) -> Answer {
+    pub(crate) fn apply_unobserved(&self, op: Op, group: Group) -> Answer {
         match op {
             Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
                 self.decide_offenders(op, group)

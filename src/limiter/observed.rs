@@ -59,7 +59,7 @@ impl RateLimiter {
     /// Charges a group, and observes it.
     pub(super) fn charge(&self, group: Group) -> Answer {
         let observed = self.observe(&group);
-        let mut answer = observed.span.within(|| self.ask(Op::Charge, group));
+        let mut answer = observed.span.within(|| self.apply_unobserved(Op::Charge, group));
         if let Some(answer) = answer.take_ready() {
             self.conclude(&observed, &answer, Origin::None);
             return Answer::ready(answer);

@@ -155,7 +155,7 @@ impl Error {
 
     /// The same error, with the server's address.
     #[cfg(feature = "redis")]
-    pub(crate) fn of(self, server: &str) -> Self {
+    pub(crate) fn at_server(self, server: &str) -> Self {
         self.because(format!("Redis at {server}"))
     }
 

@@ -109,7 +109,7 @@ impl<S: Store> DenyCache<S> {
 
 impl<S: Store> DenyCache<S> {
     /// Asks the store, and remembers a denial.
-    fn ask(&self, denials: &Arc<Denials>, group: Group) -> Answer {
+    fn apply_remembering(&self, denials: &Arc<Denials>, group: Group) -> Answer {
         let asked = denials.asked(Instant::now());
         let mut answer = self.store.apply(Op::Charge, group.clone());
         if let Some(answer) = answer.take_ready() {
@@ -151,7 +151,7 @@ impl<S: Store> Store for DenyCache<S> {
     fn apply(&self, op: Op, group: Group) -> Answer {
         let Some(denials) = &self.denials else { return self.store.apply(op, group) };
         match op {
-            Op::Charge => denials.around(group, |group| self.ask(denials, group)),
+            Op::Charge => denials.around(group, |group| self.apply_remembering(denials, group)),
             Op::Refund | Op::Settle | Op::Reset | Op::Block => {
                 self.ask_change(denials.change(&group), op, group)
             }

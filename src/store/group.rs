@@ -72,7 +72,7 @@ pub(super) fn decide_one(
         }
         Op::Peek => return (decide_as(check, state, now, check.asked(), effect_of_peek(check)), 0),
         Op::Block => {
-            let cost = Cost::of(cost.into());
+            let cost = Cost::units(cost.into());
             let policy = check.limit().blocking();
             offences::block(policy, state, now, check.block_us());
             return (offences::decide(policy, rule, state, now, cost, Effect::Dry), 0);

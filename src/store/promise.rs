@@ -47,7 +47,7 @@ impl PromiseSlot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, answer: Result<Decision, Error>) {
+    fn fulfil(&self, answer: Result<Decision, Error>) {
         let mut state = self.lock();
         if let PromiseState::Waiting { waker, .. } = &mut *state {
             let waker = waker.take();
@@ -82,8 +82,8 @@ impl Promise {
         }
     }
 
-    pub(crate) fn keep(self, answer: Result<Decision, Error>) {
-        self.0.keep(answer);
+    pub(crate) fn fulfil(self, answer: Result<Decision, Error>) {
+        self.0.fulfil(answer);
     }
 }
 
@@ -94,7 +94,7 @@ impl Drop for Promise {
             PromiseState::Waiting { sent, .. } => sent,
             PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
         };
-        self.0.keep(Err(if sent { Error::store(REASON) } else { Error::unreachable(REASON) }));
+        self.0.fulfil(Err(if sent { Error::store(REASON) } else { Error::unreachable(REASON) }));
     }
 }
 
@@ -138,9 +138,11 @@ impl Promised {
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
         Poll::Ready(match mem::replace(&mut *self.slot.lock(), PromiseState::TimedOut) {
             PromiseState::Kept(answer) => answer,
-            PromiseState::Waiting { sent: true, .. } => Err(Error::timeout().of(&self.server)),
+            PromiseState::Waiting { sent: true, .. } => {
+                Err(Error::timeout().at_server(&self.server))
+            }
             PromiseState::Waiting { sent: false, .. } => {
-                Err(Error::timeout_unsent().of(&self.server))
+                Err(Error::timeout_unsent().at_server(&self.server))
             }
             PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
         })

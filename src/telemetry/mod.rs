@@ -147,7 +147,7 @@ pub(crate) fn shadow_denied(at_most: &Throttle, verdict: &Verdict) {
 /// A key was denied too often, and a block of it begins.
 pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
     metrics::blocked(check.limit().name());
-    if let Some(unreported) = at_most.of(check.key()).report() {
+    if let Some(unreported) = at_most.for_subject(check.key()).report() {
         tracing::warn!(
             target: TARGET,
             limit = check.limit().name(),

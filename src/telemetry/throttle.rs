@@ -58,7 +58,7 @@ impl Throttle {
 pub(crate) struct Throttles([Throttle; 16]);
 
 impl Throttles {
-    pub(crate) fn of(&self, subject: impl Hash) -> &Throttle {
+    pub(crate) fn for_subject(&self, subject: impl Hash) -> &Throttle {
         let mut hasher = DefaultHasher::new();
         subject.hash(&mut hasher);
         &self.0[hasher.finish() as usize % self.0.len()]

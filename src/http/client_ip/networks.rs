@@ -56,7 +56,7 @@ impl Networks {
     pub fn new<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Result<Self, ConfigError> {
         let networks: Result<Vec<_>, _> =
             networks.into_iter().map(|network| parse(network.as_ref())).collect();
-        Self::of(networks?)
+        Self::from_networks(networks?)
     }
 
     /// Reads a set from a file with one network a line. Empty lines and text after a `#` are ignored.
@@ -93,11 +93,11 @@ impl Networks {
                 path.display()
             )));
         }
-        Self::of(networks)
+        Self::from_networks(networks)
             .map_err(|error| ConfigError::new(format!("`{}`: {error}", path.display())))
     }
 
-    fn of(networks: Vec<IpNet>) -> Result<Self, ConfigError> {
+    fn from_networks(networks: Vec<IpNet>) -> Result<Self, ConfigError> {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for network in networks {
             match network {

@@ -15,7 +15,7 @@ thread_local! {
 /// The HTTP date of a time in seconds since the Unix epoch. `None` after the year 9999.
 ///
 /// Each thread keeps the last one rendered: the denials of a second have the same.
-pub(super) fn of(seconds: u64) -> Option<HeaderValue> {
+pub(super) fn imf_fixdate(seconds: u64) -> Option<HeaderValue> {
     LAST.with_borrow_mut(|last| {
         if let Some((known, date)) = last
             && *known == seconds
@@ -41,12 +41,12 @@ mod tests {
     #[test]
     fn date_follows_the_time_and_ends_with_the_year_9999() {
         for _ in 0..2 {
-            assert_eq!(of(784_111_777).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
-            assert_eq!(of(784_111_777).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
-            assert_eq!(of(784_111_778).unwrap(), "Sun, 06 Nov 1994 08:49:38 GMT");
-            assert_eq!(of(END - 1).unwrap(), "Fri, 31 Dec 9999 23:59:59 GMT");
-            assert_eq!(of(END), None);
-            assert_eq!(of(u64::MAX), None);
+            assert_eq!(imf_fixdate(784_111_777).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
+            assert_eq!(imf_fixdate(784_111_777).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
+            assert_eq!(imf_fixdate(784_111_778).unwrap(), "Sun, 06 Nov 1994 08:49:38 GMT");
+            assert_eq!(imf_fixdate(END - 1).unwrap(), "Fri, 31 Dec 9999 23:59:59 GMT");
+            assert_eq!(imf_fixdate(END), None);
+            assert_eq!(imf_fixdate(u64::MAX), None);
         }
     }
 }

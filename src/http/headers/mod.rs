@@ -209,7 +209,7 @@ impl HeaderSettings {
 impl Fields {
     /// Keeps the decision for the response's extensions.
     #[cold]
-    pub(super) fn keep(&mut self, decision: Decision) {
+    pub(super) fn set_decision(&mut self, decision: Decision) {
         self.more.get_or_insert_default().decision = Some(decision);
     }
 
@@ -268,7 +268,7 @@ impl Fields {
 
 /// Writes the time of the decision, by the clock of `X-RateLimit-Reset`: clients subtract the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
-    if let Some(date) = date::of(Duration::from_micros(decided_at(decision)).as_secs()) {
+    if let Some(date) = date::imf_fixdate(Duration::from_micros(decided_at(decision)).as_secs()) {
         set(headers, DATE, date);
     }
 }

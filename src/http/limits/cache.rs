@@ -230,7 +230,7 @@ where
     }
 
     /// Keeps a result. After a failure, an old value stays, and is used for a while without a look-up.
-    fn keep(&self, id: I, flight: u64, known: KnownValue<T>) {
+    fn store(&self, id: I, flight: u64, known: KnownValue<T>) {
         let (now, settings) = (Instant::now(), &self.settings);
         let fresh_for = |ttl: Duration, known: KnownValue<T>| {
             let fresh_until = later(now, ttl);
@@ -326,7 +326,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for LookupGuard<I,
         });
         let mut flights = self.cache.flights();
         if self.is_current(&flights) {
-            self.cache.keep(self.id.clone(), self.number, known);
+            self.cache.store(self.id.clone(), self.number, known);
             flights.remove(&self.id);
         }
     }

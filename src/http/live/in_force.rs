@@ -124,7 +124,7 @@ impl Applied {
     }
 
     /// What the limit asks of a request. `cost` is that of the layer.
-    pub(in crate::http) fn ask(
+    pub(in crate::http) fn check_for(
         &self,
         parts: &Parts,
         cost: Option<&CostFn>,

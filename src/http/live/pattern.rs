@@ -183,7 +183,7 @@ fn method(name: &str) -> Result<Method, ConfigError> {
 }
 
 impl<'a> RequestRoute<'a> {
-    pub(in crate::http) fn of(parts: &'a Parts) -> Self {
+    pub(in crate::http) fn from_parts(parts: &'a Parts) -> Self {
         let route = Self::new(Cow::Borrowed(&parts.method), template(parts), original_path(parts));
         let (now, sent) = (parts.uri.path(), original_path(parts));
         match route.template {

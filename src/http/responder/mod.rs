@@ -89,7 +89,7 @@ pub struct Rejection<'a> {
 }
 
 impl<'a> Rejection<'a> {
-    const fn of(reason: Reason, request: &'a Parts) -> Self {
+    const fn new(reason: Reason, request: &'a Parts) -> Self {
         Self {
             reason,
             decision: None,
@@ -236,7 +236,7 @@ impl Responder {
         };
         let decided = Some(decision);
         let rejection =
-            Rejection { decision: decided, retry_after, ..Rejection::of(reason, request) };
+            Rejection { decision: decided, retry_after, ..Rejection::new(reason, request) };
         let mut response = self.respond(&rejection, status, write_headers);
         response.extensions_mut().insert(decision.clone());
         response
@@ -251,7 +251,7 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let missing_key = Some((limit, missing));
-        let rejection = Rejection { missing_key, ..Rejection::of(Reason::MissingKey, request) };
+        let rejection = Rejection { missing_key, ..Rejection::new(Reason::MissingKey, request) };
         self.respond(&rejection, status, |_| {})
     }
 
@@ -266,7 +266,7 @@ impl Responder {
         let rejection = Rejection {
             without_permits: Some(limit),
             retry_after,
-            ..Rejection::of(Reason::TooManyInFlight, request)
+            ..Rejection::new(Reason::TooManyInFlight, request)
         };
         let status = StatusCode::TOO_MANY_REQUESTS;
         self.respond(&rejection, status, |headers| write_retry_after(retry_after, headers))
@@ -281,7 +281,7 @@ impl Responder {
         let reason = Reason::Rejected;
         let retry_after = reject.retry_after.map(|wait| Duration::from_secs(seconds(wait).max(1)));
         let rejection =
-            Rejection { reject: Some(reject), retry_after, ..Rejection::of(reason, request) };
+            Rejection { reject: Some(reject), retry_after, ..Rejection::new(reason, request) };
         self.respond(&rejection, reject.status, |headers| write_retry_after(retry_after, headers))
     }
 
@@ -292,7 +292,7 @@ impl Responder {
         retry_after: Option<Duration>,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let rejection = Rejection { retry_after, ..Rejection::of(reason, request) };
+        let rejection = Rejection { retry_after, ..Rejection::new(reason, request) };
         let status = match reason {
             Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,

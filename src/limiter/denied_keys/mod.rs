@@ -171,7 +171,7 @@ impl SharedCounts {
         period: Duration,
         mut each: impl FnMut(&Mutex<SketchShard>, &mut dyn FnMut(&SketchShard)),
     ) -> DeniedSummary {
-        let mut summary = DeniedSummary::of(period);
+        let mut summary = DeniedSummary::new(period);
         for shard in &self.shards {
             each(shard, &mut |shard| {
                 summary.denials += shard.denials();

@@ -16,7 +16,7 @@ pub struct DeniedSummary {
 
 impl DeniedSummary {
     /// An empty summary.
-    pub(super) fn of(period: Duration) -> Self {
+    pub(super) fn new(period: Duration) -> Self {
         Self { period, ..Self::default() }
     }
 

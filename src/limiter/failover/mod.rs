@@ -45,7 +45,7 @@ struct OutageEvents {
 }
 
 impl OutageEvents {
-    const fn of(&self, policy: OnStoreFailure) -> &Throttle {
+    const fn of_policy(&self, policy: OnStoreFailure) -> &Throttle {
         match policy {
             OnStoreFailure::FailOpen => &self.fail_open,
             OnStoreFailure::Local { .. } => &self.local,
@@ -83,14 +83,14 @@ impl Failover {
             return self.store().apply(op, group);
         }
         match (op, policy(&group)) {
-            (Op::Charge | Op::Peek, Some(policy)) => self.ask(op, group, policy),
+            (Op::Charge | Op::Peek, Some(policy)) => self.ask_with_policy(op, group, policy),
             (Op::Reset | Op::Block, _) => self.change_local(op, group),
             (Op::Charge | Op::Peek | Op::Refund | Op::Settle, _) => self.ask_store(op, group),
         }
     }
 
     /// Asks the store. If it is unavailable, the policy decides.
-    fn ask(&self, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
+    fn ask_with_policy(&self, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
         let shared = Arc::clone(&self.shared);
         let answer = shared.store.apply(op, group.clone());
         answer.resolved(move |answer| shared.resolve(answer, op, &group, policy))
@@ -184,7 +184,7 @@ impl SharedFailover {
             Err(error) => Err(error),
             Ok(decision) => {
                 if decision.source() == Source::Store {
-                    telemetry::available(self.events.of(policy));
+                    telemetry::available(self.events.of_policy(policy));
                     settlement::start(self);
                 }
                 Ok(decision)
@@ -200,7 +200,7 @@ impl SharedFailover {
         group: &Group,
         policy: OnStoreFailure,
     ) -> Result<Decision, Error> {
-        telemetry::unavailable(self.events.of(policy), group, error, policy.name());
+        telemetry::unavailable(self.events.of_policy(policy), group, error, policy.name());
         let wait = error.probe_after().unwrap_or(UNKNOWN_WAIT).max(SHORTEST_WAIT);
         let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
         let (source, verdicts) = match policy {

@@ -190,7 +190,7 @@ impl Agent {
         let Slots { slots, queues, waiting, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else { return };
         let Some(store) = self.store.embedded() else {
-            queues.enter(key, slot);
+            queues.queue(key, slot);
             if slot.is_over() {
                 state.remove(key);
             }
@@ -249,7 +249,7 @@ impl Agent {
             slot.mark_due();
             match is_embedded {
                 true => due.push(key.clone()),
-                false => queues.enter(key, slot),
+                false => queues.queue(key, slot),
             }
         };
         let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;

@@ -80,7 +80,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn enter(&mut self, key: &SlotKey, slot: &mut Slot) {
+    pub(super) fn queue(&mut self, key: &SlotKey, slot: &mut Slot) {
         match slot.enter_queue() {
             Some(ClaimQueue::Urgent) => self.urgent.push_back(key.clone()),
             Some(ClaimQueue::Renewals) => self.renewals.push_back(key.clone()),
@@ -155,7 +155,7 @@ mod tests {
                 slot.release();
             }
             slot.mark_due();
-            state.queues.enter(&key(number), &mut slot);
+            state.queues.queue(&key(number), &mut slot);
             state.slots.insert(key(number), slot);
         }
         state
@@ -188,8 +188,8 @@ mod tests {
         let mut state = queued(0, 1_000);
         let last = state.slots.get_mut(&key(999)).unwrap();
         last.release();
-        state.queues.enter(&key(999), last);
-        state.queues.enter(&key(999), last);
+        state.queues.queue(&key(999), last);
+        state.queues.queue(&key(999), last);
         assert!(taken(&mut state).contains(&key(999)));
         let mut later = Vec::new();
         while !state.queues.renewals.is_empty() {

@@ -122,7 +122,7 @@ impl Agent {
                 Ok(granted) => slot.answered(*granted),
                 Err(_) => slot.failed(),
             };
-            state.queues.enter(&key, slot);
+            state.queues.queue(&key, slot);
             if slot.is_over() || (is_full && slot.is_idle()) {
                 state.remove(&key);
             }
@@ -147,7 +147,7 @@ impl Agent {
             slot.lost();
             match is_full && slot.is_idle() {
                 true => state.remove(&key),
-                false => state.queues.enter(&key, slot),
+                false => state.queues.queue(&key, slot),
             }
         }
     }

@@ -38,10 +38,11 @@ impl RateLimiter {
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
             let asked = Instant::now();
-            let decision = match self.ask(Op::Charge, patient(group, bounds.left())).await {
-                Ok(decision) => decision,
-                Err(error) => return ControlFlow::Break(Err(error)),
-            };
+            let decision =
+                match self.apply_unobserved(Op::Charge, patient(group, bounds.left())).await {
+                    Ok(decision) => decision,
+                    Err(error) => return ControlFlow::Break(Err(error)),
+                };
             let found = if decision.allowed() { UnitsFound::Free } else { UnitsFound::Missing };
             turn.adapt(found, asked.elapsed());
             if decision.allowed() {
@@ -101,7 +102,7 @@ impl RateLimiter {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
             let asked = Instant::now();
-            let decision = self.ask(Op::Charge, check.into()).await?;
+            let decision = self.apply_unobserved(Op::Charge, check.into()).await?;
             let found = match decision.delay() {
                 _ if !decision.allowed() => UnitsFound::Missing,
                 Duration::ZERO => UnitsFound::Free,

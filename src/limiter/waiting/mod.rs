@@ -223,7 +223,7 @@ impl RateLimiter {
     /// Charges a group, unless others wait for one of its budgets: first come, first served.
     fn charge_at_once(&self, group: &Group, max_wait: Duration) -> Option<Answer> {
         let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
-        (!is_behind_others).then(|| self.ask(Op::Charge, patient(group, max_wait)))
+        (!is_behind_others).then(|| self.apply_unobserved(Op::Charge, patient(group, max_wait)))
     }
 
     async fn wait_in_bounds(
@@ -244,7 +244,7 @@ impl RateLimiter {
             }
         };
         // A request that need not wait has no place, however many are in flight.
-        let place = places.enter();
+        let place = places.take();
         let denied = match denied {
             Some(queued) if queued.allowed() => {
                 let bounds = if place.is_some() { bounds } else { bounds.ended() };
@@ -358,7 +358,7 @@ impl RateLimiter {
         sleep_until(bounds.deadline).await;
         if counts_denials(group) {
             // Not before: until its deadline, its turn may come.
-            tokio::spawn(self.ask(Op::Peek, of_denied_caller(group)));
+            tokio::spawn(self.apply_unobserved(Op::Peek, of_denied_caller(group)));
         }
         let decision = peeked?;
         let Some(retry_after) = decision.retry_after() else { return Ok(decision) };
@@ -368,7 +368,7 @@ impl RateLimiter {
 
     /// The denial of a check that would be decided before other waiters.
     async fn deny_behind_others(&self, group: Group) -> Result<Decision, Error> {
-        let decision = self.ask(Op::Peek, group).await?;
+        let decision = self.apply_unobserved(Op::Peek, group).await?;
         if decision.exceeds_capacity() {
             return Ok(decision);
         }

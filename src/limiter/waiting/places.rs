@@ -23,11 +23,11 @@ pub(super) enum HeldPlace {
 
 impl Places {
     /// A place for one more waiter. `None` if all are taken.
-    pub(super) fn enter(&self) -> Option<HeldPlace> {
+    pub(super) fn take(&self) -> Option<HeldPlace> {
         match self {
             Self::Unbounded => Some(HeldPlace::Uncounted),
             #[cfg(feature = "http")]
-            Self::Bounded(settings) => Some(HeldPlace::Counted { _guard: settings.enter()? }),
+            Self::Bounded(settings) => Some(HeldPlace::Counted { _guard: settings.take_place()? }),
         }
     }
 

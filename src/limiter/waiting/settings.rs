@@ -61,7 +61,7 @@ impl WaitSettings {
     }
 
     /// A place for one more waiter. `None` if all are taken.
-    pub(crate) fn enter(&self) -> Option<WaiterGuard> {
+    pub(crate) fn take_place(&self) -> Option<WaiterGuard> {
         let before = self.waiting.fetch_add(1, Ordering::AcqRel);
         let guard =
             WaiterGuard { waiting: Arc::clone(&self.waiting), _level: telemetry::waiting() };

@@ -122,7 +122,7 @@ impl Turns {
                 if !reserves {
                     queue.note_cost(units);
                 }
-                place.front = Width::enter(queue.front.places()).await;
+                place.front = Width::take_place(queue.front.places()).await;
             }
             places.push(place);
         }

@@ -43,7 +43,7 @@ impl Default for Width {
 
 impl Width {
     /// A place at the front, in the order of the calls.
-    pub(super) async fn enter(places: Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn take_place(places: Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         places.acquire_owned().await.ok()
     }
@@ -124,7 +124,7 @@ mod tests {
         width.adapt(UnitsFound::Free, MS, 3);
         let mut taken = Vec::new();
         for _ in 0..3 {
-            taken.push(Width::enter(width.places()).await.unwrap());
+            taken.push(Width::take_place(width.places()).await.unwrap());
         }
         width.adapt(UnitsFound::Missing, MS, 3);
         taken.into_iter().for_each(|place| width.leave(place));
@@ -146,8 +146,8 @@ mod tests {
     async fn place_that_was_to_end_stays_if_units_are_free_again() {
         let width = Width::default();
         width.adapt(UnitsFound::Free, MS, 2);
-        let first = Width::enter(width.places()).await.unwrap();
-        let second = Width::enter(width.places()).await.unwrap();
+        let first = Width::take_place(width.places()).await.unwrap();
+        let second = Width::take_place(width.places()).await.unwrap();
         width.adapt(UnitsFound::Missing, MS, 2);
         width.adapt(UnitsFound::Free, MS, 2);
         width.leave(first);

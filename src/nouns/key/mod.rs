@@ -95,14 +95,14 @@ impl Key {
     /// Returns the key that all requests share.
     #[must_use]
     pub fn global() -> Self {
-        Self::of(&["*"])
+        Self::from_joined(&["*"])
     }
 
     /// Combines this key and another into one.
     #[must_use]
     pub fn join(&self, other: &Self) -> Self {
         // Parentheses keep nested joins apart, and no list contains the `&`.
-        Self::of(&["(", self.as_str(), "&", other.as_str(), ")"])
+        Self::from_joined(&["(", self.as_str(), "&", other.as_str(), ")"])
     }
 
     /// Marks this key as a fallback. It differs from every key without the mark.
@@ -121,7 +121,7 @@ impl Key {
     /// ```
     #[must_use]
     pub fn fallback(self) -> Self {
-        Self::of(&["|", self.as_str()])
+        Self::from_joined(&["|", self.as_str()])
     }
 
     /// How often this key, or a part of it, was marked as a fallback. Zero if it is hashed.
@@ -155,7 +155,7 @@ impl Key {
     /// Returns an error if no key has this encoded form.
     pub fn from_encoded(text: &str) -> Result<Self, ConfigError> {
         match decoder::is_encoded(text.as_bytes()) {
-            true => Ok(Self::of(&[text])),
+            true => Ok(Self::from_joined(&[text])),
             false => Err(ConfigError::new(format!(
                 "`{}` is not the encoded form of a key, such as `alice` or `(alice&192.0.2.1)`; \
                  copy it from an event; of a client's address it is `PeerIp::key_of`",
@@ -173,7 +173,7 @@ impl Key {
     }
 
     /// Creates a key of encoded text.
-    fn of(encoded: &[&str]) -> Self {
+    fn from_joined(encoded: &[&str]) -> Self {
         let mut encoder = Encoder::new();
         encoded.iter().for_each(|text| encoder.push(text.as_bytes()));
         Self(encoder.finish())

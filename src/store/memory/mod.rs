@@ -181,7 +181,7 @@ impl MemoryStore {
                         .peekable();
                     if let Some((first, _)) = wanted.peek().copied() {
                         let made = shard.make_room(wanted.count(), now);
-                        made.map_err(|full| full.of(first.limit()))?;
+                        made.map_err(|full| full.for_limit(first.limit()))?;
                     }
                 }
             }

@@ -65,7 +65,8 @@ impl Budget {
             Op::Block => 0,
         };
         let wait = outcome.retry_after.or_else(|| {
-            let mut next = || limit.rule().decide(&mut self.state, now, Cost::of(1), Effect::Dry);
+            let mut next =
+                || limit.rule().decide(&mut self.state, now, Cost::units(1), Effect::Dry);
             (outcome.remaining == 0).then(&mut next)?.retry_after
         });
         self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
@@ -87,7 +88,7 @@ fn verdict(check: Check, outcome: Outcome, charged: u32) -> Verdict {
 pub(super) struct Full;
 
 impl Full {
-    pub(super) fn of(self, limit: &Limit) -> Error {
+    pub(super) fn for_limit(self, limit: &Limit) -> Error {
         let full = Error::full(
             "its budgets are exhausted, and an exhausted budget is never evicted; raise \
              `MemoryStore::max_keys`",
@@ -132,7 +133,7 @@ impl Shard {
             let mut state = None;
             let (outcome, charged) = decide_one(op, &check, &mut state, now);
             if state.is_some() {
-                self.make_room(1, now).map_err(|full| full.of(check.limit()))?;
+                self.make_room(1, now).map_err(|full| full.for_limit(check.limit()))?;
                 let mut budget = Budget::new(&check, state);
                 if self.cap.is_some() {
                     budget.note(op, check.limit(), &outcome, now);

@@ -17,7 +17,7 @@ use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
 
-pub(super) fn ask(
+pub(super) fn submit(
     lane: &Arc<Lane>,
     op: Op,
     group: &[Check],
@@ -41,7 +41,7 @@ pub(super) fn ask_with(
         change.into_iter().for_each(|mut change| change.answered(&answer));
         return Answer::ready(answer);
     }
-    let Some(QueuedCheck { promised, entry, leaves_next }) = lane.enter(op, group, change, urgency)
+    let Some(QueuedCheck { promised, entry, leaves_next }) = lane.add(op, group, change, urgency)
     else {
         // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
         // task can start; the next check inside one starts it.

@@ -168,7 +168,7 @@ impl Batch {
 
     /// Before sending, drops cancelled and expired checks. Returns how many have expired.
     pub(super) fn drop_stale(&mut self, now: Instant, server: &str) -> usize {
-        let mut late = self.expire(now, || Error::timeout_unsent().of(server));
+        let mut late = self.expire(now, || Error::timeout_unsent().at_server(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for waiter in &mut self.waiters {
             let departure = waiter.caller.promise.as_ref().map(Promise::send);
@@ -216,7 +216,7 @@ impl Batch {
                 waiter.sent = false;
                 failed += 1;
                 let reason = reason.to_string();
-                waiter.answer(Err(if deletes {
+                waiter.set_answer(Err(if deletes {
                     Error::store(reason)
                 } else {
                     Error::declined(reason)
@@ -241,7 +241,7 @@ impl Batch {
         let before = self.expired;
         while self.first_deadline().is_some_and(|deadline| deadline <= now) {
             let waiter = &mut self.waiters[self.expired];
-            waiter.caller.keep(Err(error()));
+            waiter.caller.fulfil(Err(error()));
             self.expired += 1;
         }
         self.expired - before
@@ -345,7 +345,7 @@ impl Batch {
             if let Some(mut change) = caller.change.take() {
                 change.answered(&answer);
             }
-            caller.keep(answer);
+            caller.fulfil(answer);
         }
     }
 
@@ -398,17 +398,17 @@ fn blocks(op: Op, check: &Check) -> bool {
 
 impl Caller {
     /// Answers it, once. Its span ends then, and not with a call that may still hang.
-    fn keep(&mut self, answer: Result<Decision, Error>) {
+    fn fulfil(&mut self, answer: Result<Decision, Error>) {
         drop(mem::take(&mut self.trace));
         if let Some(promise) = self.promise.take() {
-            promise.keep(answer);
+            promise.fulfil(answer);
         }
     }
 }
 
 impl Waiter {
     /// Sets the answer to be delivered.
-    fn answer(&mut self, answer: Result<Decision, Error>) {
+    fn set_answer(&mut self, answer: Result<Decision, Error>) {
         self.answer = Some(answer);
     }
 }

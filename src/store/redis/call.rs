@@ -224,7 +224,7 @@ const NOT_EXECUTED: [&str; 10] = [
 const NOT_WRITTEN: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
 
 impl CallFailure {
-    pub(super) fn of(error: &RedisError) -> Self {
+    pub(super) fn from_redis(error: &RedisError) -> Self {
         if has_code(error, "READONLY") {
             return Self::NotExecuted;
         }
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn errors_of_a_call_that_charged_nothing_are_known_as_such() {
-        let of = |reply: &[u8]| CallFailure::of(&error(reply));
+        let of = |reply: &[u8]| CallFailure::from_redis(&error(reply));
         for reply in [
             &b"-READONLY You can't write against a read only replica. script: ab, on @user_script:9.\r\n"[..],
             b"-BUSY Redis is busy running a script.\r\n",
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn an_error_within_the_script_may_come_after_a_write() {
-        let of = |reply: &[u8]| CallFailure::of(&error(reply));
+        let of = |reply: &[u8]| CallFailure::from_redis(&error(reply));
         assert_eq!(
             of(b"-ERR The user executing the script can't run this command or subcommand script: \
                  ab, on @user_script:1.\r\n"),

@@ -122,7 +122,9 @@ pub(super) async fn send_claims(
             lane.route.has_moved();
             return Err(ClaimFailure::timeout(node.connections.events().server()));
         };
-        watch.end(matches!(&answer, Err(error) if CallFailure::of(error) == CallFailure::Unknown));
+        watch.end(
+            matches!(&answer, Err(error) if CallFailure::from_redis(error) == CallFailure::Unknown),
+        );
         let error = match answer {
             Ok(reply) => {
                 node.connections.heard(&handle, true);
@@ -149,7 +151,7 @@ pub(super) async fn send_claims(
             node.connections.discard(&handle, &call::brief(&error));
             lane.route.has_moved();
         }
-        return Err(ClaimFailure::of(&error, node.connections.events().server()));
+        return Err(ClaimFailure::from_redis(&error, node.connections.events().server()));
     }
 }
 
@@ -226,7 +228,7 @@ impl Divisions {
 fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
     let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
     error.is_some_and(|error| {
-        CallFailure::of(error) == CallFailure::NotExecuted
+        CallFailure::from_redis(error) == CallFailure::NotExecuted
             && (call::has_code(error, "TRYAGAIN") || call::is_of_key(error))
     })
 }
@@ -256,7 +258,7 @@ impl Call {
             return self.complete_apart(answer).await;
         }
         if let Some(Err(error)) = &answer
-            && CallFailure::of(error) == CallFailure::NotWritten
+            && CallFailure::from_redis(error) == CallFailure::NotWritten
             && self.make_read_only(error)
         {
             answer = self.answer().await;
@@ -377,7 +379,7 @@ impl Call {
             Some(Ok(_)) => true,
             Some(Err(error)) => {
                 is_of_key
-                    || CallFailure::of(error) == CallFailure::NotWritten
+                    || CallFailure::from_redis(error) == CallFailure::NotWritten
                     || (is_of_cluster && call::is_of_cluster(error))
             }
             None => false,
@@ -421,7 +423,8 @@ impl Call {
                 // With a clock set by hand, another command follows.
                 let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
                 let is_forbidden = call::is_forbidden_in_script(&error) && is_last_command;
-                let charged = CallFailure::of(&error) == CallFailure::Unknown && !is_forbidden;
+                let charged =
+                    CallFailure::from_redis(&error) == CallFailure::Unknown && !is_forbidden;
                 let error = format!("{}: {text}", connections.events().server());
                 batch.fail(|| match charged {
                     true => Error::store(error.clone()),
@@ -431,7 +434,7 @@ impl Call {
             None => {
                 connections.discard(handle, &Error::timeout());
                 lane.route.has_moved();
-                batch.fail(|| Error::timeout().of(connections.events().server()))
+                batch.fail(|| Error::timeout().at_server(connections.events().server()))
             }
         };
         connections.undecided(failed);

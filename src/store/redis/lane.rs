@@ -132,7 +132,7 @@ impl Lane {
     }
 
     /// Queues a check, unless the queue is full.
-    pub(super) fn enter(
+    pub(super) fn add(
         self: &Arc<Self>,
         op: Op,
         group: &[Check],
@@ -365,7 +365,7 @@ impl CallPlace {
     /// Fails the checks whose deadline is over.
     pub(super) fn expire(&mut self) {
         let route = &self.lane.route;
-        let timeout = || Error::timeout().of(route.events().server());
+        let timeout = || Error::timeout().at_server(route.events().server());
         let expired = self.batch.expire(Instant::now(), timeout);
         route.undecided(expired);
     }

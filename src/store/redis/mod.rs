@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 
-use self::ask::ask;
+use self::ask::submit;
 pub use self::builder::RedisStoreBuilder;
 pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
@@ -185,7 +185,7 @@ impl Lanes {
         match &self.choice {
             Choice::Hash(_) if self.lanes.len() == 1 => 0,
             Choice::Hash(hasher) => hasher.hash_one(key.as_str()) as usize % self.lanes.len(),
-            Choice::Partition(cluster) => cluster.partitions.of(key.as_str()),
+            Choice::Partition(cluster) => cluster.partitions.partition_of(key.as_str()),
         }
     }
 
@@ -210,13 +210,13 @@ impl Lanes {
         self.lanes.first().and_then(|lane| lane.settings.denials.as_ref())
     }
 
-    fn ask(&self, op: Op, group: Group, change: Option<ChangeUnderWay>) -> Answer {
+    fn submit(&self, op: Op, group: Group, change: Option<ChangeUnderWay>) -> Answer {
         if let Choice::Partition(cluster) = &self.choice
             && !self.is_in_one_lane(&group)
         {
             return spread::ask_parts(self, cluster, op, group, change);
         }
-        ask(self.lane(&group), op, &group, change)
+        submit(self.lane(&group), op, &group, change)
     }
 }
 
@@ -228,13 +228,13 @@ impl Store for RedisStore {
         let lanes = &self.lanes;
         match (lanes.denials(), op) {
             (Some(denials), Op::Charge) => {
-                denials.around(group, |group| lanes.ask(op, group, None))
+                denials.around(group, |group| lanes.submit(op, group, None))
             }
             (Some(denials), Op::Refund | Op::Settle | Op::Reset | Op::Block) => {
                 let change = denials.change(&group);
-                lanes.ask(op, group, Some(change))
+                lanes.submit(op, group, Some(change))
             }
-            (None, _) | (_, Op::Peek) => lanes.ask(op, group, None),
+            (None, _) | (_, Op::Peek) => lanes.submit(op, group, None),
         }
     }
 

@@ -124,14 +124,14 @@ impl ClaimFailure {
     }
 
     pub(super) fn timeout(server: &str) -> Self {
-        Self::end(Error::timeout().of(server))
+        Self::end(Error::timeout().at_server(server))
     }
 
     fn end(error: Error) -> Self {
         Self { error, is_final: true, is_of_key: false }
     }
 
-    pub(super) fn of(error: &RedisError, server: &str) -> Self {
+    pub(super) fn from_redis(error: &RedisError, server: &str) -> Self {
         let is_final = !call::is_of_cluster(error) && !call::ends_connection(error);
         let is_moving = error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
         let is_of_key = is_moving || call::is_of_key(error);

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Lanes;
-use super::ask::{ask, ask_with};
+use super::ask::{ask_with, submit};
 use super::cluster::Cluster;
 use super::lane::{Lane, Urgency};
 use crate::nouns::{Check, Decision, Error, Group, Op, Verdict, later};
@@ -104,7 +104,7 @@ impl Spread {
     /// Applies an operation to all parts.
     async fn ask_all(&self, parts: &[Part], op: Op) -> Result<Decision, Error> {
         let asked = self.lanes.denials().map(|denials| denials.asked(Instant::now()));
-        let answers = parts.iter().map(|part| ask(&part.lane, op, &part.checks, None));
+        let answers = parts.iter().map(|part| submit(&part.lane, op, &part.checks, None));
         let answers = all(answers.collect()).await;
         let is_allowed =
             |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
@@ -243,7 +243,7 @@ fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
 /// Asks for the budgets of an allowed part without its charges.
 fn ask_without(lanes: &Lanes, op: Op, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
     if op == Op::Peek {
-        return ask(lane, Op::Peek, checks, None);
+        return submit(lane, Op::Peek, checks, None);
     }
     let change = lanes.denials().map(|denials| denials.change(checks));
     ask_with(lane, Op::Refund, checks, change, Urgency::GivesBack)

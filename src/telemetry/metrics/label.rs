@@ -22,7 +22,7 @@ impl Outcome {
     pub(super) const COUNT: usize = Self::Error as usize + 1;
 
     #[inline]
-    pub(super) const fn of(decision: &Decision, verdict: &Verdict) -> Self {
+    pub(super) const fn from_verdict(decision: &Decision, verdict: &Verdict) -> Self {
         match (verdict.would_deny(), verdict.allowed(), decision.allowed()) {
             (true, ..) => Self::ShadowDenied,
             (false, false, _) if verdict.is_blocked() => Self::Blocked,

@@ -47,7 +47,7 @@ impl Batch {
             let Some(decision) = decision.map(|decision| decision.made_at(decided_at)) else {
                 return Err(malformed(reply));
             };
-            waiter.answer(match &self.read_only {
+            waiter.set_answer(match &self.read_only {
                 Some(reason) if run.is_peeked && decision.allowed() => {
                     declined += 1;
                     Err(Error::declined(reason.to_string()))

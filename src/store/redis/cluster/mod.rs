@@ -185,7 +185,7 @@ impl Cluster {
         for (address, peer) in self.peers() {
             let prefix = Arc::clone(&self.nodes.terms.prefix);
             asked.spawn(async move {
-                let answer = timeout(ANSWER_TIMEOUT, peer.ask(&prefix)).await;
+                let answer = timeout(ANSWER_TIMEOUT, peer.read_slots(&prefix)).await;
                 let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
                 answer
                     .map_err(|error| format!("{}:{}: {error}", address.0, address.1))
@@ -275,7 +275,7 @@ enum Peer {
 }
 
 impl Peer {
-    async fn ask(self, prefix: &str) -> Result<Vec<Range>, String> {
+    async fn read_slots(self, prefix: &str) -> Result<Vec<Range>, String> {
         let mut connection = match self {
             Self::Connected(connection) => connection,
             Self::Unknown(server) => server.open(prefix).await?,

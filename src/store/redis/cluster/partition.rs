@@ -39,7 +39,7 @@ impl Partitions {
     }
 
     /// The partition of a key.
-    pub(in crate::store::redis) fn of(&self, key: &str) -> usize {
+    pub(in crate::store::redis) fn partition_of(&self, key: &str) -> usize {
         usize::from(slot(key.as_bytes())) * self.len() / SLOTS
     }
 
@@ -112,7 +112,7 @@ mod tests {
     fn keys_are_spread_evenly() {
         let partitions = Partitions::new(16);
         let mut counts = [0; 16];
-        (0..16_000).for_each(|key: u32| counts[partitions.of(&key.to_string())] += 1);
+        (0..16_000).for_each(|key: u32| counts[partitions.partition_of(&key.to_string())] += 1);
         assert!(counts.iter().all(|count| (900..=1_100).contains(count)), "{counts:?}");
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Hosts<'a> {
 
 impl<'a> Hosts<'a> {
     /// `None` if there is no host, or if the user is not before all hosts, once.
-    pub(super) fn of(url: &'a str) -> Option<Self> {
+    pub(super) fn parse(url: &'a str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -42,20 +42,20 @@ mod tests {
     #[test]
     fn url_is_taken_apart() {
         let url = "rediss-sentinel://me:p%40ss@one,two:1/service/2?protocol=resp3";
-        let hosts = Hosts::of(url).unwrap();
+        let hosts = Hosts::parse(url).unwrap();
         assert_eq!((hosts.scheme, hosts.user, hosts.all), ("rediss", "me:p%40ss@", "one,two:1"));
         assert_eq!((hosts.path, hosts.query), ("service/2", "protocol=resp3"));
-        let hosts = Hosts::of("redis-cluster://one").unwrap();
+        let hosts = Hosts::parse("redis-cluster://one").unwrap();
         assert_eq!((hosts.scheme, hosts.user, hosts.path, hosts.query), ("redis", "", "", ""));
-        assert!(Hosts::of("redis-cluster://").is_none());
-        assert!(Hosts::of("redis-cluster://me:secret@/service").is_none());
-        assert!(Hosts::of("redis-cluster://me:secret@one:1,me:secret@two:2").is_none());
+        assert!(Hosts::parse("redis-cluster://").is_none());
+        assert!(Hosts::parse("redis-cluster://me:secret@/service").is_none());
+        assert!(Hosts::parse("redis-cluster://me:secret@one:1,me:secret@two:2").is_none());
     }
 
     #[test]
     fn each_host_has_a_port() {
         let each = |hosts: &str| -> Vec<String> {
-            Hosts::of(&format!("redis-cluster://{hosts}")).unwrap().each(7).collect()
+            Hosts::parse(&format!("redis-cluster://{hosts}")).unwrap().each(7).collect()
         };
         assert_eq!(each("one,two:1"), ["one:7", "two:1"]);
         assert_eq!(each("[::1],[fd00::2]:9,10.0.0.1"), ["[::1]:7", "[fd00::2]:9", "10.0.0.1:7"]);

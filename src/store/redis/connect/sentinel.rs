@@ -80,7 +80,7 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
         let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
         asked.spawn(async move {
             let sentinel = &sentinels[number];
-            let answer = timeout(ANSWER_TIMEOUT, sentinel.ask(&service)).await;
+            let answer = timeout(ANSWER_TIMEOUT, sentinel.master_of(&service)).await;
             let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
             answer.map_err(|error| format!("{}: {error}", sentinel.server.address()))
         });
@@ -107,7 +107,7 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
 
 impl Sentinel {
     /// The address of the master. A connection that fails is replaced by the next question.
-    async fn ask(&self, service: &str) -> Result<HostAndPort, String> {
+    async fn master_of(&self, service: &str) -> Result<HostAndPort, String> {
         let mut kept = self.connection.lock().await;
         let mut connection = match kept.take() {
             Some(connection) => connection,

@@ -106,7 +106,7 @@ fn sentinels(
             "the Redis URL {why}; write redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]"
         ))
     };
-    let hosts = Hosts::of(url).ok_or_else(|| wrong("names no sentinels after one user"))?;
+    let hosts = Hosts::parse(url).ok_or_else(|| wrong("names no sentinels after one user"))?;
     let (service, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
     if service.is_empty() {
         return Err(wrong("names no service"));
@@ -162,7 +162,7 @@ fn cluster(
         ))
     };
     let hosts =
-        Hosts::of(url).ok_or_else(|| wrong("names no nodes of a cluster after one user"))?;
+        Hosts::parse(url).ok_or_else(|| wrong("names no nodes of a cluster after one user"))?;
     if !hosts.path.is_empty() {
         return Err(wrong("names a database, and a cluster has one only"));
     }
