@@ -47,7 +47,8 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) const fn new(units: u64, micros: u64) -> Self {
-        let (mut a, mut b) = (units, micros);
+        let mut a = units;
+        let mut b = micros;
         while b != 0 {
             (a, b) = (b, a % b);
         }
@@ -372,7 +373,8 @@ impl Bucket {
             level.forget_past_turns(now);
             *state = Some(level);
         }
-        let (part, drains) = (level.rate.micros, level.until(0));
+        let part = level.rate.micros;
+        let drains = level.until(0);
         Outcome {
             allowed,
             exceeds_capacity,

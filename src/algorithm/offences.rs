@@ -73,7 +73,8 @@ impl Offender {
 
     /// The time when the last block ends.
     pub(super) const fn block_ends_at(&self) -> Micros {
-        let (own, operator) = (self.offences.ends_at, self.operator_block.ends_at);
+        let own = self.offences.ends_at;
+        let operator = self.operator_block.ends_at;
         if own > operator { own } else { operator }
     }
 

@@ -109,7 +109,8 @@ impl Holders {
             self.holders[place].granted += free.min(wanted);
         }
         let holder = &self.holders[place];
-        let (granted, is_idle) = (holder.granted, holder.granted == holder.released);
+        let granted = holder.granted;
+        let is_idle = holder.granted == holder.released;
         if is_idle && !self.queue.iter().any(|(id, _)| *id == claim.holder) {
             self.holders.remove(place);
         }

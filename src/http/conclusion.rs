@@ -156,7 +156,8 @@ impl LayerSettings {
         undecided: &Undecided,
         request: &Parts,
     ) -> Conclusion<B> {
-        let (events, names) = (&self.events, &self.names);
+        let events = &self.events;
+        let names = &self.names;
         let (reason, wait) = if error.is_misuse() {
             // No outage: the limit would stay off for ever.
             telemetry::misconfigured(events, names, error);

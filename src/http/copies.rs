@@ -45,7 +45,8 @@ mod tests {
         let limit = Limit::gcra("api", Quota::per_second(10).burst(20)).unwrap();
         let copies = Copies::new(&limit);
         let own = || {
-            let (one, again) = (copies.of_this_thread(), copies.of_this_thread());
+            let one = copies.of_this_thread();
+            let again = copies.of_this_thread();
             assert_eq!(one, &limit);
             assert!(ptr::eq(one, again));
             ptr::from_ref(one).addr()

@@ -150,7 +150,8 @@ where
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         parts.extensions.get::<T>().map(|it| (self.key)(it).into()).ok_or_else(|| {
-            let (of, why) = (type_name::<T>(), why_missing::<T>(parts));
+            let of = type_name::<T>();
+            let why = why_missing::<T>(parts);
             MissingKey::new("the request has no rate limit key")
                 .detail(format!("the request has no `{of}` extension: {why}"))
         })

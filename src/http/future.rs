@@ -87,7 +87,8 @@ where
                 },
                 StateProjection::Calling { response, report, permits } => {
                     let response = ready!(response.poll(cx));
-                    let (report, permits) = (report.take(), permits.take());
+                    let report = report.take();
+                    let permits = permits.take();
                     // Drop the inner future now, so that its resources are free even if this one is
                     // kept. Polled again, this one stays pending.
                     state.set(Progress::Answered { response: None });

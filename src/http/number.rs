@@ -10,7 +10,8 @@ const MAX_DIGITS: usize = 20;
 /// The number in decimal. One allocation: `HeaderValue::from` makes two.
 pub(super) fn number(number: u64) -> HeaderValue {
     let mut digits = [b'0'; MAX_DIGITS];
-    let (mut rest, mut start) = (number, MAX_DIGITS);
+    let mut rest = number;
+    let mut start = MAX_DIGITS;
     for (place, digit) in digits.iter_mut().enumerate().rev() {
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;

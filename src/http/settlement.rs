@@ -35,7 +35,8 @@ use crate::telemetry::{self, Throttle};
 /// use tollgate::layer::Settlement;
 ///
 /// async fn handler(Extension(settlement): Extension<Settlement>) -> String {
-///     let (answer, tokens) = ("42".to_owned(), 812);
+///     let answer = "42".to_owned();
+///     let tokens = 812;
 ///     settlement.settle("tokens", tokens);
 ///     answer
 /// }
@@ -91,7 +92,8 @@ impl Settlement {
 
     /// A settlement without charges.
     pub(super) fn new(events: &Arc<Throttle>) -> Self {
-        let (charges, runtime) = (Mutex::default(), Runtime::try_current().ok());
+        let charges = Mutex::default();
+        let runtime = Runtime::try_current().ok();
         Self { shared: Arc::new(SharedCharges { charges, runtime, events: Arc::clone(events) }) }
     }
 
@@ -170,7 +172,8 @@ impl Settlement {
     }
 
     fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
-        let (limit, events) = (checks[0].limit().clone(), Arc::clone(&self.shared.events));
+        let limit = checks[0].limit().clone();
+        let events = Arc::clone(&self.shared.events);
         let unanswered = limiter.await_settlement();
         let unsent = Unsent { limit, events, is_over: false, _unanswered: unanswered };
         let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));

@@ -75,7 +75,8 @@ use crate::telemetry::Throttles;
 /// # let limiter = RateLimiter::in_memory();
 /// let user = Limit::token_bucket("user", Quota::per_second(5))?;
 /// let tenant = Limit::fixed_window("tenant", Quota::per_day(10_000))?;
-/// let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+/// let alice = Key::new("alice");
+/// let acme = Key::new("acme");
 ///
 /// let group = [Check::new(&user, alice), Check::new(&tenant, acme)];
 /// let decision = limiter.check_all(group).await?;

@@ -315,7 +315,8 @@ mod tests {
     fn verdict(name: &str, allowed: bool, remaining: u64, retry_after: Option<u64>) -> Verdict {
         let limit = Limit::gcra(name, Quota::per_second(10)).unwrap();
         let exceeds_capacity = !allowed && retry_after.is_none();
-        let (reset_after, delay) = (1, 0);
+        let reset_after = 1;
+        let delay = 0;
         let outcome = Outcome {
             delay,
             ..Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)

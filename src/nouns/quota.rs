@@ -148,7 +148,8 @@ impl FromStr for Quota {
             ))
         };
         let (limit, period) = text.split_once('/').ok_or_else(|| wrong("has no slash"))?;
-        let (limit, period) = (limit.trim(), period.trim());
+        let limit = limit.trim();
+        let period = period.trim();
         if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong("does not start with a whole number"));
         }

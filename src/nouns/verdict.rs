@@ -85,7 +85,9 @@ impl Outcome {
         retry_after: Option<Micros>,
         reset_after: Micros,
     ) -> Self {
-        let (delay, drains_after, blocked) = (0, 0, Blocked::NO);
+        let delay = 0;
+        let drains_after = 0;
+        let blocked = Blocked::NO;
         Self {
             allowed,
             exceeds_capacity,

@@ -59,7 +59,8 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
     clock.set(Duration::from_micros(START));
     let wide = Limit::token_bucket("wide", Quota::per_second(100)).expect("it is in range");
     let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
-    let (alice, acme) = (Key::new("alice"), Key::new("acme"));
+    let alice = Key::new("alice");
+    let acme = Key::new("acme");
     let group = [Check::new(&wide, &alice).with_cost(10), Check::new(&tight, &acme).with_cost(1)];
     let charge = async || limiter.check_all(&group).await.expect("it decides");
 
@@ -77,7 +78,8 @@ struct Reference(HashMap<(String, &'static str, String), State>);
 impl Reference {
     fn apply(&mut self, op: Op, group: &Group, now_us: u64) -> Decision {
         let budget = |check: &Check| {
-            let (limit, key) = (check.limit(), check.key().as_str());
+            let limit = check.limit();
+            let key = check.key().as_str();
             (limit.name().to_owned(), limit.kind(), key.to_owned())
         };
         let mut states: Vec<_> = group.iter().map(|check| self.0.remove(&budget(check))).collect();

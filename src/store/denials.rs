@@ -173,7 +173,8 @@ impl Denials {
     /// The answer of a charge that is queued behind others. A denial of the same check that is
     /// recorded meanwhile stands in for a store that is unavailable.
     pub(super) fn behind(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
-        let (known, asked) = (self.known(group), self.asked(Instant::now()));
+        let known = self.known(group);
+        let asked = self.asked(Instant::now());
         let denials = Arc::clone(self);
         Answer::later(async move {
             let answer = answer.await;
@@ -259,7 +260,9 @@ impl Denials {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
-            let (limit, key, cost) = (check.limit(), check.key(), check.asked());
+            let limit = check.limit();
+            let key = check.key();
+            let cost = check.asked();
             // Another policy of blocks changes no budget.
             let identity = (limit.name(), limit.kind(), key, cost, limit.blocking());
             identity.hash(&mut high);
@@ -308,9 +311,11 @@ impl Denials {
     ) {
         // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
-        let (decided, stands_until) = (Instant::now(), after(stands_for));
+        let decided = Instant::now();
+        let stands_until = after(stands_for);
         if decided < stands_until {
-            let (decision, until) = (denial.repeated_after(Duration::ZERO), after(answers_for));
+            let decision = denial.repeated_after(Duration::ZERO);
+            let until = after(answers_for);
             let quota = known.quota;
             let denial = Denial { asked, quota, decision, decided, until, stands_until };
             self.cache.insert(known.id, denial);
@@ -323,7 +328,8 @@ impl Denials {
         let counters = group.iter().map(|check| self.counter(check)).collect();
         let blockable = |check: &Check| check.blocking().map(|_| self.known_key(check));
         let keys = group.iter().map(blockable).collect();
-        let (denials, blocked) = (Arc::clone(self), Vec::new());
+        let denials = Arc::clone(self);
+        let blocked = Vec::new();
         let change = ChangeUnderWay { denials, counters, keys, blocked, is_settled: false };
         change.count(|counter| &counter.changed);
         change

@@ -69,7 +69,8 @@ pub struct DenyCache<S> {
 impl<S: Store> DenyCache<S> {
     /// Wraps a store.
     pub fn new(store: S) -> Self {
-        let (max_age, deny_blocked_for) = (DEFAULT_MAX_AGE, DEFAULT_DENY_BLOCKED_FOR);
+        let max_age = DEFAULT_MAX_AGE;
+        let deny_blocked_for = DEFAULT_DENY_BLOCKED_FOR;
         Self { store, denials: None, max_age, deny_blocked_for, capacity: DEFAULT_CAPACITY }
             .rebuilt()
     }

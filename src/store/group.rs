@@ -64,7 +64,8 @@ pub(super) fn decide_one(
     state: &mut Option<State>,
     now: Micros,
 ) -> (Outcome, u32) {
-    let (cost, rule) = (check.cost(), check.limit().rule());
+    let cost = check.cost();
+    let rule = check.limit().rule();
     match op {
         Op::Charge => {
             let outcome = decide_as(check, state, now, check.asked(), Effect::Commit);
@@ -113,7 +114,8 @@ fn decide_as(
 
 /// Gives back what was charged too much, or charges what was charged too little.
 fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
-    let (cost, limit) = (check.cost(), check.limit());
+    let cost = check.cost();
+    let limit = check.limit();
     let charged = check.receipt().map_or(0, |receipt| receipt.cost);
     match check.receipt() {
         Some(receipt) if cost < charged => {

@@ -36,7 +36,8 @@ impl BreakerEvents {
     /// All checks are sent again. `rejected` were not, since it opened.
     pub(crate) fn closed(&self, lasted: Duration, rejected: u64) {
         self.metrics.is_now(BreakerState::Closed);
-        let (store, open_ms) = (&*self.store, milliseconds(lasted));
+        let store = &*self.store;
+        let open_ms = milliseconds(lasted);
         tracing::warn!(target: TARGET, store, open_ms, rejected, "circuit breaker closed");
     }
 }

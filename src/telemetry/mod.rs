@@ -181,7 +181,8 @@ pub(crate) fn most_denied_keys(period: Duration, denials: u64, keys: &str) {
 
 /// An operator blocked a key.
 pub(crate) fn blocked_by_operator(limit: &Limit, key: &Key, length: Duration) {
-    let (limit, blocked_for_ms) = (limit.name(), milliseconds(length));
+    let limit = limit.name();
+    let blocked_for_ms = milliseconds(length);
     tracing::info!(target: TARGET, limit, %key, blocked_for_ms, "key blocked by an operator");
 }
 

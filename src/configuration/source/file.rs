@@ -76,7 +76,8 @@ impl FileSource {
         let path = path.into();
         let format = Format::of(&path)?;
         let changes = Arc::new(Notify::new());
-        let (watcher, is_reported) = (None, false);
+        let watcher = None;
+        let is_reported = false;
         let mut file =
             WatchedFile { path: path.clone(), changes: Arc::clone(&changes), watcher, is_reported };
         file.watch();

@@ -51,7 +51,8 @@ impl<'a> Parser<'a> {
 
     /// Parses an element, and adds its address. Returns `None` on a syntax error.
     fn element(&mut self, elements: &mut Vec<Option<IpAddr>>) -> Option<()> {
-        let (mut is_empty, mut addresses) = (true, Vec::new());
+        let mut is_empty = true;
+        let mut addresses = Vec::new();
         loop {
             self.skip_whitespace();
             if !matches!(self.rest, [] | [b',' | b';', ..]) {

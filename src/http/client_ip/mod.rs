@@ -235,7 +235,8 @@ impl ClientIp {
         &self,
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
-        let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
+        let client = self.clone();
+        let networks = networks.try_into().map_err(Into::into)?;
         Ok(move |parts: &Parts| match client.find(parts) {
             Ok(ClientFound::Client(address)) => networks.contains(address),
             Ok(ClientFound::Unknown(_)) | Err(_) => false,
@@ -273,7 +274,8 @@ impl ClientIp {
         &self,
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<impl Fn(&Parts) -> bool + Clone + Send + Sync + 'static, ConfigError> {
-        let (client, networks) = (self.clone(), networks.try_into().map_err(Into::into)?);
+        let client = self.clone();
+        let networks = networks.try_into().map_err(Into::into)?;
         Ok(move |parts: &Parts| match client.find(parts) {
             Ok(ClientFound::Client(address)) => networks.contains(address),
             Ok(ClientFound::Unknown(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
@@ -283,7 +285,8 @@ impl ClientIp {
 
     /// Reports that a request counts for the proxy.
     fn report(&self, problem: ForwardingProblem, proxy: IpAddr) {
-        let (events, header) = (&self.events, self.trust.header());
+        let events = &self.events;
+        let header = self.trust.header();
         let is_first = |reported: &AtomicBool| !reported.swap(true, Ordering::Relaxed);
         match problem {
             ForwardingProblem::Missing if is_first(&events.reported_missing) => {

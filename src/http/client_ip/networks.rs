@@ -98,14 +98,16 @@ impl Networks {
     }
 
     fn from_networks(networks: Vec<IpNet>) -> Result<Self, ConfigError> {
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
         for network in networks {
             match network {
                 IpNet::V4(network) => v4.push(network),
                 IpNet::V6(network) => v6.push(network),
             }
         }
-        let (mut v4, mut v6) = (Ipv4Net::aggregate(&v4), Ipv6Net::aggregate(&v6));
+        let mut v4 = Ipv4Net::aggregate(&v4);
+        let mut v6 = Ipv6Net::aggregate(&v6);
         v4.sort_unstable();
         v6.sort_unstable();
         for (has_all, kind) in [

@@ -136,7 +136,8 @@ impl Ietf {
 
     fn write_numbers(&self, headers: &mut HeaderMap, used_up: UsedUp) {
         let Some([limit, remaining, reset]) = self.numbers() else { return };
-        let (theirs, their_reset) = (numbers(headers, &REMAINING), numbers(headers, &RESET));
+        let theirs = numbers(headers, &REMAINING);
+        let their_reset = numbers(headers, &RESET);
         let is_known = !theirs.is_empty();
         let has_others = headers.contains_key(LIMIT) || headers.contains_key(RESET);
         let is_later = is_later(reset, &their_reset);

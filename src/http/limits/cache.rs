@@ -208,7 +208,8 @@ where
         let flight = LookUpInFlight { number, started: Instant::now(), ended };
         flights.insert(id.clone(), flight.clone());
         drop(flights);
-        let (cache, number) = (Arc::clone(self), flight.number);
+        let cache = Arc::clone(self);
+        let number = flight.number;
         let guard = LookupGuard { cache, id, number, known: None, _permit: permit };
         runtime.spawn(async move { guard.run(sender).await });
         Some(flight)
@@ -231,7 +232,8 @@ where
 
     /// Keeps a result. After a failure, an old value stays, and is used for a while without a look-up.
     fn store(&self, id: I, flight: u64, known: KnownValue<T>) {
-        let (now, settings) = (Instant::now(), &self.settings);
+        let now = Instant::now();
+        let settings = &self.settings;
         let fresh_for = |ttl: Duration, known: KnownValue<T>| {
             let fresh_until = later(now, ttl);
             let stale_until = later(fresh_until, settings.stale_for);

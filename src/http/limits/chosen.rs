@@ -55,7 +55,8 @@ where
         if let Some(known) = lookup.known(&id) {
             return Ok(Chosen::Now(choose(parts, &id, known.as_found())));
         }
-        let (lookup, choose) = (lookup.clone(), Arc::clone(&choose));
+        let lookup = lookup.clone();
+        let choose = Arc::clone(&choose);
         Ok(Chosen::Later(Box::pin(async move {
             let found = lookup.find(id.clone()).await;
             let choose = move |parts: &Parts| choose(parts, &id, found.as_found());

@@ -185,7 +185,8 @@ fn method(name: &str) -> Result<Method, ConfigError> {
 impl<'a> RequestRoute<'a> {
     pub(in crate::http) fn from_parts(parts: &'a Parts) -> Self {
         let route = Self::new(Cow::Borrowed(&parts.method), template(parts), original_path(parts));
-        let (now, sent) = (parts.uri.path(), original_path(parts));
+        let now = parts.uri.path();
+        let sent = original_path(parts);
         match route.template {
             Some(_) => route,
             None if now == sent => route,
@@ -201,7 +202,8 @@ impl<'a> RequestRoute<'a> {
 
     /// The same, if the path may also be this one: its rest in a nested router, or what a layer outside rewrote it to.
     fn also_at(mut self, path: &str, is_rest: bool) -> Self {
-        let (before, now) = (self.spellings, Spellings::of(path));
+        let before = self.spellings;
+        let now = Spellings::of(path);
         let is_plain = is_rest && matches!(before, Spellings::Plain(_));
         self.spellings = match (before, now) {
             (Spellings::Any, _) | (_, Spellings::Any) => Spellings::Any,
@@ -299,7 +301,8 @@ mod tests {
             assert!(user.may_match(&sent(Method::GET, path)), "{path}");
         }
         assert!(pattern("/x/a/b", &[]).may_match(&sent(Method::GET, "/x//../a/b")));
-        let (search, cafe) = (pattern("/search/", &[]), pattern("/caf%C3%A9", &[]));
+        let search = pattern("/search/", &[]);
+        let cafe = pattern("/caf%C3%A9", &[]);
         for path in ["/search/", "/search", "//search/", "/%73earch/"] {
             assert!(search.may_match(&sent(Method::GET, path)), "{path}");
         }

@@ -109,7 +109,8 @@ impl DeniedKeys {
         let period = Period { started: Instant::now(), previous: DeniedSummary::default() };
         let shards = std::array::from_fn(|_| Mutex::default());
         let hasher = DefaultHashBuilder::default();
-        let (period, reports) = (Mutex::new(period), Reports::default());
+        let period = Mutex::new(period);
+        let reports = Reports::default();
         Self { shared: Arc::new(SharedCounts { secret, hasher, period, shards, reports }) }
     }
 

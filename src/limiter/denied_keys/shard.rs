@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn sample_of_a_flood_finds_its_heavy_keys() {
-        let (mut shard, hasher) = (SketchShard::default(), RandomState::new());
+        let mut shard = SketchShard::default();
+        let hasher = RandomState::new();
         let mut deny = |key: Key| {
             let hash = hasher.hash_one(key.as_str());
             shard.count(hash, "login", &key, |number| hasher.hash_one(number));

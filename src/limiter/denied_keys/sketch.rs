@@ -90,7 +90,8 @@ mod tests {
     use super::*;
 
     fn sketch_of(capacity: usize, items: &[u8]) -> Vec<Counted<u8>> {
-        let (mut sketch, hasher) = (Sketch::new(capacity), RandomState::new());
+        let mut sketch = Sketch::new(capacity);
+        let hasher = RandomState::new();
         for item in items {
             sketch.add(hasher.hash_one(item), 1, |it| it == item, || *item);
         }

@@ -23,7 +23,8 @@ pub(super) struct Local {
 impl Local {
     pub(super) fn new() -> Self {
         let store = MemoryStore::new().max_keys(MAX_BUDGETS);
-        let (ledger, blocked) = (Ledger::new(MAX_BUDGETS), Throttles::default());
+        let ledger = Ledger::new(MAX_BUDGETS);
+        let blocked = Throttles::default();
         Self { store, ledger, blocked, is_settling: Arc::default() }
     }
 

@@ -56,7 +56,8 @@ impl OutageEvents {
 
 impl Failover {
     pub(super) fn new(store: impl Store) -> Self {
-        let (is_embedded, store) = (store.is_embedded(), Box::new(store));
+        let is_embedded = store.is_embedded();
+        let store = Box::new(store);
         let shared =
             SharedFailover { store, local: OnceLock::new(), events: OutageEvents::default() };
         Self { shared: Arc::new(shared), is_embedded }
@@ -113,7 +114,8 @@ impl Failover {
 
     /// Gives back or settles charges of which the store does not know yet, or, after the outage, only that they were made.
     fn settle_local_charges(&self, op: Op, group: &Group) -> Answer {
-        let (mut are_all_owed, mut left) = (true, Vec::with_capacity(group.len()));
+        let mut are_all_owed = true;
+        let mut left = Vec::with_capacity(group.len());
         for check in group.iter() {
             let Some(charged) = check.receipt().and_then(Receipt::local) else {
                 are_all_owed = false;

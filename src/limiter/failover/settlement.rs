@@ -86,7 +86,8 @@ struct Sum {
 /// Charges what is owed, each budget once. Returns the units that are certainly not charged: one part of a store may
 /// be unavailable, as a node of a cluster. `None` if the limiter is gone.
 async fn settle_once(shared: &Weak<SharedFailover>, sum: &mut Sum) -> Option<Vec<(Check, Micros)>> {
-    let (mut unsettled, mut failed_in_a_row) = (Vec::new(), 0);
+    let mut unsettled = Vec::new();
+    let mut failed_in_a_row = 0;
     while failed_in_a_row < GIVE_UP_AFTER {
         let shared = shared.upgrade()?;
         let local = shared.local.get()?;
@@ -132,7 +133,8 @@ async fn finish(
     check: &Check,
     answer: Result<Decision, Error>,
 ) -> Result<u64, Option<Check>> {
-    let (mut check, mut answer) = (check.clone(), answer);
+    let mut check = check.clone();
+    let mut answer = answer;
     loop {
         match answer {
             Ok(decision) if decision.allowed() => return Ok(check.cost().into()),

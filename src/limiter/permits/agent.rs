@@ -241,7 +241,8 @@ impl Agent {
         let Slots { slots, queues, waiting, scanned, .. } = &mut *guard;
         waiting.retain(|key| slots.get(key).is_some_and(|slot| slot.waiters() > 0));
         let is_embedded = self.store.embedded().is_some();
-        let (mut due, mut unrenewed) = (Vec::new(), Vec::new());
+        let mut due = Vec::new();
+        let mut unrenewed = Vec::new();
         let mut claim_if_due = |key: &SlotKey, slot: &mut Slot| {
             if !slot.is_due(now, &self.paces) {
                 return;

@@ -234,11 +234,14 @@ impl Slot {
         let new = granted.saturating_sub(self.granted);
         // A wrong number must not keep this loop busy.
         let wanted = (self.waiting.len() + self.asked_at_once) as u64;
-        let (new, too_many) = (new.min(wanted), new.saturating_sub(wanted));
+        let too_many = new.saturating_sub(wanted);
+        let new = new.min(wanted);
         self.granted = self.granted.saturating_add(new).saturating_add(too_many);
         self.released = self.released.saturating_add(too_many);
         self.is_changed |= too_many > 0;
-        (self.is_in_flight, self.failed, self.answered) = (false, false, Instant::now());
+        self.is_in_flight = false;
+        self.failed = false;
+        self.answered = Instant::now();
         self.confirmed_at = Some(self.sent);
         let mut due = Vec::new();
         let mut asked: VecDeque<_> = self.at_once.drain(..self.asked_at_once).collect();

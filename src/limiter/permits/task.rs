@@ -94,7 +94,8 @@ impl Agent {
         if state.calls.len() >= IN_FLIGHT {
             return None;
         }
-        let (mut keys, mut claims) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut claims = Vec::new();
         state.queues.take(&mut state.slots, MAX_CLAIMS, |key, slot| {
             claims.push(key.claim(slot, self.lease));
             keys.push(key);
@@ -189,7 +190,8 @@ impl Running {
     }
 
     async fn run(self) {
-        let (agent, mut last_scan) = (&self.agent, Instant::now());
+        let agent = &self.agent;
+        let mut last_scan = Instant::now();
         loop {
             agent.send();
             let Some(pause) = agent.begin_round(self.task) else { return };

@@ -216,7 +216,8 @@ impl RateLimiter {
             // Without a runtime there are no timers.
             return Answer::ready(Err(Error::misuse(error)));
         }
-        let (limiter, places) = (self.clone(), Places::Bounded(settings.clone()));
+        let limiter = self.clone();
+        let places = Places::Bounded(settings.clone());
         Answer::later(async move { limiter.wait_in_bounds(&group, first, bounds, &places).await })
     }
 

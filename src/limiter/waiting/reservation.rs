@@ -87,7 +87,8 @@ pub(super) struct Held<'a> {
 
 impl<'a> Held<'a> {
     pub(super) fn new(reservation: Reservation, turn: &'a Turn) -> Self {
-        let (turn_at, decision) = (reservation.turn, reservation.decision.clone());
+        let turn_at = reservation.turn;
+        let decision = reservation.decision.clone();
         turn.note_reserved(turn_at);
         Self { reservation: Some(reservation), turn, turn_at, decision }
     }

@@ -25,7 +25,8 @@ const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 impl Default for WaitSettings {
     fn default() -> Self {
-        let (max_wait, waiting) = (Duration::ZERO, Arc::default());
+        let max_wait = Duration::ZERO;
+        let waiting = Arc::default();
         Self { max_wait, max_waiters: 1_024, max_waiters_per_key: 64, waiting }
     }
 }

@@ -136,7 +136,8 @@ impl Turns {
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
         queue.units.fetch_add(units, Ordering::AcqRel);
         self.places.fetch_add(1, Ordering::AcqRel);
-        let (queues, places) = (Arc::clone(&self.queues), Arc::clone(&self.places));
+        let queues = Arc::clone(&self.queues);
+        let places = Arc::clone(&self.places);
         let place = Place { budget, queue: Some(queue), units, front: None, queues, places };
         if before < most { Ok(place) } else { Err(QueueFull) }
     }
@@ -309,7 +310,8 @@ mod tests {
         let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
         let mut waiters = tokio::task::JoinSet::new();
         for number in 0..600_u64 {
-            let (turns, limit) = (Arc::clone(&turns), limit.clone());
+            let turns = Arc::clone(&turns);
+            let limit = limit.clone();
             waiters.spawn(async move {
                 let check = Check::new(&limit, Key::from(number % 100));
                 let turn = turns.wait(&[check], usize::MAX).await;

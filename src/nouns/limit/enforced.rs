@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn each_limit_enforces_other_keys() {
-        let (api, login) = (enforced(50, "api"), enforced(50, "login"));
+        let api = enforced(50, "api");
+        let login = enforced(50, "login");
         let both = api.iter().filter(|number| login.contains(number)).count();
         assert!(both.abs_diff(2_500) < 200, "{both} of 10,000 keys are in both halves");
     }

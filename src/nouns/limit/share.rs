@@ -6,7 +6,8 @@ use crate::nouns::{ConfigError, Quota};
 
 /// The share of one of `replicas`. Rates are divided exactly. Capacities are rounded down, and at least 1.
 pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> {
-    let (quota, replicas) = (limit.quota(), u64::from(replicas));
+    let quota = limit.quota();
+    let replicas = u64::from(replicas);
     let capacity = |units: u64| (units / replicas).max(1);
     let quota = match limit.rule() {
         Rule::TokenBucket(_) | Rule::LeakyBucket(_) | Rule::Gcra(_) => {

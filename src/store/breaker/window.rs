@@ -81,7 +81,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_leave_the_window_and_the_last_ones_stay_known() {
-        let (start, mut window) = (Instant::now(), CallWindow::new(LENGTH));
+        let start = Instant::now();
+        let mut window = CallWindow::new(LENGTH);
         assert_eq!(window.calls(1), None);
         for number in 0..1_000 {
             window.add(false, start + Duration::from_micros(number * 100));
@@ -98,7 +99,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_part_leaves_after_the_length_of_the_window() {
-        let (start, mut window) = (Instant::now(), CallWindow::new(LENGTH));
+        let start = Instant::now();
+        let mut window = CallWindow::new(LENGTH);
         window.add(true, start);
         for (ms, all) in [(49, 2), (99, 3), (249, 4), (260, 3), (299, 4), (10_000, 1)] {
             window.add(false, start + Duration::from_millis(ms));
@@ -108,7 +110,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_stands_still_is_harmless() {
-        let (start, mut window) = (Instant::now(), CallWindow::new(Duration::from_nanos(1)));
+        let start = Instant::now();
+        let mut window = CallWindow::new(Duration::from_nanos(1));
         for number in [5, 3, 0] {
             window.add(true, start + Duration::from_secs(number));
         }

@@ -70,7 +70,8 @@ impl Denials {
 
     /// What identifies a key under a limit that may block it.
     pub(super) fn known_key(&self, check: &Check) -> CheckId {
-        let (limit, key) = (check.limit(), check.key());
+        let limit = check.limit();
+        let key = check.key();
         let budget = ("blocked", limit.name(), limit.kind(), key);
         let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
         CheckId { id: high << 64 | low, quota: 0 }

@@ -36,7 +36,9 @@ fn run() -> impl Strategy<Value = KeyRange> {
 
 /// All entries, in the order of their places.
 fn walk(table: &Table<u16>) -> Vec<u16> {
-    let (mut found, mut place, mut through) = (Vec::new(), Cursor::default(), false);
+    let mut found = Vec::new();
+    let mut place = Cursor::default();
+    let mut through = false;
     while !through {
         found.extend(table.get(place));
         (place, through) = table.next(place);
@@ -52,7 +54,8 @@ proptest! {
         // Keys are text. The hasher spreads text evenly, but with one seed in 2,000 not bare numbers.
         let hasher = DefaultHashBuilder::default();
         let hash = |number: u16| hasher.hash_one(number.to_string());
-        let (mut table, mut model) = (Table::new(), BTreeSet::new());
+        let mut table = Table::new();
+        let mut model = BTreeSet::new();
         let mut cursor = Cursor::default();
         for run in runs {
             match run {
@@ -150,7 +153,9 @@ proptest! {
         steps in prop::collection::vec((0..3_usize, 0..12_u8, -2_000_000..40_000_000_i64), 1..40),
     ) {
         let limits = &limits()[kind];
-        let (mut state, mut now, mut receipt) = (None, 1_790_000_000_000_000_i64, None);
+        let mut state = None;
+        let mut now = 1_790_000_000_000_000_i64;
+        let mut receipt = None;
         for (limit, op, pause) in steps {
             now += if op % 3 == 0 { pause } else { pause / 100 };
             let time = now.unsigned_abs();

@@ -36,7 +36,8 @@ pub(super) struct Budget {
 
 impl Budget {
     fn new(check: &Check, state: Option<State>) -> Self {
-        let (limit, key) = (check.limit().clone(), check.key().clone());
+        let limit = check.limit().clone();
+        let key = check.key().clone();
         Self { limit, key, state, exhausted_until: 0 }
     }
 
@@ -113,7 +114,8 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(cap: Option<usize>) -> Self {
-        let (cursor, hand) = (Cursor::default(), Cursor::default());
+        let cursor = Cursor::default();
+        let hand = Cursor::default();
         Self { table: Table::new(), cap, cursor, due: 0, swept: 0, hand }
     }
 

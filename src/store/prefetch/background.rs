@@ -78,7 +78,8 @@ pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Re
     for block in blocks {
         let answer = store.apply(Op::Refund, block.refund.clone().into()).await;
         if answer.is_ok() {
-            let (limit, units) = (block.refund.limit().name(), block.refund.cost());
+            let limit = block.refund.limit().name();
+            let units = block.refund.cost();
             telemetry::prefetched(limit, "returned", units.into());
         }
         result = result.and(answer.map(drop));

@@ -68,7 +68,9 @@ mod tests {
 
     /// Attempts to connect, each of which fails, or makes a connection of this lifetime.
     fn attempts_in(period: Duration, lifetime: Option<Duration>) -> u32 {
-        let (start, mut now, mut backoff) = (Instant::now(), Instant::now(), Backoff::default());
+        let start = Instant::now();
+        let mut now = Instant::now();
+        let mut backoff = Backoff::default();
         let mut attempts = 0;
         while now - start < period {
             if !backoff.is_waiting(now) {
@@ -97,7 +99,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_lasted_is_replaced_at_once() {
-        let (now, mut backoff) = (Instant::now(), Backoff::default());
+        let now = Instant::now();
+        let mut backoff = Backoff::default();
         backoff.failed(now);
         assert!(backoff.is_waiting(now));
         backoff.lost(now, now + WORTHWHILE);

@@ -117,7 +117,8 @@ impl Batch {
             let blocks = blocks(op, check);
             let key = self.keys.of_budget(prefix, check);
             let offences = blocks.then(|| self.keys.of_offences(prefix, check));
-            let (keys, limit) = ((key, offences), self.limit_number(check.limit(), blocks));
+            let keys = (key, offences);
+            let limit = self.limit_number(check.limit(), blocks);
             self.charges.push(wire::Charge::new(op, keys, limit, check, group.len() == 1));
         }
         let same = self.same_run(op, first);
@@ -136,7 +137,8 @@ impl Batch {
             None => {
                 let size = group.len();
                 self.checks.extend_from_slice(group);
-                let (is_peeked, is_remembered) = (false, false);
+                let is_peeked = false;
+                let is_remembered = false;
                 self.runs.push(Run { op, first, size, times: 0, is_peeked, is_remembered });
             }
         }
@@ -275,7 +277,8 @@ impl Batch {
         let mut sent = self.runs.iter().filter(|run| run.times > 0);
         let run = sent.next().filter(|run| self.is_single(run))?;
         let charge = &self.charges[run.first];
-        let (rule, is_plain) = (self.rule(charge), charge.offences.is_none());
+        let rule = self.rule(charge);
+        let is_plain = charge.offences.is_none();
         (is_plain && sent.next().is_none()).then_some((
             self.keys.get(charge.key.into()),
             rule,
@@ -306,7 +309,8 @@ impl Batch {
                 continue;
             }
             let first = &self.charges[run.first];
-            let (mut keys, mut next) = (1, first.next());
+            let mut keys = 1;
+            let mut next = first.next();
             while runs.next_if(|it| self.is_single(it) && self.charges[it.first] == next).is_some()
             {
                 (keys, next) = (keys + 1, next.next());

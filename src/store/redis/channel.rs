@@ -44,7 +44,8 @@ impl SubscribedAt {
 
 impl Feed {
     pub(super) fn new(lanes: Lanes, prefix: String, channel: String) -> Self {
-        let (subscription, attempted) = (None, None);
+        let subscription = None;
+        let attempted = None;
         Self { lanes, prefix, channel, subscription, is_reported: false, attempted }
     }
 
@@ -185,7 +186,8 @@ impl RedisChannel {
     /// Returns an error if Redis is unavailable, or the store's user may not publish. Replicas have the old value until
     /// it is no longer fresh, then.
     pub async fn announce(&self, id: impl Display) -> Result<(), ConfigError> {
-        let (lanes, channel) = (&self.feed.lanes, &self.feed.channel);
+        let lanes = &self.feed.lanes;
+        let channel = &self.feed.channel;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(id.to_string());
         let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;

@@ -109,7 +109,10 @@ pub(super) async fn send_claims(
             return Err(ClaimFailure::unreachable("no connection within the deadline".to_owned()));
         }
     };
-    let (mut node, mut handle, mut is_asking, mut redirections) = (node, handle, false, 0);
+    let mut node = node;
+    let mut handle = handle;
+    let mut is_asking = false;
+    let mut redirections = 0;
     loop {
         let events = Arc::clone(node.connections.events());
         let observed = ObservedCall::begin(&events, claims, std::iter::empty());
@@ -390,7 +393,8 @@ impl Call {
         }
         let lane = Arc::clone(self.place.lane());
         let connections = &self.node.connections;
-        let (handle, batch) = (&self.handle, &mut self.place.batch);
+        let handle = &self.handle;
+        let batch = &mut self.place.batch;
         let failed = match answer {
             Some(Ok(reply)) if handle.is_trusted() => {
                 match batch.read_reply(&reply, connections.events()) {

@@ -139,7 +139,8 @@ impl Lane {
         change: Option<ChangeUnderWay>,
         urgency: Urgency,
     ) -> Option<QueuedCheck> {
-        let (prefix, LaneSettings { deadline, max_waiting, .. }) = (&self.prefix, &self.settings);
+        let prefix = &self.prefix;
+        let LaneSettings { deadline, max_waiting, .. } = &self.settings;
         let now = Instant::now();
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
@@ -154,7 +155,8 @@ impl Lane {
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let asked = self.settings.denials.as_ref().map(|denials| denials.asked(now));
-        let (promise, trace) = (Some(promise), Trace::current());
+        let promise = Some(promise);
+        let trace = Trace::current();
         let caller = Caller { deadline, promise, asked, change, trace };
         let entry = match queue.in_flight {
             0 if queue.batches.is_empty() => SentBy::ByCaller,

@@ -49,7 +49,8 @@ impl Nodes {
 impl Node {
     /// Creates a node of the same server, with a connection of its own.
     pub(super) fn with_own_connection(&self) -> Self {
-        let (host, connections) = (self.host.clone(), self.connections.another());
+        let host = self.host.clone();
+        let connections = self.connections.another();
         Self { host, connections, breaker: self.breaker.clone() }
     }
 }

@@ -49,7 +49,8 @@ pub(super) fn ask_parts(
     group: Group,
     change: Option<ChangeUnderWay>,
 ) -> Answer {
-    let (lanes, cluster) = (lanes.clone(), Arc::clone(cluster));
+    let lanes = lanes.clone();
+    let cluster = Arc::clone(cluster);
     let deadline = later(Instant::now(), lanes.deadline());
     let spread = Spread { lanes, cluster, op, group, change };
     match Runtime::try_current() {
@@ -132,7 +133,8 @@ impl Spread {
         parts: &[Part],
         mut answers: Vec<Result<Decision, Error>>,
     ) -> Result<Decision, Error> {
-        let (mut allowed, mut without) = (Vec::new(), Vec::new());
+        let mut allowed = Vec::new();
+        let mut without = Vec::new();
         for (part, answer) in parts.iter().zip(&mut answers) {
             if let Ok(decision) = answer
                 && decision.allowed()
@@ -166,7 +168,8 @@ impl Spread {
     ) -> Result<Decision, Error> {
         let is_in_part = self.op.changes_each() && answers.iter().any(Result::is_ok);
         let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
-        let (mut decided_at, mut failure): (_, Option<Error>) = (0, None);
+        let mut decided_at = 0;
+        let mut failure: Option<Error> = None;
         for (part, answer) in parts.iter().zip(answers) {
             match answer {
                 Ok(decision) => {

@@ -60,7 +60,9 @@ impl Charge {
         check: &Check,
         is_alone: bool,
     ) -> Self {
-        let (mut terms, mut receipt, mut max_debt) = (RareTerms::default(), None, 0);
+        let mut terms = RareTerms::default();
+        let mut receipt = None;
+        let mut max_debt = 0;
         match op {
             Op::Charge | Op::Peek => {
                 let is_shadow = !is_alone && check.is_shadow();
@@ -75,7 +77,8 @@ impl Charge {
             }
             Op::Reset | Op::Block => {}
         }
-        let (cost, block) = (check.cost(), check.block_us());
+        let cost = check.cost();
+        let block = check.block_us();
         Self { key, limit, cost, offences, terms, receipt, max_debt, block }
     }
 
@@ -280,8 +283,10 @@ impl<'a> Reply<'a> {
 
     /// The first of several charges that were allowed at once. The others follow from it.
     pub(super) fn first_of_several(&mut self) -> Option<FirstVerdict> {
-        let (remaining, reset_after) = (self.number()?, self.number()?);
-        let (slack, returned) = (self.number()?, self.number()?);
+        let remaining = self.number()?;
+        let reset_after = self.number()?;
+        let slack = self.number()?;
+        let returned = self.number()?;
         Some(FirstVerdict { remaining, first: First { reset_after, slack, returned } })
     }
 
@@ -321,7 +326,9 @@ impl FirstVerdict {
         let followed = limit.follow(self.first, charged, cost.into());
         let Followed { reset_after, delay, drains_after } = followed;
         let remaining = self.remaining.checked_sub(charged)?;
-        let (status, retry_after, drains_after) = (ALLOWED, None, Some(drains_after));
+        let status = ALLOWED;
+        let retry_after = None;
+        let drains_after = Some(drains_after);
         let blocked_for = 0;
         Some(RawVerdict {
             status,

@@ -41,7 +41,8 @@ impl Metric {
     }
 
     fn describe(&self, recorder: &dyn Recorder) {
-        let (name, help) = (KeyName::from_const_str(self.name), self.help.into());
+        let name = KeyName::from_const_str(self.name);
+        let help = self.help.into();
         match self.kind {
             MetricKind::Counter => recorder.describe_counter(name, None, help),
             MetricKind::Gauge => recorder.describe_gauge(name, None, help),

@@ -27,7 +27,8 @@ impl Batch {
             return Err(malformed(reply));
         };
         for waiter in self.waiters.iter_mut().filter(|waiter| waiter.sent) {
-            let (run, cursor) = (&self.runs[waiter.run], &mut cursors[waiter.run]);
+            let run = &self.runs[waiter.run];
+            let cursor = &mut cursors[waiter.run];
             let verdicts = &verdicts[cursor.next..][..run.size];
             // The last verdicts are the answer for all groups that follow.
             cursor.next = usize::min(cursor.next + run.size, cursor.last);

@@ -75,8 +75,8 @@ impl RedisStoreBuilder {
         let prefix = self.prefix;
         let (lanes, choice): (Arc<[_]>, _) = match target.topology {
             Topology::One(connect) => {
-                let (first, settings) =
-                    (nodes.node(connect, &target.name, ""), settings(self.lanes));
+                let first = nodes.node(connect, &target.name, "");
+                let settings = settings(self.lanes);
                 let others: Vec<_> = (1..self.lanes).map(|_| first.with_own_connection()).collect();
                 let lane = |node| {
                     Lane::new(Route::Fixed(Arc::new(node)), format!("{prefix}:"), settings.clone())
@@ -85,7 +85,8 @@ impl RedisStoreBuilder {
                 (lanes, Choice::Hash(DefaultHashBuilder::default()))
             }
             Topology::Cluster(seeds) => {
-                let (partitions, settings) = (self.partitions, settings(self.partitions));
+                let partitions = self.partitions;
+                let settings = settings(self.partitions);
                 let cluster = Cluster::new(Partitions::new(partitions), nodes, seeds, &target.name);
                 let lane = |partition| {
                     let route = Route::Partition(Arc::clone(&cluster), partition);
@@ -179,7 +180,8 @@ impl RedisStoreBuilder {
 
     /// What the URL or the pool names.
     fn target(&mut self) -> Result<Target, ConfigError> {
-        let (tls, credentials) = (self.tls.take(), self.credentials.take());
+        let tls = self.tls.take();
+        let credentials = self.credentials.take();
         let pool = match &self.source {
             ServerSource::Url(url) => return Target::parse(url, tls, credentials),
             ServerSource::Pool(pool) => pool,

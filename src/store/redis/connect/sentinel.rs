@@ -77,7 +77,8 @@ impl Sentinels {
 async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Election, String> {
     let mut asked = JoinSet::new();
     for number in 0..sentinels.len() {
-        let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
+        let sentinels = Arc::clone(sentinels);
+        let service = Arc::clone(service);
         asked.spawn(async move {
             let sentinel = &sentinels[number];
             let answer = timeout(ANSWER_TIMEOUT, sentinel.master_of(&service)).await;
@@ -85,7 +86,8 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
             answer.map_err(|error| format!("{}: {error}", sentinel.server.address()))
         });
     }
-    let (mut votes, mut failures) = (HashMap::<HostAndPort, usize>::new(), Vec::new());
+    let mut votes = HashMap::<HostAndPort, usize>::new();
+    let mut failures = Vec::new();
     while let Some(answer) = asked.join_next().await {
         match answer.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(master) => {
@@ -133,7 +135,8 @@ pub(in crate::store::redis) struct ElectionWatch {
 impl ElectionWatch {
     fn begin(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: HostAndPort) -> Self {
         let successor = Arc::<OnceLock<HostAndPort>>::default();
-        let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
+        let sentinels = Arc::clone(sentinels);
+        let service = Arc::clone(service);
         let found = Arc::clone(&successor);
         let watching = tokio::spawn(async move {
             let next = next_master(&sentinels, &service, &master).await;

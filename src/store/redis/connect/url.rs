@@ -136,7 +136,8 @@ fn sentinel_login(query: &str) -> Option<(String, String)> {
     let settings = query.split('&').filter(|setting| !setting.is_empty());
     let (own, others): (Vec<_>, Vec<_>) =
         settings.partition(|setting| setting.starts_with("sentinel_"));
-    let (mut username, mut password) = ("", "");
+    let mut username = "";
+    let mut password = "";
     for setting in own {
         match setting.split_once('=')? {
             ("sentinel_username", value) => username = value,
