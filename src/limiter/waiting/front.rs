@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::reservation::{Held, Reservation};
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{Bounds, patient};
+use super::{Bounds, denied_checks, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
@@ -29,9 +29,17 @@ impl RateLimiter {
         bounds: Bounds,
     ) -> ControlFlow<Result<Decision, Error>, Decision> {
         // Single checks before may have handed units over. They are given back.
-        drop(turn.take_handed_over().collect::<Vec<_>>());
+        drop(turn.take_handed_over());
         let mut replenished = Box::pin(turn.replenished());
+        let mut repeat = None;
         loop {
+            if ask_at > Instant::now() && repeat.is_none() {
+                let waiting = in_time(turn.wait_to_repeat(), bounds);
+                match self.unless_denied(group, bounds, waiting).await {
+                    Ok(place) => repeat = Some(place),
+                    Err(denied) => return ControlFlow::Break(denied),
+                }
+            }
             if ask_at > Instant::now() {
                 drop(timeout_at(ask_at, &mut replenished).await);
             }
@@ -43,13 +51,15 @@ impl RateLimiter {
                     Ok(decision) => decision,
                     Err(error) => return ControlFlow::Break(Err(error)),
                 };
-            let found = if decision.allowed() { UnitsFound::Free } else { UnitsFound::Missing };
-            turn.adapt(found, asked.elapsed());
             if decision.allowed() {
+                turn.adapt(contested, UnitsFound::Free, asked.elapsed(), repeat.is_some());
                 drop(replenished);
+                drop(repeat);
                 drop(turn);
                 return ControlFlow::Break(self.wait_out(decision, group, bounds).await);
             }
+            let denied = denied_checks(group, &decision);
+            turn.adapt(&denied, UnitsFound::Missing, asked.elapsed(), repeat.is_some());
             match bounds.retry_after(&decision) {
                 Some(wait) if wait <= bounds.left() => {
                     if !is_denied_by(&decision, group, contested) {
@@ -74,9 +84,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         loop {
             let reset = turn.reset();
-            let handed_over = turn.take_handed_over().next();
-            let handed_over = handed_over.filter(|it| it.suits(group, bounds.deadline));
-            let reserved = match handed_over {
+            let reserved = match turn.take_suiting(group, bounds.deadline) {
                 Some(reserved) => reserved,
                 None => match self.reserve(group, &turn, bounds).await? {
                     Ok(reserved) => reserved,
@@ -108,7 +116,7 @@ impl RateLimiter {
                 Duration::ZERO => UnitsFound::Free,
                 delay => UnitsFound::ReservedFor(delay),
             };
-            turn.adapt(found, asked.elapsed());
+            turn.adapt(group, found, asked.elapsed(), false);
             if decision.allowed() {
                 if decision.delay().is_zero() {
                     return Ok(Err(decision));

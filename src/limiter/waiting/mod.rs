@@ -333,18 +333,21 @@ impl RateLimiter {
         bounds: Bounds,
         most: usize,
     ) -> Result<Result<Turn, QueueFull>, Result<Decision, Error>> {
-        let mut turn = pin!(async {
-            let turn = self.shared.turns.wait(contested, most).await;
-            if turn.is_err() || !bounds.is_over() {
-                return turn;
-            }
-            // The turn came too late. The next waiter may have more time.
-            drop(turn);
-            pending().await
-        });
+        let waiting = in_time(self.shared.turns.wait(contested, most), bounds);
+        self.unless_denied(group, bounds, waiting).await
+    }
+
+    /// Waits for something of a queue. If it does not come in time, returns the denial.
+    async fn unless_denied<T>(
+        &self,
+        group: &Group,
+        bounds: Bounds,
+        waiting: impl Future<Output = T>,
+    ) -> Result<T, Result<Decision, Error>> {
+        let mut waiting = pin!(waiting);
         let mut denial = pin!(self.deny_at_the_deadline(group, bounds));
-        poll_fn(|cx| match turn.as_mut().poll(cx) {
-            Poll::Ready(turn) => Poll::Ready(Ok(turn)),
+        poll_fn(|cx| match waiting.as_mut().poll(cx) {
+            Poll::Ready(place) => Poll::Ready(Ok(place)),
             Poll::Pending => denial.as_mut().poll(cx).map(Err),
         })
         .await
@@ -375,6 +378,17 @@ impl RateLimiter {
         }
         let retry_after = decision.retry_after().unwrap_or_default().max(TICK);
         Ok(decision.denied_until(retry_after, None))
+    }
+}
+
+/// A place, unless it comes too late: the next waiter may have more time.
+async fn in_time<T>(waiting: impl Future<Output = T>, bounds: Bounds) -> T {
+    let place = waiting.await;
+    if bounds.is_over() {
+        drop(place);
+        pending().await
+    } else {
+        place
     }
 }
 

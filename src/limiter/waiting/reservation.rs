@@ -43,6 +43,16 @@ impl Reservation {
         self.turn.saturating_duration_since(deadline)
     }
 
+    /// When the units may be used.
+    pub(super) const fn turn(&self) -> Instant {
+        self.turn
+    }
+
+    /// Whether the units may have been used before `now`. They may be in the bucket again.
+    pub(super) fn is_late_for(&self, now: Instant) -> bool {
+        self.turn < now
+    }
+
     /// Forgets the units, which a reset has given back.
     pub(super) fn void(mut self) {
         self.is_over = true;
@@ -117,7 +127,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.turn.note_unreserved();
+        self.turn.note_unreserved(self.turn_at);
         if let Some(reservation) = self.reservation.take() {
             self.turn.hand_over(reservation);
         }

@@ -1,10 +1,10 @@
 //! Fair queues: the waiters of one process for one budget are served first come, first served.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
-use std::iter;
+use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::nouns::{Check, Op};
+use crate::nouns::{Check, Group, Op};
 
 /// The name and the kind of a limit, and a key.
 type BudgetId = (String, &'static str, String);
@@ -34,41 +34,58 @@ fn lock(queues: &Budgets) -> MutexGuard<'_, HashMap<BudgetId, Arc<WaitingQueue>>
 #[derive(Default)]
 struct WaitingQueue {
     front: Width,
+    /// Of the waiters at the front, those that were denied there: they ask again in the order of their denials.
+    repeats: Width,
     waiting: AtomicUsize,
     /// The costs of all waiters.
     units: AtomicU64,
-    /// The cost of the first waiter. 0: there was none.
-    cost: AtomicU64,
-    /// Whether waiters had other costs. Then a small request that asks beside a large one might overtake it.
-    has_other_costs: AtomicBool,
+    /// How many waiters that reserve nothing have each cost. Of several costs, a small request that asks beside a large one
+    /// might overtake it.
+    costs: Mutex<BTreeMap<u64, usize>>,
     reserved: Mutex<Reserved>,
     replenished: Notify,
     reset: Notify,
     /// Units that waiters at the front gave up, for the next ones.
-    handed_over: Mutex<VecDeque<Reservation>>,
+    handed_over: Mutex<Vec<Reservation>>,
 }
 
 /// The units that the waiters at the front have reserved.
 #[derive(Default)]
 struct Reserved {
     units: u64,
-    /// When the last of them may be used.
-    until: Option<Instant>,
+    /// How many of them may be used when.
+    turns: BTreeMap<Instant, u64>,
 }
 
 impl WaitingQueue {
-    fn take_handed_over(&self) -> Option<Reservation> {
-        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    fn handed_over(&self) -> MutexGuard<'_, Vec<Reservation>> {
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn costs(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reserved(&self) -> MutexGuard<'_, Reserved> {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_cost(&self, cost: u64) {
-        let first = self.cost.compare_exchange(0, cost, Ordering::AcqRel, Ordering::Acquire);
-        if first.is_err_and(|first| first != cost) {
-            self.has_other_costs.store(true, Ordering::Release);
+    /// Counts a waiter that reserves nothing. If it has another cost than those before, one at a time asks from now on.
+    fn add_cost(&self, cost: u64) {
+        let mut costs = self.costs();
+        *costs.entry(cost).or_default() += 1;
+        if costs.len() > 1 {
+            self.front.adapt(UnitsFound::Missing, Duration::ZERO, 1);
+        }
+    }
+
+    fn remove_cost(&self, cost: u64) {
+        let mut costs = self.costs();
+        if let Some(waiters) = costs.get_mut(&cost) {
+            *waiters -= 1;
+            if *waiters == 0 {
+                costs.remove(&cost);
+            }
         }
     }
 }
@@ -91,6 +108,8 @@ struct Place {
     budget: BudgetId,
     queue: Option<Arc<WaitingQueue>>,
     units: u64,
+    /// Whether its cost is counted, because it reserves nothing.
+    has_cost: bool,
     front: Option<OwnedSemaphorePermit>,
     queues: Budgets,
     /// Of all queues.
@@ -120,7 +139,8 @@ impl Turns {
             let mut place = self.enqueue(budget, units, most)?;
             if let Some(queue) = &place.queue {
                 if !reserves {
-                    queue.note_cost(units);
+                    queue.add_cost(units);
+                    place.has_cost = true;
                 }
                 place.front = Width::take_place(queue.front.places()).await;
             }
@@ -138,7 +158,15 @@ impl Turns {
         self.places.fetch_add(1, Ordering::AcqRel);
         let queues = Arc::clone(&self.queues);
         let places = Arc::clone(&self.places);
-        let place = Place { budget, queue: Some(queue), units, front: None, queues, places };
+        let place = Place {
+            budget,
+            queue: Some(queue),
+            units,
+            has_cost: false,
+            front: None,
+            queues,
+            places,
+        };
         if before < most { Ok(place) } else { Err(QueueFull) }
     }
 
@@ -150,12 +178,13 @@ impl Turns {
         if !limit.reserves() || self.places.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let queue = lock(&self.queues).get(&budget(check)).cloned()?;
+        let queues = lock(&self.queues);
+        let queue = queues.get(&budget(check))?;
         let units = queue.units.load(Ordering::Acquire).saturating_add(check.cost().into());
         let reserved = queue.reserved();
-        Some(match reserved.until {
+        Some(match reserved.turns.last_key_value() {
             // Then the bucket is empty.
-            Some(turn) => {
+            Some((turn, _)) => {
                 let after_front = limit.refill_time(units.saturating_sub(reserved.units));
                 turn.saturating_duration_since(Instant::now()).saturating_add(after_front)
             }
@@ -196,7 +225,7 @@ impl Awaited {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
-                void.extend(iter::from_fn(|| queue.take_handed_over()));
+                void.append(&mut queue.handed_over());
             }
         }
         drop(queues);
@@ -221,48 +250,82 @@ impl Turn {
         if let Some(queue) = &place.queue {
             let mut reserved = queue.reserved();
             reserved.units += place.units;
-            reserved.until = reserved.until.max(Some(turn));
+            *reserved.turns.entry(turn).or_default() += place.units;
         }
     }
 
-    /// The units that were noted are used or given up.
-    pub(super) fn note_unreserved(&self) {
+    /// The units that were noted with this turn are used or given up.
+    pub(super) fn note_unreserved(&self, turn: Instant) {
         let [place] = &*self.places else { return };
         if let Some(queue) = &place.queue {
             let mut reserved = queue.reserved();
             reserved.units = reserved.units.saturating_sub(place.units);
-            if reserved.units == 0 {
-                reserved.until = None;
+            if let Some(units) = reserved.turns.get_mut(&turn) {
+                *units = units.saturating_sub(place.units);
+                if *units == 0 {
+                    reserved.turns.remove(&turn);
+                }
             }
         }
     }
 
-    /// Adapts to an answer of the store how many waiters ask at once.
-    pub(super) fn adapt(&self, found: UnitsFound, round_trip: Duration) {
-        for queue in self.places.iter().filter_map(|place| place.queue.as_ref()) {
-            let keeps_order =
-                found != UnitsFound::Free || !queue.has_other_costs.load(Ordering::Acquire);
+    /// Adapts to an answer of the store how many waiters for these checks ask at once. Those that ask again are apart from the
+    /// others: the first ones go on only when these have their units.
+    pub(super) fn adapt(
+        &self,
+        checks: &[Check],
+        found: UnitsFound,
+        round_trip: Duration,
+        is_repeat: bool,
+    ) {
+        let budgets: Vec<_> = checks.iter().map(budget).collect();
+        for place in self.places.iter().filter(|place| budgets.contains(&place.budget)) {
+            let Some(queue) = &place.queue else { continue };
+            let keeps_order = found != UnitsFound::Free || queue.costs().len() <= 1;
             if keeps_order {
-                queue.front.adapt(found, round_trip, queue.waiting.load(Ordering::Acquire));
+                let width = if is_repeat { &queue.repeats } else { &queue.front };
+                width.adapt(found, round_trip, queue.waiting.load(Ordering::Acquire));
             }
         }
     }
 
-    /// Hands units over to the next waiter. Without one, they are given back.
+    /// Waits until the waiters that were denied before have asked again.
+    pub(super) async fn wait_to_repeat(&self) -> Repeat<'_> {
+        let mut repeat = Repeat(Vec::with_capacity(self.places.len()));
+        for queue in self.places.iter().filter_map(|place| place.queue.as_ref()) {
+            if let Some(place) = Width::take_place(queue.repeats.places()).await {
+                repeat.0.push((&queue.repeats, Some(place)));
+            }
+        }
+        repeat
+    }
+
+    /// Hands units over to a waiter that has none. Without one, they are given back.
     pub(super) fn hand_over(&self, reservation: Reservation) {
-        if let [place] = &*self.places
-            && let Some(queue) = &place.queue
-            && queue.waiting.load(Ordering::Acquire) > 1
-        {
-            let mut handed_over = queue.handed_over.lock().unwrap_or_else(PoisonError::into_inner);
-            handed_over.push_back(reservation);
+        let [place] = &*self.places else { return };
+        let Some(queue) = &place.queue else { return };
+        let mut handed_over = queue.handed_over();
+        let with_units = queue.reserved().units + place.units * (handed_over.len() as u64 + 1);
+        if queue.units.load(Ordering::Acquire) > with_units {
+            handed_over.push(reservation);
         }
     }
 
-    /// Takes the units that waiters before handed over, of each budget.
-    pub(super) fn take_handed_over(&self) -> impl Iterator<Item = Reservation> {
+    /// Takes all units that waiters handed over, of each budget.
+    pub(super) fn take_handed_over(&self) -> Vec<Reservation> {
         let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
-        queues.flat_map(|queue| iter::from_fn(|| queue.take_handed_over()))
+        queues.flat_map(|queue| mem::take(&mut *queue.handed_over())).collect()
+    }
+
+    /// Takes the units that suit a group best, of those that waiters handed over. Those whose time is over are given back.
+    pub(super) fn take_suiting(&self, group: &Group, deadline: Instant) -> Option<Reservation> {
+        let mut all = self.take_handed_over();
+        all.retain(|reservation| !reservation.is_late_for(Instant::now()));
+        all.sort_by_key(Reservation::turn);
+        let suiting = all.iter().position(|reservation| reservation.suits(group, deadline));
+        let suiting = suiting.map(|index| all.remove(index));
+        all.into_iter().for_each(|reservation| self.hand_over(reservation));
+        suiting
     }
 
     fn notified(&self, of: impl Fn(&WaitingQueue) -> &Notify) -> impl Future<Output = ()> {
@@ -279,6 +342,17 @@ impl Turn {
     }
 }
 
+/// A place among the waiters that ask again, in the queue of every budget of a group.
+pub(super) struct Repeat<'a>(Vec<(&'a Width, Option<OwnedSemaphorePermit>)>);
+
+impl Drop for Repeat<'_> {
+    fn drop(&mut self) {
+        for (width, place) in &mut self.0 {
+            place.take().into_iter().for_each(|place| width.leave(place));
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues);
@@ -286,6 +360,9 @@ impl Drop for Place {
         if let Some(queue) = self.queue.take() {
             queue.waiting.fetch_sub(1, Ordering::AcqRel);
             queue.units.fetch_sub(self.units, Ordering::AcqRel);
+            if self.has_cost {
+                queue.remove_cost(self.units);
+            }
             if let Some(front) = self.front.take() {
                 queue.front.leave(front);
             }
