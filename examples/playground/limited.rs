@@ -151,10 +151,13 @@ impl LimitedServices {
         remaining
     }
 
-    /// Resets the budgets of a client.
+    /// Resets the budgets of a client, and in an outage its shares.
     pub(crate) async fn reset(&self, client: &Client) -> Result<(), tollgate::Error> {
         if self.all.is_empty() {
             return Ok(());
+        }
+        for limiter in &self.limiters[1..] {
+            drop(limiter.apply(Op::Reset, self.checks_of(client)).await);
         }
         self.limiters[0].apply(Op::Reset, self.checks_of(client)).await.map(drop)
     }

@@ -18,7 +18,7 @@ pub(crate) enum Algorithm {
 }
 
 /// What the visitor chose.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) client: String,
     pub(crate) algorithms: Vec<Algorithm>,
@@ -44,6 +44,12 @@ pub(crate) enum WhenUnavailable {
 }
 
 impl Settings {
+    /// Whether both have the same limits, maybe for other clients.
+    pub(crate) fn has_limits_of(&self, other: &Self) -> bool {
+        let client = self.client.clone();
+        *self == Self { client, ..other.clone() }
+    }
+
     pub(crate) fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms)
     }

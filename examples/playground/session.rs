@@ -28,7 +28,8 @@ struct Session {
     store: &'static str,
     started: Instant,
     client: Client,
-    services: Option<LimitedServices>,
+    /// With the settings that are in force.
+    services: Option<(Settings, LimitedServices)>,
     traffic: Option<Traffic>,
     waiting: JoinSet<Response>,
     /// For the tab, with the next frame.
@@ -113,13 +114,17 @@ impl Session {
         if settings.algorithms.len() > 6 {
             return self.reject("there are six algorithms; choose each once".to_owned());
         }
+        self.client = Client(settings.client.clone());
+        // New services would have new shares in an outage.
+        if self.services.as_ref().is_some_and(|(before, _)| before.has_limits_of(settings)) {
+            return;
+        }
         // A limiter has one limit of a name. Tabs choose their own, and share the budgets.
         match LimitedServices::new(&self.budgets, settings) {
             Ok(services) => {
                 let described = services.describe(settings);
                 self.events.push(Event::Configured { store: self.store, services: described });
-                self.client = Client(settings.client.clone());
-                self.services = Some(services);
+                self.services = Some((settings.clone(), services));
             }
             Err(error) => self.reject(error.to_string()),
         }
@@ -129,7 +134,7 @@ impl Session {
     fn send(&mut self, senders: Vec<Sender>) {
         let (started, arrived_ms) = (self.started, ms_since(self.started));
         for sender in senders {
-            for service in self.services.iter().flat_map(|services| &services.all) {
+            for service in self.services.iter().flat_map(|(_, services)| &services.all) {
                 if self.waiting.len() >= MOST_WAITING {
                     let message = format!("{MOST_WAITING} requests wait; the others are not sent");
                     return self.reject(message);
@@ -160,16 +165,20 @@ impl Session {
     }
 
     async fn read_levels(&mut self) {
-        let Some(services) = &self.services else { return };
+        let Some((_, services)) = &self.services else { return };
         let remaining = services.remaining(&self.client).await;
         let at_ms = ms_since(self.started);
         self.events.push(Event::Levels { at_ms, remaining });
     }
 
     async fn reset(&mut self) {
-        let Some(services) = &self.services else { return };
-        if let Err(error) = services.reset(&self.client).await {
-            self.reject(format!("the budgets were not reset: {error}"));
+        let Some((_, services)) = &self.services else { return };
+        match services.reset(&self.client).await {
+            Err(_) if self.budgets.is_cut_off() => {
+                self.reject("only the shares were reset: the store does not answer".to_owned());
+            }
+            Err(error) => self.reject(format!("the budgets were not reset: {error}")),
+            Ok(()) => {}
         }
     }
 }

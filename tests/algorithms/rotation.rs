@@ -1,7 +1,6 @@
 //! Two quotas of one name in turn, as in a rolling deployment, over many periods and on both
 //! stores.
 
-#[cfg(feature = "redis")]
 use std::time::Duration;
 
 use tollgate::clock::ManualClock;

@@ -6,7 +6,6 @@
 //! that the second denies. The clock does not step back: over the end of a window, one charge more
 //! or less decides which window is in force.
 
-#[cfg(feature = "redis")]
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -159,8 +159,13 @@ async fn message_that_was_not_kept_may_have_been_of_any_id() {
     let mut followed = channel(&server).await;
     assert_eq!(followed.next().await, Some(Change::Unknown), "what was announced before");
     let operator = channel(&server).await;
+    let long = "x".repeat(300);
+    let error = operator.announce(&long).await.unwrap_err().to_string();
+    assert!(error.ends_with("the id has 300 bytes; use at most 256"), "{error}");
     // It is too long to be kept, so it may have been any.
-    operator.announce("x".repeat(300)).await.unwrap();
+    let mut publish = redis::cmd("PUBLISH");
+    publish.arg(operator.name()).arg(&long);
+    let () = publish.query(&mut server.connection()).unwrap();
     assert_eq!(timeout(LONG, followed.next()).await.unwrap(), Some(Change::Unknown));
     operator.announce("last").await.unwrap();
     let last = timeout(LONG, followed.next()).await.unwrap();

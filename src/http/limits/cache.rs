@@ -116,6 +116,8 @@ pub(super) struct Cache<I, T> {
     followed: Followers,
     permits: Arc<Semaphore>,
     events: Throttle,
+    /// For announcements that have no id.
+    unknown_ids: Throttle,
 }
 
 impl<I, T> Cache<I, T>
@@ -133,6 +135,7 @@ where
             followed: Followers::default(),
             permits: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
             events: Throttle::default(),
+            unknown_ids: Throttle::default(),
             settings,
         }
     }
@@ -151,7 +154,8 @@ where
 
     /// No value counts as fresh any more. Old values are there while the look-ups fail, are slow, or are too many.
     pub(super) fn doubt_all(&self) {
-        self.doubtful_below.store(self.next_flight.load(Ordering::Relaxed), Ordering::Relaxed);
+        let next = self.next_flight.load(Ordering::Relaxed);
+        self.doubtful_below.fetch_max(next, Ordering::Relaxed);
     }
 
     pub(super) fn forget(&self, id: &I) {
@@ -283,7 +287,7 @@ where
                     Change::Unknown => cache.doubt_all(),
                     Change::Of(id) => match id.parse() {
                         Ok(id) => cache.forget(&id),
-                        Err(_) => telemetry::change_not_understood(&cache.events, &id),
+                        Err(_) => telemetry::change_not_understood(&cache.unknown_ids, &id),
                     },
                 }
                 // A source that always has a change must not keep the worker.

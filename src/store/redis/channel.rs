@@ -7,7 +7,7 @@ use std::vec;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connect::{Received, Subscription};
+use super::connect::{LONGEST, Received, Subscription};
 use super::connection::Handle;
 use super::node::Node;
 use super::{Lanes, RedisStore, command};
@@ -130,6 +130,7 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
 /// ```
 ///
 /// - A message is the id of what changed, in at most 256 bytes.
+/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use another name than its.
 /// - Redis does not keep messages. After a pause of the subscription, a source says that [any value may have
 ///   changed](Change::Unknown).
 /// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of [`announce`](Self::announce) `+publish`.
@@ -183,13 +184,20 @@ impl RedisChannel {
     ///
     /// # Errors
     ///
-    /// Returns an error if Redis is unavailable, or the store's user may not publish. Replicas have the old value until
+    /// Returns an error if the id has more than 256 bytes, Redis is unavailable, or the store's user may not publish. Replicas have the old value until
     /// it is no longer fresh, then.
     pub async fn announce(&self, id: impl Display) -> Result<(), ConfigError> {
         let lanes = &self.feed.lanes;
         let channel = &self.feed.channel;
+        let id = id.to_string();
+        if id.len() > LONGEST {
+            return Err(ConfigError::new(format!(
+                "Redis channel `{channel}`: not announced: the id has {} bytes; use at most {LONGEST}",
+                id.len()
+            )));
+        }
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg(id.to_string());
+        publish.arg(channel).arg(id);
         let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
         published.map_err(|error| {
             let reason = error.into_reason();

@@ -5,7 +5,7 @@
 //! and no check waits for a later one.
 //!
 //! A distant server would make a check wait for a whole round trip before it leaves. So if the
-//! newest call has been in flight for a [pace](Settings::pace), the next one leaves beside it. The
+//! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it. The
 //! newest call sees to that: a check leaves at most one pace after the call before. A server that
 //! answers sooner never has more than two calls, and one that does not has a bounded number of them.
 //!

@@ -18,9 +18,9 @@ use crate::store::permits::{Claim, Claimed, PermitStore};
 /// The pause before a claim is sent again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The calls for the claims of a lane that are divided because of some of their keys: a user without rights to any key must
-/// not make a flood.
-const MOST_CALLS: usize = 256;
+/// The calls in a row that fail because of a key, before the rest of a lane's claims is not sent: a user without rights to
+/// any key must not make a flood.
+const MOST_FAILURES: usize = 24;
 
 impl PermitStore for RedisStore {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
@@ -62,22 +62,32 @@ async fn claim_part(lane: &Lane, part: &[(usize, Claim)]) -> Vec<(usize, Result<
     if let Err(error) = lane.route.admit() {
         return failed(part, &error);
     }
-    let deadline = later(Instant::now(), lane.settings.deadline);
     let mut answers = Vec::with_capacity(part.len());
-    let mut calls = 0;
+    let mut failures = 0;
     let mut left = vec![part];
     while let Some(part) = left.pop() {
-        calls += 1;
+        // Each call has its own deadline: one that is sent too late would look like an outage.
+        let deadline = later(Instant::now(), lane.settings.deadline);
         match send(lane, part, deadline).await {
             Ok(granted) => {
+                failures = 0;
                 answers.extend(granted.into_iter().map(|(place, number)| (place, Ok(number))));
             }
-            // Until each key that fails does so alone.
-            Err(failure) if failure.is_of_key && part.len() > 1 && calls < MOST_CALLS => {
-                let (first, second) = part.split_at(part.len() / 2);
-                left.extend([second, first]);
+            Err(failure) if failure.is_of_key && failures < MOST_FAILURES => {
+                failures += 1;
+                // Until each key that fails does so alone.
+                match part {
+                    [_] => answers.extend(failed(part, &failure.error)),
+                    _ => {
+                        let (first, second) = part.split_at(part.len() / 2);
+                        left.extend([second, first]);
+                    }
+                }
             }
-            Err(failure) => answers.extend(failed(part, &failure.error)),
+            Err(failure) => {
+                answers.extend(failed(part, &failure.error));
+                left.drain(..).for_each(|part| answers.extend(failed(part, &failure.error)));
+            }
         }
     }
     answers

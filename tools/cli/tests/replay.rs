@@ -325,7 +325,7 @@ fn mistakes_are_errors_that_say_what_to_do() {
         (
             &["--limit", "20/min", "--key", "user", "--format", "json"],
             "{\"time\":1760000000,\"login\":\"alice\"}\n",
-            "their fields are: login, time",
+            "the fields of the first are: login, time",
         ),
         (&[], "", "--limit"),
     ] {

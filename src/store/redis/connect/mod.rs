@@ -19,7 +19,7 @@ pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
 use self::sentinel::ElectionWatch;
 pub(super) use self::server::Server;
-pub(super) use self::subscription::{Received, Subscribing, Subscription};
+pub(super) use self::subscription::{LONGEST, Received, Subscribing, Subscription};
 #[cfg(feature = "tls")]
 pub(super) use self::url::unusable_url;
 pub(super) use self::url::{Target, Topology};

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 const MOST_WAITING: usize = 1_024;
 
 /// The longest message that is kept, in bytes.
-const LONGEST: usize = 256;
+pub(in crate::store::redis) const LONGEST: usize = 256;
 
 /// `None` if the server cannot be subscribed to: a pool has no connections for that.
 pub(in crate::store::redis) type Subscribing<'a> =

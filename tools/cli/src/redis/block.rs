@@ -38,6 +38,11 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     // A block is urgent: neither a long scan nor a master that is away holds it up.
     let looking = timeout(PATIENCE, found.look(&arguments, (name, key.as_str()), &store)).await;
     let is_complete = matches!(looking, Ok(Ok(())));
+    let incomplete = match &looking {
+        Ok(Ok(())) => String::new(),
+        Ok(Err(error)) => output::explained(error),
+        Err(_) => format!("not all keys were read within {}", rounded(PATIENCE)),
+    };
     let limits = found.limits(name, arguments.algorithm)?;
     let is_used = !found.here.is_empty();
     if !is_used && !found.elsewhere.is_empty() {
@@ -50,11 +55,15 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
                  --algorithm"
             ),
             false => format!(
-                "nothing was changed: no budget of a limit named {name} was found within {}. Give --algorithm",
-                rounded(PATIENCE)
+                "nothing was changed: no budget of a limit named {name} was found ({incomplete}). Give --algorithm"
             ),
         });
         return Ok(ExitCode::from(UNKNOWN_LIMIT));
+    }
+    if !is_complete && arguments.algorithm.is_none() {
+        output::note(&format!(
+            "{name} may have budgets of another algorithm ({incomplete}): if it has, give --algorithm"
+        ));
     }
     if is_complete && !is_used {
         output::note(&format!(

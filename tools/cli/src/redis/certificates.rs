@@ -63,7 +63,8 @@ impl Certificates {
 
 /// Whether connections to a URL are by TLS.
 pub(crate) fn is_tls(url: &str) -> bool {
-    ["rediss", "valkeys"].iter().any(|scheme| url.trim_start().starts_with(scheme))
+    let url = url.trim_start().to_ascii_lowercase();
+    ["rediss", "valkeys"].iter().any(|scheme| url.starts_with(scheme))
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -51,15 +51,18 @@ impl Lines {
     /// Where the lines went, for an error.
     pub(super) fn explained(&self, key: &KeySpec) -> String {
         let skipped = self.first_skipped.as_ref().map(|it| format!(", the first is {it}"));
-        let fields = self.fields_without_key.as_ref().map(|it| format!("; their fields are: {it}"));
+        let fields = self
+            .fields_without_key
+            .as_ref()
+            .map(|it| format!(" (the fields of the first are: {it})"));
         format!(
-            "of {} lines, {} have no {key}, and {} could not be read as {}{}{}",
+            "of {} lines, {} have no {key}{}, and {} could not be read as {}{}",
             self.read,
             self.without_key,
+            fields.unwrap_or_default(),
             self.skipped,
             self.format,
-            skipped.unwrap_or_default(),
-            fields.unwrap_or_default()
+            skipped.unwrap_or_default()
         )
     }
 }
