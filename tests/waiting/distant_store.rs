@@ -77,10 +77,16 @@ async fn waiters_use_the_quota_however_far_away_the_store_is() {
                 let (allowed, denied) = ten_seconds(&limiter, &limit, max_wait).await;
                 let case = format!("{} {round_trip} ms, wait {max_wait:?}", limit.name());
                 // Up to a full budget, and ten times the quota. After a window, the first round trips ask for less.
-                let least = if round_trip > 20 { 1_650 } else { 1_950 };
+                let is_bucket = limit.name() == "bucket";
+                let least = match round_trip {
+                    _ if is_bucket => 2_190,
+                    60 => 1_600,
+                    _ => 1_900,
+                };
                 assert!((least..=2_220).contains(&allowed), "{case}: {allowed} allowed");
-                // 20 callers never want more than the units of a second.
-                assert!(max_wait < SECOND || denied == 0, "{case}: {denied} denied");
+                // The units of a bucket are always there within a second. Those of a window may be later.
+                let may_deny = !is_bucket || max_wait < SECOND;
+                assert!(may_deny || denied == 0, "{case}: {denied} denied");
             }
         }
     }
