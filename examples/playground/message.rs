@@ -28,12 +28,12 @@ pub(crate) struct Settings {
     pub(crate) burst: Option<u64>,
     /// Of the sliding window.
     pub(crate) sub_windows: u32,
-    /// Of the service. They decide requests in turn.
+    /// The replicas of the service. Requests go to each in turn.
     pub(crate) replicas: u32,
     pub(crate) when_unavailable: WhenUnavailable,
 }
 
-/// What happens to a request while the store does not answer.
+/// The outcome of a request while the store does not answer.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WhenUnavailable {

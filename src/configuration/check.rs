@@ -14,7 +14,7 @@ const MAX_PATTERNS: usize = 1_000;
 /// An error, and where it is.
 pub(crate) type Misplaced = (Field, ConfigError);
 
-/// What the requests of a plan are limited to.
+/// The limit of a plan.
 pub(crate) enum PlanRule<'a> {
     Limit(Limit),
     Unlimited,

@@ -192,7 +192,7 @@ impl LimitConfig {
     }
 }
 
-/// What the requests of a plan are limited to: one of these.
+/// The limit of a plan. It sets one of these fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
@@ -201,7 +201,7 @@ impl LimitConfig {
     expecting = "a plan: a table with `quota`, `limit`, `unlimited` or `deny`"
 )]
 pub(crate) struct PlanConfig {
-    /// Units per period, in place of those of the limit.
+    /// Units per period. Replaces the quota of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::QuotaSchema>"))]
     pub(crate) quota: Option<Written>,
@@ -212,7 +212,7 @@ pub(crate) struct PlanConfig {
         deserialize_with = "value::maybe_number"
     )]
     pub(crate) burst: Option<u64>,
-    /// The most requests of a key at once, in place of those of a concurrency limit: 1 to 1,000,000.
+    /// Requests of a key in flight at once, under a concurrency limit: 1 to 1,000,000. Replaces the number of the limit.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

@@ -297,7 +297,7 @@ impl Batch {
 
     /// The request for the script.
     pub(super) fn body(&self) -> Vec<u8> {
-        let limits = self.limits.iter().map(|(limit, blocks)| wire::Asked {
+        let limits = self.limits.iter().map(|(limit, blocks)| wire::WireLimit {
             rule: limit.rule(),
             blocking: blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE)),
         });

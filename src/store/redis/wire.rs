@@ -111,7 +111,7 @@ pub(super) struct Body(Vec<u8>);
 
 /// A limit, and how it blocks keys, if the checks ask that.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct WireLimit<'a> {
     pub(super) rule: &'a Rule,
     pub(super) blocking: Option<&'a Blocking>,
 }
@@ -125,7 +125,7 @@ pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
 }
 
 impl Body {
-    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = Asked<'a>>) -> Self {
+    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = WireLimit<'a>>) -> Self {
         let mut body = Self(Vec::with_capacity(64));
         body.push_name("batch");
         body.push(limits.len() as u64, 2);
