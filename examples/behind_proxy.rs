@@ -39,7 +39,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
 
     let client = client_ip()?;
     let limiter = match setting("REDIS_URL") {
@@ -52,22 +54,36 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Quota::per_minute(5),
         client.clone(),
     )?;
-    let app = Router::new().route("/", get(counted)).with_state(client).layer(layer);
+    let app = Router::new()
+        .route("/", get(counted))
+        .with_state(client)
+        .layer(layer);
 
     let port = setting("PORT").unwrap_or_else(|| "3000".to_owned());
-    let port: u16 = port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?;
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
-    })?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_| format!("PORT is not a port number: `{port}`"))?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| {
+            format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+        })?;
     println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(
+        listener,
+        app.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .await?;
     Ok(())
 }
 
 /// The extractor that the settings describe.
 fn client_ip() -> Result<ClientIp, ConfigError> {
     let trusted = setting("TRUSTED").unwrap_or_default();
-    let networks: Vec<&str> = trusted.split(',').filter(|it| !it.trim().is_empty()).collect();
+    let networks: Vec<&str> = trusted
+        .split(',')
+        .filter(|it| !it.trim().is_empty())
+        .collect();
     let client = ClientIp::behind(networks)?;
     match setting("HEADER") {
         Some(header) => client.header(&header),
@@ -78,7 +94,9 @@ fn client_ip() -> Result<ClientIp, ConfigError> {
 
 /// Answers with the address, or the IPv6 network, that the limit counted.
 async fn counted(State(client): State<ClientIp>, parts: Parts) -> Result<String, StatusCode> {
-    let network = client.network(&parts).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let network = client
+        .network(&parts)
+        .map_err(|_| StatusCode::BAD_REQUEST)?;
     Ok(format!("{network}\n"))
 }
 

@@ -49,9 +49,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
         _ => RateLimiter::in_memory(),
     };
     let limit = RateLimitLayer::token_bucket(limiter, "hyper", quota, PeerIp)?;
-    let service = ServiceBuilder::new().layer(limit).service(service_fn(hello));
+    let service = ServiceBuilder::new()
+        .layer(limit)
+        .service(service_fn(hello));
 
-    let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let port: u16 = env::var("PORT")
+        .unwrap_or_else(|_| "3000".to_owned())
+        .parse()?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     loop {
@@ -75,7 +79,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
                 .service(service);
             let connection = Builder::new(TokioExecutor::new());
             let service = TowerToHyperService::new(service);
-            if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
+            if let Err(error) = connection
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+            {
                 eprintln!("{peer}: {error}");
             }
         });

@@ -56,15 +56,17 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
     let limiter = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "in-flight").await?,
         _ => RateLimiter::in_memory(),
     };
     let port: u16 = match env::var("PORT") {
-        Ok(port) if !port.is_empty() => {
-            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
-        }
+        Ok(port) if !port.is_empty() => port
+            .parse()
+            .map_err(|_| format!("PORT is not a port number: `{port}`"))?,
         _ => 3000,
     };
     let tenant = Header::new("x-tenant")?;
@@ -79,9 +81,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/export/{seconds}", get(export))
         .route("/import/{seconds}", post(import))
         .layer(layer);
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
-    })?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| {
+            format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+        })?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("2 exports and imports of a tenant at once, and 30 a minute, on {url}. Try it:");
     println!();
@@ -92,7 +96,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -i -X POST -H 'x-tenant: acme' {url}/import/9     # 202, and in flight for 9 s"
     );
-    axum::serve(listener, app).with_graceful_shutdown(shutdown()).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(shutdown())
+        .await?;
     // Otherwise the last permits count until their lease is over.
     limiter.flush().await;
     Ok(())

@@ -93,8 +93,12 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    let level = env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt().with_max_level(level.unwrap_or(LevelFilter::INFO)).init();
+    let level = env::var("RUST_LOG")
+        .ok()
+        .and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .init();
 
     let store = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => Some(RedisStore::connect(&url, "live-configuration").await?),
@@ -123,14 +127,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/limits", get(status).with_state(limits.clone()));
 
     let port: u16 = match env::var("PORT") {
-        Ok(port) if !port.is_empty() => {
-            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
-        }
+        Ok(port) if !port.is_empty() => port
+            .parse()
+            .map_err(|_| format!("PORT is not a port number: `{port}`"))?,
         _ => 3000,
     };
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
-    })?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| {
+            format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+        })?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("The limits of {path}, on {url}:");
     println!();
@@ -153,6 +159,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -s {url}/limits                                 # the version, and its limits"
     );
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(
+        listener,
+        app.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .await?;
     Ok(())
 }

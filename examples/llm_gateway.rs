@@ -56,7 +56,11 @@ fn limits(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {
         Limit::token_bucket("requests", Quota::per_minute(10))?,
         user.clone(),
     )?
-    .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(1_000))?, user, |_| ESTIMATE)?
+    .limit_with_cost(
+        Limit::token_bucket("tokens", Quota::per_minute(1_000))?,
+        user,
+        |_| ESTIMATE,
+    )?
     .insert_settlement()
     .insert_decision()
     // A model that fails costs nothing.
@@ -75,8 +79,14 @@ async fn chat(
     }
     let (sender, receiver) = mpsc::channel(16);
     tokio::spawn(async move {
-        let left = decision.verdicts().iter().map(|it| (it.limit().name(), it.remaining()));
-        println!("charged 1 request and {ESTIMATE} tokens, left: {:?}", left.collect::<Vec<_>>());
+        let left = decision
+            .verdicts()
+            .iter()
+            .map(|it| (it.limit().name(), it.remaining()));
+        println!(
+            "charged 1 request and {ESTIMATE} tokens, left: {:?}",
+            left.collect::<Vec<_>>()
+        );
         // Settles what was sent, also if the client disconnects.
         let mut meter = settlement.meter("tokens");
         while meter.cost() < tokens {
@@ -105,22 +115,28 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
     let limiter = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "llm-gateway").await?,
         _ => RateLimiter::in_memory(),
     };
-    let app = Router::new().route("/chat", get(chat)).layer(limits(&limiter)?);
+    let app = Router::new()
+        .route("/chat", get(chat))
+        .layer(limits(&limiter)?);
 
     let port: u16 = match env::var("PORT") {
-        Ok(port) if !port.is_empty() => {
-            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
-        }
+        Ok(port) if !port.is_empty() => port
+            .parse()
+            .map_err(|_| format!("PORT is not a port number: `{port}`"))?,
         _ => 3000,
     };
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
-    })?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| {
+            format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+        })?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("10 requests and 1,000 tokens a minute for each user, on {url}. Try it:");
     println!();
@@ -128,7 +144,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  curl -iN -H 'x-user: alice' '{url}/chat?tokens=1500'   # a debt");
     println!("  curl -i -H 'x-user: alice' '{url}/chat'                # 429 until it is repaid");
     println!("  curl -i -H 'x-user: bob' '{url}/chat?tokens=0'         # a failure, which is free");
-    axum::serve(listener, app).with_graceful_shutdown(shutdown()).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(shutdown())
+        .await?;
     // Otherwise the costs of the last requests are not settled.
     limiter.flush().await;
     Ok(())

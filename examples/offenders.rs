@@ -40,12 +40,22 @@ struct Asked {
 type Answer = Result<String, (StatusCode, String)>;
 
 async fn show(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
-    answer(blocks.limiter.peek(&blocks.login, &parse(&asked.key)?, 1).await)
+    answer(
+        blocks
+            .limiter
+            .peek(&blocks.login, &parse(&asked.key)?, 1)
+            .await,
+    )
 }
 
 async fn block(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
     let length = Duration::from_secs(asked.seconds.unwrap_or(600));
-    answer(blocks.limiter.block(&blocks.login, &parse(&asked.key)?, length).await)
+    answer(
+        blocks
+            .limiter
+            .block(&blocks.login, &parse(&asked.key)?, length)
+            .await,
+    )
 }
 
 async fn unblock(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
@@ -80,7 +90,10 @@ fn app(limiter: &RateLimiter) -> Result<Router, ConfigError> {
     let layer = RateLimitLayer::new(limiter, login.clone(), PeerIp)?;
     let admin = Router::new()
         .route("/admin/block", get(show).put(block).delete(unblock))
-        .with_state(Blocks { limiter: limiter.clone(), login });
+        .with_state(Blocks {
+            limiter: limiter.clone(),
+            login,
+        });
     Ok(Router::new()
         .route("/login", post(|| async { "wrong password\n" }))
         .layer(layer)
@@ -99,20 +112,24 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
     let limiter = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "offenders").await?,
         _ => RateLimiter::in_memory(),
     };
     let port: u16 = match env::var("PORT") {
-        Ok(port) if !port.is_empty() => {
-            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
-        }
+        Ok(port) if !port.is_empty() => port
+            .parse()
+            .map_err(|_| format!("PORT is not a port number: `{port}`"))?,
         _ => 3000,
     };
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
-    })?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| {
+            format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+        })?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("5 logins in 10 s, and 30 s without any after 10 denials, on {url}. Try it:");
     println!();

@@ -42,7 +42,14 @@ impl Redis {
     fn start(port: u16) -> Result<Self, Box<dyn Error>> {
         let program = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let process = Command::new(&program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+            ])
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("cannot start `{program}`: {error}; set REDIS_SERVER"))?;
@@ -50,7 +57,9 @@ impl Redis {
     }
 
     fn signal(&self, signal: &str) -> Result<(), Box<dyn Error>> {
-        Command::new("kill").args([signal, &self.0.id().to_string()]).status()?;
+        Command::new("kill")
+            .args([signal, &self.0.id().to_string()])
+            .status()?;
         Ok(())
     }
 }
@@ -97,7 +106,9 @@ fn replica(
     let layer = RateLimitLayer::token_bucket(&limiter, "outage", Quota::per_second(LIMIT), Global)?
         .on_store_failure(policy)?
         .insert_decision();
-    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
+    let app = Router::new()
+        .route("/", get(|| async { "hello\n" }))
+        .layer(layer);
     tokio::spawn(async move {
         let mut due = interval(Duration::from_secs(1) / LOAD);
         due.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -107,7 +118,10 @@ fn replica(
             tokio::spawn(async move {
                 let asked = Instant::now();
                 let Ok(response) = app.oneshot(Request::new(Body::empty())).await;
-                let source = response.extensions().get::<Decision>().map(Decision::source);
+                let source = response
+                    .extensions()
+                    .get::<Decision>()
+                    .map(Decision::source);
                 if let Ok(mut now) = now.lock() {
                     now.add(response.status().as_u16(), source, asked.elapsed());
                 }
@@ -122,7 +136,9 @@ fn policy() -> Result<OnStoreFailure, String> {
         Err(_) | Ok("" | "local") => Ok(OnStoreFailure::Local { replicas: REPLICAS }),
         Ok("fail_open") => Ok(OnStoreFailure::FailOpen),
         Ok("fail_closed") => Ok(OnStoreFailure::FailClosed),
-        Ok(other) => Err(format!("POLICY is `{other}`; use local, fail_open or fail_closed")),
+        Ok(other) => Err(format!(
+            "POLICY is `{other}`; use local, fail_open or fail_closed"
+        )),
     }
 }
 
@@ -145,12 +161,19 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let probe = Check::new(&Limit::gcra("probe", Quota::per_second(1))?, "probe");
     let mut stores = Vec::new();
     for _ in 0..REPLICAS {
-        stores
-            .push(RedisStore::builder("outage").url(format!("redis://127.0.0.1:{free}/")).build()?);
+        stores.push(
+            RedisStore::builder("outage")
+                .url(format!("redis://127.0.0.1:{free}/"))
+                .build()?,
+        );
     }
     for store in &stores {
         // Redis starts beside this program.
-        while store.apply(Op::Peek, Group::from(probe.clone())).await.is_err() {
+        while store
+            .apply(Op::Peek, Group::from(probe.clone()))
+            .await
+            .is_err()
+        {
             sleep(Duration::from_millis(50)).await;
         }
         replica(store, policy, Arc::clone(&now))?;
@@ -167,11 +190,23 @@ async fn run() -> Result<(), Box<dyn Error>> {
         ended.latencies.sort();
         let at = |percent: usize| {
             let index = ended.latencies.len().saturating_sub(1) * percent / 100;
-            ended.latencies.get(index).map_or(0.0, |it| it.as_secs_f64() * 1_000.0)
+            ended
+                .latencies
+                .get(index)
+                .map_or(0.0, |it| it.as_secs_f64() * 1_000.0)
         };
-        let breakers: Vec<_> =
-            stores.iter().map(|store| format!("{:?}", store.breaker_state())).collect();
-        let Second { by_redis, locally, unlimited, denied, unavailable, .. } = ended;
+        let breakers: Vec<_> = stores
+            .iter()
+            .map(|store| format!("{:?}", store.breaker_state()))
+            .collect();
+        let Second {
+            by_redis,
+            locally,
+            unlimited,
+            denied,
+            unavailable,
+            ..
+        } = ended;
         println!(
             "{second:6}  {state:5}  {by_redis:8}  {locally:7}  {unlimited:9}  {denied:6}  {unavailable:11}  {:6.1}  {:6.1}  {}",
             at(50),

@@ -73,7 +73,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
     while let Some(answer) = answers.join_next().await {
         let (number, response) = answer?;
         let (status, after) = (response?.status(), start.elapsed().as_secs_f32());
-        println!("process {}, request {number}: {status} after {after:.1} s", process::id());
+        println!(
+            "process {}, request {number}: {status} after {after:.1} s",
+            process::id()
+        );
     }
     Ok(())
 }

@@ -47,8 +47,13 @@ impl Accounts {
             ("robot", Plan::Internal),
             ("mallory", Plan::Unpaid),
         ];
-        let plans = plans.into_iter().map(|(name, plan)| (name.to_owned(), plan)).collect();
-        Self { plans: Mutex::new(plans) }
+        let plans = plans
+            .into_iter()
+            .map(|(name, plan)| (name.to_owned(), plan))
+            .collect();
+        Self {
+            plans: Mutex::new(plans),
+        }
     }
 
     /// As slow as a query.
@@ -59,7 +64,10 @@ impl Accounts {
     }
 
     fn change(&self, account: String, plan: Plan) {
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner).insert(account, plan);
+        self.plans
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(account, plan);
     }
 }
 
@@ -124,7 +132,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
     let limiter = match env::var("REDIS_URL") {
         Ok(url) if !url.is_empty() => RateLimiter::redis(&url, "plans").await?,
         _ => RateLimiter::in_memory(),
@@ -137,14 +147,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .with_state(accounts);
 
     let port: u16 = match env::var("PORT") {
-        Ok(port) if !port.is_empty() => {
-            port.parse().map_err(|_| format!("PORT is not a port number: `{port}`"))?
-        }
+        Ok(port) if !port.is_empty() => port
+            .parse()
+            .map_err(|_| format!("PORT is not a port number: `{port}`"))?,
         _ => 3000,
     };
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| {
-        format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
-    })?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| {
+            format!("cannot listen on 127.0.0.1:{port}: {error}; set PORT to another port")
+        })?;
     let url = format!("http://{}", listener.local_addr()?);
     println!(
         "5 requests a minute for alice, 60 a minute and 20 at once for bob, on {url}. Try it:"

@@ -140,7 +140,10 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), Box<dyn Error>> {
     let client = ClientIp::direct().peer_from(|parts: &Parts| {
-        parts.extensions.get::<ConnectInfo<Client>>().map(|connection| connection.0.0)
+        parts
+            .extensions
+            .get::<ConnectInfo<Client>>()
+            .map(|connection| connection.0.0)
     });
     // The Redis that all replicas share. Without it, the budgets are in memory.
     let limiter = match env::var("REDIS_URL") {
@@ -155,10 +158,19 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     let trusted = env::var("TRUSTED").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let trusted = Networks::new(trusted.split(','))?;
-    let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let port: u16 = env::var("PORT")
+        .unwrap_or_else(|_| "3000".to_owned())
+        .parse()?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}, with the PROXY protocol", listener.local_addr()?);
+    println!(
+        "listening on http://{}, with the PROXY protocol",
+        listener.local_addr()?
+    );
     let listener = ProxyProtocolListener::new(listener, trusted)?;
-    axum::serve(listener, app.into_make_service_with_connect_info::<Client>()).await?;
+    axum::serve(
+        listener,
+        app.into_make_service_with_connect_info::<Client>(),
+    )
+    .await?;
     Ok(())
 }

@@ -40,7 +40,10 @@ struct UserId(String);
 
 /// A stand-in for real authentication: accepts any name.
 async fn authenticate(mut request: Request, next: Next) -> Response<axum::body::Body> {
-    let user = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let user = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|it| it.to_str().ok());
     if let Some(user) = user.map(|user| UserId(user.to_owned())) {
         request.extensions_mut().insert(user);
     }
@@ -89,7 +92,10 @@ fn app(
         Limit::token_bucket("user", Quota::per_second(5).burst(10))?,
         user,
     )?
-    .limit(Limit::sliding_window("everyone", Quota::per_minute(10_000))?, Global)?
+    .limit(
+        Limit::sliding_window("everyone", Quota::per_minute(10_000))?,
+        Global,
+    )?
     .on_store_failure(on_failure)?
     .skip(|parts| original_path(parts) == "/health")
     .insert_decision()
@@ -100,7 +106,10 @@ fn app(
         .respond_with(in_json);
 
     Ok(Router::new()
-        .route("/health", get(move || async move { health(redis.as_ref()) }))
+        .route(
+            "/health",
+            get(move || async move { health(redis.as_ref()) }),
+        )
         .route("/search", get(search))
         .route("/export", post(|| async { "exported\n" }).layer(exports))
         .layer(every_request)
@@ -130,8 +139,9 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
 async fn listen(variable: &str, default: &str) -> Result<TcpListener, Box<dyn Error>> {
     let host = env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = env::var(variable).unwrap_or_else(|_| default.to_owned());
-    let port: u16 =
-        port.parse().map_err(|_| format!("{variable} is not a port number: `{port}`"))?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_| format!("{variable} is not a port number: `{port}`"))?;
     let listener = TcpListener::bind((&*host, port)).await;
     Ok(listener.map_err(|error| format!("cannot listen on {host}:{port}: {error}"))?)
 }
@@ -155,12 +165,15 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => Some(RedisStore::builder("service").url(url).build()?),
         _ => None,
     };
-    let limiter = redis.clone().map_or_else(RateLimiter::in_memory, RateLimiter::new);
+    let limiter = redis
+        .clone()
+        .map_or_else(RateLimiter::in_memory, RateLimiter::new);
     // The most denied keys are logged once a minute.
     limiter.count_denied_keys(&DeniedKeys::new())?;
     let replicas = env::var("REPLICAS").unwrap_or_else(|_| "1".to_owned());
-    let replicas =
-        replicas.parse().map_err(|_| format!("REPLICAS is not a number: `{replicas}`"))?;
+    let replicas = replicas
+        .parse()
+        .map_err(|_| format!("REPLICAS is not a number: `{replicas}`"))?;
     let address = match env::var("PROXIES") {
         Ok(networks) if !networks.is_empty() => {
             ClientIp::behind(networks.split(',').collect::<Vec<_>>())?

@@ -38,10 +38,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::token_bucket(limiter, "grpc", quota, PeerIp)?;
     let (_reporter, health) = tonic_health::server::health_reporter();
 
-    let port: u16 = env::var("PORT").unwrap_or_else(|_| "3000".to_owned()).parse()?;
+    let port: u16 = env::var("PORT")
+        .unwrap_or_else(|_| "3000".to_owned())
+        .parse()?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let connections = TcpListenerStream::new(listener);
-    Server::builder().layer(limit).add_service(health).serve_with_incoming(connections).await?;
+    Server::builder()
+        .layer(limit)
+        .add_service(health)
+        .serve_with_incoming(connections)
+        .await?;
     Ok(())
 }

@@ -37,7 +37,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let rate = Limit::gcra("mails", Quota::per_second(5).burst(1))?;
     let provider = Key::new("smtp.example.com");
 
-    let queue = Arc::new(Mutex::new((1..=MAILS).collect::<std::collections::VecDeque<_>>()));
+    let queue = Arc::new(Mutex::new(
+        (1..=MAILS).collect::<std::collections::VecDeque<_>>(),
+    ));
     let started = Instant::now();
     let mut workers = JoinSet::new();
     for worker in 1..=4 {
@@ -45,9 +47,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
         let queue = Arc::clone(&queue);
         workers.spawn(async move {
             loop {
-                let Some(mail) = queue.lock().await.pop_front() else { return Ok(()) };
+                let Some(mail) = queue.lock().await.pop_front() else {
+                    return Ok(());
+                };
                 // Waits for units, for at most 10 s.
-                let decision = limiter.acquire(&rate, &provider, Duration::from_secs(10)).await;
+                let decision = limiter
+                    .acquire(&rate, &provider, Duration::from_secs(10))
+                    .await;
                 if !decision.as_ref().is_ok_and(Decision::allowed) {
                     queue.lock().await.push_back(mail);
                     println!("mail {mail:2} is queued again");

@@ -3,9 +3,15 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Nothing in a request can make the library panic.
-#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
 // Nor can a `Duration::MAX` or a response that is full of headers: `clippy.toml` says what counts.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::arithmetic_side_effects, clippy::disallowed_methods)
+)]
 
 mod algorithm;
 #[cfg(feature = "config")]
@@ -136,7 +142,10 @@ pub mod guide {
     //! | what do clients see? | [responses], [which clients read which headers](clients) |
     //! | where does the layer go? | [where the layer goes](where_the_layer_goes) |
     #![cfg_attr(feature = "grpc", doc = "| a gRPC server? | [gRPC](grpc) |")]
-    #![cfg_attr(not(feature = "grpc"), doc = "| a gRPC server? | grpc (feature `grpc`) |")]
+    #![cfg_attr(
+        not(feature = "grpc"),
+        doc = "| a gRPC server? | grpc (feature `grpc`) |"
+    )]
     //! | how is a service tested? | [testing] |
     //! | which Redis? | [redis], [operating] (`tollgate doctor`) |
     //! | what if Redis is away? | [outages] |
@@ -148,7 +157,10 @@ pub mod guide {
         not(feature = "yaml"),
         doc = "| how do limits change? | live_configuration (feature `yaml`) |"
     )]
-    #![cfg_attr(feature = "metrics", doc = "| what is going on? | [observability], [events] |")]
+    #![cfg_attr(
+        feature = "metrics",
+        doc = "| what is going on? | [observability], [events] |"
+    )]
     #![cfg_attr(
         not(feature = "metrics"),
         doc = "| what is going on? | observability (feature `metrics`), [events] |"

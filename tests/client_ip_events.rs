@@ -25,7 +25,9 @@ fn app(layer: RateLimitLayer) -> Router {
 
 fn with(peer: &str, name: &'static str, value: &'static str) -> Request<Body> {
     let mut request = from_peer(peer);
-    request.headers_mut().insert(name, HeaderValue::from_static(value));
+    request
+        .headers_mut()
+        .insert(name, HeaderValue::from_static(value));
     request
 }
 
@@ -47,8 +49,14 @@ async fn forwarding_header_of_an_untrusted_private_peer_is_a_warning_once() {
     assert!(log.lines().is_empty(), "a public peer, or no header");
     status(&app, with("100.64.0.1", "x-forwarded-for", "203.0.113.9")).await;
     let line = only_line(&log);
-    assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
-    assert!(line.contains("peer=100.64.0.1") && line.contains("`ClientIp::behind`"), "{line}");
+    assert!(
+        line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""),
+        "{line}"
+    );
+    assert!(
+        line.contains("peer=100.64.0.1") && line.contains("`ClientIp::behind`"),
+        "{line}"
+    );
     for peer in [PROXY, "127.0.0.1", "fd00::1"] {
         status(&app, with(peer, "forwarded", "for=203.0.113.9")).await;
     }
@@ -63,14 +71,26 @@ async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
         assert_eq!(status(&app, from_peer(PROXY)).await, 200);
     }
     let line = only_line(&log);
-    assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
-    assert!(line.contains("trusted proxy sent no client address"), "{line}");
+    assert!(
+        line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""),
+        "{line}"
+    );
+    assert!(
+        line.contains("trusted proxy sent no client address"),
+        "{line}"
+    );
     assert!(line.contains("proxy=10.0.0.1"), "{line}");
     for _ in 0..3 {
-        assert_eq!(status(&app, with(PROXY, "x-forwarded-for", "10.0.0.9")).await, 200);
+        assert_eq!(
+            status(&app, with(PROXY, "x-forwarded-for", "10.0.0.9")).await,
+            200
+        );
     }
     let line = only_line(&log);
-    assert!(line.contains("trusted proxy sent only trusted addresses"), "{line}");
+    assert!(
+        line.contains("trusted proxy sent only trusted addresses"),
+        "{line}"
+    );
 }
 
 /// A load balancer in front of nginx, whose subnet was forgotten: all clients would share the budget of its address.
@@ -82,9 +102,18 @@ async fn private_client_that_a_trusted_proxy_names_is_a_warning_once_for_each() 
         status(&app, with("10.0.2.5", "x-forwarded-for", client)).await;
     }
     let line = only_line(&log);
-    assert!(line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""), "{line}");
-    assert!(line.contains("proxy=10.0.2.5") && line.contains("client=10.0.1.9"), "{line}");
-    assert!(line.contains("add its network to the trusted ones"), "{line}");
+    assert!(
+        line.contains(" WARN ") && line.contains("header=\"x-forwarded-for\""),
+        "{line}"
+    );
+    assert!(
+        line.contains("proxy=10.0.2.5") && line.contains("client=10.0.1.9"),
+        "{line}"
+    );
+    assert!(
+        line.contains("add its network to the trusted ones"),
+        "{line}"
+    );
     for (client, is_private) in [
         ("100.64.0.1", true),
         ("127.0.0.1", true),
@@ -108,7 +137,11 @@ async fn forwarding_header_behind_the_proxy_protocol_is_no_warning() {
     let (log, _guard) = Log::start();
     let client = ClientIp::direct().peer_from(|_| Some([127, 0, 0, 1].into()));
     assert_eq!(
-        status(&app(layer(client)), with(PROXY, "x-forwarded-for", "203.0.113.9")).await,
+        status(
+            &app(layer(client)),
+            with(PROXY, "x-forwarded-for", "203.0.113.9")
+        )
+        .await,
         200
     );
     assert!(log.lines().is_empty());
@@ -120,17 +153,32 @@ async fn invalid_header_of_a_trusted_proxy_is_a_warning_without_its_bytes() {
     let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
     let lenient = app(layer(behind.clone().on_invalid(OnUnknownClient::UsePeer)));
     for _ in 0..3 {
-        assert_eq!(status(&lenient, with(PROXY, "x-forwarded-for", "<attack>")).await, 200);
+        assert_eq!(
+            status(&lenient, with(PROXY, "x-forwarded-for", "<attack>")).await,
+            200
+        );
     }
     let line = only_line(&log);
-    assert!(line.contains("trusted proxy sent an invalid client address"), "{line}");
-    assert!(line.contains("reason=the entry is not an address"), "{line}");
+    assert!(
+        line.contains("trusted proxy sent an invalid client address"),
+        "{line}"
+    );
+    assert!(
+        line.contains("reason=the entry is not an address"),
+        "{line}"
+    );
     assert!(!line.contains("attack"), "{line}");
     let strict = app(layer(behind));
-    assert_eq!(status(&strict, with(PROXY, "x-forwarded-for", "<attack>")).await, 400);
+    assert_eq!(
+        status(&strict, with(PROXY, "x-forwarded-for", "<attack>")).await,
+        400
+    );
     let line = only_line(&log);
     assert!(line.contains("request without a rate limit key"), "{line}");
-    assert!(line.contains("`x-forwarded-for`: the entry is not an address"), "{line}");
+    assert!(
+        line.contains("`x-forwarded-for`: the entry is not an address"),
+        "{line}"
+    );
     assert!(!line.contains("attack"), "{line}");
 }
 
@@ -142,5 +190,8 @@ async fn forbidden_request_is_a_debug_event() {
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
     assert_eq!(status(&app, from_peer("198.51.100.7")).await, 403);
     let line = only_line(&log);
-    assert!(line.contains("DEBUG") && line.contains("request forbidden limits=\"api\""), "{line}");
+    assert!(
+        line.contains("DEBUG") && line.contains("request forbidden limits=\"api\""),
+        "{line}"
+    );
 }

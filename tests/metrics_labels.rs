@@ -19,7 +19,10 @@ async fn limits_beyond_a_thousand_share_a_label() {
         }
         let decisions = recorded.of("tollgate_decisions_total");
         assert_eq!(decisions.len(), 1_001);
-        assert_eq!(decisions["other allowed store"], f64::from(500 * (round + 1)));
+        assert_eq!(
+            decisions["other allowed store"],
+            f64::from(500 * (round + 1))
+        );
         assert_eq!(decisions["of-user-999 allowed store"], f64::from(round + 1));
     }
 }

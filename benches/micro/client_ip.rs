@@ -39,14 +39,16 @@ fn measure(
     let mut service = layer.layer(service_fn(handler));
     let peer: SocketAddr = peer.parse().expect("an address");
     let values: Vec<HeaderValue> = match header {
-        Some((_, value)) => {
-            (0..CLIENTS).map(|client| value(client).parse().expect("a header value")).collect()
-        }
+        Some((_, value)) => (0..CLIENTS)
+            .map(|client| value(client).parse().expect("a header value"))
+            .collect(),
         None => Vec::new(),
     };
     let peers: Vec<SocketAddr> = match header {
         Some(_) => vec![peer],
-        None => (0..CLIENTS).map(|it| SocketAddr::from(([192, 0, 2, it as u8], 80))).collect(),
+        None => (0..CLIENTS)
+            .map(|it| SocketAddr::from(([192, 0, 2, it as u8], 80)))
+            .collect(),
     };
     let mut client = 0;
     criterion.bench_function(name, |bencher| {
@@ -58,19 +60,26 @@ fn measure(
                 request.headers_mut().insert(name, values[client].clone());
             }
             let response = pin!(service.call(request));
-            black_box(response.poll(&mut Context::from_waker(Waker::noop())).is_ready())
+            black_box(
+                response
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_ready(),
+            )
         });
     });
 }
 
 fn client_ip(criterion: &mut Criterion) {
     let (direct, proxy) = ("192.0.2.1:80", "10.0.0.1:80");
-    let list: ClientHeader =
-        ("x-forwarded-for", |client| format!("203.0.113.{}, 10.0.0.9", client % 256));
-    let elements: ClientHeader =
-        ("forwarded", |client| format!("for=203.0.113.{};proto=https, for=10.0.0.9", client % 256));
-    let v6: ClientHeader =
-        ("x-forwarded-for", |client| format!("2001:db8:0:{client:x}::1, 10.0.0.9"));
+    let list: ClientHeader = ("x-forwarded-for", |client| {
+        format!("203.0.113.{}, 10.0.0.9", client % 256)
+    });
+    let elements: ClientHeader = ("forwarded", |client| {
+        format!("for=203.0.113.{};proto=https, for=10.0.0.9", client % 256)
+    });
+    let v6: ClientHeader = ("x-forwarded-for", |client| {
+        format!("2001:db8:0:{client:x}::1, 10.0.0.9")
+    });
     let one: ClientHeader = ("x-real-ip", |client| format!("203.0.113.{}", client % 256));
     let behind = || ClientIp::behind(["10.0.0.0/8"]).expect("a network");
     let vendor = {
@@ -80,11 +89,41 @@ fn client_ip(criterion: &mut Criterion) {
         ClientIp::behind(networks).expect("networks")
     };
     measure(criterion, "PeerIp", PeerIp, direct, None);
-    measure(criterion, "ClientIp, direct", ClientIp::direct(), direct, None);
-    measure(criterion, "ClientIp, X-Forwarded-For", behind(), proxy, Some(list));
-    measure(criterion, "ClientIp, X-Forwarded-For, IPv6", behind(), proxy, Some(v6));
-    measure(criterion, "ClientIp, X-Forwarded-For, 301 networks", vendor, proxy, Some(list));
-    measure(criterion, "ClientIp, Forwarded", behind().forwarded(), proxy, Some(elements));
+    measure(
+        criterion,
+        "ClientIp, direct",
+        ClientIp::direct(),
+        direct,
+        None,
+    );
+    measure(
+        criterion,
+        "ClientIp, X-Forwarded-For",
+        behind(),
+        proxy,
+        Some(list),
+    );
+    measure(
+        criterion,
+        "ClientIp, X-Forwarded-For, IPv6",
+        behind(),
+        proxy,
+        Some(v6),
+    );
+    measure(
+        criterion,
+        "ClientIp, X-Forwarded-For, 301 networks",
+        vendor,
+        proxy,
+        Some(list),
+    );
+    measure(
+        criterion,
+        "ClientIp, Forwarded",
+        behind().forwarded(),
+        proxy,
+        Some(elements),
+    );
     let single = behind().header("x-real-ip").expect("a name");
     measure(criterion, "ClientIp, X-Real-IP", single, proxy, Some(one));
 }

@@ -43,9 +43,10 @@ fn stores(criterion: &mut Criterion) {
             let check = {
                 let (limit, users) = (limit.clone(), Arc::clone(&users));
                 move |number: usize| {
-                    drop(black_box(
-                        store.apply(Op::Charge, Check::new(&limit, &users[number]).into()),
-                    ));
+                    drop(black_box(store.apply(
+                        Op::Charge,
+                        Check::new(&limit, &users[number]).into(),
+                    )));
                 }
             };
             group.bench_function(limit.name(), |bencher| {
@@ -53,7 +54,9 @@ fn stores(criterion: &mut Criterion) {
             });
         }
         let burst = NonZeroU32::new(BURST).expect("it is not 0");
-        let rate = governor::Quota::with_period(EVERY).expect("it is not 0").allow_burst(burst);
+        let rate = governor::Quota::with_period(EVERY)
+            .expect("it is not 0")
+            .allow_burst(burst);
         let governor = Arc::new(governor::RateLimiter::keyed(rate));
         let names: Arc<Vec<_>> = Arc::new((0..keys).map(|it| format!("user{it}")).collect());
         let check = move |number: usize| {

@@ -51,7 +51,11 @@ impl Child {
             .expect("this program can be started again");
         let input = process.stdin.take().expect("it is piped");
         let output = process.stdout.take().expect("it is piped");
-        Self { process, input, output: BufReader::new(output).lines() }
+        Self {
+            process,
+            input,
+            output: BufReader::new(output).lines(),
+        }
     }
 
     /// Waits for the child's next line.
@@ -63,7 +67,10 @@ impl Child {
 
     /// Prompts the child.
     pub async fn prompt(&mut self) {
-        self.input.write_all(b"\n").await.expect("the child listens");
+        self.input
+            .write_all(b"\n")
+            .await
+            .expect("the child listens");
     }
 
     pub async fn end(mut self) {
@@ -79,5 +86,8 @@ pub fn say(something: &impl Serialize) {
 
 /// Waits for the parent's next prompt. Returns false if the parent has exited.
 pub fn is_prompted() -> bool {
-    stdin().lock().read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0)
+    stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .is_ok_and(|bytes| bytes > 0)
 }

@@ -19,12 +19,19 @@ fn duration(time: TimeVal) -> Duration {
 
 /// User and system time of the server, from `INFO cpu`.
 pub async fn of_redis(redis: Option<&mut MultiplexedConnection>) -> Duration {
-    let Some(redis) = redis else { return Duration::ZERO };
+    let Some(redis) = redis else {
+        return Duration::ZERO;
+    };
     let mut ask = redis::cmd("INFO");
-    let info: String = ask.arg("cpu").query_async(redis).await.expect("Redis answers INFO");
+    let info: String = ask
+        .arg("cpu")
+        .query_async(redis)
+        .await
+        .expect("Redis answers INFO");
     let seconds = |field: &str| -> f64 {
         let line = info.lines().find_map(|line| line.strip_prefix(field));
-        line.and_then(|value| value.parse().ok()).expect("the field is there")
+        line.and_then(|value| value.parse().ok())
+            .expect("the field is there")
     };
     Duration::from_secs_f64(seconds("used_cpu_user:") + seconds("used_cpu_sys:"))
 }

@@ -34,9 +34,13 @@ const ROUNDS: usize = 5;
 pub fn measure(server: &Server) -> Result<String, Box<dyn Error>> {
     let server = server.clone();
     let measuring = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let tables = runtime.map(|runtime| runtime.block_on(tables(&server)));
-        tables.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        tables
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())
     });
     Ok(measuring.join().map_err(|_| "the measurement panicked")??)
 }
@@ -45,8 +49,22 @@ async fn tables(server: &Server) -> Result<String, Box<dyn Error>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut logs: Vec<Row> = Vec::new();
     for _ in 0..ROUNDS {
-        script_round(server, &mut Round { rows: &mut rows, next: 0 }).await?;
-        log_round(server, &mut Round { rows: &mut logs, next: 0 }).await?;
+        script_round(
+            server,
+            &mut Round {
+                rows: &mut rows,
+                next: 0,
+            },
+        )
+        .await?;
+        log_round(
+            server,
+            &mut Round {
+                rows: &mut logs,
+                next: 0,
+            },
+        )
+        .await?;
     }
     let mut text = format!("### Time {TITLE}, µs a check (`INFO commandstats`)\n\n");
     text += "| what | one a call | 64 a call | denied, one a call |\n|---|--:|--:|--:|\n";
@@ -86,10 +104,16 @@ impl Round<'_> {
     fn add(&mut self, name: &str, figures: &[f64]) {
         if self.next == self.rows.len() {
             let columns = figures.iter().map(|_| Vec::new()).collect();
-            self.rows.push(Row { name: name.to_owned(), columns });
+            self.rows.push(Row {
+                name: name.to_owned(),
+                columns,
+            });
         }
         let row = &mut self.rows[self.next];
-        row.columns.iter_mut().zip(figures).for_each(|(column, figure)| column.push(*figure));
+        row.columns
+            .iter_mut()
+            .zip(figures)
+            .for_each(|(column, figure)| column.push(*figure));
         self.next += 1;
     }
 }
@@ -99,8 +123,14 @@ async fn script_round(server: &Server, round: &mut Round<'_>) -> Result<(), Box<
     let (null, increment) = baselines(server, &mut connection).await?;
     round.add("a script that does nothing", &[null, f64::NAN, f64::NAN]);
     round.add("`INCRBY`", &[increment, f64::NAN, f64::NAN]);
-    let plenty = Allowance { burst: 1_000, every_ms: 3_600_000 };
-    let nothing = Allowance { burst: 1, every_ms: 3_600_000 };
+    let plenty = Allowance {
+        burst: 1_000,
+        every_ms: 3_600_000,
+    };
+    let nothing = Allowance {
+        burst: 1,
+        every_ms: 3_600_000,
+    };
     for algorithm in ALGORITHMS {
         let limit = algorithm.limit_on_redis("limit", plenty);
         let alone = check(server, &mut connection, &limit, 1).await?;
@@ -132,7 +162,11 @@ async fn baselines(
     for _ in 0..CHECKS {
         let _: i64 = script.key("key").invoke_async(connection).await?;
         let mut increment = redis::cmd("INCRBY");
-        let _: i64 = increment.arg("counter").arg(1).query_async(connection).await?;
+        let _: i64 = increment
+            .arg("counter")
+            .arg(1)
+            .query_async(connection)
+            .await?;
     }
     let per_call = |micros: f64| micros / CHECKS as f64;
     Ok((
@@ -165,7 +199,9 @@ async fn check_again(
         .deny_for(Duration::ZERO)
         .connect()
         .await?;
-    let keys: Vec<_> = (0..KEYS).map(|number| Key::new(format!("user{number}"))).collect();
+    let keys: Vec<_> = (0..KEYS)
+        .map(|number| Key::new(format!("user{number}")))
+        .collect();
     let before = micros_in(connection, "evalsha").await?;
     for first in (0..CHECKS).step_by(together) {
         let asked = (first..first + together)
@@ -207,7 +243,11 @@ async fn log_of(
     let time = micros_in(connection, "evalsha").await? - before;
     let stored: Vec<String> = redis::cmd("KEYS").arg("*").query_async(connection).await?;
     let mut usage = redis::cmd("MEMORY");
-    let bytes = usage.arg("USAGE").arg(&stored[0]).query_async(connection).await?;
+    let bytes = usage
+        .arg("USAGE")
+        .arg(&stored[0])
+        .query_async(connection)
+        .await?;
     Ok((time / CHECKS as f64, bytes))
 }
 
@@ -216,11 +256,17 @@ async fn micros_in(
     connection: &mut MultiplexedConnection,
     command: &str,
 ) -> Result<f64, Box<dyn Error>> {
-    let info: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await?;
+    let info: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(connection)
+        .await?;
     let prefix = format!("cmdstat_{command}:");
     let line = info.lines().find_map(|line| line.strip_prefix(&prefix));
     let micros = line.and_then(|line| {
-        line.split(',').find_map(|field| field.strip_prefix("usec="))?.parse().ok()
+        line.split(',')
+            .find_map(|field| field.strip_prefix("usec="))?
+            .parse()
+            .ok()
     });
     Ok(micros.unwrap_or(0.0))
 }

@@ -84,7 +84,11 @@ where
     flags.over.store(true, Ordering::Relaxed);
 
     let mut all = Seen::default();
-    workers.join_all().await.into_iter().for_each(|seen| all.add(&seen));
+    workers
+        .join_all()
+        .await
+        .into_iter()
+        .for_each(|seen| all.add(&seen));
     let latency = |part| Duration::from_nanos(all.latencies.value_at_quantile(part));
     Sample {
         decisions: all.latencies.len(),
@@ -165,7 +169,11 @@ struct Seen {
 impl Default for Seen {
     fn default() -> Self {
         let latencies = Histogram::new_with_bounds(1, 10_000_000_000, 2);
-        Self { allowed: 0, asked: 0, latencies: latencies.expect("the bounds are in order") }
+        Self {
+            allowed: 0,
+            asked: 0,
+            latencies: latencies.expect("the bounds are in order"),
+        }
     }
 }
 
@@ -173,7 +181,9 @@ impl Seen {
     fn add(&mut self, other: &Self) {
         self.allowed += other.allowed;
         self.asked += other.asked;
-        self.latencies.add(&other.latencies).expect("they have the same bounds");
+        self.latencies
+            .add(&other.latencies)
+            .expect("they have the same bounds");
     }
 }
 

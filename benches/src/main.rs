@@ -52,7 +52,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     let all = arguments.len();
     arguments.retain(|it| it != "--short");
-    let length = if arguments.len() < all { Length::Short } else { Length::Full };
+    let length = if arguments.len() < all {
+        Length::Short
+    } else {
+        Length::Full
+    };
     measure(&arguments, length).await
 }
 
@@ -73,17 +77,27 @@ async fn measure(wanted: &[String], length: Length) -> Result<(), Box<dyn Error>
     let titles: Vec<_> = scenarios.iter().map(|it| it.title.clone()).collect();
     scenarios.retain(|it| is_wanted(&it.title));
     if scenarios.is_empty() && !is_wanted(in_script::TITLE) {
-        let titles = [&titles[..], &[in_script::TITLE.to_owned()]].concat().join("\n  ");
+        let titles = [&titles[..], &[in_script::TITLE.to_owned()]]
+            .concat()
+            .join("\n  ");
         return Err(format!("no title contains that; there are\n  {titles}").into());
     }
-    let scenarios: Vec<_> = scenarios.into_iter().map(|it| it.shortened(length)).collect();
+    let scenarios: Vec<_> = scenarios
+        .into_iter()
+        .map(|it| it.shortened(length))
+        .collect();
     for scenario in &scenarios {
         scenario.check().await?;
     }
     let server = Server::start();
     let in_script = is_wanted(in_script::TITLE).then_some(in_script::EXPECTED);
-    let mut progress =
-        Progress::new(scenarios.iter().map(Scenario::expected).chain(in_script).sum());
+    let mut progress = Progress::new(
+        scenarios
+            .iter()
+            .map(Scenario::expected)
+            .chain(in_script)
+            .sum(),
+    );
     let mut text = format!(
         "# tollgate and its peers, side by side\n\n{}\n{}\n",
         machine::describe(),

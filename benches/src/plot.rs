@@ -33,8 +33,10 @@ pub fn draw(
     short_to: &Path,
     measured: &[(&str, Vec<Outcome>)],
 ) -> std::io::Result<()> {
-    let all: Vec<_> =
-        measured.iter().map(|(title, outcomes)| (*title, outcomes.iter().collect())).collect();
+    let all: Vec<_> = measured
+        .iter()
+        .map(|(title, outcomes)| (*title, outcomes.iter().collect()))
+        .collect();
     write(all_to, &all)?;
     let is_shown = |it: &&Outcome| !LEFT_OUT.iter().any(|variant| it.name.contains(variant));
     let short = measured.iter().filter(|(title, _)| SHORT.contains(title));
@@ -49,15 +51,24 @@ fn write(path: &Path, measured: &Measured<'_>) -> std::io::Result<()> {
     let height = LEGEND + bars as f64 * BAR + measured.len() as f64 * TITLE + 12.0;
     let description = "Decisions a second of tollgate and its peers, on one machine and one Redis.";
     let mut chart = Chart::new(WIDTH, height as u32, description);
-    let meaning =
-        [(Ink::Allowed, "tollgate"), (Ink::Faint, "others"), (Ink::Level, "no rate limiting")];
+    let meaning = [
+        (Ink::Allowed, "tollgate"),
+        (Ink::Faint, "others"),
+        (Ink::Level, "no rate limiting"),
+    ];
     chart.legend((NAMES, 24.0), meaning);
     let mut y = LEGEND;
     for (title, outcomes) in measured {
         y += TITLE;
-        chart.heading(Align::Start, (NAMES, y - 10.0), &format!("{title}: decisions a second"));
-        let rates: Vec<_> =
-            outcomes.iter().map(|it| median_of(&it.samples, Sample::rate)).collect();
+        chart.heading(
+            Align::Start,
+            (NAMES, y - 10.0),
+            &format!("{title}: decisions a second"),
+        );
+        let rates: Vec<_> = outcomes
+            .iter()
+            .map(|it| median_of(&it.samples, Sample::rate))
+            .collect();
         let most = rates.iter().copied().fold(1.0, f64::max);
         for (outcome, rate) in outcomes.iter().zip(rates) {
             let length = rate / most * (f64::from(WIDTH) - NAMES - NUMBERS);
@@ -80,6 +91,11 @@ fn write(path: &Path, measured: &Measured<'_>) -> std::io::Result<()> {
 /// `12345.6` as `12,346`.
 fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.join(",")
 }

@@ -10,7 +10,11 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(expected: Duration) -> Self {
-        Self { start: Instant::now(), expected, done: Duration::ZERO }
+        Self {
+            start: Instant::now(),
+            expected,
+            done: Duration::ZERO,
+        }
     }
 
     /// Prints the current scenario and the time left at the pace so far.
@@ -22,7 +26,11 @@ impl Progress {
         };
         let left = left.mul_f64(pace).as_secs();
         let percent = self.done.as_secs_f64() / self.expected.as_secs_f64() * 100.0;
-        eprintln!("{percent:3.0}%, {}:{:02} min left: {title}: {name}", left / 60, left % 60);
+        eprintln!(
+            "{percent:3.0}%, {}:{:02} min left: {title}: {name}",
+            left / 60,
+            left % 60
+        );
     }
 
     /// Records that work with this expected time is done.

@@ -29,9 +29,16 @@ impl Server {
     pub async fn clear(&self) {
         let mut connection = self.connection().await;
         let flush = redis::cmd("FLUSHALL");
-        flush.query_async::<()>(&mut connection).await.expect("the server runs");
+        flush
+            .query_async::<()>(&mut connection)
+            .await
+            .expect("the server runs");
         let mut reset = redis::cmd("CONFIG");
-        reset.arg("RESETSTAT").query_async::<()>(&mut connection).await.expect("the server runs");
+        reset
+            .arg("RESETSTAT")
+            .query_async::<()>(&mut connection)
+            .await
+            .expect("the server runs");
     }
 }
 
@@ -39,6 +46,8 @@ impl Server {
 pub async fn connection(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("the URL is valid");
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await;
     connection.expect("the server runs")
 }

@@ -40,13 +40,19 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 /// The figure of one relative to another's, in the same round.
 fn ratio(one: &Outcome, other: &Outcome, figure: fn(&Sample) -> f64) -> f64 {
     let rounds = one.samples.iter().zip(&other.samples);
-    median(rounds.map(|(one, other)| figure(one) / figure(other)).collect())
+    median(
+        rounds
+            .map(|(one, other)| figure(one) / figure(other))
+            .collect(),
+    )
 }
 
 fn fastest_peer(outcomes: &[Outcome]) -> &Outcome {
     let peers = outcomes.iter().filter(|it| it.side == Side::Peer);
     let rate_of = |it: &&Outcome| median_of(&it.samples, Sample::rate);
-    peers.max_by(|a, b| rate_of(a).total_cmp(&rate_of(b))).expect("every scenario has a peer")
+    peers
+        .max_by(|a, b| rate_of(a).total_cmp(&rate_of(b)))
+        .expect("every scenario has a peer")
 }
 
 /// A table, relative to the contender of that name, or by default to the fastest peer.
@@ -55,7 +61,9 @@ pub fn table(title: &str, outcomes: &[Outcome], compared_with: Option<&str>) -> 
     let peer = named.unwrap_or_else(|| fastest_peer(outcomes));
     let bare = outcomes.iter().find(|it| it.side == Side::Bare);
     let ours = outcomes.iter().find(|it| it.side == Side::Tollgate);
-    let asks_redis = outcomes.iter().any(|it| median_of(&it.samples, Sample::redis_cpu) > 0.0);
+    let asks_redis = outcomes
+        .iter()
+        .any(|it| median_of(&it.samples, Sample::redis_cpu) > 0.0);
 
     let mut columns = vec![
         figure("decisions/s", 0, Sample::rate),
@@ -77,7 +85,10 @@ pub fn table(title: &str, outcomes: &[Outcome], compared_with: Option<&str>) -> 
     columns.extend(growth(outcomes));
     if let Some(ours) = ours {
         let text = |it: &Outcome| times(ratio(ours, it, Sample::rate));
-        columns.push((format!("decisions/s of {} : this", ours.name), Box::new(text)));
+        columns.push((
+            format!("decisions/s of {} : this", ours.name),
+            Box::new(text),
+        ));
     }
     render(title, &columns, outcomes)
 }
@@ -105,14 +116,18 @@ fn growth<'a>(outcomes: &[Outcome]) -> Vec<Column<'a>> {
     let Some(growth) = outcomes.first().and_then(|it| it.samples.first()?.growth) else {
         return Vec::new();
     };
-    let new_keys = figure("new keys/s", 0, |it| it.growth.map_or(f64::NAN, |growth| growth.rate()));
+    let new_keys = figure("new keys/s", 0, |it| {
+        it.growth.map_or(f64::NAN, |growth| growth.rate())
+    });
     let bytes = if growth.redis_bytes > 0 {
         figure("bytes a key in Redis", 0, |it| {
-            it.growth.map_or(f64::NAN, |it| it.redis_bytes as f64 / it.keys as f64)
+            it.growth
+                .map_or(f64::NAN, |it| it.redis_bytes as f64 / it.keys as f64)
         })
     } else {
         figure("resident bytes a key", 0, |it| {
-            it.growth.map_or(f64::NAN, |it| it.app_bytes as f64 / it.keys as f64)
+            it.growth
+                .map_or(f64::NAN, |it| it.app_bytes as f64 / it.keys as f64)
         })
     };
     vec![new_keys, bytes]
@@ -131,10 +146,18 @@ fn render(title: &str, columns: &[Column<'_>], outcomes: &[Outcome]) -> String {
 }
 
 fn times(ratio: f64) -> String {
-    if ratio.is_finite() && ratio > 0.0 { format!("{ratio:.2}x") } else { String::new() }
+    if ratio.is_finite() && ratio > 0.0 {
+        format!("{ratio:.2}x")
+    } else {
+        String::new()
+    }
 }
 
 /// A figure, or an empty text without one.
 fn number(figure: f64, digits: usize) -> String {
-    if figure.is_finite() { format!("{figure:.digits$}") } else { String::new() }
+    if figure.is_finite() {
+        format!("{figure:.digits$}")
+    } else {
+        String::new()
+    }
 }

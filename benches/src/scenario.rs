@@ -26,16 +26,28 @@ pub const ROUNDS_OF_GROWTH: usize = 3;
 const TURN: Duration = Duration::from_millis(500);
 
 /// A quota that no key exhausts with its share of the load.
-const SPREAD: Allowance = Allowance { burst: 60_000, every_ms: 100 };
+const SPREAD: Allowance = Allowance {
+    burst: 60_000,
+    every_ms: 100,
+};
 
 /// A quota that not even a hot key exhausts.
-const PLENTY: Allowance = Allowance { burst: 100_000_000, every_ms: 1 };
+const PLENTY: Allowance = Allowance {
+    burst: 100_000_000,
+    every_ms: 1,
+};
 
 /// A quota that one key does not exhaust in a turn, and that every window supports.
-const ENOUGH: Allowance = Allowance { burst: 2_000_000, every_ms: 1 };
+const ENOUGH: Allowance = Allowance {
+    burst: 2_000_000,
+    every_ms: 1,
+};
 
 /// A quota that a hot key exhausts at once, and that does not replenish within a turn.
-const SCARCE: Allowance = Allowance { burst: 1_000, every_ms: 3_600_000 };
+const SCARCE: Allowance = Allowance {
+    burst: 1_000,
+    every_ms: 3_600_000,
+};
 
 /// A quota that no key exhausts, and under which no key expires within a turn.
 const LASTING: Allowance = SCARCE;
@@ -94,10 +106,35 @@ pub fn all() -> Vec<Scenario> {
     }
     let three = "three limits (in one check; peers in three layers)";
     all.extend([
-        on_redis(256, "one hot key", contenders::on_redis_and_prefetched, 1, PLENTY),
-        on_redis(256, "one key that is denied", contenders::denying_on_redis, 1, SCARCE).scarce(),
-        on_redis(256, "each algorithm", contenders::algorithms_on_redis, 10_000, SPREAD),
-        on_redis(256, three, contenders::three_limits_on_redis, 10_000, PLENTY),
+        on_redis(
+            256,
+            "one hot key",
+            contenders::on_redis_and_prefetched,
+            1,
+            PLENTY,
+        ),
+        on_redis(
+            256,
+            "one key that is denied",
+            contenders::denying_on_redis,
+            1,
+            SCARCE,
+        )
+        .scarce(),
+        on_redis(
+            256,
+            "each algorithm",
+            contenders::algorithms_on_redis,
+            10_000,
+            SPREAD,
+        ),
+        on_redis(
+            256,
+            three,
+            contenders::three_limits_on_redis,
+            10_000,
+            PLENTY,
+        ),
     ]);
     for at_once in [1, 64] {
         all.extend([
@@ -118,7 +155,12 @@ pub fn all() -> Vec<Scenario> {
     for (title, keys) in [("10,000 keys", 10_000), ("1,000,000 keys", 1_000_000)] {
         all.extend([
             of_growth("in memory", title, contenders::in_memory, keys).against_governor(),
-            of_growth("on Redis", title, contenders::algorithms_on_redis_and_fast_peers, keys),
+            of_growth(
+                "on Redis",
+                title,
+                contenders::algorithms_on_redis_and_fast_peers,
+                keys,
+            ),
         ]);
     }
     all
@@ -126,7 +168,10 @@ pub fn all() -> Vec<Scenario> {
 
 /// The contender of this name, from any scenario.
 pub fn contender(name: &str) -> Option<Contender> {
-    all().iter().flat_map(|it| (it.contenders)()).find(|it| it.name == name)
+    all()
+        .iter()
+        .flat_map(|it| (it.contenders)())
+        .find(|it| it.name == name)
 }
 
 fn on_redis(
@@ -152,35 +197,61 @@ fn on_redis(
 fn in_memory(concurrency: usize, title: &str, keys: usize, allowance: Allowance) -> Scenario {
     let title = format!("in memory, {title}");
     let scenario = on_redis(concurrency, &title, contenders::in_memory, keys, allowance);
-    Scenario { rounds: ROUNDS_IN_MEMORY, ..scenario }.against_governor()
+    Scenario {
+        rounds: ROUNDS_IN_MEMORY,
+        ..scenario
+    }
+    .against_governor()
 }
 
 /// wrk sends the keys itself: 10,000 of them.
 fn over_http(title: &str, contenders: fn() -> Vec<Contender>) -> Scenario {
     let title = format!("HTTP {title}, 64 connections, 10,000 keys");
-    Scenario { title, way: Way::Http, ..on_redis(64, "", contenders, 10_000, SPREAD) }
+    Scenario {
+        title,
+        way: Way::Http,
+        ..on_redis(64, "", contenders, 10_000, SPREAD)
+    }
 }
 
 fn of_replicas(count: usize, title: &str, keys: usize, allowance: Allowance) -> Scenario {
     let title = format!("in each of {count} replicas, {title}");
     let way = Way::Replicas(count);
-    Scenario { way, ..on_redis(64, &title, contenders::fast_on_redis, keys, allowance) }
+    Scenario {
+        way,
+        ..on_redis(64, &title, contenders::fast_on_redis, keys, allowance)
+    }
 }
 
 fn of_growth(place: &str, title: &str, who: fn() -> Vec<Contender>, keys: usize) -> Scenario {
     let title = format!("growth {place}, {title}");
     // The first requests of a million keys take long enough to be measured once.
-    let rounds = if keys < 1_000_000 { ROUNDS_OF_GROWTH } else { 1 };
-    Scenario { title, way: Way::Growth, rounds, ..on_redis(256, "", who, keys, LASTING) }
+    let rounds = if keys < 1_000_000 {
+        ROUNDS_OF_GROWTH
+    } else {
+        1
+    };
+    Scenario {
+        title,
+        way: Way::Growth,
+        rounds,
+        ..on_redis(256, "", who, keys, LASTING)
+    }
 }
 
 impl Scenario {
     fn against_governor(self) -> Self {
-        Self { compared_with: Some("tower_governor, headers"), ..self }
+        Self {
+            compared_with: Some("tower_governor, headers"),
+            ..self
+        }
     }
 
     fn scarce(self) -> Self {
-        Self { is_scarce: true, ..self }
+        Self {
+            is_scarce: true,
+            ..self
+        }
     }
 
     pub fn compared_with(&self) -> Option<&str> {
@@ -200,7 +271,11 @@ impl Scenario {
     ///
     /// Returns an error if wrk is needed and cannot be started.
     pub async fn check(&self) -> Result<(), Box<dyn Error>> {
-        if matches!(self.way, Way::Http) { http::check().await } else { Ok(()) }
+        if matches!(self.way, Way::Http) {
+            http::check().await
+        } else {
+            Ok(())
+        }
     }
 
     /// The expected time.
@@ -239,16 +314,32 @@ impl Scenario {
             }
         }
         let quota = self.is_scarce.then_some(u64::from(self.allowance.burst));
-        let outcome =
-            |(Contender { name, side, .. }, samples)| Outcome { name, side, samples, quota };
+        let outcome = |(Contender { name, side, .. }, samples)| Outcome {
+            name,
+            side,
+            samples,
+            quota,
+        };
         Ok(contenders.into_iter().zip(samples).map(outcome).collect())
     }
 
     async fn turn(&self, contender: &Contender, server: &Server) -> Result<Sample, Box<dyn Error>> {
-        let setup = Setup { redis_url: server.url(), allowance: self.allowance };
+        let setup = Setup {
+            redis_url: server.url(),
+            allowance: self.allowance,
+        };
         let grows = matches!(self.way, Way::Growth);
-        let load = Load { concurrency: self.concurrency, keys: self.keys, time: TURN, grows };
-        let job = |role| Job { role, contender: contender.name.clone(), setup: setup.clone() };
+        let load = Load {
+            concurrency: self.concurrency,
+            keys: self.keys,
+            time: TURN,
+            grows,
+        };
+        let job = |role| Job {
+            role,
+            contender: contender.name.clone(),
+            setup: setup.clone(),
+        };
         Ok(match self.way {
             Way::Loop => contender.measure(setup, load).await,
             Way::Http => http::turn(&job(Role::Server), contender.on_redis, load).await?,

@@ -49,11 +49,17 @@ pub async fn load(service: &Service, at_once: usize) -> Sample {
                 key = (key * 1_103_515_245 + 12_345) % (1 << 31);
                 let user = HeaderValue::try_from(format!("user{}", key % KEYS));
                 let mut request = Request::new(Body::empty());
-                request.headers_mut().insert(USER, user.expect("it is printable"));
+                request
+                    .headers_mut()
+                    .insert(USER, user.expect("it is printable"));
                 let sent = Instant::now();
                 let Ok(service) = service.ready().await;
                 let Ok(response) = tower::Service::call(service, request).await;
-                assert!(!response.status().is_server_error(), "{}", response.status());
+                assert!(
+                    !response.status().is_server_error(),
+                    "{}",
+                    response.status()
+                );
                 let nanos = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 latencies.record(nanos).expect("the histogram grows");
                 // An embedded store never yields.
@@ -66,7 +72,9 @@ pub async fn load(service: &Service, at_once: usize) -> Sample {
     }
     let mut latencies = Histogram::<u64>::new(3).expect("3 digits are possible");
     while let Some(of_worker) = workers.join_next().await {
-        latencies.add(of_worker.expect("no worker panics")).expect("they have the same range");
+        latencies
+            .add(of_worker.expect("no worker panics"))
+            .expect("they have the same range");
     }
     let (count, elapsed) = (latencies.len() as f64, started.elapsed());
     let cpu = cpu::of_this_process().saturating_sub(cpu_before);

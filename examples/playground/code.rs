@@ -9,10 +9,17 @@ pub(crate) fn of(algorithm: Algorithm, settings: &Settings) -> String {
     let (quota, needs_duration) = quota(settings.limit, settings.period());
     let burst = settings.burst.filter(|_| takes_burst(algorithm));
     let quota = burst.map_or(quota.clone(), |burst| format!("{quota}.burst({burst})"));
-    let duration = if needs_duration { "use std::time::Duration;\n\n" } else { "" };
+    let duration = if needs_duration {
+        "use std::time::Duration;\n\n"
+    } else {
+        ""
+    };
     let policy = policy(settings);
-    let policy_import =
-        if policy.is_empty() { "" } else { "use tollgate::limit::OnStoreFailure;\n" };
+    let policy_import = if policy.is_empty() {
+        ""
+    } else {
+        "use tollgate::limit::OnStoreFailure;\n"
+    };
     let (limit_import, layer) = match (algorithm, settings.sub_windows) {
         (Algorithm::SlidingWindow, sub_windows @ 2..) => (
             "Limit, ",
@@ -23,7 +30,10 @@ pub(crate) fn of(algorithm: Algorithm, settings: &Settings) -> String {
         ),
         _ => {
             let name = name(algorithm);
-            ("", format!("RateLimitLayer::{name}(limiter, \"api\", {quota}, PeerIp)"))
+            (
+                "",
+                format!("RateLimitLayer::{name}(limiter, \"api\", {quota}, PeerIp)"),
+            )
         }
     };
     format!(
@@ -59,12 +69,20 @@ fn name(algorithm: Algorithm) -> &'static str {
 }
 
 fn takes_burst(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket)
+    matches!(
+        algorithm,
+        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket
+    )
 }
 
 /// The quota, and whether it names a duration.
 fn quota(limit: u64, period: Duration) -> (String, bool) {
-    let named = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
+    let named = [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3_600),
+        ("day", 86_400),
+    ];
     for (name, seconds) in named {
         if period == Duration::from_secs(seconds) {
             return (format!("Quota::per_{name}({limit})"), false);

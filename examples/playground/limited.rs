@@ -61,15 +61,29 @@ impl LimitedService {
             let client = Extension::new(|client: &Client| client.0.clone());
             let layer = RateLimitLayer::new(limiter, limit.clone(), client)?;
             let layer = layer.ietf_headers(IetfDraft::Draft11).insert_decision();
-            Ok(Router::new().route("/", get(|| async { "hello\n" })).layer(layer))
+            Ok(Router::new()
+                .route("/", get(|| async { "hello\n" }))
+                .layer(layer))
         };
-        let replicas = limiters.iter().map(replica).collect::<Result<_, ConfigError>>()?;
-        Ok(Self { algorithm, limit, replicas, requests: Arc::default() })
+        let replicas = limiters
+            .iter()
+            .map(replica)
+            .collect::<Result<_, ConfigError>>()?;
+        Ok(Self {
+            algorithm,
+            limit,
+            replicas,
+            requests: Arc::default(),
+        })
     }
 
     fn describe(&self, settings: &Settings) -> Described {
         let capacity = self.limit.quota().capacity();
-        Described { algorithm: self.algorithm, capacity, code: code::of(self.algorithm, settings) }
+        Described {
+            algorithm: self.algorithm,
+            capacity,
+            code: code::of(self.algorithm, settings),
+        }
     }
 
     /// Sends a request through the layer. A leaky bucket holds it until its turn.
@@ -93,7 +107,10 @@ impl LimitedService {
         let retry_after = decision.and_then(Decision::retry_after);
         let text =
             |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let headers = head.headers.iter().map(|(name, value)| (name.to_string(), text(value)));
+        let headers = head
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), text(value)));
         let body = to_bytes(body, BODY).await.unwrap_or_default();
         Answer {
             replica: replica + 1,
@@ -116,14 +133,22 @@ pub(crate) struct LimitedServices {
 impl LimitedServices {
     pub(crate) fn new(budgets: &Reach, settings: &Settings) -> Result<Self, ConfigError> {
         let replicas = settings.replicas.clamp(1, MOST_REPLICAS);
-        let limiters: Vec<_> = (0..replicas).map(|_| RateLimiter::new(budgets.clone())).collect();
+        let limiters: Vec<_> = (0..replicas)
+            .map(|_| RateLimiter::new(budgets.clone()))
+            .collect();
         let algorithms = settings.algorithms.iter();
         let all = algorithms.map(|algorithm| LimitedService::new(&limiters, settings, *algorithm));
-        Ok(Self { all: all.collect::<Result<_, _>>()?, limiters })
+        Ok(Self {
+            all: all.collect::<Result<_, _>>()?,
+            limiters,
+        })
     }
 
     pub(crate) fn describe(&self, settings: &Settings) -> Vec<Described> {
-        self.all.iter().map(|service| service.describe(settings)).collect()
+        self.all
+            .iter()
+            .map(|service| service.describe(settings))
+            .collect()
     }
 
     /// The units that a client has left under each algorithm, in the store or in the shares of all replicas. Empty if
@@ -132,7 +157,11 @@ impl LimitedServices {
         if self.all.is_empty() {
             return Vec::new();
         }
-        let mut remaining: Vec<_> = self.all.iter().map(|service| (service.algorithm, 0)).collect();
+        let mut remaining: Vec<_> = self
+            .all
+            .iter()
+            .map(|service| (service.algorithm, 0))
+            .collect();
         for limiter in &self.limiters {
             let Ok(decision) = limiter.apply(Op::Peek, self.checks_of(client)).await else {
                 return Vec::new();
@@ -159,11 +188,17 @@ impl LimitedServices {
         for limiter in &self.limiters[1..] {
             drop(limiter.apply(Op::Reset, self.checks_of(client)).await);
         }
-        self.limiters[0].apply(Op::Reset, self.checks_of(client)).await.map(drop)
+        self.limiters[0]
+            .apply(Op::Reset, self.checks_of(client))
+            .await
+            .map(drop)
     }
 
     fn checks_of(&self, client: &Client) -> Vec<Check> {
         let key = Key::new(&client.0);
-        self.all.iter().map(|service| Check::new(&service.limit, &key).with_cost(0)).collect()
+        self.all
+            .iter()
+            .map(|service| Check::new(&service.limit, &key).with_cost(0))
+            .collect()
     }
 }

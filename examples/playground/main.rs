@@ -47,7 +47,10 @@ async fn page() -> impl IntoResponse {
     // The page needs nothing from elsewhere, and nothing may frame it.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'";
-    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(include_str!("page.html")))
+    (
+        [(header::CONTENT_SECURITY_POLICY, policy)],
+        Html(include_str!("page.html")),
+    )
 }
 
 async fn connect(
@@ -67,7 +70,9 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|it| it.to_str().ok());
     match (text(header::ORIGIN), text(header::HOST)) {
         (Some(origin), Some(host)) => {
-            let page = ["http://", "https://"].iter().find_map(|it| origin.strip_prefix(it));
+            let page = ["http://", "https://"]
+                .iter()
+                .find_map(|it| origin.strip_prefix(it));
             page == Some(host) && is_address(host)
         }
         _ => false,
@@ -101,17 +106,28 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) => {
             // Away from the budgets of services.
             let redis = RedisStore::builder("playground").url(url).connect().await?;
-            Playground { budgets: Arc::new(redis), store: "Redis" }
+            Playground {
+                budgets: Arc::new(redis),
+                store: "Redis",
+            }
         }
     };
     let host = env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
-    let port: u16 = port.parse().map_err(|_| format!("PORT is `{port}`; use 0 to 65535"))?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_| format!("PORT is `{port}`; use 0 to 65535"))?;
     let listener = TcpListener::bind((host.as_str(), port))
         .await
         .map_err(|error| format!("cannot listen on {host}:{port}: {error}; set PORT"))?;
-    println!("open http://{} (the budgets are in {})", listener.local_addr()?, playground.store);
-    let app = Router::new().route("/", get(page)).route("/tab", get(connect));
+    println!(
+        "open http://{} (the budgets are in {})",
+        listener.local_addr()?,
+        playground.store
+    );
+    let app = Router::new()
+        .route("/", get(page))
+        .route("/tab", get(connect));
     axum::serve(listener, app.with_state(playground)).await?;
     Ok(())
 }

@@ -47,7 +47,11 @@ impl Settings {
     /// Whether both have the same limits, maybe for other clients.
     pub(crate) fn has_limits_of(&self, other: &Self) -> bool {
         let client = self.client.clone();
-        *self == Self { client, ..other.clone() }
+        *self
+            == Self {
+                client,
+                ..other.clone()
+            }
     }
 
     pub(crate) fn period(&self) -> Duration {
@@ -71,7 +75,9 @@ impl Settings {
         limit?.with_on_store_failure(match self.when_unavailable {
             WhenUnavailable::FailOpen => OnStoreFailure::FailOpen,
             WhenUnavailable::FailClosed => OnStoreFailure::FailClosed,
-            WhenUnavailable::Local => OnStoreFailure::Local { replicas: self.replicas },
+            WhenUnavailable::Local => OnStoreFailure::Local {
+                replicas: self.replicas,
+            },
         })
     }
 }

@@ -15,7 +15,10 @@ pub(crate) struct Reach {
 
 impl Reach {
     pub(crate) fn new(budgets: Arc<dyn Store>) -> Self {
-        Self { budgets, is_cut_off: Arc::default() }
+        Self {
+            budgets,
+            is_cut_off: Arc::default(),
+        }
     }
 
     pub(crate) fn cut_off(&self, is_cut_off: bool) {

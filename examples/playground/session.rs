@@ -88,7 +88,10 @@ impl Session {
             Ok(Command::Send { count }) => {
                 self.send(vec![Sender::Own; count.min(MOST_AT_ONCE) as usize]);
             }
-            Ok(Command::Traffic { pattern, per_second }) => {
+            Ok(Command::Traffic {
+                pattern,
+                per_second,
+            }) => {
                 self.traffic = Traffic::new(pattern, per_second);
                 if !(0.1..=MOST).contains(&per_second) {
                     self.reject(format!(
@@ -116,14 +119,21 @@ impl Session {
         }
         self.client = Client(settings.client.clone());
         // New services would have new shares in an outage.
-        if self.services.as_ref().is_some_and(|(before, _)| before.has_limits_of(settings)) {
+        if self
+            .services
+            .as_ref()
+            .is_some_and(|(before, _)| before.has_limits_of(settings))
+        {
             return;
         }
         // A limiter has one limit of a name. Tabs choose their own, and share the budgets.
         match LimitedServices::new(&self.budgets, settings) {
             Ok(services) => {
                 let described = services.describe(settings);
-                self.events.push(Event::Configured { store: self.store, services: described });
+                self.events.push(Event::Configured {
+                    store: self.store,
+                    services: described,
+                });
                 self.services = Some((settings.clone(), services));
             }
             Err(error) => self.reject(error.to_string()),
@@ -165,14 +175,18 @@ impl Session {
     }
 
     async fn read_levels(&mut self) {
-        let Some((_, services)) = &self.services else { return };
+        let Some((_, services)) = &self.services else {
+            return;
+        };
         let remaining = services.remaining(&self.client).await;
         let at_ms = ms_since(self.started);
         self.events.push(Event::Levels { at_ms, remaining });
     }
 
     async fn reset(&mut self) {
-        let Some((_, services)) = &self.services else { return };
+        let Some((_, services)) = &self.services else {
+            return;
+        };
         match services.reset(&self.client).await {
             Err(_) if self.budgets.is_cut_off() => {
                 self.reject("only the shares were reset: the store does not answer".to_owned());

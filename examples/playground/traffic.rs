@@ -45,7 +45,12 @@ impl Traffic {
         let mut ticks = interval(Duration::from_secs_f64(period));
         // Ticks that a busy machine misses are dropped.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Some(Self { pattern, per_second, ticks, count: 0 })
+        Some(Self {
+            pattern,
+            per_second,
+            ticks,
+            count: 0,
+        })
     }
 
     /// The senders of the next requests, which are due when this returns.
@@ -60,9 +65,9 @@ impl Traffic {
                 vec![Sender::Own; size as usize]
             }
             // All at once, each for itself.
-            Pattern::Crowd => {
-                (1..=CROWD).map(|number| Sender::Other(format!("crowd-{number}"))).collect()
-            }
+            Pattern::Crowd => (1..=CROWD)
+                .map(|number| Sender::Other(format!("crowd-{number}")))
+                .collect(),
             // One client floods, and the visitor's goes on with a request in ten.
             Pattern::Attack => {
                 let attacker = Sender::Other("attacker".to_owned());

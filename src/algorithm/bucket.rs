@@ -52,7 +52,10 @@ impl Rate {
         while b != 0 {
             (a, b) = (b, a % b);
         }
-        Self { units: units / a, micros: micros / a }
+        Self {
+            units: units / a,
+            micros: micros / a,
+        }
     }
 
     /// In floating point, as in Lua: the twins must agree on every bit.
@@ -106,7 +109,13 @@ struct GivenBack {
 
 impl Level {
     const fn empty(at: Micros, rate: Rate) -> Self {
-        Self { at, used: 0, rate, since: at, more: RareLevel::Nothing }
+        Self {
+            at,
+            used: 0,
+            rate,
+            since: at,
+            more: RareLevel::Nothing,
+        }
     }
 
     const fn then(&self) -> Option<Slower> {
@@ -126,7 +135,11 @@ impl Level {
     /// Changes what was given back. Without a next phase.
     fn set_given_back(&mut self, given_back: GivenBack) {
         let is_none = given_back == GivenBack::default();
-        self.more = if is_none { RareLevel::Nothing } else { RareLevel::GivenBack(given_back) };
+        self.more = if is_none {
+            RareLevel::Nothing
+        } else {
+            RareLevel::GivenBack(given_back)
+        };
     }
 
     pub(crate) fn expires_at(&self) -> Micros {
@@ -153,7 +166,10 @@ impl Level {
 
     /// The time from `at` until the level is at most `units`.
     fn until(&self, units: u64) -> Micros {
-        let above = |floor: u64| self.used.saturating_sub(floor.saturating_mul(self.rate.micros));
+        let above = |floor: u64| {
+            self.used
+                .saturating_sub(floor.saturating_mul(self.rate.micros))
+        };
         match self.then() {
             Some(slower) if units < slower.floor => {
                 let below = (slower.floor - units) * slower.rate.micros;
@@ -170,7 +186,10 @@ impl Level {
             if reached <= now {
                 let used = slower.floor * slower.rate.micros;
                 let rate = slower.rate;
-                *self = Self { used, ..Self::empty(reached, rate) };
+                *self = Self {
+                    used,
+                    ..Self::empty(reached, rate)
+                };
             }
         }
         let drained = (now - self.at).saturating_mul(self.rate.units);
@@ -190,14 +209,25 @@ impl Level {
             (rest as f64 / self.rate.micros as f64 * rate.micros as f64).floor() as u64 + 1
         };
         let used = units.checked_mul(rate.micros)?.checked_add(parts)?;
-        (used <= MAX_LEVEL).then_some(Self { used, since, ..Self::empty(self.at, rate) })
+        (used <= MAX_LEVEL).then_some(Self {
+            used,
+            since,
+            ..Self::empty(self.at, rate)
+        })
     }
 
     /// The level under another quota, of which charges from `since` on can be refunded.
     fn under(self, quota: &Bucket, since: Micros) -> Self {
-        let slower = Slower { floor: quota.capacity, rate: quota.rate };
+        let slower = Slower {
+            floor: quota.capacity,
+            rate: quota.rate,
+        };
         if self.rate == quota.rate {
-            let more = if self.then().is_some() { RareLevel::Nothing } else { self.more };
+            let more = if self.then().is_some() {
+                RareLevel::Nothing
+            } else {
+                self.more
+            };
             return Self { more, ..self };
         }
         let overdrawn = self.used > quota.capacity.saturating_mul(self.rate.micros);
@@ -207,7 +237,11 @@ impl Level {
             self.at_rate(quota.rate, since)
         };
         changed.unwrap_or(Self {
-            since: if self.then() == Some(slower) { self.since } else { self.at },
+            since: if self.then() == Some(slower) {
+                self.since
+            } else {
+                self.at
+            },
             more: RareLevel::Then(slower),
             ..self
         })
@@ -227,7 +261,10 @@ impl Level {
     fn void_receipts(&mut self) {
         self.since = self.at + 1;
         if let RareLevel::GivenBack(given_back) = self.more {
-            self.set_given_back(GivenBack { returned: 0, ..given_back });
+            self.set_given_back(GivenBack {
+                returned: 0,
+                ..given_back
+            });
         }
     }
 
@@ -237,16 +274,31 @@ impl Level {
             && given_back.reserved_until <= now
         {
             let returned = given_back.returned;
-            self.set_given_back(GivenBack { returned, ..GivenBack::default() });
+            self.set_given_back(GivenBack {
+                returned,
+                ..GivenBack::default()
+            });
         }
     }
 
     /// Notes a turn after which `room` parts of the capacity are not charged.
     fn reserve_until(&mut self, turn: Micros, now: Micros, room: u64) {
-        let GivenBack { returned, reserved_until, spare } = self.given_back();
-        let spare = if now < reserved_until { spare.min(room) } else { room };
+        let GivenBack {
+            returned,
+            reserved_until,
+            spare,
+        } = self.given_back();
+        let spare = if now < reserved_until {
+            spare.min(room)
+        } else {
+            room
+        };
         let reserved_until = reserved_until.max(turn);
-        self.set_given_back(GivenBack { returned, reserved_until, spare });
+        self.set_given_back(GivenBack {
+            returned,
+            reserved_until,
+            spare,
+        });
     }
 }
 
@@ -263,13 +315,16 @@ impl Bucket {
     pub(crate) fn new(quota: &Quota) -> Result<Self, ConfigError> {
         let rate = Rate::new(quota.limit(), micros(quota.period()));
         let capacity = quota.capacity();
-        let parts =
-            exact(capacity, rate.micros, "burst * period, with limit / period in lowest terms")
-                .map_err(|error| {
-                    ConfigError::new(format!(
-                        "{error}; use a rounder limit, a shorter period or a smaller burst"
-                    ))
-                })?;
+        let parts = exact(
+            capacity,
+            rate.micros,
+            "burst * period, with limit / period in lowest terms",
+        )
+        .map_err(|error| {
+            ConfigError::new(format!(
+                "{error}; use a rounder limit, a shorter period or a smaller burst"
+            ))
+        })?;
         if parts.div_ceil(rate.units) > MAX_REFILL {
             return Err(ConfigError::new(format!(
                 "a burst of {capacity} at {} per {:?} takes more than ten years to refill; use a \
@@ -341,15 +396,26 @@ impl Bucket {
         queues: bool,
     ) -> Outcome {
         let (mut level, moved) = self.resume(*state, now);
-        let Cost { units: cost, max_wait, .. } = cost;
+        let Cost {
+            units: cost,
+            max_wait,
+            ..
+        } = cost;
         let behind = level.at - now;
         let exceeds_capacity = cost > self.capacity;
         let fits = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
-        let wait =
-            if fits || exceeds_capacity { 0 } else { level.until(self.capacity - cost) + behind };
+        let wait = if fits || exceeds_capacity {
+            0
+        } else {
+            level.until(self.capacity - cost) + behind
+        };
         // A division, which most checks need not pay for.
         let waits = wait > 0 && max_wait > 0 && !queues;
-        let longest_wait = if waits { self.longest_wait(max_wait) } else { 0 };
+        let longest_wait = if waits {
+            self.longest_wait(max_wait)
+        } else {
+            0
+        };
         // At an earlier, faster rate, units would be reserved too soon.
         let reserves = wait > 0 && wait <= longest_wait && level.then().is_none();
         let allowed = fits || reserves;
@@ -361,7 +427,11 @@ impl Bucket {
             wait.saturating_sub(longest_wait).max(is_slower_after)
         });
         let charges = allowed && cost > 0;
-        let delay = if charges && queues { level.until(0) } else { wait * u64::from(reserves) };
+        let delay = if charges && queues {
+            level.until(0)
+        } else {
+            wait * u64::from(reserves)
+        };
         if charges {
             level.used += cost * level.rate.micros;
         }
@@ -378,7 +448,11 @@ impl Bucket {
         Outcome {
             allowed,
             exceeds_capacity,
-            remaining: self.capacity.saturating_mul(part).saturating_sub(level.used) / part,
+            remaining: self
+                .capacity
+                .saturating_mul(part)
+                .saturating_sub(level.used)
+                / part,
             retry_after,
             reset_after: if level.used == 0 { 0 } else { drains + behind },
             delay,
@@ -404,6 +478,10 @@ impl Bucket {
         let before = level.saturating_sub(cost.saturating_mul(micros));
         let delay = if queues { self.rate.drains(before) } else { 0 };
         let drains_after = self.rate.drains(level.saturating_add(first.returned));
-        Followed { reset_after: self.rate.drains(level), delay, drains_after }
+        Followed {
+            reset_after: self.rate.drains(level),
+            delay,
+            drains_after,
+        }
     }
 }

@@ -68,7 +68,13 @@ impl Counter for Window {
     type Shape = Shape;
 
     fn fresh(shape: Shape, now: Micros) -> Self {
-        Self { shape, count: 0, at: now, end: shape.end_from(now), since: now }
+        Self {
+            shape,
+            count: 0,
+            at: now,
+            end: shape.end_from(now),
+            since: now,
+        }
     }
 
     fn shape(&self) -> Shape {
@@ -89,21 +95,30 @@ impl Counter for Window {
 
     fn set_back(&mut self, now: Micros) {
         let since = self.at + 1;
-        *self = Self { count: self.count, since, ..Self::fresh(self.shape, now) };
+        *self = Self {
+            count: self.count,
+            since,
+            ..Self::fresh(self.shape, now)
+        };
     }
 
     fn derived(&self, shape: Shape, _: Micros) -> Self {
         let is_shorter = shape.period < self.shape.period;
         let end = match shape.anchor {
             Anchor::First if is_shorter => shape.end_from(self.at).min(self.end),
-            Anchor::First => {
-                shape.end_from(self.end.saturating_sub(self.shape.period)).max(self.end)
-            }
+            Anchor::First => shape
+                .end_from(self.end.saturating_sub(self.shape.period))
+                .max(self.end),
             // To the end of an aligned window. Otherwise two old windows could share it.
             Anchor::Clock if is_shorter => shape.end_from(self.at),
             Anchor::Clock => shape.end_from(self.end - 1),
         };
-        Self { shape, end, since: self.at + 1, ..*self }
+        Self {
+            shape,
+            end,
+            since: self.at + 1,
+            ..*self
+        }
     }
 
     fn charge(&mut self, now: Micros, units: u64) {
@@ -134,11 +149,18 @@ impl FixedWindow {
     /// Checks that a quota can be decided exactly.
     pub(crate) fn new(quota: &Quota, anchor: Anchor) -> Result<Self, ConfigError> {
         let (limit, period) = counted(quota, "a fixed window")?;
-        Ok(Self { limit, period, anchor })
+        Ok(Self {
+            limit,
+            period,
+            anchor,
+        })
     }
 
     const fn shape(&self) -> Shape {
-        Shape { period: self.period, anchor: self.anchor }
+        Shape {
+            period: self.period,
+            anchor: self.anchor,
+        }
     }
 }
 
@@ -150,18 +172,35 @@ impl FixedWindow {
         cost: u64,
         effect: Effect,
     ) -> Outcome {
-        let Own { counter: window, moved } = Counters::own(state.as_ref(), self.shape(), now);
+        let Own {
+            counter: window,
+            moved,
+        } = Counters::own(state.as_ref(), self.shape(), now);
         let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;
         let retry_after = (!allowed && !exceeds_capacity).then(|| window.end - now);
-        let count = if allowed { window.count + cost } else { window.count };
+        let count = if allowed {
+            window.count + cost
+        } else {
+            window.count
+        };
         let reset_after = if count == 0 { 0 } else { window.end - now };
         if let Some(entry) = entry_of(effect, cost, allowed, exceeds_capacity, moved) {
-            let own = if let Cow::Owned(own) = window { Some(own) } else { None };
+            let own = if let Cow::Owned(own) = window {
+                Some(own)
+            } else {
+                None
+            };
             Counters::commit(state, own, now, entry);
         }
         let remaining = self.limit.saturating_sub(count);
-        Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+        Outcome::undelayed(
+            allowed,
+            exceeds_capacity,
+            remaining,
+            retry_after,
+            reset_after,
+        )
     }
 
     /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. The window forgets a debt at its
@@ -173,11 +212,20 @@ impl FixedWindow {
         units: u64,
         max_debt: u64,
     ) {
-        let Own { counter: window, .. } = Counters::own(state.as_ref(), self.shape(), now);
-        let room = self.limit.saturating_add(max_debt).saturating_sub(window.count);
+        let Own {
+            counter: window, ..
+        } = Counters::own(state.as_ref(), self.shape(), now);
+        let room = self
+            .limit
+            .saturating_add(max_debt)
+            .saturating_sub(window.count);
         let units = units.min(room);
         if units > 0 {
-            let own = if let Cow::Owned(own) = window { Some(own) } else { None };
+            let own = if let Cow::Owned(own) = window {
+                Some(own)
+            } else {
+                None
+            };
             Counters::commit(state, own, now, Entering::Overdraft(units));
         }
     }

@@ -38,6 +38,7 @@ impl LeakyBucket {
         cost: Cost,
         effect: Effect,
     ) -> Outcome {
-        self.bucket.decide(water, now, cost, effect, self.mode == Mode::Queue)
+        self.bucket
+            .decide(water, now, cost, effect, self.mode == Mode::Queue)
     }
 }

@@ -89,7 +89,11 @@ impl Cost {
 
     /// That of a check that does not wait.
     pub(crate) const fn units(units: u64) -> Self {
-        Self { units, max_wait: 0, patience: 0 }
+        Self {
+            units,
+            max_wait: 0,
+            patience: 0,
+        }
     }
 }
 
@@ -226,9 +230,15 @@ impl Rule {
     }
 
     /// Whether the state is a level that drains.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for the reply of a script"))]
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "for the reply of a script")
+    )]
     pub(crate) const fn drains(&self) -> bool {
-        matches!(self, Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_))
+        matches!(
+            self,
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_)
+        )
     }
 
     /// Gives back `units` of the charge that the receipt names, as far as they still count. The
@@ -259,7 +269,10 @@ impl Rule {
 
     /// The verdict of a charge that follows the first of several identical charges at the same
     /// instant. `charged` is the sum of all costs after the first, including this one.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "for a batch of checks")
+    )]
     pub(crate) fn follow(&self, first: First, charged: u64, cost: u64) -> Followed {
         match self {
             Self::TokenBucket(TokenBucket(bucket)) | Self::Gcra(Gcra(bucket)) => {
@@ -272,9 +285,11 @@ impl Rule {
             Self::FixedWindow(_)
             | Self::SlidingWindow(_)
             | Self::SlidingLog(_)
-            | Self::Concurrency(_) => {
-                Followed { reset_after: first.reset_after, delay: 0, drains_after: 0 }
-            }
+            | Self::Concurrency(_) => Followed {
+                reset_after: first.reset_after,
+                delay: 0,
+                drains_after: 0,
+            },
         }
     }
 
@@ -310,7 +325,10 @@ impl Rule {
 
 /// The verdict of the first of several identical charges at the same instant.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
+#[cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "for a batch of checks")
+)]
 pub(crate) struct First {
     pub(crate) reset_after: Micros,
     /// The rounding of `reset_after`, in parts of the limit's rate.
@@ -321,7 +339,10 @@ pub(crate) struct First {
 
 /// The verdict of a charge that follows the first.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "for a batch of checks"))]
+#[cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "for a batch of checks")
+)]
 pub(crate) struct Followed {
     pub(crate) reset_after: Micros,
     pub(crate) delay: Micros,

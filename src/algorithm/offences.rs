@@ -30,7 +30,13 @@ pub(crate) struct Blocking {
 impl Blocking {
     /// The policy of a limit that does not block keys.
     #[cfg(feature = "redis")]
-    pub(crate) const NONE: Self = Self { denials: 0, within: 0, length: 0, factor: 1, longest: 0 };
+    pub(crate) const NONE: Self = Self {
+        denials: 0,
+        within: 0,
+        length: 0,
+        factor: 1,
+        longest: 0,
+    };
 }
 
 /// What is known of a key's offences.
@@ -167,7 +173,11 @@ pub(crate) fn decide(
         reset_after: left.max(reset_after),
         delay: 0,
         drains_after: 0,
-        blocked: if begins { Blocked::beginning(left) } else { Blocked::standing(left) },
+        blocked: if begins {
+            Blocked::beginning(left)
+        } else {
+            Blocked::standing(left)
+        },
     }
 }
 
@@ -181,7 +191,10 @@ pub(crate) fn block(
 ) {
     let operator_block = match length {
         0 => OperatorBlock::default(),
-        _ => OperatorBlock { ends_at: now.saturating_add(length), length },
+        _ => OperatorBlock {
+            ends_at: now.saturating_add(length),
+            length,
+        },
     };
     operator_block.save(slot);
     if length == 0 {
@@ -204,14 +217,21 @@ impl OperatorBlock {
             _ => Self::default(),
         };
         let block = match saved.ends_at > now {
-            true => Self { ends_at: saved.ends_at.min(now.saturating_add(saved.length)), ..saved },
+            true => Self {
+                ends_at: saved.ends_at.min(now.saturating_add(saved.length)),
+                ..saved
+            },
             false => Self::default(),
         };
         (block, block != saved)
     }
 
     fn save(self, slot: &mut Option<State>) {
-        Offender { operator_block: self, ..Offender::take(slot) }.put(slot);
+        Offender {
+            operator_block: self,
+            ..Offender::take(slot)
+        }
+        .put(slot);
     }
 
     /// The time until it ends.
@@ -224,9 +244,10 @@ impl Offences {
     /// The offences in a slot, and whether the clock was set back behind a block.
     fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
         let mut offences = match slot {
-            Some(State(Kind::Offender(offender))) if offender.offences.expires_at > now => {
-                Self { kept_at_least: 0, ..offender.offences }
-            }
+            Some(State(Kind::Offender(offender))) if offender.offences.expires_at > now => Self {
+                kept_at_least: 0,
+                ..offender.offences
+            },
             _ => Self::default(),
         };
         let latest = now.saturating_add(offences.length);
@@ -239,12 +260,23 @@ impl Offences {
 
     fn save(mut self, policy: &Blocking, slot: &mut Option<State>, now: Micros) {
         let remembered = if self.grown > 0 { policy.longest } else { 0 };
-        let counted_until =
-            if self.denials > 0 { self.since.saturating_add(policy.within) } else { 0 };
+        let counted_until = if self.denials > 0 {
+            self.since.saturating_add(policy.within)
+        } else {
+            0
+        };
         let until = counted_until.max(self.ends_at.saturating_add(remembered));
         self.expires_at = until.max(self.kept_at_least);
-        let offences = if self.expires_at > now { self } else { Self::default() };
-        Offender { offences, ..Offender::take(slot) }.put(slot);
+        let offences = if self.expires_at > now {
+            self
+        } else {
+            Self::default()
+        };
+        Offender {
+            offences,
+            ..Offender::take(slot)
+        }
+        .put(slot);
     }
 
     /// The time until the block ends.

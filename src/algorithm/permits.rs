@@ -119,7 +119,10 @@ impl Holders {
 
     /// The permits that are held.
     pub(crate) fn in_use(&self) -> u64 {
-        let held = self.holders.iter().map(|holder| holder.granted.saturating_sub(holder.released));
+        let held = self
+            .holders
+            .iter()
+            .map(|holder| holder.granted.saturating_sub(holder.released));
         held.fold(0, u64::saturating_add)
     }
 
@@ -130,7 +133,11 @@ impl Holders {
 
     /// The time from which this equals no state.
     pub(crate) fn expires_at(&self) -> Micros {
-        self.holders.iter().map(|holder| holder.expires_at).max().unwrap_or(0)
+        self.holders
+            .iter()
+            .map(|holder| holder.expires_at)
+            .max()
+            .unwrap_or(0)
     }
 
     fn expire(&mut self, now: Micros) {
@@ -144,10 +151,21 @@ impl Holders {
 
     /// The place of the claim's holder, with its counters.
     fn place_of(&mut self, claim: &Claim, now: Micros) -> usize {
-        let known = self.holders.iter().position(|holder| holder.id == claim.holder);
+        let known = self
+            .holders
+            .iter()
+            .position(|holder| holder.id == claim.holder);
         let place = known.unwrap_or_else(|| {
-            let Claim { holder: id, lease, .. } = *claim;
-            self.holders.push(Holder { id, granted: 0, released: 0, expires_at: 0, lease });
+            let Claim {
+                holder: id, lease, ..
+            } = *claim;
+            self.holders.push(Holder {
+                id,
+                granted: 0,
+                released: 0,
+                expires_at: 0,
+                lease,
+            });
             self.holders.len() - 1
         });
         let holder = &mut self.holders[place];
@@ -162,19 +180,33 @@ impl Holders {
         let wanted = (claim.granted + u64::from(claim.waiting)).saturating_sub(granted);
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         let is_own = |(id, _): &&(HolderId, u32)| *id == claim.holder;
-        let queued: u32 = self.queue.iter().filter(is_own).map(|(_, count)| count).sum();
+        let queued: u32 = self
+            .queue
+            .iter()
+            .filter(is_own)
+            .map(|(_, count)| count)
+            .sum();
         if wanted > queued {
             let more = wanted - queued;
             // A long queue does not get longer by a holder that has a row in it.
             let is_long = self.queue.len() >= MOST_ROWS;
-            let mut rows = self.queue.iter_mut().rev().take(if is_long { usize::MAX } else { 1 });
+            let mut rows = self
+                .queue
+                .iter_mut()
+                .rev()
+                .take(if is_long { usize::MAX } else { 1 });
             match rows.find(|(id, _)| *id == claim.holder) {
                 Some((_, count)) => *count += more,
                 None => self.queue.push_back((claim.holder, more)),
             }
         }
         let mut fewer = queued.saturating_sub(wanted);
-        for (_, count) in self.queue.iter_mut().rev().filter(|(id, _)| *id == claim.holder) {
+        for (_, count) in self
+            .queue
+            .iter_mut()
+            .rev()
+            .filter(|(id, _)| *id == claim.holder)
+        {
             let removed = fewer.min(*count);
             (*count, fewer) = (*count - removed, fewer - removed);
         }

@@ -25,12 +25,14 @@ pub(super) fn counted(quota: &Quota, what: &str) -> Result<(u64, Micros), Config
 
 /// The product, if every store can compute it exactly.
 pub(super) fn exact(a: u64, b: u64, what: &str) -> Result<u64, ConfigError> {
-    a.checked_mul(b).filter(|&product| product <= MAX_PRODUCT).ok_or_else(|| {
-        ConfigError::new(format!(
-            "{what} is {} in microseconds, beyond exact arithmetic (at most {MAX_PRODUCT})",
-            u128::from(a) * u128::from(b)
-        ))
-    })
+    a.checked_mul(b)
+        .filter(|&product| product <= MAX_PRODUCT)
+        .ok_or_else(|| {
+            ConfigError::new(format!(
+                "{what} is {} in microseconds, beyond exact arithmetic (at most {MAX_PRODUCT})",
+                u128::from(a) * u128::from(b)
+            ))
+        })
 }
 
 pub(super) fn micros(period: Duration) -> Micros {

@@ -83,7 +83,10 @@ pub(super) struct Own<'a, C: Clone> {
 
 impl<C: Clone> Own<'_, C> {
     const fn owned(counter: C, moved: bool) -> Self {
-        Self { counter: Cow::Owned(counter), moved }
+        Self {
+            counter: Cow::Owned(counter),
+            moved,
+        }
     }
 }
 
@@ -123,7 +126,11 @@ impl<C: Counter> Counters<C> {
             let (counter, moved) = resumed(&state.first, now);
             return Own { counter, moved };
         }
-        if let Some(own) = state.others.iter().find(|other| other.counter.shape() == shape) {
+        if let Some(own) = state
+            .others
+            .iter()
+            .find(|other| other.counter.shape() == shape)
+        {
             let (counter, set_back) = resumed(&own.counter, now);
             let is_due = now.saturating_sub(own.asked) > counter.period() / 2;
             let moved = set_back || (is_due && counter.expires_at() > now);
@@ -184,7 +191,12 @@ impl<C: Counter> Counters<C> {
                 }
                 Entering::Adopted => known.adopt(own, now),
             },
-            (state, Some(own), _) => *state = Some(Self { first: own, others: Vec::new() }),
+            (state, Some(own), _) => {
+                *state = Some(Self {
+                    first: own,
+                    others: Vec::new(),
+                })
+            }
         }
     }
 
@@ -194,7 +206,13 @@ impl<C: Counter> Counters<C> {
         self.others.retain(|other| other.counter.shape() != shape);
         if last.shape() != shape {
             // Its quota may have been in use until now: denied checks are not always stored.
-            self.others.insert(0, Other { counter: last, asked: now });
+            self.others.insert(
+                0,
+                Other {
+                    counter: last,
+                    asked: now,
+                },
+            );
         }
     }
 
@@ -230,8 +248,15 @@ impl<C: Counter> Counters<C> {
             self.first = own;
             return;
         }
-        let adopted = Other { counter: own, asked: now };
-        match self.others.iter_mut().find(|other| other.counter.shape() == shape) {
+        let adopted = Other {
+            counter: own,
+            asked: now,
+        };
+        match self
+            .others
+            .iter_mut()
+            .find(|other| other.counter.shape() == shape)
+        {
             Some(other) => *other = adopted,
             None => {
                 make_room(&mut self.others, MAX_COUNTERS - 2);
@@ -252,7 +277,9 @@ impl<C: Counter> Counters<C> {
         let Some(known) = state else { return };
         let others = known.others.iter_mut().map(|other| &mut other.counter);
         let mut all = std::iter::once(&mut known.first).chain(others);
-        let Some(own) = all.find(|counter| counter.shape() == shape) else { return };
+        let Some(own) = all.find(|counter| counter.shape() == shape) else {
+            return;
+        };
         let in_force = now < own.expires_at() && !resumed(own, now).1;
         if !in_force {
             return;
@@ -267,7 +294,10 @@ impl<C: Counter> Counters<C> {
 fn make_room<C: Counter>(others: &mut Vec<Other<C>>, most: usize) {
     while others.len() > most {
         let needed_until = |other: &Other<C>| other.asked + other.counter.period();
-        let least = others.iter().enumerate().min_by_key(|(_, other)| needed_until(other));
+        let least = others
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, other)| needed_until(other));
         let Some((place, _)) = least else { return };
         others.remove(place);
     }

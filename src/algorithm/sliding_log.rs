@@ -89,7 +89,9 @@ impl Log {
 
     /// The sum before an entry.
     fn sum_before(&self, place: usize) -> u64 {
-        place.checked_sub(1).map_or(self.before, |last| self.entries[last].sum)
+        place
+            .checked_sub(1)
+            .map_or(self.before, |last| self.entries[last].sum)
     }
 
     fn push(&mut self, at: i64, units: u64) {
@@ -123,7 +125,9 @@ impl Log {
     fn adopt(&mut self, view: &LogView) {
         if view.set_back > 0 {
             self.since = self.newest() + 1;
-            self.entries.iter_mut().for_each(|entry| entry.at -= view.set_back);
+            self.entries
+                .iter_mut()
+                .for_each(|entry| entry.at -= view.set_back);
         }
         let left = view.time - self.keep.period as i64;
         self.keep = view.keep;
@@ -141,10 +145,14 @@ impl Log {
 
     fn take_back(&mut self, place: usize, units: u64) {
         if self.entries.len() - place <= MAX_CHANGED {
-            self.entries.range_mut(place..).for_each(|entry| entry.sum -= units);
+            self.entries
+                .range_mut(place..)
+                .for_each(|entry| entry.sum -= units);
         } else {
             self.before += units;
-            let empty = self.entries.partition_point(|entry| entry.sum <= self.before);
+            let empty = self
+                .entries
+                .partition_point(|entry| entry.sum <= self.before);
             self.entries.drain(..empty);
         }
         // An empty entry must not be the newest: the log would expire too late.
@@ -189,14 +197,26 @@ impl SlidingLog {
     }
 
     fn empty(&self, now: Micros) -> Log {
-        let keep = Keep { period: self.period, limit: self.limit };
-        Log { entries: VecDeque::new(), before: 0, keep, since: now as i64 }
+        let keep = Keep {
+            period: self.period,
+            limit: self.limit,
+        };
+        Log {
+            entries: VecDeque::new(),
+            before: 0,
+            keep,
+            since: now as i64,
+        }
     }
 
     fn view(&self, log: &Log, now: Micros) -> LogView {
         let now = now as i64;
         let newest = log.entries.back().map_or(now, |newest| newest.at);
-        let set_back = if newest - now > self.period as i64 { newest - now } else { 0 };
+        let set_back = if newest - now > self.period as i64 {
+            newest - now
+        } else {
+            0
+        };
         let time = now.max(newest - set_back);
         let left = time + set_back - log.keep.period.min(self.period) as i64;
         let first = log.up_to(left);
@@ -207,7 +227,14 @@ impl SlidingLog {
             limit: log.keep.limit.max(self.limit),
         };
         let moved = set_back > 0 || keep != log.keep;
-        LogView { time, set_back, before, used: log.sum() - before, keep, moved }
+        LogView {
+            time,
+            set_back,
+            before,
+            used: log.sum() - before,
+            keep,
+            moved,
+        }
     }
 }
 
@@ -220,7 +247,10 @@ impl SlidingLog {
         effect: Effect,
     ) -> Outcome {
         let empty = self.empty(now);
-        let log = state.as_ref().filter(|log| now < log.expires_at()).unwrap_or(&empty);
+        let log = state
+            .as_ref()
+            .filter(|log| now < log.expires_at())
+            .unwrap_or(&empty);
         let view = self.view(log, now);
         let until_left = |at: i64| (at - view.set_back + self.period as i64) as Micros - now;
 
@@ -231,7 +261,9 @@ impl SlidingLog {
             // The first entry that makes enough room when it leaves.
             let enough = view.before + view.used + cost - self.limit;
             let frees = log.entries.partition_point(|entry| entry.sum < enough);
-            log.entries.get(frees).map_or(0, |entry| until_left(entry.at))
+            log.entries
+                .get(frees)
+                .map_or(0, |entry| until_left(entry.at))
         });
         let used = if allowed { view.used + cost } else { view.used };
         let reset_after = match log.entries.back() {
@@ -243,7 +275,10 @@ impl SlidingLog {
         if (charges && effect == Effect::Commit)
             || (view.moved && !charges && !exceeds_capacity && effect.adopts(cost))
         {
-            let mut log = state.take().filter(|log| now < log.expires_at()).unwrap_or(empty);
+            let mut log = state
+                .take()
+                .filter(|log| now < log.expires_at())
+                .unwrap_or(empty);
             log.adopt(&view);
             if charges {
                 log.push(view.time, cost);
@@ -251,13 +286,21 @@ impl SlidingLog {
             *state = (!log.entries.is_empty()).then_some(log);
         }
         let remaining = self.limit.saturating_sub(used);
-        Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+        Outcome::undelayed(
+            allowed,
+            exceeds_capacity,
+            remaining,
+            retry_after,
+            reset_after,
+        )
     }
 
     /// Charges `units` even if they do not fit, up to a debt of `max_debt` units.
     pub(super) fn overdraw(&self, state: &mut Option<Log>, now: Micros, units: u64, max_debt: u64) {
-        let mut log =
-            state.take().filter(|log| now < log.expires_at()).unwrap_or_else(|| self.empty(now));
+        let mut log = state
+            .take()
+            .filter(|log| now < log.expires_at())
+            .unwrap_or_else(|| self.empty(now));
         let mut view = self.view(&log, now);
         let most = self.limit.saturating_add(max_debt).min(MAX_LOGGED);
         let units = units.min(most.saturating_sub(view.used));
@@ -277,13 +320,19 @@ impl SlidingLog {
         receipt: Receipt,
         units: u64,
     ) {
-        let Some(log) = state.as_mut().filter(|log| now < log.expires_at()) else { return };
+        let Some(log) = state.as_mut().filter(|log| now < log.expires_at()) else {
+            return;
+        };
         let charged_at = receipt.at as i64;
         if self.view(log, now).set_back > 0 || charged_at < log.since {
             return;
         }
         let place = log.entries.partition_point(|entry| entry.at < charged_at);
-        if let Some(entry) = log.entries.get(place).filter(|entry| entry.at == charged_at) {
+        if let Some(entry) = log
+            .entries
+            .get(place)
+            .filter(|entry| entry.at == charged_at)
+        {
             let held = entry.sum - log.sum_before(place);
             let units = units.min(held);
             if units > 0 {

@@ -61,7 +61,11 @@ impl SubWindows {
         let newest = time / self.length;
         let begun = usize::try_from(newest - self.newest()).unwrap_or(usize::MAX);
         let counts = &self.counts[..self.counts.len().saturating_sub(begun)];
-        View { time, newest, counts }
+        View {
+            time,
+            newest,
+            counts,
+        }
     }
 
     /// Moves on to `time`. Requires `time >= at`.
@@ -80,7 +84,9 @@ fn end_of(counts: &[u64], newest: u64, length: Micros) -> Micros {
     counts
         .iter()
         .position(|&count| count > 0)
-        .map_or(0, |youngest| (newest + (counts.len() - youngest) as u64) * length)
+        .map_or(0, |youngest| {
+            (newest + (counts.len() - youngest) as u64) * length
+        })
 }
 
 /// The sub-windows at a time.
@@ -98,7 +104,12 @@ impl Counter for SubWindows {
     type Shape = (Micros, usize);
 
     fn fresh((length, len): Self::Shape, now: Micros) -> Self {
-        Self { length, at: now, since: now, counts: vec![0; len] }
+        Self {
+            length,
+            at: now,
+            since: now,
+            counts: vec![0; len],
+        }
     }
 
     fn shape(&self) -> Self::Shape {
@@ -130,11 +141,20 @@ impl Counter for SubWindows {
     /// which its old one ended, or that of the last charge if that is earlier. So no count expires
     /// early, and two quotas in turn do not prolong one.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
-        let mut cut = Self { at: self.at, since: self.at + 1, ..Self::fresh(shape, self.at) };
+        let mut cut = Self {
+            at: self.at,
+            since: self.at + 1,
+            ..Self::fresh(shape, self.at)
+        };
         // Counts that have left the old window do not return.
         let mut old = self.clone();
         old.advance_to(self.at.max(now));
-        for (age, &count) in old.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+        for (age, &count) in old
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|&(_, &count)| count > 0)
+        {
             // Signed: old sub-windows may start before time zero.
             let end = (old.newest() as i64 - age as i64 + 1) * self.length as i64;
             let sub_window = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
@@ -154,7 +174,9 @@ impl Counter for SubWindows {
     fn add(&mut self, now: Micros, units: u64) {
         self.advance_to(self.at.max(now));
         let room = MAX_SUM.saturating_sub(self.counts.iter().sum());
-        let units = units.min(room).min(MAX_FOREIGN.saturating_sub(self.counts[0]));
+        let units = units
+            .min(room)
+            .min(MAX_FOREIGN.saturating_sub(self.counts[0]));
         self.counts[0] += units;
     }
 
@@ -205,7 +227,11 @@ impl SlidingWindow {
         exact(limit, length, "limit * period / sub_windows").map_err(|error| {
             ConfigError::new(format!("{error}; use more sub-windows, or a smaller limit"))
         })?;
-        Ok(Self { limit, length, sub_windows })
+        Ok(Self {
+            limit,
+            length,
+            sub_windows,
+        })
     }
 
     const fn shape(&self) -> (Micros, usize) {
@@ -254,18 +280,30 @@ impl SlidingWindow {
         let allowed = cost == 0 || used + cost <= self.limit;
         let retry_after = (!allowed && !exceeds_capacity)
             .then(|| self.time_until(&view, self.limit - cost) - now);
-        let remaining = self.limit.saturating_sub(if allowed { used + cost } else { used });
+        let remaining = self
+            .limit
+            .saturating_sub(if allowed { used + cost } else { used });
         let end = if allowed && cost > 0 {
             (view.newest + counter.counts.len() as u64) * self.length
         } else {
             end_of(view.counts, view.newest, self.length)
         };
         if let Some(entry) = entry_of(effect, cost, allowed, exceeds_capacity, moved) {
-            let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
+            let own = if let Cow::Owned(own) = counter {
+                Some(own)
+            } else {
+                None
+            };
             Counters::commit(state, own, now, entry);
         }
         let reset_after = end.saturating_sub(now);
-        Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+        Outcome::undelayed(
+            allowed,
+            exceeds_capacity,
+            remaining,
+            retry_after,
+            reset_after,
+        )
     }
 
     /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. A debt leaves with its
@@ -282,7 +320,11 @@ impl SlidingWindow {
         let room = self.limit.saturating_add(max_debt).saturating_sub(used);
         let units = units.min(room);
         if units > 0 {
-            let own = if let Cow::Owned(own) = counter { Some(own) } else { None };
+            let own = if let Cow::Owned(own) = counter {
+                Some(own)
+            } else {
+                None
+            };
             Counters::commit(state, own, now, Entering::Overdraft(units));
         }
     }

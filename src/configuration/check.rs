@@ -65,7 +65,10 @@ impl Config {
                     limit.name.escape_debug(),
                     Field::of_limit(first),
                 );
-                return Err((Field::of_limit(number).name("name"), ConfigError::new(twice)));
+                return Err((
+                    Field::of_limit(number).name("name"),
+                    ConfigError::new(twice),
+                ));
             }
         }
         Ok(())
@@ -80,7 +83,12 @@ fn add_patterns(
     for patterns in of_limit {
         *sum = sum.saturating_add(patterns.as_slice().len());
     }
-    check_sum("entries in `match` and `except`", *sum, MAX_PATTERNS, at.name("match"))
+    check_sum(
+        "entries in `match` and `except`",
+        *sum,
+        MAX_PATTERNS,
+        at.name("match"),
+    )
 }
 
 fn check_sum(what: &str, sum: usize, most: usize, at: Field) -> Result<(), Misplaced> {
@@ -131,9 +139,13 @@ impl PlanConfig {
     pub(crate) fn rule(&self, limit: &LimitConfig, at: &Field) -> Result<PlanRule<'_>, Misplaced> {
         let wrong = |error: &str| Err((at.clone(), ConfigError::new(error)));
         match self {
-            Self { quota: None, burst: None, limit: None, unlimited: true, deny: None } => {
-                Ok(PlanRule::Unlimited)
-            }
+            Self {
+                quota: None,
+                burst: None,
+                limit: None,
+                unlimited: true,
+                deny: None,
+            } => Ok(PlanRule::Unlimited),
             Self {
                 quota: None,
                 burst: None,
@@ -141,18 +153,34 @@ impl PlanConfig {
                 unlimited: false,
                 deny: Some(reason),
             } => Ok(PlanRule::Deny(reason)),
-            Self { quota: None, burst: None, limit: Some(_), unlimited: false, deny: None }
-                if limit.algorithm == Algorithm::Concurrency =>
-            {
-                let fields = LimitFields { limit: self.limit, ..limit.fields() };
+            Self {
+                quota: None,
+                burst: None,
+                limit: Some(_),
+                unlimited: false,
+                deny: None,
+            } if limit.algorithm == Algorithm::Concurrency => {
+                let fields = LimitFields {
+                    limit: self.limit,
+                    ..limit.fields()
+                };
                 build(fields, at).map(PlanRule::Limit)
             }
             _ if limit.algorithm == Algorithm::Concurrency => {
                 wrong("a plan has one of `limit`, `unlimited = true` and `deny`; write one")
             }
-            Self { quota: Some(quota), burst, limit: None, unlimited: false, deny: None } => {
-                let fields =
-                    LimitFields { quota: Some(quota.clone()), burst: *burst, ..limit.fields() };
+            Self {
+                quota: Some(quota),
+                burst,
+                limit: None,
+                unlimited: false,
+                deny: None,
+            } => {
+                let fields = LimitFields {
+                    quota: Some(quota.clone()),
+                    burst: *burst,
+                    ..limit.fields()
+                };
                 let rate = build(fields, at)?;
                 limit.check_cost(&rate, at.clone())?;
                 Ok(PlanRule::Limit(rate))

@@ -71,7 +71,10 @@ pub(crate) struct LimitConfig {
     pub(crate) algorithm: Algorithm,
     /// Units per period, such as `100/min`, `5/15m` or `10000/day`. All algorithms but `concurrency` need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::QuotaSchema>"))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<super::schema::QuotaSchema>")
+    )]
     pub(crate) quota: Option<Written>,
     /// The most requests of a key at once, on all replicas, of a concurrency limit: 1 to 1,000,000.
     #[serde(
@@ -186,8 +189,9 @@ impl LimitConfig {
     /// The names of the plans in which it differs from another version of itself.
     pub(crate) fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let names: BTreeSet<_> = self.plans.keys().chain(other.plans.keys()).collect();
-        let differ =
-            names.into_iter().filter(|name| self.plans.get(*name) != other.plans.get(*name));
+        let differ = names
+            .into_iter()
+            .filter(|name| self.plans.get(*name) != other.plans.get(*name));
         differ.map(String::as_str).collect()
     }
 }
@@ -203,7 +207,10 @@ impl LimitConfig {
 pub(crate) struct PlanConfig {
     /// Units per period. Replaces the quota of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<super::schema::QuotaSchema>"))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<super::schema::QuotaSchema>")
+    )]
     pub(crate) quota: Option<Written>,
     /// The most units at once, of a bucket. Default: the units of this quota.
     #[serde(
@@ -232,7 +239,10 @@ pub(crate) struct PlanConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
-#[serde(deny_unknown_fields, expecting = "requests: a table with `path` or `method`")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "requests: a table with `path` or `method`"
+)]
 pub(crate) struct Match {
     /// The route, as the router writes it, such as `/users/{id}` or `/files/{*path}`. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,9 @@ pub(super) fn hint(text: &str, error: &str) -> Option<String> {
 
 /// A field of a limit that is indented no further than the dash before its limit.
 fn outside(text: &str) -> Option<String> {
-    let dash = text.lines().find(|line| line.trim_start().starts_with("- "))?;
+    let dash = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("- "))?;
     let mut lines = text.lines().enumerate();
     let (index, name) = lines.find_map(|(index, line)| {
         let name = field_of(line).filter(|name| *name != TOP)?;
@@ -33,7 +35,11 @@ fn outside(text: &str) -> Option<String> {
 fn without_content(file: &Map<String, Value>) -> Option<String> {
     let limits = file.get(TOP)?.as_array()?.iter();
     let tables = limits.filter_map(Value::as_object).flat_map(|limit| {
-        let plans = limit.get("plans").and_then(Value::as_object).into_iter().flatten();
+        let plans = limit
+            .get("plans")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
         limit.iter().chain(plans)
     });
     let mut empty = tables.filter(|(_, value)| value.is_null());
@@ -62,7 +68,9 @@ mod tests {
 
     fn error(lines: &[&str]) -> String {
         let text = lines.join("\n");
-        Config::parse("limits.yaml", &text, Format::Yaml).unwrap_err().to_string()
+        Config::parse("limits.yaml", &text, Format::Yaml)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -82,19 +90,42 @@ mod tests {
 
     #[test]
     fn first_of_several_fields_outside_is_named() {
-        let lines = ["limits:", "- name: api", "algorithm: gcra", "quota: 10/s", "key: peer_ip"];
+        let lines = [
+            "limits:",
+            "- name: api",
+            "algorithm: gcra",
+            "quota: 10/s",
+            "key: peer_ip",
+        ];
         let error = error(&lines);
-        assert!(error.contains("line 3: `algorithm` is outside of its limit"), "{error}");
+        assert!(
+            error.contains("line 3: `algorithm` is outside of its limit"),
+            "{error}"
+        );
     }
 
     #[test]
     fn table_whose_lines_are_not_indented_further_is_named() {
-        let limit =
-            ["limits:", "- name: api", "  algorithm: gcra", "  quota: 10/s", "  key: peer_ip"];
+        let limit = [
+            "limits:",
+            "- name: api",
+            "  algorithm: gcra",
+            "  quota: 10/s",
+            "  key: peer_ip",
+        ];
         for (more, expected) in [
-            (&["  plan: tier", "  plans:", "  pro:", "    quota: 50/s"][..], "`plans` is empty"),
-            (&["  plan: tier", "  plans:", "    pro:", "    quota: 50/s"][..], "`pro` is empty"),
-            (&["  block:", "  after: 20/5m", "  for: 10m"][..], "`block` is empty"),
+            (
+                &["  plan: tier", "  plans:", "  pro:", "    quota: 50/s"][..],
+                "`plans` is empty",
+            ),
+            (
+                &["  plan: tier", "  plans:", "    pro:", "    quota: 50/s"][..],
+                "`pro` is empty",
+            ),
+            (
+                &["  block:", "  after: 20/5m", "  for: 10m"][..],
+                "`block` is empty",
+            ),
         ] {
             let error = error(&[&limit[..], more].concat());
             assert!(
@@ -106,16 +137,31 @@ mod tests {
 
     #[test]
     fn fields_that_are_indented_differently_are_named_as_that() {
-        let error =
-            error(&["limits:", "  - name: api", "      algorithm: gcra", "      quota: 10/s"]);
-        assert!(error.contains("fields of one limit are indented equally"), "{error}");
+        let error = error(&[
+            "limits:",
+            "  - name: api",
+            "      algorithm: gcra",
+            "      quota: 10/s",
+        ]);
+        assert!(
+            error.contains("fields of one limit are indented equally"),
+            "{error}"
+        );
     }
 
     #[test]
     fn other_error_has_no_hint() {
-        let lines =
-            ["limits:", "- name: api", "  algorithm: gcra", "  quota: 10/s", "  kee: peer_ip"];
+        let lines = [
+            "limits:",
+            "- name: api",
+            "  algorithm: gcra",
+            "  quota: 10/s",
+            "  kee: peer_ip",
+        ];
         let error = error(&lines);
-        assert!(error.contains("kee") && !error.contains("indent"), "{error}");
+        assert!(
+            error.contains("kee") && !error.contains("indent"),
+            "{error}"
+        );
     }
 }

@@ -34,7 +34,10 @@ impl Format {
     ///
     /// Returns an error if the end is unknown, or its format needs a feature that is off.
     pub fn of(path: &Path) -> Result<Self, ConfigError> {
-        let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
+        let end = path
+            .extension()
+            .and_then(|end| end.to_str())
+            .unwrap_or_default();
         match end.to_ascii_lowercase().as_str() {
             "toml" => Ok(Self::Toml),
             "json" => Ok(Self::Json),
@@ -87,7 +90,11 @@ impl Config {
                 "{name}: the text is larger than 1 MiB; write fewer limits"
             )));
         }
-        let text = SourceText { name: name.to_owned(), text: text.to_owned(), format };
+        let text = SourceText {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            format,
+        };
         let mut config = text.read()?;
         config.origin = TextOrigin(Some(Arc::new(text)));
         Ok(config)
@@ -118,7 +125,10 @@ impl Config {
 /// configuration.
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     let wrong = |why: &dyn fmt::Display| {
-        ConfigError::new(format!("{}: the file cannot be read: {why}", path.display()))
+        ConfigError::new(format!(
+            "{}: the file cannot be read: {why}",
+            path.display()
+        ))
     };
     let metadata = std::fs::metadata(path).map_err(|error| wrong(&error))?;
     if !metadata.is_file() {
@@ -126,8 +136,12 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     }
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| wrong(&error))?;
-    let more_than_all = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(more_than_all).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    let more_than_all = u64::try_from(MAX_TEXT)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    file.take(more_than_all)
+        .read_to_string(&mut text)
+        .map_err(|error| wrong(&error))?;
     Ok(text)
 }
 
@@ -220,7 +234,9 @@ fn with_path<'de, D: Deserializer<'de>>(file: D) -> Result<Config, (String, D::E
 
 #[cfg(feature = "yaml")]
 fn yaml_line(error: &serde_saphyr::Error) -> Option<usize> {
-    error.location().and_then(|location| usize::try_from(location.line()).ok())
+    error
+        .location()
+        .and_then(|location| usize::try_from(location.line()).ok())
 }
 
 /// The message, without advice for authors of parsers.

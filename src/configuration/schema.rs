@@ -28,7 +28,11 @@ impl Config {
 /// Shortens a description to its first paragraph, without links of Rust's documentation.
 fn brief(schema: &mut Schema) {
     if let Some(Value::String(description)) = schema.get_mut("description") {
-        let paragraph = description.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+        let paragraph = description
+            .split("\n\n")
+            .next()
+            .unwrap_or_default()
+            .replace('\n', " ");
         let mut parts = paragraph.split("](");
         let mut text = parts.next().unwrap_or_default().to_owned();
         for part in parts {

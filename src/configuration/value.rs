@@ -81,7 +81,10 @@ pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     tables: D,
 ) -> Result<BTreeMap<String, T>, D::Error> {
     let tables = BTreeMap::<_, Element<T>>::deserialize(tables)?;
-    Ok(tables.into_iter().map(|(name, Element(table))| (name, table)).collect())
+    Ok(tables
+        .into_iter()
+        .map(|(name, Element(table))| (name, table))
+        .collect())
 }
 
 fn elements<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(list: A) -> Result<Vec<T>, A::Error> {

@@ -32,11 +32,17 @@ pin_project! {
 impl<B> ResponseBody<B> {
     /// The inner service's body, which holds the permits of its request until it ends.
     pub(super) const fn inner(body: B, permits: Option<InFlight>) -> Self {
-        Self { kind: BodyKind::Inner { body, permits } }
+        Self {
+            kind: BodyKind::Inner { body, permits },
+        }
     }
 
     pub(super) fn rejection(body: Bytes) -> Self {
-        Self { kind: BodyKind::Rejection { body: Full::new(body) } }
+        Self {
+            kind: BodyKind::Rejection {
+                body: Full::new(body),
+            },
+        }
     }
 }
 

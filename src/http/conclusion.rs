@@ -30,7 +30,10 @@ pub(super) struct Undecided {
 /// What happens to a request.
 pub(super) enum Conclusion<B> {
     /// It is forwarded, after the delay. There is a report if the store decided.
-    Forward { delay: Duration, report: Option<Report> },
+    Forward {
+        delay: Duration,
+        report: Option<Report>,
+    },
     /// It is rejected.
     Reject(Response<ResponseBody<B>>),
 }
@@ -90,12 +93,17 @@ impl LayerSettings {
                 telemetry::rejected(&self.names, &reject.reason);
                 self.responder.rejected(&reject, request)
             }
-            Unasked::MissingKey { limit, missing, status } => {
-                self.responder.missing_key(limit.as_ref(), &missing, status, request)
-            }
+            Unasked::MissingKey {
+                limit,
+                missing,
+                status,
+            } => self
+                .responder
+                .missing_key(limit.as_ref(), &missing, status, request),
             Unasked::Misconfigured(error) => {
                 telemetry::misconfigured(&self.events, &self.names, &error);
-                self.responder.without_decision(Reason::Misconfigured, None, request)
+                self.responder
+                    .without_decision(Reason::Misconfigured, None, request)
             }
         }
     }
@@ -107,7 +115,11 @@ impl LayerSettings {
         undecided: &Undecided,
         request: &mut Parts,
     ) -> Conclusion<B> {
-        self.limiter.conclude(&undecided.observed, answer, self.in_place_of_a_decision(answer));
+        self.limiter.conclude(
+            &undecided.observed,
+            answer,
+            self.in_place_of_a_decision(answer),
+        );
         let decision = match answer {
             Ok(decision) => decision,
             Err(error) => {
@@ -130,7 +142,11 @@ impl LayerSettings {
         if decision.allowed() {
             let report = Some(self.report(decision, undecided, request));
             // A request that waits for units has waited out the delay.
-            let delay = if self.wait.is_on() { Duration::ZERO } else { decision.delay() };
+            let delay = if self.wait.is_on() {
+                Duration::ZERO
+            } else {
+                decision.delay()
+            };
             Conclusion::Forward { delay, report }
         } else {
             telemetry::denied(decision);
@@ -165,7 +181,10 @@ impl LayerSettings {
         } else if error.is_overloaded() {
             telemetry::overloaded(events, names, error, self.on_overload.name());
             if self.on_overload == OnOverload::FailOpen {
-                return Conclusion::Forward { delay: Duration::ZERO, report: None };
+                return Conclusion::Forward {
+                    delay: Duration::ZERO,
+                    report: None,
+                };
             }
             (Reason::Overloaded, Some(Duration::ZERO))
         } else {
@@ -175,10 +194,16 @@ impl LayerSettings {
             (Reason::StoreFull, None)
         };
         if !undecided.is_enforced {
-            return Conclusion::Forward { delay: Duration::ZERO, report: None };
+            return Conclusion::Forward {
+                delay: Duration::ZERO,
+                report: None,
+            };
         }
         let retry_after = wait.map(|wait| self.retry_after(wait, request));
-        Conclusion::Reject(self.responder.without_decision(reason, retry_after, request))
+        Conclusion::Reject(
+            self.responder
+                .without_decision(reason, retry_after, request),
+        )
     }
 
     /// Forwards a request that nothing limits.
@@ -186,14 +211,24 @@ impl LayerSettings {
         let mut fields = Fields::default();
         self.forward_uncharged(request);
         self.insert(decision, &mut request.extensions, &mut fields);
-        let report = Report { fields, closing: None };
-        Conclusion::Forward { delay: decision.delay(), report: Some(report) }
+        let report = Report {
+            fields,
+            closing: None,
+        };
+        Conclusion::Forward {
+            delay: decision.delay(),
+            report: Some(report),
+        }
     }
 
     fn fail_closed<B>(&self, decision: &Decision, request: &Parts) -> Response<ResponseBody<B>> {
-        let retry_after = decision.retry_after().map(|wait| self.retry_after(wait, request));
+        let retry_after = decision
+            .retry_after()
+            .map(|wait| self.retry_after(wait, request));
         let reason = Reason::StoreUnavailable;
-        let mut response = self.responder.without_decision(reason, retry_after, request);
+        let mut response = self
+            .responder
+            .without_decision(reason, retry_after, request);
         response.extensions_mut().insert(decision.clone());
         response
     }
@@ -201,7 +236,8 @@ impl LayerSettings {
     /// The response to a forbidden request.
     fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
         telemetry::forbidden(&self.names);
-        self.responder.without_decision(Reason::Forbidden, None, request)
+        self.responder
+            .without_decision(Reason::Forbidden, None, request)
     }
 
     /// The response to a denied request.
@@ -211,21 +247,28 @@ impl LayerSettings {
         partitions: &[Digest],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let retry_after = decision.retry_after().map(|wait| self.retry_after(wait, request));
-        self.responder.denied(decision, retry_after, request, |headers| {
-            self.headers.write_denial(decision, partitions, retry_after, headers);
-        })
+        let retry_after = decision
+            .retry_after()
+            .map(|wait| self.retry_after(wait, request));
+        self.responder
+            .denied(decision, retry_after, request, |headers| {
+                self.headers
+                    .write_denial(decision, partitions, retry_after, headers);
+            })
     }
 
     /// What `Retry-After` says of a wait. The layers outside left theirs with the request.
     pub(super) fn retry_after(&self, wait: Duration, request: &Parts) -> Duration {
-        self.headers.retry_after(wait, NextAllowed::read(&request.extensions))
+        self.headers
+            .retry_after(wait, NextAllowed::read(&request.extensions))
     }
 
     /// The report for the response to an allowed request.
     #[inline]
     fn report(&self, decision: &Decision, undecided: &Undecided, request: &mut Parts) -> Report {
-        let mut fields = self.headers.of_allowed(decision, &undecided.partitions, &request.method);
+        let mut fields = self
+            .headers
+            .of_allowed(decision, &undecided.partitions, &request.method);
         let extensions = &mut request.extensions;
         if let Some(next_allowed) = fields.next_allowed() {
             next_allowed.leave_in(extensions);
@@ -269,7 +312,10 @@ impl LayerSettings {
         if !self.inserts_decision {
             return;
         }
-        if extensions.get::<Decision>().is_none_or(|outer| decision.is_stricter_than(outer)) {
+        if extensions
+            .get::<Decision>()
+            .is_none_or(|outer| decision.is_stricter_than(outer))
+        {
             extensions.insert(decision.clone());
         }
         fields.set_decision(decision.clone());
@@ -304,7 +350,9 @@ impl Fields {
         // Of equals, the handler and the layers outside see that of the outer layer.
         let extensions = response.extensions_mut();
         if let Some(decision) = decision
-            && !extensions.get::<Decision>().is_some_and(|inner| inner.is_stricter_than(&decision))
+            && !extensions
+                .get::<Decision>()
+                .is_some_and(|inner| inner.is_stricter_than(&decision))
         {
             extensions.insert(decision);
         }

@@ -129,14 +129,20 @@ where
 {
     /// Creates an extractor that calls `key` with the `T` in the request's extensions.
     pub const fn new(key: F) -> Self {
-        Self { key, of: PhantomData }
+        Self {
+            key,
+            of: PhantomData,
+        }
     }
 }
 
 // Not derived: a derived implementation would require `T: Clone` and `K: Clone`, too.
 impl<T, F: Clone, K> Clone for Extension<T, F, K> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), of: PhantomData }
+        Self {
+            key: self.key.clone(),
+            of: PhantomData,
+        }
     }
 }
 
@@ -149,16 +155,23 @@ where
     K: Into<Key> + 'static,
 {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        parts.extensions.get::<T>().map(|it| (self.key)(it).into()).ok_or_else(|| {
-            let of = type_name::<T>();
-            let why = why_missing::<T>(parts);
-            MissingKey::new("the request has no rate limit key")
-                .detail(format!("the request has no `{of}` extension: {why}"))
-        })
+        parts
+            .extensions
+            .get::<T>()
+            .map(|it| (self.key)(it).into())
+            .ok_or_else(|| {
+                let of = type_name::<T>();
+                let why = why_missing::<T>(parts);
+                MissingKey::new("the request has no rate limit key")
+                    .detail(format!("the request has no `{of}` extension: {why}"))
+            })
     }
 }
 
-#[cfg_attr(not(feature = "axum"), allow(unused_variables, clippy::extra_unused_type_parameters))]
+#[cfg_attr(
+    not(feature = "axum"),
+    allow(unused_variables, clippy::extra_unused_type_parameters)
+)]
 fn why_missing<T: Send + Sync + 'static>(parts: &Parts) -> &'static str {
     #[cfg(feature = "axum")]
     if parts.extensions.get::<axum::Extension<T>>().is_some() {

@@ -71,6 +71,8 @@ impl KeyExtractor for WatchedChain {
 
 impl fmt::Debug for WatchedChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Watched")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }

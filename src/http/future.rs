@@ -53,17 +53,31 @@ where
 {
     /// A request that waits, and a service that need not be ready.
     pub(super) fn waiting(waiting: Waiting<S, ReqBody>) -> Self {
-        Self { state: Progress::Waiting { waiting: Box::new(waiting) } }
+        Self {
+            state: Progress::Waiting {
+                waiting: Box::new(waiting),
+            },
+        }
     }
 
     /// A request that the inner service has.
     pub(super) const fn calling(response: S::Future, report: Option<Report>) -> Self {
-        Self { state: Progress::Calling { response, report, permits: None } }
+        Self {
+            state: Progress::Calling {
+                response,
+                report,
+                permits: None,
+            },
+        }
     }
 
     /// A request that is rejected.
     pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
-        Self { state: Progress::Answered { response: Some(Box::new(response)) } }
+        Self {
+            state: Progress::Answered {
+                response: Some(Box::new(response)),
+            },
+        }
     }
 }
 
@@ -78,14 +92,26 @@ where
         loop {
             let output = match state.as_mut().project() {
                 StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx)) {
-                    Ok(Next::Calling { response, report, permits }) => {
-                        state.set(Progress::Calling { response, report, permits });
+                    Ok(Next::Calling {
+                        response,
+                        report,
+                        permits,
+                    }) => {
+                        state.set(Progress::Calling {
+                            response,
+                            report,
+                            permits,
+                        });
                         continue;
                     }
                     Ok(Next::Rejected(response)) => Ok(response),
                     Err(error) => Err(error),
                 },
-                StateProjection::Calling { response, report, permits } => {
+                StateProjection::Calling {
+                    response,
+                    report,
+                    permits,
+                } => {
                     let response = ready!(response.poll(cx));
                     let report = report.take();
                     let permits = permits.take();

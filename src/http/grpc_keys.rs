@@ -106,14 +106,18 @@ impl GrpcMethod {
             names.push(name.to_owned());
         }
         names.sort_unstable();
-        Ok(Self { methods: names.into() })
+        Ok(Self {
+            methods: names.into(),
+        })
     }
 }
 
 impl KeyExtractor for GrpcMethod {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
         let path = parts.uri.path().strip_prefix('/').unwrap_or_default();
-        let known = self.methods.binary_search_by(|method| method.as_str().cmp(path));
+        let known = self
+            .methods
+            .binary_search_by(|method| method.as_str().cmp(path));
         Ok(Key::new(if known.is_ok() { path } else { "OTHER" }))
     }
 }

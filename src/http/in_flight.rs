@@ -31,7 +31,10 @@ pub struct InFlight {
 impl InFlight {
     /// The permits of one layer.
     pub(super) fn new(permits: Vec<Permit>) -> Self {
-        Self { permits: permits.into(), outside: None }
+        Self {
+            permits: permits.into(),
+            outside: None,
+        }
     }
 }
 
@@ -81,7 +84,10 @@ impl LayerSettings {
     pub(super) fn hold(&self, permits: &InFlight, request: &mut Parts) {
         if self.inserts_permits {
             let outside = request.extensions.remove().map(Arc::new);
-            request.extensions.insert(InFlight { outside, ..permits.clone() });
+            request.extensions.insert(InFlight {
+                outside,
+                ..permits.clone()
+            });
         }
     }
 
@@ -103,23 +109,32 @@ impl LayerSettings {
             WithoutPermits::Denied(limit) => {
                 telemetry::denied_in_flight(limit);
                 let retry_after = self.retry_after(limit.retry_after(), request);
-                return self.responder.too_many_in_flight(limit, retry_after, request);
+                return self
+                    .responder
+                    .too_many_in_flight(limit, retry_after, request);
             }
             WithoutPermits::Failed(error) => error,
         };
         if error.is_misuse() {
             telemetry::misconfigured(&self.events, &self.names, error);
-            return self.responder.without_decision(Reason::Misconfigured, None, request);
+            return self
+                .responder
+                .without_decision(Reason::Misconfigured, None, request);
         }
         let wait = error.probe_after().unwrap_or_default();
         let retry_after = Some(self.retry_after(wait, request));
-        self.responder.without_decision(Reason::StoreUnavailable, retry_after, request)
+        self.responder
+            .without_decision(Reason::StoreUnavailable, retry_after, request)
     }
 }
 
 /// The order in which permits are acquired.
 fn order(check: &Check) -> (u32, &str, &str) {
-    (check.limit().permits(), check.limit().name(), check.key().as_str())
+    (
+        check.limit().permits(),
+        check.limit().name(),
+        check.key().as_str(),
+    )
 }
 
 async fn acquire_all(
@@ -130,15 +145,29 @@ async fn acquire_all(
     let mut permits = Vec::with_capacity(checks.len());
     for check in checks {
         let is_enforced = !check.is_shadow();
-        let max_wait = if is_enforced { settings.wait.left_of(started) } else { Duration::ZERO };
+        let max_wait = if is_enforced {
+            settings.wait.left_of(started)
+        } else {
+            Duration::ZERO
+        };
         let acquiring = acquire(&settings.limiter, &check, &settings.wait, max_wait);
-        let acquired = settings.limiter.observe_permit(&check, is_enforced, acquiring).await;
+        let acquired = settings
+            .limiter
+            .observe_permit(&check, is_enforced, acquiring)
+            .await;
         let why = match acquired {
-            Ok(Acquired { permit: Some(permit), .. }) => {
+            Ok(Acquired {
+                permit: Some(permit),
+                ..
+            }) => {
                 permits.push(permit);
                 continue;
             }
-            Ok(Acquired { permit: None, limit, .. }) => WithoutPermits::Denied(limit),
+            Ok(Acquired {
+                permit: None,
+                limit,
+                ..
+            }) => WithoutPermits::Denied(limit),
             Err(error) => WithoutPermits::Failed(error),
         };
         if is_enforced {
@@ -164,7 +193,11 @@ async fn acquire(
         return Ok(acquired);
     }
     match wait.take_place() {
-        Some(_place) => limiter.wait_for_permit(check, max_wait, wait.max_waiters_per_key).await,
+        Some(_place) => {
+            limiter
+                .wait_for_permit(check, max_wait, wait.max_waiters_per_key)
+                .await
+        }
         None => Ok(acquired),
     }
 }

@@ -129,7 +129,11 @@ impl MissingKey {
     /// Creates an error with a reason. It is logged, and sent to the client if the request is
     /// rejected.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), detail: None, is_skippable: true }
+        Self {
+            reason: reason.into(),
+            detail: None,
+            is_skippable: true,
+        }
     }
 
     /// Sets the text for the log, in place of the reason. It can name internals of the application.
@@ -238,13 +242,19 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 let detail = format!("{}; {}", first.logged(), second.logged());
                 let is_skippable = first.is_skippable && second.is_skippable;
                 let missing = MissingKey::new(format!("{first}; {second}")).detail(detail);
-                Err(MissingKey { is_skippable, ..missing })
+                Err(MissingKey {
+                    is_skippable,
+                    ..missing
+                })
             }
         }
     }
 
     fn fallbacks(&self) -> u8 {
-        self.0.fallbacks().saturating_add(1).saturating_add(self.1.fallbacks())
+        self.0
+            .fallbacks()
+            .saturating_add(1)
+            .saturating_add(self.1.fallbacks())
     }
 
     fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
@@ -285,7 +295,10 @@ where
     F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     K: Into<Key> + 'static,
 {
-    FromFn { extract, key: PhantomData }
+    FromFn {
+        extract,
+        key: PhantomData,
+    }
 }
 
 impl<F, K> KeyExtractor for FromFn<F, K>
@@ -302,7 +315,10 @@ where
 // Not derived: a derived implementation would require `K: Clone`, too.
 impl<F: Clone, K> Clone for FromFn<F, K> {
     fn clone(&self) -> Self {
-        Self { extract: self.extract.clone(), key: PhantomData }
+        Self {
+            extract: self.extract.clone(),
+            key: PhantomData,
+        }
     }
 }
 

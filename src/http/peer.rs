@@ -77,8 +77,11 @@ pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: Option<&H
     }
 }
 
-static FORWARDING_HEADERS: [HeaderName; 3] =
-    [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
+static FORWARDING_HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("x-forwarded-for"),
+    FORWARDED,
+    HeaderName::from_static("x-real-ip"),
+];
 
 /// Whether an address is one that proxies have, and clients on the Internet have not: loopback,
 /// private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.
@@ -99,19 +102,26 @@ pub(super) const fn is_private(address: IpAddr) -> bool {
 
 /// The peer's address, in its canonical form.
 pub(super) fn peer_ip(parts: &Parts) -> Result<IpAddr, MissingKey> {
-    let missing =
-        || MissingKey::new("the peer's address is unknown").detail(ADVICE).never_skipped();
+    let missing = || {
+        MissingKey::new("the peer's address is unknown")
+            .detail(ADVICE)
+            .never_skipped()
+    };
     Ok(peer(parts).ok_or_else(missing)?.ip().to_canonical())
 }
 
 fn peer(parts: &Parts) -> Option<SocketAddr> {
     #[cfg(feature = "axum")]
-    if let Some(info) = parts.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+    if let Some(info) = parts
+        .extensions
+        .get::<axum::extract::ConnectInfo<SocketAddr>>()
+    {
         return Some(info.0);
     }
     #[cfg(feature = "axum")]
-    if let Some(mock) =
-        parts.extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>()
+    if let Some(mock) = parts
+        .extensions
+        .get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>()
     {
         return Some(mock.0);
     }

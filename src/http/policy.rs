@@ -78,7 +78,11 @@ pub(super) enum Unasked {
     /// The application rejects it.
     Rejected(Reject),
     /// It has no key. The limit is that of the key, unless the limit is chosen.
-    MissingKey { limit: Option<Limit>, missing: MissingKey, status: StatusCode },
+    MissingKey {
+        limit: Option<Limit>,
+        missing: MissingKey,
+        status: StatusCode,
+    },
     /// The chosen checks are not a group.
     Misconfigured(Error),
 }
@@ -93,7 +97,10 @@ impl Policy {
             skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
-            inherited: Inherited { on_store_failure: OnStoreFailure::FailOpen, enforced: None },
+            inherited: Inherited {
+                on_store_failure: OnStoreFailure::FailOpen,
+                enforced: None,
+            },
             events: Arc::default(),
         }
     }
@@ -145,7 +152,8 @@ impl Policy {
     ) -> Result<(), ConfigError> {
         self.inherited.on_store_failure = policy;
         self.forget_views();
-        self.fixed().try_for_each(|keyed| keyed.fail_as_layer(policy))?;
+        self.fixed()
+            .try_for_each(|keyed| keyed.fail_as_layer(policy))?;
         #[cfg(feature = "config")]
         self.rules
             .iter()
@@ -212,7 +220,10 @@ impl Policy {
                     None
                 }
             };
-            return Ok(Question::Checks(Asked { permits: Vec::new(), group }));
+            return Ok(Question::Checks(Asked {
+                permits: Vec::new(),
+                group,
+            }));
         }
         self.question_of_several(parts)
     }
@@ -225,9 +236,11 @@ impl Policy {
         }
         match choosing {
             None => Asked::new(checks).map(Question::Checks),
-            Some(choosing) => {
-                Ok(Question::LookUp(LookUp { checks, choosing, inherited: self.inherited }))
-            }
+            Some(choosing) => Ok(Question::LookUp(LookUp {
+                checks,
+                choosing,
+                inherited: self.inherited,
+            })),
         }
     }
 
@@ -305,7 +318,11 @@ impl Policy {
         let name = limit.map(Limit::name);
         telemetry::missing_key(&self.events, name, missing.logged(), status.is_some());
         match status {
-            Some(status) => Err(Unasked::MissingKey { limit: limit.cloned(), missing, status }),
+            Some(status) => Err(Unasked::MissingKey {
+                limit: limit.cloned(),
+                missing,
+                status,
+            }),
             None => Ok(()),
         }
     }
@@ -353,7 +370,11 @@ fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
 /// A request needs at most one permit of a key under a limit: a second one would wait for the first.
 fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
     for (number, permit) in permits.iter().enumerate() {
-        if permits.iter().take(number).any(|other| other.shares_budget_with(permit)) {
+        if permits
+            .iter()
+            .take(number)
+            .any(|other| other.shares_budget_with(permit))
+        {
             let name = permit.limit().name();
             return Err(Unasked::Misconfigured(Error::misuse(format!(
                 "a request needs two permits of one key under the limit `{name}`"
@@ -368,5 +389,7 @@ fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
 fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS
         && parts.headers.contains_key(header::ORIGIN)
-        && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+        && parts
+            .headers
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }

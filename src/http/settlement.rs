@@ -78,14 +78,19 @@ impl Settlement {
         events: &Arc<Throttle>,
     ) -> Self {
         let settlement = outside.cloned().unwrap_or_else(|| Self::new(events));
-        if matches!(decision.source(), Source::Store | Source::Prefetched | Source::Local) {
+        if matches!(
+            decision.source(),
+            Source::Store | Source::Prefetched | Source::Local
+        ) {
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
-            settlement.charges().extend(charged.map(|(check, receipt)| OpenCharge {
-                layer: Arc::clone(events),
-                limiter: limiter.clone(),
-                check: check.clone().with_receipt(receipt),
-            }));
+            settlement
+                .charges()
+                .extend(charged.map(|(check, receipt)| OpenCharge {
+                    layer: Arc::clone(events),
+                    limiter: limiter.clone(),
+                    check: check.clone().with_receipt(receipt),
+                }));
         }
         settlement
     }
@@ -94,7 +99,13 @@ impl Settlement {
     pub(super) fn new(events: &Arc<Throttle>) -> Self {
         let charges = Mutex::default();
         let runtime = Runtime::try_current().ok();
-        Self { shared: Arc::new(SharedCharges { charges, runtime, events: Arc::clone(events) }) }
+        Self {
+            shared: Arc::new(SharedCharges {
+                charges,
+                runtime,
+                events: Arc::clone(events),
+            }),
+        }
     }
 
     /// Settles the charge under a limit at its real cost, in units. Returns whether there is one: `false` if the request
@@ -122,7 +133,11 @@ impl Settlement {
     /// at its end or because the client disconnected.
     #[must_use = "the cost is settled when the meter is dropped"]
     pub fn meter(&self, limit: impl Into<String>) -> Meter {
-        Meter { settlement: self.clone(), limit: limit.into(), cost: 0 }
+        Meter {
+            settlement: self.clone(),
+            limit: limit.into(),
+            cost: 0,
+        }
     }
 
     /// The charged cost under a limit, in units. `None` if there is none, or if it is settled.
@@ -130,7 +145,9 @@ impl Settlement {
     pub fn charged(&self, limit: &str) -> Option<u32> {
         let charges = self.charges();
         let mut checks = charges.iter().map(|charge| &charge.check);
-        checks.find(|check| check.limit().name() == limit).map(Check::cost)
+        checks
+            .find(|check| check.limit().name() == limit)
+            .map(Check::cost)
     }
 
     fn settle_by(&self, cost: impl Fn(&OpenCharge) -> Option<u32>) -> usize {
@@ -175,13 +192,20 @@ impl Settlement {
         let limit = checks[0].limit().clone();
         let events = Arc::clone(&self.shared.events);
         let unanswered = limiter.await_settlement();
-        let unsent = Unsent { limit, events, is_over: false, _unanswered: unanswered };
+        let unsent = Unsent {
+            limit,
+            events,
+            is_over: false,
+            _unanswered: unanswered,
+        };
         let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
         match answer.take_ready() {
             Some(answer) => unsent.answered(answer),
             None => {
                 // A handler may settle in a thread without a runtime.
-                let runtime = Runtime::try_current().ok().or_else(|| self.shared.runtime.clone());
+                let runtime = Runtime::try_current()
+                    .ok()
+                    .or_else(|| self.shared.runtime.clone());
                 runtime.map(|runtime| {
                     runtime.spawn(async move {
                         let answer = answer.await;
@@ -193,7 +217,10 @@ impl Settlement {
     }
 
     fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>> {
-        self.shared.charges.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .charges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -26,7 +26,9 @@ impl NextAllowed {
     #[inline]
     pub(super) fn after(decision: &Decision) -> Option<Self> {
         let after = || Duration::from_micros(decision.next_after());
-        decision.is_used_up().then(|| Self(later(Instant::now(), after())))
+        decision
+            .is_used_up()
+            .then(|| Self(later(Instant::now(), after())))
     }
 
     /// The latest time that the layers outside left with a request, or those inside with a response.

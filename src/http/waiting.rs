@@ -39,9 +39,17 @@ enum Stage {
         settings: Arc<LayerSettings>,
     },
     /// For look-ups of the application.
-    LookingUp { lookup: LookUp, since: Instant, settings: Arc<LayerSettings> },
+    LookingUp {
+        lookup: LookUp,
+        since: Instant,
+        settings: Arc<LayerSettings>,
+    },
     /// For a decision.
-    Checking { answer: Answer, undecided: Undecided, settings: Arc<LayerSettings> },
+    Checking {
+        answer: Answer,
+        undecided: Undecided,
+        settings: Arc<LayerSettings>,
+    },
     /// For the delay of an allowed request.
     Delaying(Pin<Box<Sleep>>),
     /// For the inner service.
@@ -56,7 +64,11 @@ type NextOf<S, ReqBody, ResBody> = Result<
 
 /// The next step after the wait.
 pub(super) enum Next<F, ResBody> {
-    Calling { response: F, report: Option<Report>, permits: Option<InFlight> },
+    Calling {
+        response: F,
+        report: Option<Report>,
+        permits: Option<InFlight>,
+    },
     Rejected(Response<ResponseBody<ResBody>>),
 }
 
@@ -70,7 +82,12 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     ) -> Self {
         let acquiring = settings.acquire_permits(asked.permits);
         let since = Instant::now();
-        let stage = Stage::Acquiring { acquiring, group: asked.group, since, settings };
+        let stage = Stage::Acquiring {
+            acquiring,
+            group: asked.group,
+            since,
+            settings,
+        };
         Self::new(service, request, stage)
     }
 
@@ -81,7 +98,11 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         lookup: LookUp,
         settings: Arc<LayerSettings>,
     ) -> Self {
-        let stage = Stage::LookingUp { lookup, since: Instant::now(), settings };
+        let stage = Stage::LookingUp {
+            lookup,
+            since: Instant::now(),
+            settings,
+        };
         Self::new(service, request, stage)
     }
 
@@ -93,7 +114,11 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         undecided: Undecided,
         settings: Arc<LayerSettings>,
     ) -> Self {
-        let stage = Stage::Checking { answer, undecided, settings };
+        let stage = Stage::Checking {
+            answer,
+            undecided,
+            settings,
+        };
         Self::new(service, request, stage)
     }
 
@@ -105,11 +130,20 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         report: Option<Report>,
     ) -> Self {
         let stage = Stage::after(delay);
-        Self { report, ..Self::new(service, request, stage) }
+        Self {
+            report,
+            ..Self::new(service, request, stage)
+        }
     }
 
     const fn new(service: S, request: (Parts, ReqBody), stage: Stage) -> Self {
-        Self { service, request: Some(request), report: None, permits: None, stage }
+        Self {
+            service,
+            request: Some(request),
+            report: None,
+            permits: None,
+            stage,
+        }
     }
 }
 
@@ -123,9 +157,16 @@ where
     ) -> Poll<NextOf<S, ReqBody, ResBody>> {
         loop {
             match &mut self.stage {
-                Stage::Acquiring { acquiring, group, since, settings } => {
+                Stage::Acquiring {
+                    acquiring,
+                    group,
+                    since,
+                    settings,
+                } => {
                     let acquired = ready!(acquiring.as_mut().poll(cx));
-                    let Some((parts, _)) = &mut self.request else { return Poll::Pending };
+                    let Some((parts, _)) = &mut self.request else {
+                        return Poll::Pending;
+                    };
                     match acquired {
                         Ok(permits) => {
                             settings.hold(&permits, parts);
@@ -138,8 +179,14 @@ where
                         }
                     }
                 }
-                Stage::LookingUp { lookup, since, settings } => {
-                    let Some((parts, _)) = &mut self.request else { return Poll::Pending };
+                Stage::LookingUp {
+                    lookup,
+                    since,
+                    settings,
+                } => {
+                    let Some((parts, _)) = &mut self.request else {
+                        return Poll::Pending;
+                    };
                     match ready!(lookup.poll(parts, cx)) {
                         Ok(asked) => self.stage = Stage::asking(asked, *since, settings, parts),
                         Err(unasked) => {
@@ -148,9 +195,15 @@ where
                         }
                     }
                 }
-                Stage::Checking { answer, undecided, settings } => {
+                Stage::Checking {
+                    answer,
+                    undecided,
+                    settings,
+                } => {
                     let answer = ready!(undecided.observed.span.poll(answer, cx));
-                    let Some((parts, _)) = &mut self.request else { return Poll::Pending };
+                    let Some((parts, _)) = &mut self.request else {
+                        return Poll::Pending;
+                    };
                     let delay = match settings.conclude(&answer, undecided, parts) {
                         Conclusion::Forward { delay, report } => {
                             self.report = report;
@@ -171,11 +224,17 @@ where
                         return Poll::Pending;
                     }
                     ready!(self.service.poll_ready(cx))?;
-                    let Some((parts, body)) = self.request.take() else { return Poll::Pending };
+                    let Some((parts, body)) = self.request.take() else {
+                        return Poll::Pending;
+                    };
                     let report = self.report.take();
                     let permits = self.permits.take();
                     let response = self.service.call(Request::from_parts(parts, body));
-                    return Poll::Ready(Ok(Next::Calling { response, report, permits }));
+                    return Poll::Ready(Ok(Next::Calling {
+                        response,
+                        report,
+                        permits,
+                    }));
                 }
             }
         }
@@ -196,7 +255,12 @@ impl Stage {
         }
         let acquiring = settings.acquire_permits(asked.permits);
         let settings = Arc::clone(settings);
-        Self::Acquiring { acquiring, group: asked.group, since, settings }
+        Self::Acquiring {
+            acquiring,
+            group: asked.group,
+            since,
+            settings,
+        }
     }
 
     /// The stage of a request that has its permits.
@@ -212,10 +276,18 @@ impl Stage {
         };
         let undecided = settings.undecided(&group);
         let answer = settings.charge_since(since, group, &undecided);
-        Self::Checking { answer, undecided, settings: Arc::clone(settings) }
+        Self::Checking {
+            answer,
+            undecided,
+            settings: Arc::clone(settings),
+        }
     }
 
     fn after(delay: Duration) -> Self {
-        if delay.is_zero() { Self::Preparing } else { Self::Delaying(Box::pin(sleep(delay))) }
+        if delay.is_zero() {
+            Self::Preparing
+        } else {
+            Self::Delaying(Box::pin(sleep(delay)))
+        }
     }
 }

@@ -59,7 +59,9 @@ impl RateLimiter {
                 "the block is shorter than a microsecond; use more, or `unblock` the key",
             ));
         }
-        let decision = self.apply(Op::Block, Check::new(limit, key).with_block(length)).await?;
+        let decision = self
+            .apply(Op::Block, Check::new(limit, key).with_block(length))
+            .await?;
         telemetry::blocked_by_operator(
             limit,
             key,
@@ -90,7 +92,9 @@ impl RateLimiter {
     /// caller may not wait for the answer.
     pub(super) fn decide_offenders(&self, op: Op, group: Group) -> Answer {
         let mut answer = self.shared.store.apply(op, group.clone());
-        let Some(answer) = answer.take_ready() else { return answer };
+        let Some(answer) = answer.take_ready() else {
+            return answer;
+        };
         if let Ok(decision) = &answer
             && decision.source() == Source::Store
         {

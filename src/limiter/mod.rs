@@ -119,7 +119,9 @@ impl RateLimiter {
             #[cfg(feature = "http")]
             unanswered: Unanswered::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// Creates a limiter on the embedded store: for one process, for development and for tests. In
@@ -164,7 +166,9 @@ impl RateLimiter {
     /// Returns an error if the URL or the prefix is invalid.
     #[cfg(feature = "redis")]
     pub fn redis_lazy(url: &str, prefix: &str) -> Result<Self, ConfigError> {
-        Ok(Self::new(crate::RedisStore::builder(prefix).url(url).build()?))
+        Ok(Self::new(
+            crate::RedisStore::builder(prefix).url(url).build()?,
+        ))
     }
 
     /// Consumes one unit if the budget has it.
@@ -179,13 +183,15 @@ impl RateLimiter {
 
     /// Consumes `n` units, all or none. Zero units are always allowed.
     pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Charge, Check::new(limit, key).with_cost(n)).await
+        self.apply(Op::Charge, Check::new(limit, key).with_cost(n))
+            .await
     }
 
     /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
     /// begins.
     pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
-        self.apply(Op::Peek, Check::new(limit, key).with_cost(n)).await
+        self.apply(Op::Peek, Check::new(limit, key).with_cost(n))
+            .await
     }
 
     /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
@@ -390,9 +396,12 @@ impl RateLimiter {
         limits: &[&'a Limit],
     ) -> Result<(), (&'a str, ConfigError)> {
         for &limit in limits {
-            self.check_limits(&[limit]).map_err(|error| (limit.name(), error))?;
+            self.check_limits(&[limit])
+                .map_err(|error| (limit.name(), error))?;
         }
-        self.shared.registry.replace_set(set, limits.iter().map(|limit| limit.name()))
+        self.shared
+            .registry
+            .replace_set(set, limits.iter().map(|limit| limit.name()))
     }
 
     /// A handle that does not keep the limiter.
@@ -437,7 +446,9 @@ impl WeakLimiter {
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("store", &self.shared.store).finish_non_exhaustive()
+        f.debug_struct("RateLimiter")
+            .field("store", &self.shared.store)
+            .finish_non_exhaustive()
     }
 }
 

@@ -26,7 +26,10 @@ impl RateLimiter {
         // An error of the embedded store has its limit, so that no request in memory copies its group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
         let is_kept = names_limits || self.shared.denied_keys.get().is_some();
-        Observed { span: CheckSpan::begin(), group: is_kept.then(|| Box::new(group.clone())) }
+        Observed {
+            span: CheckSpan::begin(),
+            group: is_kept.then(|| Box::new(group.clone())),
+        }
     }
 
     /// Ends to observe a charge. `undecided` is what stands in for a decision after an error.
@@ -48,7 +51,11 @@ impl RateLimiter {
                 }
             }
             Err(error) => {
-                let group = observed.group.as_deref().map(|group| &**group).unwrap_or_default();
+                let group = observed
+                    .group
+                    .as_deref()
+                    .map(|group| &**group)
+                    .unwrap_or_default();
                 let named = error.limit().filter(|_| group.is_empty());
                 let limits = group.iter().map(Check::limit).chain(named);
                 telemetry::undecided(&observed.span, limits, error, undecided);
@@ -59,7 +66,9 @@ impl RateLimiter {
     /// Charges a group, and observes it.
     pub(super) fn charge(&self, group: Group) -> Answer {
         let observed = self.observe(&group);
-        let mut answer = observed.span.within(|| self.apply_unobserved(Op::Charge, group));
+        let mut answer = observed
+            .span
+            .within(|| self.apply_unobserved(Op::Charge, group));
         if let Some(answer) = answer.take_ready() {
             self.conclude(&observed, &answer, Origin::None);
             return Answer::ready(answer);
@@ -85,19 +94,35 @@ impl RateLimiter {
         let span = CheckSpan::begin();
         let mut acquiring = pin!(acquiring);
         let answer = poll_fn(|cx| span.poll(&mut acquiring, cx)).await;
-        let denied = if is_enforced { Outcome::Denied } else { Outcome::ShadowDenied };
+        let denied = if is_enforced {
+            Outcome::Denied
+        } else {
+            Outcome::ShadowDenied
+        };
         match &answer {
-            Ok(Acquired { permit: Some(_), source, .. }) => {
+            Ok(Acquired {
+                permit: Some(_),
+                source,
+                ..
+            }) => {
                 telemetry::decided_in_flight(&span, limit, Outcome::Allowed, *source);
             }
-            Ok(Acquired { permit: None, source, .. }) => {
+            Ok(Acquired {
+                permit: None,
+                source,
+                ..
+            }) => {
                 telemetry::decided_in_flight(&span, limit, denied, *source);
                 if let Some(keys) = self.shared.denied_keys.get().filter(|_| is_enforced) {
                     keys.count_one(limit.name(), check.key());
                 }
             }
             Err(error) => {
-                let outcome = if error.is_unavailable() { denied } else { Outcome::Error };
+                let outcome = if error.is_unavailable() {
+                    denied
+                } else {
+                    Outcome::Error
+                };
                 telemetry::undecided_in_flight(&span, limit, outcome, error);
             }
         }

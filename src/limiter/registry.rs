@@ -45,7 +45,8 @@ impl Registry {
             }
         }
         limits.extend(
-            new.iter().map(|&limit| (limit.name().to_owned(), Registered::Limit(limit.clone()))),
+            new.iter()
+                .map(|&limit| (limit.name().to_owned(), Registered::Limit(limit.clone()))),
         );
         Ok(())
     }

@@ -92,7 +92,12 @@ impl Check {
     #[inline]
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
-        Self { limit: limit.clone(), key: key.into(), cost: 1, rare: None }
+        Self {
+            limit: limit.clone(),
+            key: key.into(),
+            cost: 1,
+            rare: None,
+        }
     }
 
     /// Sets the cost, in units. Default: 1. A check of cost 0 is always allowed and consumes
@@ -149,7 +154,10 @@ impl Check {
     /// The same check under a limit that neither counts denials nor blocks keys.
     pub(crate) fn without_blocks(self) -> Self {
         match self.limit.blocking() {
-            Some(_) => Self { limit: self.limit.without_blocks(), ..self },
+            Some(_) => Self {
+                limit: self.limit.without_blocks(),
+                ..self
+            },
             None => self,
         }
     }
@@ -175,12 +183,17 @@ impl Check {
     /// The same check of a limit that is enforced for a share of its keys.
     #[cfg(feature = "http")]
     pub(crate) fn with_enforced(self, enforced: Enforced) -> Self {
-        Self { limit: self.limit.with_enforced(enforced), ..self }
+        Self {
+            limit: self.limit.with_enforced(enforced),
+            ..self
+        }
     }
 
     /// What happens if the store is unavailable. `None`: the check fails.
     pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
-        self.limit.on_store_failure().or_else(|| self.rare.as_ref()?.on_store_failure)
+        self.limit
+            .on_store_failure()
+            .or_else(|| self.rare.as_ref()?.on_store_failure)
     }
 
     /// The same check of one replica's share of the limit. `None` if the limit does not fail over to its share.
@@ -190,12 +203,18 @@ impl Check {
     /// Returns an error if the share cannot be decided. That of a limit with a policy of its own always can.
     pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
         let share = match (self.limit.on_store_failure(), self.failure_policy()) {
-            (None, Some(policy)) => {
-                self.limit.clone().with_on_store_failure(policy)?.share().cloned()
-            }
+            (None, Some(policy)) => self
+                .limit
+                .clone()
+                .with_on_store_failure(policy)?
+                .share()
+                .cloned(),
             _ => self.limit.share().cloned(),
         };
-        Ok(share.map(|limit| Self { limit, ..self.clone() }))
+        Ok(share.map(|limit| Self {
+            limit,
+            ..self.clone()
+        }))
     }
 
     /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default: none. Without a
@@ -260,7 +279,11 @@ impl Check {
             None => (0, 0),
             Some(rare) => (rare.max_wait, rare.patience),
         };
-        Cost { units: self.cost.into(), max_wait, patience }
+        Cost {
+            units: self.cost.into(),
+            max_wait,
+            patience,
+        }
     }
 
     /// How its key is blocked, if the limit does that, and is enforced for the key.

@@ -24,7 +24,9 @@ pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
 fn micros(since_epoch: Duration) -> Micros {
     // Cheaper than `as_micros`, which has 128 bits.
     let micros = since_epoch.as_secs().saturating_mul(1_000_000);
-    micros.saturating_add(since_epoch.subsec_micros().into()).min(LATEST)
+    micros
+        .saturating_add(since_epoch.subsec_micros().into())
+        .min(LATEST)
 }
 
 /// A clock that is set by hand, forwards and backwards, for tests and dry runs.
@@ -78,7 +80,9 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let later = |now| Some(micros(Duration::from_micros(now).saturating_add(by)));
         // It always returns a time.
-        let _ = self.now_us.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
+        let _ = self
+            .now_us
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -97,8 +101,13 @@ pub(crate) struct ProcessClock {
 
 impl ProcessClock {
     pub(crate) fn new() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_at: micros(since_epoch) }
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            started: Instant::now(),
+            started_at: micros(since_epoch),
+        }
     }
 
     pub(crate) fn now(&self) -> Micros {

@@ -66,10 +66,24 @@ impl Decision {
     #[must_use]
     pub fn of_group(verdicts: Vec<Verdict>) -> Option<Self> {
         // `max_by_key` keeps the last of equals. Reversed, the first limit of the group wins.
-        let deciding = verdicts.iter().rev().max_by_key(|verdict| verdict.severity())?.clone();
+        let deciding = verdicts
+            .iter()
+            .rev()
+            .max_by_key(|verdict| verdict.severity())?
+            .clone();
         let delay = verdicts.iter().map(Verdict::delay_us).max().unwrap_or(0);
-        let group = if verdicts.len() == 1 { Box::default() } else { verdicts.into() };
-        Some(Self { deciding, delay, source: Source::Store, decided_at: 0, group })
+        let group = if verdicts.len() == 1 {
+            Box::default()
+        } else {
+            verdicts.into()
+        };
+        Some(Self {
+            deciding,
+            delay,
+            source: Source::Store,
+            decided_at: 0,
+            group,
+        })
     }
 
     /// Sets the time of the decision by the store's clock, in microseconds since the Unix epoch. The
@@ -81,14 +95,19 @@ impl Decision {
     pub fn made_at(mut self, decided_at: u64) -> Self {
         self.decided_at = decided_at;
         self.deciding.charged_at = decided_at;
-        self.group.iter_mut().for_each(|verdict| verdict.charged_at = decided_at);
+        self.group
+            .iter_mut()
+            .for_each(|verdict| verdict.charged_at = decided_at);
         self
     }
 
     /// The decision of a group whose parts were decided by several servers, each at its own time.
     #[cfg(feature = "redis")]
     pub(crate) fn of_parts(verdicts: Vec<Verdict>, decided_at: Micros) -> Option<Self> {
-        Some(Self { decided_at, ..Self::of_group(verdicts)? })
+        Some(Self {
+            decided_at,
+            ..Self::of_group(verdicts)?
+        })
     }
 
     /// The same decision, with what limits in shadow mode would have denied by another decision of the group.
@@ -132,7 +151,9 @@ impl Decision {
     /// Whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the group.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        self.verdicts().iter().any(|verdict| verdict.is_blocked() && !verdict.allowed())
+        self.verdicts()
+            .iter()
+            .any(|verdict| verdict.is_blocked() && !verdict.allowed())
     }
 
     /// The most units that the deciding limit's budget holds.
@@ -176,13 +197,19 @@ impl Decision {
     /// The verdicts of limits in shadow mode that would have denied their checks. See
     /// [`Limit::with_enforced_percent`].
     pub fn shadow_denials(&self) -> impl Iterator<Item = &Verdict> {
-        self.verdicts().iter().filter(|verdict| verdict.would_deny())
+        self.verdicts()
+            .iter()
+            .filter(|verdict| verdict.would_deny())
     }
 
     /// The verdict of each limit, in the order of the group.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
-        if self.group.is_empty() { std::slice::from_ref(&self.deciding) } else { &self.group }
+        if self.group.is_empty() {
+            std::slice::from_ref(&self.deciding)
+        } else {
+            &self.group
+        }
     }
 
     /// The place where the decision was made: the store, or this process on its behalf or in its place.
@@ -209,10 +236,12 @@ impl Decision {
     /// The receipt of each charge, in the order of the group.
     pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
         let is_local = self.source == Source::Local;
-        self.verdicts().iter().map(move |verdict| match verdict.receipt() {
-            Some(receipt) if is_local => Some(receipt.of_local_charge()),
-            receipt => receipt,
-        })
+        self.verdicts()
+            .iter()
+            .map(move |verdict| match verdict.receipt() {
+                Some(receipt) if is_local => Some(receipt.of_local_charge()),
+                receipt => receipt,
+            })
     }
 
     /// Whether a limit may be in shadow mode.
@@ -232,7 +261,11 @@ impl Decision {
     /// The time until the same checks are allowed again, as far as it is known.
     #[cfg(feature = "http")]
     pub(crate) fn next_after(&self) -> Micros {
-        self.verdicts().iter().filter_map(Verdict::next_after).max().unwrap_or(0)
+        self.verdicts()
+            .iter()
+            .filter_map(Verdict::next_after)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Whether its deciding limit is stricter than that of another decision.
@@ -272,7 +305,9 @@ impl Decision {
         }
         for verdict in self.group.iter_mut().chain([&mut self.deciding]) {
             let outcome = &mut verdict.outcome;
-            outcome.retry_after = outcome.retry_after.map(|it| it.saturating_sub(elapsed).max(1));
+            outcome.retry_after = outcome
+                .retry_after
+                .map(|it| it.saturating_sub(elapsed).max(1));
             outcome.reset_after = outcome.reset_after.saturating_sub(elapsed);
             outcome.blocked = outcome.blocked.after(elapsed);
         }
@@ -282,7 +317,11 @@ impl Decision {
     /// The same decision as a denial for want of time: it would be allowed after `retry_after`.
     /// The limit at `by` in the group denies it, or the deciding one. Nothing is charged.
     pub(crate) fn denied_until(mut self, retry_after: Duration, by: Option<usize>) -> Self {
-        let by = by.or_else(|| self.group.iter().position(|verdict| *verdict == self.deciding));
+        let by = by.or_else(|| {
+            self.group
+                .iter()
+                .position(|verdict| *verdict == self.deciding)
+        });
         if let Some(verdict) = by.and_then(|by| self.group.get(by)) {
             self.deciding = verdict.clone();
         }
@@ -302,7 +341,9 @@ impl Decision {
     /// The place in the group of the limit with the longest delay.
     pub(crate) fn slowest(&self) -> Option<usize> {
         let delays = self.group.iter().map(Verdict::delay_us).enumerate();
-        delays.max_by_key(|(_, delay)| *delay).map(|(place, _)| place)
+        delays
+            .max_by_key(|(_, delay)| *delay)
+            .map(|(place, _)| place)
     }
 }
 
@@ -319,7 +360,13 @@ mod tests {
         let delay = 0;
         let outcome = Outcome {
             delay,
-            ..Outcome::undelayed(allowed, exceeds_capacity, remaining, retry_after, reset_after)
+            ..Outcome::undelayed(
+                allowed,
+                exceeds_capacity,
+                remaining,
+                retry_after,
+                reset_after,
+            )
         };
         Verdict::new(limit, outcome, 0)
     }
@@ -350,8 +397,13 @@ mod tests {
         let group = ["wide", "tight", "equal"];
         let remaining = [7, 2, 2];
         let verdicts = group.iter().zip(remaining);
-        let verdicts = verdicts.map(|(name, left)| verdict(name, true, left, None)).collect();
-        assert_eq!(Decision::of_group(verdicts).unwrap().limit().name(), "tight");
+        let verdicts = verdicts
+            .map(|(name, left)| verdict(name, true, left, None))
+            .collect();
+        assert_eq!(
+            Decision::of_group(verdicts).unwrap().limit().name(),
+            "tight"
+        );
     }
 
     #[test]

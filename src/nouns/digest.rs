@@ -32,7 +32,9 @@ impl DigestSecret {
         }
         match Hmac::new_from_slice(secret) {
             Ok(hmac) => Ok(Self(hmac)),
-            Err(error) => Err(ConfigError::new(format!("the secret of `{setting}`: {error}"))),
+            Err(error) => Err(ConfigError::new(format!(
+                "the secret of `{setting}`: {error}"
+            ))),
         }
     }
 
@@ -45,7 +47,10 @@ impl DigestSecret {
         hmac.update(key.as_bytes());
         let mut bytes = [0; BYTES];
         let hash = hmac.finalize().into_bytes();
-        bytes.iter_mut().zip(hash).for_each(|(byte, hash)| *byte = hash);
+        bytes
+            .iter_mut()
+            .zip(hash)
+            .for_each(|(byte, hash)| *byte = hash);
         Digest(bytes)
     }
 }

@@ -31,7 +31,10 @@ pub struct ConfigError {
 
 impl ConfigError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: shortened(message.into()), field: None }
+        Self {
+            message: shortened(message.into()),
+            field: None,
+        }
     }
 
     /// The same error, about a field of a limit, unless it names one already.
@@ -42,7 +45,10 @@ impl ConfigError {
 
     /// The same error, about a field of a limit, whatever it names already.
     pub(crate) fn for_field(self, field: &'static str) -> Self {
-        Self { field: Some(field), ..self }
+        Self {
+            field: Some(field),
+            ..self
+        }
     }
 
     /// The field of a limit that is at fault.
@@ -54,7 +60,10 @@ impl ConfigError {
     /// The same error, about a named limit.
     pub(crate) fn of_limit(self, name: &str) -> Self {
         let message = format!("limit `{}`: {}", name.escape_debug(), self.message);
-        Self { field: self.field, ..Self::new(message) }
+        Self {
+            field: self.field,
+            ..Self::new(message)
+        }
     }
 }
 
@@ -132,7 +141,13 @@ enum ErrorKind {
 
 impl Error {
     const fn new(kind: ErrorKind, may_have_charged: bool) -> Self {
-        Self { kind, may_have_charged, probe_after_ms: 0, limit: None, source: None }
+        Self {
+            kind,
+            may_have_charged,
+            probe_after_ms: 0,
+            limit: None,
+            source: None,
+        }
     }
 
     fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
@@ -182,7 +197,10 @@ impl Error {
     #[cfg(feature = "redis")]
     pub(crate) fn circuit_open(probe_after: Duration) -> Self {
         let probe_after_ms = u32::try_from(probe_after.as_millis()).unwrap_or(u32::MAX);
-        Self { probe_after_ms, ..Self::new(ErrorKind::CircuitOpen, false) }
+        Self {
+            probe_after_ms,
+            ..Self::new(ErrorKind::CircuitOpen, false)
+        }
     }
 
     /// Creates an error: the store is unreachable. Nothing was charged.
@@ -223,7 +241,10 @@ impl Error {
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
         use ErrorKind::{CircuitOpen, Declined, Store, Timeout, Unreachable};
-        matches!(self.kind, Timeout | CircuitOpen | Unreachable | Store | Declined)
+        matches!(
+            self.kind,
+            Timeout | CircuitOpen | Unreachable | Store | Declined
+        )
     }
 
     /// Whether the store was not asked, because its [circuit breaker](crate::store::CircuitBreaker) is open.
@@ -311,7 +332,11 @@ impl From<Infallible> for Error {
 impl Error {
     /// The same error, for another caller of the same call.
     pub(crate) fn repeated(&self) -> Self {
-        Self { limit: self.limit.clone(), source: self.source.clone(), ..*self }
+        Self {
+            limit: self.limit.clone(),
+            source: self.source.clone(),
+            ..*self
+        }
     }
 }
 

@@ -56,7 +56,10 @@ impl Group {
 
     /// Creates a group without validation. The caller guarantees 1 to 255 checks of distinct budgets.
     pub(crate) fn of_distinct(checks: Vec<Check>) -> Self {
-        debug_assert!(validate(&checks).is_ok(), "the caller guarantees a valid group");
+        debug_assert!(
+            validate(&checks).is_ok(),
+            "the caller guarantees a valid group"
+        );
         match <[Check; 1]>::try_from(checks) {
             Ok([check]) => Self::from(check),
             Err(mut checks) => {
@@ -91,7 +94,9 @@ impl Group {
 
 fn validate(checks: &[Check]) -> Result<(), Error> {
     if checks.is_empty() {
-        return Err(Error::misuse(format!("the group is empty; use 1 to {MAX_GROUP} checks")));
+        return Err(Error::misuse(format!(
+            "the group is empty; use 1 to {MAX_GROUP} checks"
+        )));
     }
     if checks.len() > MAX_GROUP {
         return Err(Error::misuse(format!(
@@ -100,7 +105,10 @@ fn validate(checks: &[Check]) -> Result<(), Error> {
         )));
     }
     for (i, check) in checks.iter().enumerate() {
-        if checks[..i].iter().any(|other| other.shares_budget_with(check)) {
+        if checks[..i]
+            .iter()
+            .any(|other| other.shares_budget_with(check))
+        {
             return Err(Error::misuse(format!(
                 "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
                  costs",
@@ -162,7 +170,9 @@ mod tests {
 
     fn checks(count: u64) -> Vec<Check> {
         let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
-        (0..count).map(|key| Check::new(&limit, Key::from(key))).collect()
+        (0..count)
+            .map(|key| Check::new(&limit, Key::from(key)))
+            .collect()
     }
 
     #[test]
@@ -172,7 +182,10 @@ mod tests {
         }
         for count in [0, 256] {
             let error = Group::new(checks(count)).unwrap_err();
-            assert!(error.is_misuse() && error.to_string().contains("use 1 to 255"), "{error}");
+            assert!(
+                error.is_misuse() && error.to_string().contains("use 1 to 255"),
+                "{error}"
+            );
         }
     }
 
@@ -182,9 +195,15 @@ mod tests {
         let gcra = Limit::gcra("api", Quota::per_day(9)).unwrap();
         let window = Limit::fixed_window("api", Quota::per_second(1)).unwrap();
         let pair = |one: &Limit, other: &Limit| {
-            Group::new([Check::new(one, "alice"), Check::new(other, "alice").with_cost(2)])
+            Group::new([
+                Check::new(one, "alice"),
+                Check::new(other, "alice").with_cost(2),
+            ])
         };
-        assert!(pair(&bucket, &gcra).unwrap_err().is_misuse(), "they share a kind of state");
+        assert!(
+            pair(&bucket, &gcra).unwrap_err().is_misuse(),
+            "they share a kind of state"
+        );
         assert!(pair(&bucket, &window).is_ok(), "a window counts for itself");
     }
 

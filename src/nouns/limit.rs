@@ -125,14 +125,22 @@ struct Definition {
 impl Definition {
     fn set_enforced(&mut self, enforced: Enforced) {
         self.enforced = enforced;
-        if let Some(share) = self.failure.as_mut().and_then(|failure| failure.share.as_mut()) {
+        if let Some(share) = self
+            .failure
+            .as_mut()
+            .and_then(|failure| failure.share.as_mut())
+        {
             *share = share.clone().with(|share| share.enforced = enforced);
         }
     }
 
     fn set_block(&mut self, block: Option<Block>) {
         self.block = block;
-        if let Some(share) = self.failure.as_mut().and_then(|failure| failure.share.as_mut()) {
+        if let Some(share) = self
+            .failure
+            .as_mut()
+            .and_then(|failure| failure.share.as_mut())
+        {
             *share = share.clone().with(|share| share.block = block);
         }
     }
@@ -192,7 +200,9 @@ impl Limit {
     ///
     /// Returns an error if the name or a number is out of range, like all constructors.
     pub fn token_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Rule::TokenBucket(TokenBucket(Bucket::new(quota)?))))
+        Self::new(name, quota, |quota| {
+            Ok(Rule::TokenBucket(TokenBucket(Bucket::new(quota)?)))
+        })
     }
 
     /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
@@ -208,13 +218,18 @@ impl Limit {
 
     fn leaky(name: &str, quota: Quota, mode: Mode) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
-            Ok(Rule::LeakyBucket(LeakyBucket { bucket: Bucket::new(quota)?, mode }))
+            Ok(Rule::LeakyBucket(LeakyBucket {
+                bucket: Bucket::new(quota)?,
+                mode,
+            }))
         })
     }
 
     /// The generic cell rate algorithm: `limit` units every `period`, `burst` at once.
     pub fn gcra(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Rule::Gcra(Gcra(Bucket::new(quota)?))))
+        Self::new(name, quota, |quota| {
+            Ok(Rule::Gcra(Gcra(Bucket::new(quota)?)))
+        })
     }
 
     /// At most `limit` units in a window that starts with the key's first request and lasts
@@ -231,7 +246,9 @@ impl Limit {
     }
 
     fn fixed(name: &str, quota: Quota, anchor: Anchor) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Rule::FixedWindow(FixedWindow::new(quota, anchor)?)))
+        Self::new(name, quota, |quota| {
+            Ok(Rule::FixedWindow(FixedWindow::new(quota, anchor)?))
+        })
     }
 
     /// The two-counter sliding window: the count of this period, plus the count of the previous
@@ -257,7 +274,9 @@ impl Limit {
     /// After a change to a shorter period or a smaller limit, the log of a key keeps the size and the
     /// expiry of the larger quota until the key was idle for the longer period, or is reset.
     pub fn sliding_log(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| Ok(Rule::SlidingLog(SlidingLog::new(quota)?)))
+        Self::new(name, quota, |quota| {
+            Ok(Rule::SlidingLog(SlidingLog::new(quota)?))
+        })
     }
 
     /// At most `limit` requests of a key at once. Range: 1 to 1,000,000.
@@ -314,13 +333,17 @@ impl Limit {
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,
         };
-        Self { shared: Arc::new(definition) }
+        Self {
+            shared: Arc::new(definition),
+        }
     }
 
     fn with(self, set: impl FnOnce(&mut Definition)) -> Self {
         let mut definition = (*self.shared).clone();
         set(&mut definition);
-        Self { shared: Arc::new(definition) }
+        Self {
+            shared: Arc::new(definition),
+        }
     }
 
     /// The limit's name.
@@ -436,7 +459,10 @@ impl fmt::Display for Limit {
 impl Limit {
     fn write_algorithm(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.rule() {
-            Rule::FixedWindow(FixedWindow { anchor: Anchor::First, .. }) => " (fixed window)",
+            Rule::FixedWindow(FixedWindow {
+                anchor: Anchor::First,
+                ..
+            }) => " (fixed window)",
             Rule::FixedWindow(_) => " (fixed window aligned to the clock)",
             Rule::SlidingWindow(SlidingWindow { sub_windows, .. }) => {
                 let s = if *sub_windows == 1 { "" } else { "s" };
@@ -444,7 +470,9 @@ impl Limit {
             }
             Rule::SlidingLog(_) => " (sliding log)",
             Rule::TokenBucket(_) => " (token bucket)",
-            Rule::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => " (leaky bucket)",
+            Rule::LeakyBucket(LeakyBucket {
+                mode: Mode::Queue, ..
+            }) => " (leaky bucket)",
             Rule::LeakyBucket(_) => " (leaky bucket as a meter)",
             Rule::Gcra(_) => " (GCRA)",
             Rule::Concurrency(_) => "",

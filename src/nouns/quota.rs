@@ -77,7 +77,11 @@ impl Quota {
     ///
     /// The period is an integer number of microseconds, from 1 microsecond to 366 days.
     pub const fn new(limit: u64, period: Duration) -> Self {
-        Self { limit, period, burst: None }
+        Self {
+            limit,
+            period,
+            burst: None,
+        }
     }
 
     /// `limit` units per second. The burst does not change that rate.
@@ -153,7 +157,9 @@ impl FromStr for Quota {
         if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong("does not start with a whole number"));
         }
-        let limit = limit.parse().map_err(|_| wrong("has a limit of more than 64 bits"))?;
+        let limit = limit
+            .parse()
+            .map_err(|_| wrong("has a limit of more than 64 bits"))?;
         // A unit alone means one of it.
         let period = match period.as_bytes().first() {
             Some(byte) if byte.is_ascii_alphabetic() => period::parse(&format!("1{period}")),

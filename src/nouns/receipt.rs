@@ -29,19 +29,33 @@ const LOCAL: Micros = 1 << 62;
 impl Receipt {
     /// The same receipt, of a charge that was decided [locally](crate::decision::Source::Local).
     pub(crate) const fn of_local_charge(self) -> Self {
-        Self { at: self.at | LOCAL, ..self }
+        Self {
+            at: self.at | LOCAL,
+            ..self
+        }
     }
 
     /// The receipt for the local budget, if that was charged.
     pub(crate) const fn local(self) -> Option<Self> {
-        if self.at & LOCAL == 0 { None } else { Some(Self { at: self.at & !LOCAL, ..self }) }
+        if self.at & LOCAL == 0 {
+            None
+        } else {
+            Some(Self {
+                at: self.at & !LOCAL,
+                ..self
+            })
+        }
     }
 
     /// Creates the receipt of a charge of `cost` units at `charged_at`: the store's time, in
     /// microseconds since the Unix epoch.
     #[must_use]
     pub const fn new(charged_at: u64, cost: u32) -> Self {
-        Self { at: charged_at, cost, drains_at: 0 }
+        Self {
+            at: charged_at,
+            cost,
+            drains_at: 0,
+        }
     }
 
     /// Sets the time that [`drains_at`](Self::drains_at) returns, to recreate the receipt of a bucket. Default: 0,
@@ -54,7 +68,10 @@ impl Receipt {
     /// Returns the receipt of the rest of the charge, after a refund of `units`.
     #[must_use]
     pub const fn after(self, units: u32) -> Self {
-        Self { cost: self.cost.saturating_sub(units), ..self }
+        Self {
+            cost: self.cost.saturating_sub(units),
+            ..self
+        }
     }
 
     /// The store's time of the charge, in microseconds since the Unix epoch. Of a charge that was decided

@@ -134,7 +134,14 @@ pub struct Verdict {
 impl Verdict {
     #[inline]
     pub(crate) const fn new(limit: Limit, outcome: Outcome, charged: u32) -> Self {
-        Self { limit, outcome, charged, charged_at: 0, is_unlimited: false, is_shadow: false }
+        Self {
+            limit,
+            outcome,
+            charged,
+            charged_at: 0,
+            is_unlimited: false,
+            is_shadow: false,
+        }
     }
 
     /// The same answer, of a limit that is in shadow mode or not.
@@ -148,7 +155,10 @@ impl Verdict {
     pub(crate) fn unlimited(limit: Limit) -> Self {
         let remaining = limit.quota().capacity();
         let outcome = Outcome::undelayed(true, false, remaining, None, 0);
-        Self { is_unlimited: true, ..Self::new(limit, outcome, 0) }
+        Self {
+            is_unlimited: true,
+            ..Self::new(limit, outcome, 0)
+        }
     }
 
     /// The answer of a limit that fails closed, until the store is asked again.
@@ -163,7 +173,11 @@ impl Verdict {
             0 => 0,
             after => self.charged_at.saturating_add(after),
         };
-        let receipt = Receipt { at: self.charged_at, cost: self.charged, drains_at };
+        let receipt = Receipt {
+            at: self.charged_at,
+            cost: self.charged,
+            drains_at,
+        };
         (self.charged > 0).then_some(receipt)
     }
 
@@ -212,7 +226,10 @@ impl Verdict {
     /// The [`retry_after`](Self::retry_after) that a limit in shadow mode would have answered.
     #[must_use]
     pub fn would_retry_after(&self) -> Option<Duration> {
-        self.outcome.retry_after.filter(|_| self.is_shadow).map(Duration::from_micros)
+        self.outcome
+            .retry_after
+            .filter(|_| self.is_shadow)
+            .map(Duration::from_micros)
     }
 
     /// Whether the key is [blocked](crate::Limit::with_block_policy) under this limit.
@@ -225,7 +242,8 @@ impl Verdict {
     /// if the budget has no units then.
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
-        self.is_blocked().then(|| Duration::from_micros(self.outcome.blocked.left()))
+        self.is_blocked()
+            .then(|| Duration::from_micros(self.outcome.blocked.left()))
     }
 
     /// Whether the block of the key begins with this denial.
@@ -268,7 +286,10 @@ impl Verdict {
     /// microsecond sooner the check is denied again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.outcome.retry_after.filter(|_| !self.is_shadow).map(Duration::from_micros)
+        self.outcome
+            .retry_after
+            .filter(|_| !self.is_shadow)
+            .map(Duration::from_micros)
     }
 
     /// The time until the budget is full again.
@@ -287,7 +308,11 @@ impl Verdict {
 
     /// The part of a decision's delay.
     pub(super) const fn delay_us(&self) -> Micros {
-        if self.is_shadow { 0 } else { self.outcome.delay }
+        if self.is_shadow {
+            0
+        } else {
+            self.outcome.delay
+        }
     }
 
     /// Whether fewer units are left than this charge consumed.

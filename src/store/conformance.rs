@@ -15,7 +15,11 @@
 //! quotas, refunds, settlements, reservations, shadow mode, blocks and groups. It compares every field of each decision with that of
 //! [`decide`], and panics with the first difference.
 
-#![allow(clippy::panic, clippy::expect_used, reason = "a test suite reports by panicking")]
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test suite reports by panicking"
+)]
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -61,13 +65,23 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
     let tight = Limit::fixed_window("tight", Quota::per_second(1)).expect("it is in range");
     let alice = Key::new("alice");
     let acme = Key::new("acme");
-    let group = [Check::new(&wide, &alice).with_cost(10), Check::new(&tight, &acme).with_cost(1)];
+    let group = [
+        Check::new(&wide, &alice).with_cost(10),
+        Check::new(&tight, &acme).with_cost(1),
+    ];
     let charge = async || limiter.check_all(&group).await.expect("it decides");
 
     assert!(charge().await.allowed(), "a group that fits is allowed");
     let denied = charge().await;
-    assert!(!denied.allowed(), "a group is denied if one check does not fit");
-    assert_eq!(denied.verdicts()[0].remaining(), 90, "a denied group reports no charge");
+    assert!(
+        !denied.allowed(),
+        "a group is denied if one check does not fit"
+    );
+    assert_eq!(
+        denied.verdicts()[0].remaining(),
+        90,
+        "a denied group reports no charge"
+    );
     let left = limiter.peek(&wide, &alice, 0).await.expect("it decides");
     assert_eq!(left.remaining(), 90, "a denied group charges nothing");
 }
@@ -82,11 +96,15 @@ impl Reference {
             let key = check.key().as_str();
             (limit.name().to_owned(), limit.kind(), key.to_owned())
         };
-        let mut states: Vec<_> = group.iter().map(|check| self.0.remove(&budget(check))).collect();
+        let mut states: Vec<_> = group
+            .iter()
+            .map(|check| self.0.remove(&budget(check)))
+            .collect();
         let decision =
             decide(op, group, &mut states, now_us).expect("there is a state for each check");
         let kept = group.iter().zip(states);
-        self.0.extend(kept.filter_map(|(check, state)| Some((budget(check), state?))));
+        self.0
+            .extend(kept.filter_map(|(check, state)| Some((budget(check), state?))));
         decision
     }
 }
@@ -117,8 +135,15 @@ async fn sequences_are_decided_as_by_the_algorithm(
         }
         if random.below(50) == 0 {
             let [first, _] = &mut limits;
-            let percent = if first.enforced_percent() == 0 { 100 } else { 0 };
-            *first = first.clone().with_enforced_percent(percent).expect("it is in range");
+            let percent = if first.enforced_percent() == 0 {
+                100
+            } else {
+                0
+            };
+            *first = first
+                .clone()
+                .with_enforced_percent(percent)
+                .expect("it is in range");
         }
         let op = match random.below(15) {
             14 => Op::Block,
@@ -136,7 +161,9 @@ async fn sequences_are_decided_as_by_the_algorithm(
         let key = &keys[usize::from(random.below(3) == 0)];
         let known = receipts.len().checked_sub(1 + random.below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
-        let check = Check::new(&limits[0], key).with_cost(cost).with_receipt(receipt);
+        let check = Check::new(&limits[0], key)
+            .with_cost(cost)
+            .with_receipt(receipt);
         let block = Duration::from_micros(random.below(3) * 700_000);
         let mut group = vec![check.with_max_wait(max_wait).with_block(block)];
         if op != Op::Block && random.below(4) == 0 {
@@ -169,12 +196,26 @@ fn pairs() -> impl Iterator<Item = [Limit; 2]> {
             Limit::leaky_bucket("limit", small.burst(4)),
             Limit::leaky_bucket_meter("limit", large.burst(4)),
         ],
-        [Limit::fixed_window("limit", small), Limit::fixed_window("limit", large)],
-        [Limit::fixed_window_aligned("limit", small), Limit::fixed_window_aligned("limit", large)],
-        [Limit::sliding_window("limit", small), Limit::sliding_window_with("limit", large, 6)],
-        [Limit::sliding_log("limit", small), Limit::sliding_log("limit", large)],
+        [
+            Limit::fixed_window("limit", small),
+            Limit::fixed_window("limit", large),
+        ],
+        [
+            Limit::fixed_window_aligned("limit", small),
+            Limit::fixed_window_aligned("limit", large),
+        ],
+        [
+            Limit::sliding_window("limit", small),
+            Limit::sliding_window_with("limit", large, 6),
+        ],
+        [
+            Limit::sliding_log("limit", small),
+            Limit::sliding_log("limit", large),
+        ],
     ];
-    limits.into_iter().map(|pair| pair.map(|limit| limit.expect("it is in range")))
+    limits
+        .into_iter()
+        .map(|pair| pair.map(|limit| limit.expect("it is in range")))
 }
 
 /// A random number generator (splitmix64), so that the suite needs no other crate.

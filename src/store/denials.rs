@@ -156,7 +156,9 @@ impl Denials {
         if self.last_expires.load(Ordering::Acquire) <= self.micros(now) {
             return ask(group);
         }
-        let Some((denial, is_fresh)) = self.remembered(&group, now) else { return ask(group) };
+        let Some((denial, is_fresh)) = self.remembered(&group, now) else {
+            return ask(group);
+        };
         if is_fresh {
             telemetry::denied_from_cache();
             return Answer::ready(Ok(denial.again_at(now)));
@@ -186,7 +188,9 @@ impl Denials {
             let denial = denial.filter(|denial| {
                 denial.quota == known.quota && denial.asked.changes >= asked.changes
             });
-            denial.and_then(|denial| denial.standing_at(Instant::now())).map_or(answer, Ok)
+            denial
+                .and_then(|denial| denial.standing_at(Instant::now()))
+                .map_or(answer, Ok)
         })
     }
 
@@ -242,7 +246,10 @@ impl Denials {
 
     /// The time of a check, to be taken before it is sent.
     pub(super) fn asked(&self, at: Instant) -> AskedAt {
-        AskedAt { at, changes: self.changes.load(Ordering::Acquire) }
+        AskedAt {
+            at,
+            changes: self.changes.load(Ordering::Acquire),
+        }
     }
 
     /// A check that was asked earlier, as one that is asked now, if no change of its budgets began meanwhile. It is of
@@ -270,7 +277,10 @@ impl Denials {
             (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
         }
         let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
-        CheckId { id, quota: quota.finish() }
+        CheckId {
+            id,
+            quota: quota.finish(),
+        }
     }
 
     /// Remembers the denial of a group, and of its blocked keys.
@@ -292,12 +302,21 @@ impl Denials {
         let wait = denial.retry_after().unwrap_or(EXCEEDS_FOR);
         let (answers_for, stands_for) = match denial.deciding().blocked_for() {
             // The block itself stands in, so that its end is noticed whatever is asked.
-            Some(left) => (left.min(self.blocked_max_age), left.min(self.blocked_max_age)),
+            Some(left) => (
+                left.min(self.blocked_max_age),
+                left.min(self.blocked_max_age),
+            ),
             // The store is asked again, and counts the denial.
             None if is_counted => (Duration::ZERO, wait),
             None => (wait.min(self.max_age), wait),
         };
-        self.insert(self.known(group), asked, denial.clone(), answers_for, stands_for);
+        self.insert(
+            self.known(group),
+            asked,
+            denial.clone(),
+            answers_for,
+            stands_for,
+        );
     }
 
     /// Remembers a denial: for some time as the answer, and for another time in place of a store that is unavailable.
@@ -317,9 +336,17 @@ impl Denials {
             let decision = denial.repeated_after(Duration::ZERO);
             let until = after(answers_for);
             let quota = known.quota;
-            let denial = Denial { asked, quota, decision, decided, until, stands_until };
+            let denial = Denial {
+                asked,
+                quota,
+                decision,
+                decided,
+                until,
+                stands_until,
+            };
             self.cache.insert(known.id, denial);
-            self.last_expires.fetch_max(self.micros(stands_until), Ordering::AcqRel);
+            self.last_expires
+                .fetch_max(self.micros(stands_until), Ordering::AcqRel);
         }
     }
 
@@ -330,7 +357,13 @@ impl Denials {
         let keys = group.iter().map(blockable).collect();
         let denials = Arc::clone(self);
         let blocked = Vec::new();
-        let change = ChangeUnderWay { denials, counters, keys, blocked, is_settled: false };
+        let change = ChangeUnderWay {
+            denials,
+            counters,
+            keys,
+            blocked,
+            is_settled: false,
+        };
         change.count(|counter| &counter.changed);
         change
     }
@@ -341,7 +374,9 @@ impl Denials {
     }
 
     fn counters_of(&self, group: &[Check]) -> impl Iterator<Item = &ChangeCounter> {
-        group.iter().map(|check| &self.counters[self.counter(check)])
+        group
+            .iter()
+            .map(|check| &self.counters[self.counter(check)])
     }
 
     fn next_number(&self) -> u64 {
@@ -356,7 +391,9 @@ impl Denials {
 
 /// Whether the store did not decide, and a denial stands in for it.
 fn is_undecided(answer: &Result<Decision, Error>) -> bool {
-    answer.as_ref().is_err_and(|error| error.is_unavailable() || error.is_overloaded())
+    answer
+        .as_ref()
+        .is_err_and(|error| error.is_unavailable() || error.is_overloaded())
 }
 
 impl Denial {
@@ -366,7 +403,10 @@ impl Denial {
 
     fn again_at(&self, now: Instant) -> Decision {
         let elapsed = now.saturating_duration_since(self.decided);
-        self.decision.clone().repeated_after(elapsed).with_source(Source::DenyCache)
+        self.decision
+            .clone()
+            .repeated_after(elapsed)
+            .with_source(Source::DenyCache)
     }
 }
 

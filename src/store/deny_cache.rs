@@ -71,8 +71,14 @@ impl<S: Store> DenyCache<S> {
     pub fn new(store: S) -> Self {
         let max_age = DEFAULT_MAX_AGE;
         let deny_blocked_for = DEFAULT_DENY_BLOCKED_FOR;
-        Self { store, denials: None, max_age, deny_blocked_for, capacity: DEFAULT_CAPACITY }
-            .rebuilt()
+        Self {
+            store,
+            denials: None,
+            max_age,
+            deny_blocked_for,
+            capacity: DEFAULT_CAPACITY,
+        }
+        .rebuilt()
     }
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
@@ -150,7 +156,9 @@ fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
 
 impl<S: Store> Store for DenyCache<S> {
     fn apply(&self, op: Op, group: Group) -> Answer {
-        let Some(denials) = &self.denials else { return self.store.apply(op, group) };
+        let Some(denials) = &self.denials else {
+            return self.store.apply(op, group);
+        };
         match op {
             Op::Charge => denials.around(group, |group| self.apply_remembering(denials, group)),
             Op::Refund | Op::Settle | Op::Reset | Op::Block => {
@@ -176,7 +184,11 @@ impl<S: Store> Store for DenyCache<S> {
 impl<S: Clone> Clone for DenyCache<S> {
     /// Shares the denials. The store's clone has to be a handle on the same store.
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), denials: self.denials.clone(), ..*self }
+        Self {
+            store: self.store.clone(),
+            denials: self.denials.clone(),
+            ..*self
+        }
     }
 }
 

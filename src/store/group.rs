@@ -71,12 +71,20 @@ pub(super) fn decide_one(
             let outcome = decide_as(check, state, now, check.asked(), Effect::Commit);
             return (outcome, if outcome.allowed { cost } else { 0 });
         }
-        Op::Peek => return (decide_as(check, state, now, check.asked(), effect_of_peek(check)), 0),
+        Op::Peek => {
+            return (
+                decide_as(check, state, now, check.asked(), effect_of_peek(check)),
+                0,
+            );
+        }
         Op::Block => {
             let cost = Cost::units(cost.into());
             let policy = check.limit().blocking();
             offences::block(policy, state, now, check.block_us());
-            return (offences::decide(policy, rule, state, now, cost, Effect::Dry), 0);
+            return (
+                offences::decide(policy, rule, state, now, cost, Effect::Dry),
+                0,
+            );
         }
         Op::Refund => {
             if let Some(receipt) = check.receipt() {
@@ -90,7 +98,11 @@ pub(super) fn decide_one(
 }
 
 fn effect_of_peek(check: &Check) -> Effect {
-    if check.is_denied_caller() { Effect::Count } else { Effect::Dry }
+    if check.is_denied_caller() {
+        Effect::Count
+    } else {
+        Effect::Dry
+    }
 }
 
 /// The outcome of a check of its limit, whose key may be blocked.
@@ -123,7 +135,9 @@ fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
         }
         _ if cost > charged => {
             let units = u64::from(cost - charged);
-            limit.rule().overdraw(state, now, units, limit.max_debt().unwrap_or(u64::MAX));
+            limit
+                .rule()
+                .overdraw(state, now, units, limit.max_debt().unwrap_or(u64::MAX));
         }
         _ => {}
     }
@@ -143,11 +157,19 @@ fn decide_group(
         return decide_each(op, group, states, now);
     }
     let dry = |(check, state): (&Check, &mut Option<State>)| {
-        verdict(check, decide_as(check, state, now, check.asked(), Effect::Dry), 0)
+        verdict(
+            check,
+            decide_as(check, state, now, check.asked(), Effect::Dry),
+            0,
+        )
     };
     let mut verdicts: Vec<_> = group.iter().zip(states.iter_mut()).map(dry).collect();
     if verdicts.iter().all(Verdict::allowed) {
-        return if op == Op::Charge { decide_each(op, group, states, now) } else { verdicts };
+        return if op == Op::Charge {
+            decide_each(op, group, states, now)
+        } else {
+            verdicts
+        };
     }
     let is_blocked = |verdict: &Verdict| verdict.outcome().blocked.stands();
     let has_blocked_key = verdicts.iter().any(is_blocked);
@@ -158,7 +180,11 @@ fn decide_group(
             _ => Effect::Dry,
         };
         // A limit that allows its check is not charged if another limit denies.
-        let mut cost = if answer.outcome().allowed { Cost::NONE } else { check.asked() };
+        let mut cost = if answer.outcome().allowed {
+            Cost::NONE
+        } else {
+            check.asked()
+        };
         if has_blocked_key {
             cost.patience = Micros::MAX;
         }

@@ -84,17 +84,40 @@ impl Claim {
     /// Creates a claim of a holder that has nothing and wants nothing.
     #[must_use]
     pub fn new(name: Arc<str>, key: Key, holder: HolderId, limit: u32, lease: Duration) -> Self {
-        Self { name, key, holder, granted: 0, released: 0, waiting: 0, at_once: 0, limit, lease }
+        Self {
+            name,
+            key,
+            holder,
+            granted: 0,
+            released: 0,
+            waiting: 0,
+            at_once: 0,
+            limit,
+            lease,
+        }
     }
 
     /// The numbers.
     pub(crate) fn numbers(&self) -> permits::Claim {
-        let Self { holder, waiting, at_once, .. } = *self;
+        let Self {
+            holder,
+            waiting,
+            at_once,
+            ..
+        } = *self;
         let limit = self.limit.min(MAX_PERMITS);
         // Within exact arithmetic.
         let [granted, released] = [self.granted, self.released].map(|it| it.min(MAX_COUNT));
         let lease = Micros::try_from(self.lease.min(MAX_LEASE).as_micros()).unwrap_or(0);
-        permits::Claim { holder, granted, released, waiting, at_once, limit, lease }
+        permits::Claim {
+            holder,
+            granted,
+            released,
+            waiting,
+            at_once,
+            limit,
+            lease,
+        }
     }
 }
 

@@ -63,10 +63,17 @@ impl PromiseSlot {
 impl Promise {
     /// A promise, and the answer that waits for it until the deadline.
     pub(crate) fn new(deadline: Instant, server: &Arc<str>) -> (Self, Promised) {
-        let slot =
-            Arc::new(PromiseSlot(Mutex::new(PromiseState::Waiting { sent: false, waker: None })));
+        let slot = Arc::new(PromiseSlot(Mutex::new(PromiseState::Waiting {
+            sent: false,
+            waker: None,
+        })));
         let server = Arc::clone(server);
-        let promised = Promised { slot: Arc::clone(&slot), deadline, server, timer: None };
+        let promised = Promised {
+            slot: Arc::clone(&slot),
+            deadline,
+            server,
+            timer: None,
+        };
         (Self(slot), promised)
     }
 
@@ -94,7 +101,11 @@ impl Drop for Promise {
             PromiseState::Waiting { sent, .. } => sent,
             PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
         };
-        self.0.fulfil(Err(if sent { Error::store(REASON) } else { Error::unreachable(REASON) }));
+        self.0.fulfil(Err(if sent {
+            Error::store(REASON)
+        } else {
+            Error::unreachable(REASON)
+        }));
     }
 }
 
@@ -132,20 +143,24 @@ impl Promised {
         if self.timer.is_none() && Runtime::try_current().is_ok() {
             self.timer = Some(Box::pin(sleep_until(self.deadline)));
         }
-        self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        self.timer
+            .as_mut()
+            .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
     }
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
-        Poll::Ready(match mem::replace(&mut *self.slot.lock(), PromiseState::TimedOut) {
-            PromiseState::Kept(answer) => answer,
-            PromiseState::Waiting { sent: true, .. } => {
-                Err(Error::timeout().at_server(&self.server))
-            }
-            PromiseState::Waiting { sent: false, .. } => {
-                Err(Error::timeout_unsent().at_server(&self.server))
-            }
-            PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
-        })
+        Poll::Ready(
+            match mem::replace(&mut *self.slot.lock(), PromiseState::TimedOut) {
+                PromiseState::Kept(answer) => answer,
+                PromiseState::Waiting { sent: true, .. } => {
+                    Err(Error::timeout().at_server(&self.server))
+                }
+                PromiseState::Waiting { sent: false, .. } => {
+                    Err(Error::timeout_unsent().at_server(&self.server))
+                }
+                PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
+            },
+        )
     }
 }
 
@@ -170,7 +185,11 @@ impl Future for Promised {
             PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
         }
         drop(state);
-        if self.is_late(cx) { self.give_up() } else { Poll::Pending }
+        if self.is_late(cx) {
+            self.give_up()
+        } else {
+            Poll::Pending
+        }
     }
 }
 

@@ -17,7 +17,10 @@ pub(crate) struct BreakerEvents {
 impl BreakerEvents {
     /// `label` is its name in metrics.
     pub(crate) fn new(store: Arc<str>, label: Arc<str>) -> Self {
-        Self { store, metrics: BreakerMetrics::new(label) }
+        Self {
+            store,
+            metrics: BreakerMetrics::new(label),
+        }
     }
 
     /// So many of the last calls failed, and no check is sent any more.

@@ -47,13 +47,24 @@ impl<'a> ObservedCall<'a> {
         checks: usize,
         traces: impl Iterator<Item = &'t Trace>,
     ) -> Self {
-        let span = if is_traced() { span(events.server(), checks, traces) } else { Span::none() };
-        Self { span, events, checks, sent: Instant::now() }
+        let span = if is_traced() {
+            span(events.server(), checks, traces)
+        } else {
+            Span::none()
+        };
+        Self {
+            span,
+            events,
+            checks,
+            sent: Instant::now(),
+        }
     }
 
     /// The call has ended, or its deadline. A failure has a name, and of a server that answered, the code of its error.
     pub(crate) fn end(self, failure: Option<(&str, Option<&str>)>) {
-        self.events.metrics().called(self.sent.elapsed(), self.checks);
+        self.events
+            .metrics()
+            .called(self.sent.elapsed(), self.checks);
         let Some((name, code)) = failure else { return };
         self.span.record("otel.status_code", "ERROR");
         self.span.record("error.type", code.unwrap_or(name));
@@ -96,9 +107,14 @@ fn span<'t>(server: &str, checks: usize, traces: impl Iterator<Item = &'t Trace>
 
 /// The host and the port of a server's name. A Unix socket has no port.
 fn address(server: &str) -> (&str, Option<u16>) {
-    let parts = server.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let parts = server
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse().ok()?)));
     match parts {
-        Some((host, port)) => (host.trim_start_matches('[').trim_end_matches(']'), Some(port)),
+        Some((host, port)) => (
+            host.trim_start_matches('[').trim_end_matches(']'),
+            Some(port),
+        ),
         None => (server, None),
     }
 }
@@ -110,7 +126,10 @@ mod tests {
     #[test]
     fn server_has_a_host_and_a_port_unless_it_is_a_socket() {
         assert_eq!(address("10.0.0.1:6379"), ("10.0.0.1", Some(6379)));
-        assert_eq!(address("redis.internal:7000"), ("redis.internal", Some(7000)));
+        assert_eq!(
+            address("redis.internal:7000"),
+            ("redis.internal", Some(7000))
+        );
         assert_eq!(address("[::1]:6379"), ("::1", Some(6379)));
         assert_eq!(address("/run/redis.sock"), ("/run/redis.sock", None));
         assert_eq!(address("the pool's server"), ("the pool's server", None));

@@ -30,7 +30,10 @@ pub(crate) struct Outage {
 
 impl Outage {
     pub(crate) fn begin() -> Self {
-        Self { since: Instant::now(), undecided: 0 }
+        Self {
+            since: Instant::now(),
+            undecided: 0,
+        }
     }
 
     pub(crate) fn add(&mut self, checks: usize) {
@@ -106,7 +109,9 @@ impl RedisEvents {
     pub(crate) fn recovered(&self, outage: &Outage) {
         self.unreachable.forget();
         self.closed.forget();
-        let Some(unreported) = self.recovered.report() else { return };
+        let Some(unreported) = self.recovered.report() else {
+            return;
+        };
         let outage_ms = u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(
             target: TARGET,
@@ -147,6 +152,8 @@ impl RedisEvents {
 
 impl fmt::Debug for RedisEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisEvents").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("RedisEvents")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
     }
 }

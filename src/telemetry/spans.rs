@@ -35,7 +35,11 @@ impl CheckSpan {
     /// Calls `act` in the span.
     #[inline]
     pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
-        if self.0.is_disabled() { act() } else { self.0.in_scope(act) }
+        if self.0.is_disabled() {
+            act()
+        } else {
+            self.0.in_scope(act)
+        }
     }
 
     /// Polls a future in the span.
@@ -58,7 +62,9 @@ impl CheckSpan {
             limit = decision.limit().name(),
             allowed = decision.allowed(),
             remaining = signed(decision.remaining()),
-            retry_after_ms = decision.retry_after().map(|wait| signed(milliseconds(wait))),
+            retry_after_ms = decision
+                .retry_after()
+                .map(|wait| signed(milliseconds(wait))),
             source = Origin::from(decision.source()).name(),
         );
     }

@@ -77,7 +77,8 @@ impl Throttle {
 
 impl SubjectState {
     fn is_recent(&self, now: Instant) -> bool {
-        self.reported.is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)
+        self.reported
+            .is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)
     }
 }
 
@@ -109,6 +110,10 @@ mod tests {
         advance(INTERVAL).await;
         assert_eq!(throttle.overdue(), Some(1));
         assert_eq!(throttle.overdue(), None);
-        assert_eq!(throttle.report(), Some(0), "it is not blamed on the next outage");
+        assert_eq!(
+            throttle.report(),
+            Some(0),
+            "it is not blamed on the next outage"
+        );
     }
 }

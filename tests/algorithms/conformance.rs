@@ -26,7 +26,11 @@ async fn redis_at(url: &str) {
     conformance::check(|clock| {
         stores += 1;
         let store = tollgate::RedisStore::builder(format!("tollgate:store-{stores}")).url(url);
-        store.deadline(Duration::from_secs(20)).clock(clock).build().unwrap()
+        store
+            .deadline(Duration::from_secs(20))
+            .clock(clock)
+            .build()
+            .unwrap()
     })
     .await;
 }
@@ -60,15 +64,28 @@ async fn redis_conforms_over_a_unix_socket() {
 #[tokio::test]
 async fn redis_conforms_for_a_user_with_the_documented_rights_alone() {
     let source = include_str!("../../src/store/redis/mod.rs");
-    let (_, rights) = source.split_once("and `+evalsha").expect("the documentation lists them");
+    let (_, rights) = source
+        .split_once("and `+evalsha")
+        .expect("the documentation lists them");
     let rights = format!("+evalsha{}", rights.split('`').next().unwrap());
     let server = crate::support::RedisServer::start();
     let mut command = redis::cmd("ACL");
-    command.arg(&["SETUSER", "limiter", "on", ">secret", "resetkeys", "~tollgate:*"]);
+    command.arg(&[
+        "SETUSER",
+        "limiter",
+        "on",
+        ">secret",
+        "resetkeys",
+        "~tollgate:*",
+    ]);
     command.arg(&["resetchannels", "-@all"]);
     for right in rights.split_whitespace().filter(|it| *it != "///") {
         command.arg(right);
     }
     let () = command.query(&mut server.connection()).unwrap();
-    redis_at(&format!("redis://limiter:secret@127.0.0.1:{}/", server.port())).await;
+    redis_at(&format!(
+        "redis://limiter:secret@127.0.0.1:{}/",
+        server.port()
+    ))
+    .await;
 }

@@ -40,7 +40,9 @@ fn replica() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         // A long deadline: a busy machine must not fail a check.
-        let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+        let store = RedisStore::builder("tollgate")
+            .url(&url)
+            .deadline(Duration::from_secs(20));
         let limiter = RateLimiter::new(store.connect().await.unwrap());
         for limit in limits() {
             let mut tasks = JoinSet::new();

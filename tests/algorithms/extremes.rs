@@ -33,8 +33,18 @@ const DURATIONS: [Duration; 9] = [
     Duration::MAX,
 ];
 
-const NUMBERS: [u64; 10] =
-    [0, 1, 2, 1_000, 65_535, 1_000_000, u32::MAX as u64, 1 << 52, (1 << 53) - 1, u64::MAX];
+const NUMBERS: [u64; 10] = [
+    0,
+    1,
+    2,
+    1_000,
+    65_535,
+    1_000_000,
+    u32::MAX as u64,
+    1 << 52,
+    (1 << 53) - 1,
+    u64::MAX,
+];
 
 const COSTS: [u32; 5] = [0, 1, 2, 65_536, u32::MAX];
 
@@ -70,8 +80,13 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let durations = select(&DURATIONS[..]);
-    (any::<bool>(), durations)
-        .prop_map(|(set, time)| if set { Step::Set(time) } else { Step::Advance(time) })
+    (any::<bool>(), durations).prop_map(|(set, time)| {
+        if set {
+            Step::Set(time)
+        } else {
+            Step::Advance(time)
+        }
+    })
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -154,7 +169,13 @@ async fn longest_max_wait_ends_when_units_are_available() {
     let limit = Limit::fixed_window("limit", Quota::new(1, YEAR)).unwrap();
     let key = Key::new("k");
     for _ in 0..3 {
-        assert!(limiter.acquire(&limit, &key, Duration::MAX).await.unwrap().allowed());
+        assert!(
+            limiter
+                .acquire(&limit, &key, Duration::MAX)
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
 }
 
@@ -178,7 +199,10 @@ async fn store_with_extreme_settings_decides() {
         }
     }
     for deadline in DURATIONS {
-        let store = RedisStore::builder("tollgate").url(redis.url()).deadline(deadline).build();
+        let store = RedisStore::builder("tollgate")
+            .url(redis.url())
+            .deadline(deadline)
+            .build();
         let Ok(store) = store else { continue };
         let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
         // The shortest deadlines pass before the answer.

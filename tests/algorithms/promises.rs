@@ -36,9 +36,16 @@ fn allowed_units(budget: &mut Budget, traffic: &[(u64, u32)]) -> Vec<(u64, u64)>
 
 /// The most units in any window `[t, t + length)`.
 fn peak(allowed: &[(u64, u64)], length: u64) -> u64 {
-    let from =
-        |start: u64| allowed.iter().filter(move |(at, _)| (start..start + length).contains(at));
-    allowed.iter().map(|&(start, _)| from(start).map(|(_, units)| units).sum()).max().unwrap_or(0)
+    let from = |start: u64| {
+        allowed
+            .iter()
+            .filter(move |(at, _)| (start..start + length).contains(at))
+    };
+    allowed
+        .iter()
+        .map(|&(start, _)| from(start).map(|(_, units)| units).sum())
+        .max()
+        .unwrap_or(0)
 }
 
 proptest! {
@@ -273,7 +280,10 @@ fn zero_cost_is_allowed_and_consumes_nothing() {
         assert!(budget.charge(START, 2).allowed());
         let decision = budget.charge(START, 0);
         assert!(decision.allowed());
-        assert_eq!((decision.remaining(), decision.delay()), (0, Duration::ZERO));
+        assert_eq!(
+            (decision.remaining(), decision.delay()),
+            (0, Duration::ZERO)
+        );
     }
 }
 
@@ -283,7 +293,10 @@ fn leaky_bucket_delays_charges_one_by_one() {
         Budget::new(Limit::leaky_bucket("queue", Quota::per_second(10).burst(3)).unwrap());
     let delays: Vec<_> = (0..3).map(|_| budget.charge(START, 1).delay()).collect();
     assert_eq!(delays, [0, 100, 200].map(Duration::from_millis));
-    assert_eq!(budget.charge(START, 1).retry_after(), Some(Duration::from_millis(100)));
+    assert_eq!(
+        budget.charge(START, 1).retry_after(),
+        Some(Duration::from_millis(100))
+    );
 }
 
 #[test]
@@ -306,12 +319,23 @@ fn clock_step_back_by_a_period_delays_at_most_two() {
         // The start of an aligned window.
         let start = 1_790_000_000 * SECOND;
         assert!(budget.charge(start, 10).allowed());
-        let wait = budget.charge(start - 10 * SECOND, 10).retry_after().unwrap();
+        let wait = budget
+            .charge(start - 10 * SECOND, 10)
+            .retry_after()
+            .unwrap();
         // In a sliding window, units fade for one sub-window more.
         let is_sliding = budget.limit.kind() == "s";
         let two = Duration::from_secs(20);
-        assert!(if is_sliding { wait > two } else { wait == two }, "{}: {wait:?}", budget.limit);
-        assert!(wait <= Duration::from_secs(30), "{}: {wait:?}", budget.limit);
+        assert!(
+            if is_sliding { wait > two } else { wait == two },
+            "{}: {wait:?}",
+            budget.limit
+        );
+        assert!(
+            wait <= Duration::from_secs(30),
+            "{}: {wait:?}",
+            budget.limit
+        );
     }
 }
 

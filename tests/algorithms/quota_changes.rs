@@ -52,12 +52,19 @@ proptest! {
 
 #[test]
 fn lowered_quota_counts_used_units_and_raised_quota_adds_the_difference() {
-    for (small, large) in every_algorithm(5, SECOND).into_iter().zip(every_algorithm(10, SECOND)) {
+    for (small, large) in every_algorithm(5, SECOND)
+        .into_iter()
+        .zip(every_algorithm(10, SECOND))
+    {
         let mut budget = Budget::new(large.clone());
         assert!(budget.charge(START, 6).allowed());
         budget.limit = small.clone();
         let lowered = budget.charge(START, 1);
-        assert_eq!((lowered.allowed(), lowered.remaining()), (false, 0), "{small:?}");
+        assert_eq!(
+            (lowered.allowed(), lowered.remaining()),
+            (false, 0),
+            "{small:?}"
+        );
         budget.limit = large;
         assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), 4, "{small:?}");
     }
@@ -67,12 +74,19 @@ fn lowered_quota_counts_used_units_and_raised_quota_adds_the_difference() {
 fn debt_under_a_smaller_quota_drains_within_two_periods() {
     // 10,000 a day, all used; then 100 a day. At the new rate, they would drain in 99 days.
     let day = 24 * 3600 * SECOND;
-    for (large, small) in every_algorithm(10_000, day).into_iter().zip(every_algorithm(100, day)) {
+    for (large, small) in every_algorithm(10_000, day)
+        .into_iter()
+        .zip(every_algorithm(100, day))
+    {
         let mut budget = Budget::new(large);
         assert!(budget.charge(START, 10_000).allowed());
         budget.limit = small;
         let wait = budget.charge(START, 1).retry_after().unwrap();
-        assert!(wait <= Duration::from_secs(2 * 24 * 3600), "{:?}: {wait:?}", budget.limit);
+        assert!(
+            wait <= Duration::from_secs(2 * 24 * 3600),
+            "{:?}: {wait:?}",
+            budget.limit
+        );
         assert!(budget.charge(START + wait.as_micros() as u64, 1).allowed());
     }
 }
@@ -128,8 +142,9 @@ fn denied_check_under_a_smaller_quota_adds_no_units_to_the_larger() {
 
 #[test]
 fn alternating_quotas_neither_lock_out_nor_exempt_a_key() {
-    for (one, other) in
-        every_algorithm(10, 60 * SECOND).into_iter().zip(every_algorithm(10, 61 * SECOND))
+    for (one, other) in every_algorithm(10, 60 * SECOND)
+        .into_iter()
+        .zip(every_algorithm(10, 61 * SECOND))
     {
         let mut budget = Budget::new(one.clone());
         assert!(budget.charge(START, 10).allowed());
@@ -147,8 +162,9 @@ fn alternating_quotas_neither_lock_out_nor_exempt_a_key() {
 
 #[test]
 fn zero_cost_or_denied_check_keeps_the_units_of_another_quota() {
-    for (long, short) in
-        every_algorithm(10, 3600 * SECOND).into_iter().zip(every_algorithm(10, 1_000))
+    for (long, short) in every_algorithm(10, 3600 * SECOND)
+        .into_iter()
+        .zip(every_algorithm(10, 1_000))
     {
         let mut budget = Budget::new(long.clone());
         assert!(budget.charge(START, 10).allowed());
@@ -169,8 +185,16 @@ fn longer_period_applies_from_its_first_check() {
         assert!(budget.charge(START, 10).allowed());
         budget.limit = limit_of("limit", quota(10, 3600 * SECOND)).unwrap();
         assert!(!budget.charge(START + SECOND / 2, 10).allowed());
-        assert!(!budget.charge(START + SECOND, 10).allowed(), "{}", budget.limit);
-        assert!(!budget.charge(START + 1_000 * SECOND, 10).allowed(), "{}", budget.limit);
+        assert!(
+            !budget.charge(START + SECOND, 10).allowed(),
+            "{}",
+            budget.limit
+        );
+        assert!(
+            !budget.charge(START + 1_000 * SECOND, 10).allowed(),
+            "{}",
+            budget.limit
+        );
     }
 }
 
@@ -188,7 +212,11 @@ fn aligned_window_holds_at_most_the_limit_across_a_change() {
         assert!(budget.charge(at, cost).allowed());
         budget.limit = new;
         assert!(budget.charge(second.0, second.1).allowed());
-        assert!(!budget.charge(third.0, third.1).allowed(), "{}", budget.limit);
+        assert!(
+            !budget.charge(third.0, third.1).allowed(),
+            "{}",
+            budget.limit
+        );
         assert!(budget.charge(border, 10).allowed(), "{}", budget.limit);
     }
 }
@@ -200,20 +228,33 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
     let long = Limit::fixed_window("a", quota(5, 3600 * SECOND)).unwrap();
     let exhausted = Limit::fixed_window("b", quota(1, SECOND)).unwrap();
     let mut states = [None, None];
-    let group = [Check::new(&short, &key).with_cost(1), Check::new(&exhausted, &key).with_cost(1)];
-    assert!(decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START).unwrap().allowed());
-    let before = states.clone();
-    let group = [Check::new(&long, &key).with_cost(0), Check::new(&exhausted, &key).with_cost(1)];
+    let group = [
+        Check::new(&short, &key).with_cost(1),
+        Check::new(&exhausted, &key).with_cost(1),
+    ];
     assert!(
-        !decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START).unwrap().allowed()
+        decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START)
+            .unwrap()
+            .allowed()
+    );
+    let before = states.clone();
+    let group = [
+        Check::new(&long, &key).with_cost(0),
+        Check::new(&exhausted, &key).with_cost(1),
+    ];
+    assert!(
+        !decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START)
+            .unwrap()
+            .allowed()
     );
     assert_eq!(states, before);
 }
 
 #[test]
 fn cost_that_exceeds_the_capacity_changes_no_state() {
-    for (slow, fast) in
-        every_algorithm(10, 3600 * SECOND).into_iter().zip(every_algorithm(10, SECOND))
+    for (slow, fast) in every_algorithm(10, 3600 * SECOND)
+        .into_iter()
+        .zip(every_algorithm(10, SECOND))
     {
         let mut budget = Budget::new(slow.clone());
         assert!(budget.charge(START, 10).allowed());

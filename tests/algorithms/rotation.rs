@@ -68,7 +68,9 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
                 for tick in 0..600 {
                     clock.set(Duration::from_micros(START + tick * SECOND));
                     let limit = [&one, &other][tick as usize % 2];
-                    let decision = store.apply(Op::Charge, Check::new(limit, &key).into()).await;
+                    let decision = store
+                        .apply(Op::Charge, Check::new(limit, &key).into())
+                        .await;
                     count += u32::from(decision.unwrap().allowed());
                 }
                 // In ten minutes, each allows 110 at most: ten at once, and ten a minute.
@@ -95,7 +97,10 @@ async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
         }
         answers.push(allowed);
     }
-    assert!(answers.iter().all(|it| *it == answers[0]), "both stores decide alike");
+    assert!(
+        answers.iter().all(|it| *it == answers[0]),
+        "both stores decide alike"
+    );
     answers.swap_remove(0)
 }
 
@@ -105,8 +110,9 @@ fn per(limit: u64, seconds: u64) -> Quota {
 
 #[tokio::test]
 async fn short_quota_keeps_the_used_units_of_a_long_one() {
-    for (long, short) in
-        every_algorithm("limit", per(100, 100)).iter().zip(&every_algorithm("limit", per(10, 10)))
+    for (long, short) in every_algorithm("limit", per(100, 100))
+        .iter()
+        .zip(&every_algorithm("limit", per(10, 10)))
     {
         if long.kind() == "b" {
             // A level drains at the rate, which is the same for both.
@@ -150,8 +156,13 @@ async fn short_quota_is_not_locked_out_by_a_long_one() {
         }
         let allowed = charge_on_both(&steps).await;
         let asked = steps.iter().zip(allowed);
-        let count = asked.filter(|((_, limit, _), allowed)| *limit == short && *allowed).count();
-        assert!(count >= 180, "{long}: {count} of the 300 that are left in an hour");
+        let count = asked
+            .filter(|((_, limit, _), allowed)| *limit == short && *allowed)
+            .count();
+        assert!(
+            count >= 180,
+            "{long}: {count} of the 300 that are left in an hour"
+        );
     }
 }
 
@@ -177,6 +188,14 @@ async fn log_keeps_the_units_of_a_quota_when_a_longer_one_is_no_longer_used() {
     let (longest, long, short) = (log(9, 300), log(3, 200), log(1, 10));
     let mut steps = vec![(0, &longest, 1)];
     // The longest quota's period ends between two checks of the long one.
-    steps.extend([(150, &long, 1), (250, &long, 1), (301, &short, 1), (340, &long, 1)]);
-    assert_eq!(charge_on_both(&steps).await, [true, true, true, true, false]);
+    steps.extend([
+        (150, &long, 1),
+        (250, &long, 1),
+        (301, &short, 1),
+        (340, &long, 1),
+    ]);
+    assert_eq!(
+        charge_on_both(&steps).await,
+        [true, true, true, true, false]
+    );
 }

@@ -42,7 +42,12 @@ impl Asked {
             Algorithm::Sliding(count) => Limit::sliding_window_with("limit", quota, count as u32),
             Algorithm::Bucket => Limit::token_bucket("limit", quota),
         };
-        Self { algorithm, period, units, limit: limit.unwrap() }
+        Self {
+            algorithm,
+            period,
+            units,
+            limit: limit.unwrap(),
+        }
     }
 }
 
@@ -50,7 +55,11 @@ impl Asked {
 type Allowed = [(u64, u64)];
 
 fn between(allowed: &Allowed, from: u64, to: u64) -> u64 {
-    allowed.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, units)| units).sum()
+    allowed
+        .iter()
+        .filter(|(at, _)| (from..=to).contains(at))
+        .map(|(_, units)| units)
+        .sum()
 }
 
 /// Whether a quota's promise permits the last unit, which it has just allowed at `now`.
@@ -86,7 +95,10 @@ fn has_windows(quota: &Asked, allowed: &Allowed, charges: &[(u64, usize)]) -> bo
             let from = (last + 1).max(if start == 0 { 0 } else { start + quota.period });
             let after_units = allowed.iter().map(|(at, _)| at + 1);
             next.extend(
-                [from, now].into_iter().chain(after_units).filter(|it| (from..=now).contains(it)),
+                [from, now]
+                    .into_iter()
+                    .chain(after_units)
+                    .filter(|it| (from..=now).contains(it)),
             );
         }
         next.retain(|&from| between(allowed, from, now) <= quota.units);

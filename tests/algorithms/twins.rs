@@ -81,21 +81,40 @@ fn algorithms() -> BoxedStrategy<Algorithm> {
 /// Small and odd numbers, so that sequences reach the edges.
 fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrategy<Limit> {
     let units = prop_oneof![1u64..8, 1u64..300, Just(70_000u64), Just(1_000_000u64)];
-    let period =
-        prop_oneof![6u64..50, 1_000u64..5_000, Just(1_000_000u64), 50_000_000u64..70_000_000];
+    let period = prop_oneof![
+        6u64..50,
+        1_000u64..5_000,
+        Just(1_000_000u64),
+        50_000_000u64..70_000_000
+    ];
     let period = period.prop_map(|period: u64| period / 6 * 6);
     let enforced = prop_oneof![6 => Just(100u8), 1 => Just(0u8), 1 => Just(50u8)];
     let max_debt = prop_oneof![3 => Just(u64::MAX), 1 => 0u64..20];
-    (algorithm, units, period, 1u64..12, enforced, max_debt, blocks())
-        .prop_map(move |(algorithm, units, period, burst, enforced, max_debt, block)| {
-            let limit =
-                limit(name, algorithm, units, period, burst).with_max_debt(max_debt).unwrap();
-            let limit = match block {
-                Some(policy) => limit.with_block_policy(policy).expect("its numbers are in range"),
-                None => limit,
-            };
-            limit.with_enforced_percent(enforced).expect("the percentage is in range")
-        })
+    (
+        algorithm,
+        units,
+        period,
+        1u64..12,
+        enforced,
+        max_debt,
+        blocks(),
+    )
+        .prop_map(
+            move |(algorithm, units, period, burst, enforced, max_debt, block)| {
+                let limit = limit(name, algorithm, units, period, burst)
+                    .with_max_debt(max_debt)
+                    .unwrap();
+                let limit = match block {
+                    Some(policy) => limit
+                        .with_block_policy(policy)
+                        .expect("its numbers are in range"),
+                    None => limit,
+                };
+                limit
+                    .with_enforced_percent(enforced)
+                    .expect("the percentage is in range")
+            },
+        )
         .boxed()
 }
 
@@ -111,7 +130,11 @@ fn blocks() -> impl Strategy<Value = Option<BlockPolicy>> {
                 return BlockPolicy::by_operators();
             }
             let policy = BlockPolicy::after(denials, within).lasting(length);
-            if factor > 1 { policy.growing(factor, longest) } else { policy }
+            if factor > 1 {
+                policy.growing(factor, longest)
+            } else {
+                policy
+            }
         });
     prop_oneof![1 => Just(None), 1 => policy.prop_map(Some)]
 }
@@ -146,22 +169,35 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     ];
     // Some sequences change their quotas sometimes, others at most checks.
     let swap = |never| prop_oneof![never => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
-    let ago = (0usize..6, prop_oneof![9 => Just(None), 1 => (0u64..100).prop_map(Some)]);
+    let ago = (
+        0usize..6,
+        prop_oneof![9 => Just(None), 1 => (0u64..100).prop_map(Some)],
+    );
     let step = |never| {
         let max_wait = prop_oneof![
             4 => Just(0u64), 2 => 0u64..2_000, 2 => 0u64..3_000_000, 1 => Just(u64::MAX),
         ];
         let block = prop_oneof![1 => Just(0u64), 2 => 0u64..3_000_000, 1 => Just(u64::MAX)];
-        let step = (moves(), op.clone(), checks.clone(), swap(never), ago.clone(), max_wait, block);
-        step.prop_map(|(move_us, op, checks, swap, ago, max_wait_us, block_us)| Step {
-            move_us,
-            op,
-            checks,
-            swap,
-            ago,
-            max_wait_us,
-            block_us,
-        })
+        let step = (
+            moves(),
+            op.clone(),
+            checks.clone(),
+            swap(never),
+            ago.clone(),
+            max_wait,
+            block,
+        );
+        step.prop_map(
+            |(move_us, op, checks, swap, ago, max_wait_us, block_us)| Step {
+                move_us,
+                op,
+                checks,
+                swap,
+                ago,
+                max_wait_us,
+                block_us,
+            },
+        )
     };
     prop_oneof![
         2 => prop::collection::vec(step(12), 1..60),
@@ -178,7 +214,15 @@ fn reservation() -> impl Strategy<Value = Step> {
     let max_wait = prop_oneof![1 => Just(0u64), 3 => Just(u64::MAX)];
     (moves, op, 1u32..4, 0usize..6, max_wait).prop_map(|(move_us, op, cost, back, max_wait_us)| {
         let (checks, swap, ago) = (vec![(0, 0, cost)], None, (back, None));
-        Step { move_us, op, checks, swap, ago, max_wait_us, block_us: 0 }
+        Step {
+            move_us,
+            op,
+            checks,
+            swap,
+            ago,
+            max_wait_us,
+            block_us: 0,
+        }
     })
 }
 
@@ -197,7 +241,9 @@ fn quotas() -> BoxedStrategy<[Vec<Limit>; 2]> {
         let other = prop::collection::vec(limits(name, algorithms()), 2..4);
         prop_oneof![4 => same, 1 => fixed, 1 => sliding, 1 => other].boxed()
     };
-    (several("a"), several("b")).prop_map(|(a, b)| [a, b]).boxed()
+    (several("a"), several("b"))
+        .prop_map(|(a, b)| [a, b])
+        .boxed()
 }
 
 /// Replays the steps on the embedded store, and on Redis alone and in batches.
@@ -209,7 +255,10 @@ async fn replay(
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
     let keys = [Key::new("k{1}"), Key::from_parts(["k", "2"])];
-    let (other_key, other) = (Key::new("other"), limit("other", Algorithm::Gcra, 1, 1_000, 1));
+    let (other_key, other) = (
+        Key::new("other"),
+        limit("other", Algorithm::Gcra, 1, 1_000, 1),
+    );
     let mut now = start_us as i64;
     // The receipts of each key under each limit.
     let mut history: [Vec<Receipt>; 4] = Default::default();
@@ -234,14 +283,34 @@ async fn replay(
             })
             .collect();
         let group = Group::new(group).unwrap();
-        let expected = memory.apply(step.op, group.clone()).await.expect("memory decides");
-        let alone = redis.apply(step.op, group.clone()).await.expect("Redis decides");
-        prop_assert_eq!(&expected, &alone, "alone, step {} at {}: {:?}", number, now, step);
+        let expected = memory
+            .apply(step.op, group.clone())
+            .await
+            .expect("memory decides");
+        let alone = redis
+            .apply(step.op, group.clone())
+            .await
+            .expect("Redis decides");
+        prop_assert_eq!(
+            &expected,
+            &alone,
+            "alone, step {} at {}: {:?}",
+            number,
+            now,
+            step
+        );
         let batched = batches.apply(step.op, group);
         let along = batches.apply(Op::Charge, Check::new(&other, &other_key).into());
         let batched = batched.await.expect("Redis decides");
         along.await.expect("Redis decides");
-        prop_assert_eq!(&expected, &batched, "batched, step {} at {}: {:?}", number, now, step);
+        prop_assert_eq!(
+            &expected,
+            &batched,
+            "batched, step {} at {}: {:?}",
+            number,
+            now,
+            step
+        );
         for (&(key, limit, _), receipt) in step.checks.iter().zip(expected.receipts()) {
             history[key * 2 + limit].extend(receipt);
         }
@@ -253,12 +322,16 @@ async fn replay(
 fn memory_and_redis_decide_the_same_in_every_field() {
     let server = RedisServer::start();
     // On one thread, so that two checks made at once are sent in one batch.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.expect("a runtime starts");
     let case = AtomicUsize::new(0);
     let start = prop_oneof![Just(0u64), Just(1_790_000_000_123_456u64)];
     // `TWINS_CASES=20000` tests more sequences.
-    let cases = std::env::var("TWINS_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = std::env::var("TWINS_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
     let config = ProptestConfig {
         cases: cases.unwrap_or(500),
         max_shrink_iters: 2_000,
@@ -282,5 +355,8 @@ fn memory_and_redis_decide_the_same_in_every_field() {
         })?;
     });
     let (calls, batches) = (server.calls("evalsha"), server.calls("mget"));
-    assert!(batches > calls / 10, "{batches} of {calls} calls read several keys at once");
+    assert!(
+        batches > calls / 10,
+        "{batches} of {calls} calls read several keys at once"
+    );
 }

@@ -19,11 +19,20 @@ fn vectors() -> Vec<(String, Vec<Value>)> {
     let mut vectors: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
         .map(|path| {
             let text = fs::read_to_string(&path).unwrap();
-            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            (path.file_stem().unwrap().to_string_lossy().into_owned(), lines)
+            let lines = text
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            (
+                path.file_stem().unwrap().to_string_lossy().into_owned(),
+                lines,
+            )
         })
         .collect();
     vectors.sort_by(|a, b| a.0.cmp(&b.0));
@@ -90,11 +99,17 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
     for (name, lines) in vectors() {
         let clock = ManualClock::new();
         let store = store(&name, clock.clone());
-        let mut limits: Vec<Limit> =
-            lines[0]["limits"].as_array().unwrap().iter().map(parse).collect();
+        let mut limits: Vec<Limit> = lines[0]["limits"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(parse)
+            .collect();
         for (number, line) in lines.iter().enumerate().skip(1) {
             if let Some(changed) = line.get("limit").map(parse) {
-                let place = limits.iter_mut().find(|limit| limit.name() == changed.name());
+                let place = limits
+                    .iter_mut()
+                    .find(|limit| limit.name() == changed.name());
                 *place.unwrap() = changed;
             }
             clock.set(Duration::from_micros(line["at_us"].as_u64().unwrap()));
@@ -118,7 +133,11 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
             };
             let group: Vec<Check> = limits
                 .iter()
-                .map(|limit| Check::new(limit, &key).with_cost(cost).with_receipt(receipt))
+                .map(|limit| {
+                    Check::new(limit, &key)
+                        .with_cost(cost)
+                        .with_receipt(receipt)
+                })
                 .map(|check| check.with_max_wait(max_wait).with_block(block))
                 .collect();
             let decision = store.apply(op, Group::new(group).unwrap()).await.unwrap();

@@ -51,22 +51,46 @@ async fn fail_over_to(offset: i64) {
     let (master, replica) = block_in_place(|| {
         let master = RedisServer::start();
         let of_master = format!("127.0.0.1 {}", master.port());
-        let arguments = ["--replicaof", &*of_master, "--repl-diskless-sync-delay", "0"];
+        let arguments = [
+            "--replicaof",
+            &*of_master,
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
         (master, RedisServer::start_with_clock(offset, &arguments))
     });
     let seconds = |server: &RedisServer| -> i64 {
-        redis::cmd("TIME").query::<(i64, i64)>(&mut server.connection()).unwrap().0
+        redis::cmd("TIME")
+            .query::<(i64, i64)>(&mut server.connection())
+            .unwrap()
+            .0
     };
     let difference = seconds(&replica) - seconds(&master);
-    assert!((difference - offset).abs() <= 1, "the clock is {difference} s off");
+    assert!(
+        (difference - offset).abs() <= 1,
+        "the clock is {difference} s off"
+    );
     let key = Key::new("alice");
     let before = limiter(&master).await;
     let mut connection = master.connection();
     // Until the replica has all writes of this connection and of those before it.
     let mut replicate = || {
-        let () = redis::cmd("SET").arg("written").arg(1).query(&mut connection).unwrap();
-        let wait = || redis::cmd("WAIT").arg(1).arg(100).query::<u32>(&mut connection);
-        assert!(std::iter::repeat_with(wait).take(200).any(|replicas| replicas.unwrap() == 1));
+        let () = redis::cmd("SET")
+            .arg("written")
+            .arg(1)
+            .query(&mut connection)
+            .unwrap();
+        let wait = || {
+            redis::cmd("WAIT")
+                .arg(1)
+                .arg(100)
+                .query::<u32>(&mut connection)
+        };
+        assert!(
+            std::iter::repeat_with(wait)
+                .take(200)
+                .any(|replicas| replicas.unwrap() == 1)
+        );
     };
     block_in_place(&mut replicate);
     let drained = Instant::now();
@@ -78,7 +102,10 @@ async fn fail_over_to(offset: i64) {
     // Until then the master may have replenished budgets, and told the replica.
     let took = drained.elapsed();
     let promote = ["NO", "ONE"];
-    let () = redis::cmd("REPLICAOF").arg(&promote).query(&mut replica.connection()).unwrap();
+    let () = redis::cmd("REPLICAOF")
+        .arg(&promote)
+        .query(&mut replica.connection())
+        .unwrap();
 
     let after = limiter(&replica).await;
     let mut tasks = JoinSet::new();
@@ -93,27 +120,47 @@ async fn fail_over_to(offset: i64) {
 
 async fn decides_well(offset: i64, took: Duration, after: &RateLimiter, limit: &Limit, key: &Key) {
     let allowed = drain(after, limit, key).await;
-    assert!(allowed <= CAPACITY, "{offset} s, {limit}: a burst of {allowed}");
+    assert!(
+        allowed <= CAPACITY,
+        "{offset} s, {limit}: a burst of {allowed}"
+    );
     let has_stepped_back = -offset > PERIOD.as_secs() as i64;
     // A window that is aligned to the clock may have ended on the master.
     let is_aligned = limit.name() == "aligned";
     if has_stepped_back && !is_aligned && took < PERIOD {
-        assert_eq!(allowed, 0, "{offset} s, {limit}: a clock that steps back mints nothing");
+        assert_eq!(
+            allowed, 0,
+            "{offset} s, {limit}: a clock that steps back mints nothing"
+        );
     }
-    let wait = after.check(limit, key).await.unwrap().retry_after().unwrap();
+    let wait = after
+        .check(limit, key)
+        .await
+        .unwrap()
+        .retry_after()
+        .unwrap();
     // A sliding window that is used up at its begin needs a part of the next one, too, whatever the clock.
-    let normally = if limit.kind() == "s" { PERIOD * 2 } else { PERIOD };
+    let normally = if limit.kind() == "s" {
+        PERIOD * 2
+    } else {
+        PERIOD
+    };
     // A small step back prolongs a wait by itself. After one of more than a period, the time starts anew.
     let step = Duration::from_secs(offset.min(0).unsigned_abs());
     let longest = normally + if step <= PERIOD { step } else { Duration::ZERO };
-    assert!(wait <= longest, "{offset} s, {limit}: locked out for {wait:?}");
+    assert!(
+        wait <= longest,
+        "{offset} s, {limit}: locked out for {wait:?}"
+    );
     let asked = Instant::now();
     let passes = async {
         while !after.check(limit, key).await.unwrap().allowed() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PERIOD * 5, passes).await.expect("it is not locked out");
+    timeout(PERIOD * 5, passes)
+        .await
+        .expect("it is not locked out");
     println!(
         "{offset} s, {limit}: {allowed} at once, again after {:?} ({wait:?})",
         asked.elapsed()

@@ -23,7 +23,13 @@ fn limit() -> Limit {
 }
 
 async fn limiter(sentinels: &Sentinels) -> RateLimiter {
-    RateLimiter::new(RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap())
+    RateLimiter::new(
+        RedisStore::builder("tollgate")
+            .url(sentinels.url())
+            .connect()
+            .await
+            .unwrap(),
+    )
 }
 
 /// Checks of one key from several tasks, without a pause, until it is stopped.
@@ -35,7 +41,10 @@ struct Load {
 
 impl Load {
     fn start(limiter: &RateLimiter, limit: &Limit) -> Self {
-        let (stop, allowed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, allowed) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let tasks = (0..8).map(|_| {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             let (stop, allowed) = (Arc::clone(&stop), Arc::clone(&allowed));
@@ -52,7 +61,11 @@ impl Load {
             })
         });
         let tasks = tasks.collect();
-        Self { stop, allowed, tasks }
+        Self {
+            stop,
+            allowed,
+            tasks,
+        }
     }
 
     /// Stops it. Returns the allowed checks.
@@ -139,7 +152,12 @@ async fn planned_failover_does_not_split_a_budget() {
     let mut before = 0_u64;
     timeout(PATIENCE, async {
         while sentinels.majority() == old {
-            before += u64::from(running.check(&window, &key).await.is_ok_and(|it| it.allowed()));
+            before += u64::from(
+                running
+                    .check(&window, &key)
+                    .await
+                    .is_ok_and(|it| it.allowed()),
+            );
             sleep(Duration::from_millis(20)).await;
         }
     })
@@ -157,9 +175,18 @@ async fn planned_failover_does_not_split_a_budget() {
             }
         }
     };
-    timeout(PATIENCE, moved).await.expect("the running process moves");
-    println!("moved {:?} after a majority named the new master", named.elapsed());
-    assert!(named.elapsed() < Duration::from_secs(8), "{:?}", named.elapsed());
+    timeout(PATIENCE, moved)
+        .await
+        .expect("the running process moves");
+    println!(
+        "moved {:?} after a majority named the new master",
+        named.elapsed()
+    );
+    assert!(
+        named.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        named.elapsed()
+    );
     // From here on both count in one budget.
     let used = on_new().await;
     let mut allowed = 0;
@@ -205,12 +232,18 @@ async fn failover_to_a_server_whose_clock_is_off_keeps_the_bound_of_permits_and_
 async fn fail_over_with_permits(mut sentinels: Sentinels) {
     const LIMIT: u64 = 5;
     let exports = Limit::concurrency("exports", LIMIT as u32).unwrap();
-    let exports = exports.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let exports = exports
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     let (in_flight, key) = (Arc::new(InFlight::default()), Key::new("acme"));
     let stop = Arc::new(AtomicBool::new(false));
     let mut limiters = Vec::new();
     for _ in 0..3 {
-        let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
+        let store = RedisStore::builder("tollgate")
+            .url(sentinels.url())
+            .connect()
+            .await
+            .unwrap();
         let limiter = RateLimiter::new(store);
         limiter.set_permit_lease(Duration::from_secs(1)).unwrap();
         limiters.push(limiter);
@@ -221,7 +254,10 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
         let (in_flight, stop) = (Arc::clone(&in_flight), Arc::clone(&stop));
         tasks.spawn(async move {
             while !stop.load(Ordering::SeqCst) {
-                match limiter.acquire_permit(&exports, &key, Duration::from_millis(50)).await {
+                match limiter
+                    .acquire_permit(&exports, &key, Duration::from_millis(50))
+                    .await
+                {
                     Ok(Some(permit)) => in_flight.hold(permit).await,
                     Ok(None) => {}
                     Err(error) => assert!(error.is_unavailable(), "{error}"),
@@ -240,12 +276,19 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
         granted.await.expect("permits are granted");
     };
     grow(500).await;
-    assert_eq!(in_flight.most.load(Ordering::SeqCst), LIMIT, "all are in use, and no more");
+    assert_eq!(
+        in_flight.most.load(Ordering::SeqCst),
+        LIMIT,
+        "all are in use, and no more"
+    );
     sentinels.servers[0].kill();
     // Those that the dead master granted, and then those of the new one.
     grow(500).await;
     let most = in_flight.most.load(Ordering::SeqCst);
-    assert!((LIMIT..=2 * LIMIT).contains(&most), "{most} in flight, of {LIMIT}");
+    assert!(
+        (LIMIT..=2 * LIMIT).contains(&most),
+        "{most} in flight, of {LIMIT}"
+    );
     stop.store(true, Ordering::SeqCst);
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
@@ -281,11 +324,17 @@ async fn sentinel_that_hangs_and_one_that_is_gone_delay_nothing() {
     let start = Instant::now();
     let limiter = limiter(&sentinels).await;
     // Asked one after another, the first one would take half a second.
-    assert!(start.elapsed() < Duration::from_millis(450), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_millis(450),
+        "{:?}",
+        start.elapsed()
+    );
     assert!(decided(&limiter, "one").await.0.allowed());
     sentinels.pause_sentinel(0, false);
 
-    let url = sentinels.url().replace("redis-sentinel://", "redis-sentinel://127.0.0.1:1,");
+    let url = sentinels
+        .url()
+        .replace("redis-sentinel://", "redis-sentinel://127.0.0.1:1,");
     RedisStore::connect(&url, "tollgate").await.unwrap();
 }
 
@@ -298,7 +347,10 @@ struct Votes {
 
 impl Votes {
     fn for_all(master: u16) -> Self {
-        let (named, asked) = (Arc::new(Mutex::new([master; 3])), Arc::<AtomicU64>::default());
+        let (named, asked) = (
+            Arc::new(Mutex::new([master; 3])),
+            Arc::<AtomicU64>::default(),
+        );
         let sentinels = (0..3).map(|number| {
             let (named, asked) = (Arc::clone(&named), Arc::clone(&asked));
             FakeRedis::start(move |command, arguments| {
@@ -311,7 +363,11 @@ impl Votes {
             })
         });
         let sentinels = sentinels.collect();
-        Self { named, asked, sentinels }
+        Self {
+            named,
+            asked,
+            sentinels,
+        }
     }
 
     fn url(&self) -> String {
@@ -327,13 +383,19 @@ impl Votes {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(PATIENCE, twice).await.expect("the sentinels are asked every second");
+        timeout(PATIENCE, twice)
+            .await
+            .expect("the sentinels are asked every second");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn master_is_not_left_for_one_that_no_majority_names() {
-    let mut servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let mut servers = [
+        RedisServer::start(),
+        RedisServer::start(),
+        RedisServer::start(),
+    ];
     // With equally many votes, the last one would be elected.
     servers.sort_unstable_by_key(|server| server.port().to_string());
     let [old, other, third] = servers;
@@ -342,10 +404,16 @@ async fn master_is_not_left_for_one_that_no_majority_names() {
     assert_eq!(decided(&limiter, "alice").await.0.remaining(), 49);
     *votes.named.lock().unwrap() = [old.port(), other.port(), third.port()];
     votes.are_counted().await;
-    assert_eq!(decided(&limiter, "alice").await.0.remaining(), 48, "it is still on the old master");
+    assert_eq!(
+        decided(&limiter, "alice").await.0.remaining(),
+        48,
+        "it is still on the old master"
+    );
     *votes.named.lock().unwrap() = [old.port(), other.port(), other.port()];
     let moves = async { while decided(&limiter, "alice").await.0.remaining() < 49 {} };
-    timeout(PATIENCE, moves).await.expect("it moves to the master that a majority names");
+    timeout(PATIENCE, moves)
+        .await
+        .expect("it moves to the master that a majority names");
 }
 
 #[tokio::test]
@@ -356,13 +424,29 @@ async fn url_of_sentinels_that_cannot_be_used_is_an_error_that_says_why() {
         ("redis-sentinel://127.0.0.1:1/", "names no service"),
         ("redis-sentinel://127.0.0.1:x/limits", "did not parse"),
         ("redis-sentinel://127.0.0.1:1/limits/zero", "database"),
-        ("redis-sentinel://127.0.0.1:1/limits?sentinel_user=me", "`sentinel_username`"),
-        ("redis-sentinel://h/limits?sentinel_username=me&sentinel_password=47#X", "percent-encode"),
-        ("redis-sentinel://me:47#X@127.0.0.1:1/limits", "percent-encode"),
+        (
+            "redis-sentinel://127.0.0.1:1/limits?sentinel_user=me",
+            "`sentinel_username`",
+        ),
+        (
+            "redis-sentinel://h/limits?sentinel_username=me&sentinel_password=47#X",
+            "percent-encode",
+        ),
+        (
+            "redis-sentinel://me:47#X@127.0.0.1:1/limits",
+            "percent-encode",
+        ),
         ("redis://me:47#X@127.0.0.1:1/", "percent-encode"),
     ] {
-        let error = RedisStore::builder("tollgate").url(url).build().unwrap_err().to_string();
-        assert!(error.contains(why) && !error.contains("47"), "{url}: {error}");
+        let error = RedisStore::builder("tollgate")
+            .url(url)
+            .build()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(why) && !error.contains("47"),
+            "{url}: {error}"
+        );
     }
     // These are no passwords.
     RedisStore::builder("tollgate")
@@ -375,12 +459,24 @@ async fn url_of_sentinels_that_cannot_be_used_is_an_error_that_says_why() {
         .unwrap();
     let sentinels = Sentinels::start(|_| Vec::new());
     let url = sentinels.url().replace("/limits", "/limit");
-    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
-    assert!(error.contains("it knows no service of that name"), "{error}");
-    let error =
-        RedisStore::connect("redis-sentinel://127.0.0.1:1,127.0.0.1:2/limits", "tollgate").await;
+    let error = RedisStore::connect(&url, "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("it knows no service of that name"),
+        "{error}"
+    );
+    let error = RedisStore::connect(
+        "redis-sentinel://127.0.0.1:1,127.0.0.1:2/limits",
+        "tollgate",
+    )
+    .await;
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("127.0.0.1:1") && error.contains("127.0.0.1:2"), "{error}");
+    assert!(
+        error.contains("127.0.0.1:1") && error.contains("127.0.0.1:2"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -388,16 +484,31 @@ async fn passwords_of_sentinels_and_servers_are_their_own() {
     let sentinels = Sentinels::start(|_| Vec::new());
     for server in &sentinels.servers {
         let user = ["SETUSER", "limiter", "on", "~*", "+@all", ">p%ss"];
-        let () = redis::cmd("ACL").arg(&user).query(&mut server.connection()).unwrap();
+        let () = redis::cmd("ACL")
+            .arg(&user)
+            .query(&mut server.connection())
+            .unwrap();
     }
     let url = sentinels.url().replace("//", "//limiter:p%25ss@");
-    RedisStore::connect(&format!("{url}/0?protocol=resp3"), "tollgate").await.unwrap();
-    let error = RedisStore::connect(&url.replace("p%25ss", "guess"), "tollgate").await.unwrap_err();
-    assert!(error.to_string().contains("check the user and the password"), "{error}");
+    RedisStore::connect(&format!("{url}/0?protocol=resp3"), "tollgate")
+        .await
+        .unwrap();
+    let error = RedisStore::connect(&url.replace("p%25ss", "guess"), "tollgate")
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("check the user and the password"),
+        "{error}"
+    );
     let error = RedisStore::connect(&format!("{url}?sentinel_password=guess"), "tollgate")
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("no sentinel names a master"), "{error}");
+    assert!(
+        error.to_string().contains("no sentinel names a master"),
+        "{error}"
+    );
 }
 
 #[cfg(feature = "config")]
@@ -419,7 +530,13 @@ async fn master_that_is_known_by_its_name_is_followed() {
     .expect("the sentinels fail over");
     let new = self::limiter(&sentinels).await;
     let moved = async {
-        let used = async || 50 - new.peek(&limit, &Key::new("bob"), 0).await.unwrap().remaining();
+        let used = async || {
+            50 - new
+                .peek(&limit, &Key::new("bob"), 0)
+                .await
+                .unwrap()
+                .remaining()
+        };
         loop {
             let before = used().await;
             if limiter.check(&limit, &Key::new("bob")).await.is_ok() && used().await > before {
@@ -427,7 +544,9 @@ async fn master_that_is_known_by_its_name_is_followed() {
             }
         }
     };
-    timeout(PATIENCE, moved).await.expect("the running process moves");
+    timeout(PATIENCE, moved)
+        .await
+        .expect("the running process moves");
 }
 
 #[cfg(feature = "config")]
@@ -441,7 +560,11 @@ async fn planned_failover_takes_the_subscription_to_limits_along() {
         )
     };
     let sentinels = Sentinels::start(|_| Vec::new());
-    let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url(sentinels.url())
+        .connect()
+        .await
+        .unwrap();
     let mut replica = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let operator = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     operator.publish(&text(1)).await.unwrap();
@@ -457,11 +580,18 @@ async fn planned_failover_takes_the_subscription_to_limits_along() {
     .expect("the sentinels fail over");
     // The old master still runs. The subscription is on the new one before the old one is demoted.
     let named = Instant::now();
-    let server = sentinels.servers.iter().find(|it| it.port() == sentinels.majority()).unwrap();
+    let server = sentinels
+        .servers
+        .iter()
+        .find(|it| it.port() == sentinels.majority())
+        .unwrap();
     let subscribers = || {
         let mut numsub = redis::cmd("PUBSUB");
         numsub.arg("NUMSUB").arg(operator.key());
-        numsub.query::<(String, u64)>(&mut server.connection()).unwrap().1
+        numsub
+            .query::<(String, u64)>(&mut server.connection())
+            .unwrap()
+            .1
     };
     timeout(PATIENCE, async {
         while subscribers() == 0 {
@@ -471,14 +601,26 @@ async fn planned_failover_takes_the_subscription_to_limits_along() {
     })
     .await
     .expect("the subscription moves");
-    assert!(named.elapsed() < Duration::from_secs(8), "{:?}", named.elapsed());
+    assert!(
+        named.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        named.elapsed()
+    );
     operator.publish(&text(2)).await.unwrap();
-    assert!(timeout(PATIENCE, replica.next()).await.unwrap().unwrap().is_ok());
+    assert!(
+        timeout(PATIENCE, replica.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .is_ok()
+    );
 }
 
 #[cfg(feature = "config")]
 async fn store_is_asked(store: &RedisStore) -> Result<Decision, tollgate::Error> {
-    RateLimiter::new(store.clone()).check(&limit(), &Key::new("alice")).await
+    RateLimiter::new(store.clone())
+        .check(&limit(), &Key::new("alice"))
+        .await
 }
 
 #[cfg(feature = "config")]
@@ -493,7 +635,11 @@ async fn limits_in_a_key_follow_the_master() {
     };
     let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();
     let sentinels = Sentinels::start(|_| Vec::new());
-    let store = RedisStore::builder("tollgate").url(sentinels.url()).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url(sentinels.url())
+        .connect()
+        .await
+        .unwrap();
     let mut replica = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let operator = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     operator.publish(&text(1)).await.unwrap();

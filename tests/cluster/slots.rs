@@ -26,7 +26,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn store(cluster: &Cluster) -> RedisStoreBuilder {
-    RedisStore::builder("tollgate").url(cluster.url()).deadline(Duration::from_secs(20))
+    RedisStore::builder("tollgate")
+        .url(cluster.url())
+        .deadline(Duration::from_secs(20))
 }
 
 async fn limiter(cluster: &Cluster) -> RateLimiter {
@@ -49,7 +51,9 @@ fn keys_by_master(
 ) -> HashMap<usize, Vec<Key>> {
     let limit = window("places", 10);
     for user in 0..60_u64 {
-        runtime.block_on(limiter.check(&limit, &Key::from(user))).unwrap();
+        runtime
+            .block_on(limiter.check(&limit, &Key::from(user)))
+            .unwrap();
     }
     let mut keys: HashMap<usize, Vec<Key>> = HashMap::new();
     for master in 0..3 {
@@ -67,7 +71,9 @@ fn keys_by_master(
 
 async fn places(cluster: Arc<Cluster>, limiter: RateLimiter) -> HashMap<usize, Vec<Key>> {
     let runtime = tokio::runtime::Handle::current();
-    spawn_blocking(move || keys_by_master(&cluster, &limiter, &runtime)).await.unwrap()
+    spawn_blocking(move || keys_by_master(&cluster, &limiter, &runtime))
+        .await
+        .unwrap()
 }
 
 /// In one partition, groups are atomic. In several, a charge that is given back after the clock was set back may leave
@@ -80,7 +86,12 @@ async fn one_partition_conforms() {
     conformance::check(|clock| {
         stores += 1;
         let store = RedisStore::builder(format!("conformance-{stores}")).url(cluster.url());
-        store.deadline(Duration::from_secs(20)).partitions(1).clock(clock).build().unwrap()
+        store
+            .deadline(Duration::from_secs(20))
+            .partitions(1)
+            .clock(clock)
+            .build()
+            .unwrap()
     })
     .await;
 }
@@ -89,22 +100,47 @@ async fn one_partition_conforms() {
 #[tokio::test(flavor = "multi_thread")]
 async fn user_with_the_documented_rights_alone_is_served_while_slots_move() {
     let source = include_str!("../../src/store/redis/mod.rs");
-    let (_, rights) = source.split_once("and `+evalsha").expect("the documentation lists them");
+    let (_, rights) = source
+        .split_once("and `+evalsha")
+        .expect("the documentation lists them");
     let (rights, more) = rights.split_once("On a cluster it needs `").unwrap();
-    let rights = [rights.split('`').next().unwrap(), more.split('`').next().unwrap()].join(" ");
-    let rights: Vec<_> = rights.split_whitespace().filter(|it| *it != "///").collect();
+    let rights = [
+        rights.split('`').next().unwrap(),
+        more.split('`').next().unwrap(),
+    ]
+    .join(" ");
+    let rights: Vec<_> = rights
+        .split_whitespace()
+        .filter(|it| *it != "///")
+        .collect();
     let cluster = Arc::new(Cluster::start());
     for node in &cluster.nodes {
         let mut command = redis::cmd("ACL");
-        command.arg(&["SETUSER", "limiter", "on", ">secret", "resetkeys", "~tollgate:*"]);
-        command.arg(&["resetchannels", "-@all", "+evalsha"]).arg(&rights);
+        command.arg(&[
+            "SETUSER",
+            "limiter",
+            "on",
+            ">secret",
+            "resetkeys",
+            "~tollgate:*",
+        ]);
+        command
+            .arg(&["resetchannels", "-@all", "+evalsha"])
+            .arg(&rights);
         let () = command.query(&mut node.connection()).unwrap();
     }
     let url = cluster.url().replace("//", "//limiter:secret@");
-    let store = RedisStore::builder("tollgate").url(url).deadline(Duration::from_secs(20));
+    let store = RedisStore::builder("tollgate")
+        .url(url)
+        .deadline(Duration::from_secs(20));
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let (user, tenant) = (window("user", 1_000), window("tenant", 100_000));
-    let group = |key: u64| [Check::new(&user, Key::from(key)), Check::new(&tenant, "acme")];
+    let group = |key: u64| {
+        [
+            Check::new(&user, Key::from(key)),
+            Check::new(&tenant, "acme"),
+        ]
+    };
     let moving = Arc::clone(&cluster);
     let moves = spawn_blocking(move || {
         let mut connection = moving.nodes[0].connection();
@@ -130,8 +166,10 @@ async fn missing_right_on_any_node_is_an_error_that_names_it() {
     for node in 0..3 {
         let set = |right: &str| {
             let words = ["SETUSER", "default", right];
-            let () =
-                redis::cmd("ACL").arg(&words).query(&mut cluster.nodes[node].connection()).unwrap();
+            let () = redis::cmd("ACL")
+                .arg(&words)
+                .query(&mut cluster.nodes[node].connection())
+                .unwrap();
         };
         set("-psetex");
         let error = store(&cluster).connect().await.unwrap_err().to_string();
@@ -141,12 +179,17 @@ async fn missing_right_on_any_node_is_an_error_that_names_it() {
     store(&cluster).connect().await.unwrap();
     for node in &cluster.nodes {
         let () = redis::cmd("ACL")
-            .arg(&["SETUSER", "limiter", "on", ">secret", "~*", "+@all", "-cluster"])
+            .arg(&[
+                "SETUSER", "limiter", "on", ">secret", "~*", "+@all", "-cluster",
+            ])
             .query(&mut node.connection())
             .unwrap();
     }
     let url = cluster.url().replace("//", "//limiter:secret@");
-    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("add `+cluster"), "{error}");
 }
 
@@ -154,7 +197,11 @@ async fn missing_right_on_any_node_is_an_error_that_names_it() {
 async fn denied_groups_take_nothing_from_the_buckets_of_others() {
     let cluster = Cluster::start();
     // Each denial comes from the cluster.
-    let store = store(&cluster).deny_for(Duration::ZERO).connect().await.unwrap();
+    let store = store(&cluster)
+        .deny_for(Duration::ZERO)
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let user = window("user", 1);
     let tenant = Limit::token_bucket("tenant", Quota::per_second(100).burst(1_000)).unwrap();
@@ -166,7 +213,10 @@ async fn denied_groups_take_nothing_from_the_buckets_of_others() {
     let mut tasks = JoinSet::new();
     for key in 0..64_u64 {
         let limiter = limiter.clone();
-        let group = [Check::new(&user, Key::from(key)), Check::new(&tenant, &acme)];
+        let group = [
+            Check::new(&user, Key::from(key)),
+            Check::new(&tenant, &acme),
+        ];
         tasks.spawn(async move {
             for _ in 0..100 {
                 assert!(!limiter.check_all(group.clone()).await.unwrap().allowed());
@@ -187,14 +237,25 @@ async fn replicas_together_allow_exactly_the_limit_of_each_key() {
     let (mut replicas, mut tasks) = (Vec::new(), JoinSet::new());
     for _ in 0..3 {
         // All checks are asked at once, and each partition has its share of the places.
-        let store = store(&cluster).max_waiting(400_000).connect().await.unwrap();
+        let store = store(&cluster)
+            .max_waiting(400_000)
+            .connect()
+            .await
+            .unwrap();
         replicas.push(RateLimiter::new(store));
     }
     for number in 0..20_000_u64 {
         let (limiter, limit) = (replicas[number as usize % 3].clone(), limit.clone());
         let user = number % 50;
         tasks.spawn(async move {
-            (user, limiter.check(&limit, &Key::from(user)).await.unwrap().allowed())
+            (
+                user,
+                limiter
+                    .check(&limit, &Key::from(user))
+                    .await
+                    .unwrap()
+                    .allowed(),
+            )
         });
     }
     let mut allowed = [0; 50];
@@ -211,7 +272,10 @@ async fn replicas_together_allow_exactly_the_limit_of_each_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn group_of_several_partitions_is_decided_as_in_memory() {
     let cluster = Cluster::start();
-    let (limiter, memory) = (limiter(&cluster).await, RateLimiter::new(MemoryStore::new()));
+    let (limiter, memory) = (
+        limiter(&cluster).await,
+        RateLimiter::new(MemoryStore::new()),
+    );
     let (user, tenant) = (window("user", 3), window("tenant", 10));
     let group = |user_key: u64, cost: u32| {
         [
@@ -220,9 +284,17 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
             Check::new(&tenant, Key::from(user_key)),
         ]
     };
-    for (user_key, cost) in
-        [(1, 1), (1, 1), (1, 2), (1, 1), (2, 5), (2, 3), (3, 11), (2, 0), (2, 1)]
-    {
+    for (user_key, cost) in [
+        (1, 1),
+        (1, 1),
+        (1, 2),
+        (1, 1),
+        (2, 5),
+        (2, 3),
+        (3, 11),
+        (2, 0),
+        (2, 1),
+    ] {
         for op in [Op::Peek, Op::Charge] {
             let ours = limiter.apply(op, group(user_key, cost)).await.unwrap();
             let theirs = memory.apply(op, group(user_key, cost)).await.unwrap();
@@ -234,16 +306,24 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
             assert_eq!(numbers(&ours), numbers(&theirs), "{op:?} {user_key} {cost}");
             assert_eq!(ours.limit().name(), theirs.limit().name());
             let receipts = |decision: &tollgate::Decision| {
-                decision.receipts().map(|it| it.map(|it| it.cost())).collect::<Vec<_>>()
+                decision
+                    .receipts()
+                    .map(|it| it.map(|it| it.cost()))
+                    .collect::<Vec<_>>()
             };
             assert_eq!(receipts(&ours), receipts(&theirs));
             let acme = Key::new("acme");
-            assert_eq!(used(&limiter, &tenant, &acme).await, used(&memory, &tenant, &acme).await);
+            assert_eq!(
+                used(&limiter, &tenant, &acme).await,
+                used(&memory, &tenant, &acme).await
+            );
         }
     }
     let charged = limiter.apply(Op::Charge, group(9, 1)).await.unwrap();
     let back = group(9, 1).into_iter().zip(charged.receipts());
-    let back: Vec<_> = back.map(|(check, receipt)| check.with_receipt(receipt)).collect();
+    let back: Vec<_> = back
+        .map(|(check, receipt)| check.with_receipt(receipt))
+        .collect();
     limiter.apply(Op::Refund, back).await.unwrap();
     assert_eq!(used(&limiter, &user, &Key::from(9_u64)).await, 0);
     limiter.apply(Op::Reset, group(1, 1)).await.unwrap();
@@ -253,7 +333,10 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
 #[tokio::test]
 async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_memory() {
     let cluster = Cluster::start();
-    let (limiter, memory) = (limiter(&cluster).await, RateLimiter::new(MemoryStore::new()));
+    let (limiter, memory) = (
+        limiter(&cluster).await,
+        RateLimiter::new(MemoryStore::new()),
+    );
     let (user, tenant) = (window("user", 3), window("tenant", 100));
     let strict = window("strict", 2).with_enforced_percent(0).unwrap();
     let group = |cost: u32| {
@@ -268,8 +351,9 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
         for limiter in [&limiter, &memory] {
             let charged = limiter.apply(Op::Charge, group(cost)).await.unwrap();
             let settled = group(real).into_iter().zip(charged.receipts());
-            let settled: Vec<_> =
-                settled.map(|(check, receipt)| check.with_receipt(receipt)).collect();
+            let settled: Vec<_> = settled
+                .map(|(check, receipt)| check.with_receipt(receipt))
+                .collect();
             if charged.allowed() {
                 limiter.apply(Op::Settle, settled[1].clone()).await.unwrap();
             }
@@ -281,8 +365,15 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
         assert_eq!(answers[0], answers[1]);
     }
     let answer = limiter.apply(Op::Settle, group(7)).await.unwrap();
-    assert_eq!(answer.verdicts().len(), 3, "without receipts, all is charged");
-    assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 4 + 25 + 10 + 7);
+    assert_eq!(
+        answer.verdicts().len(),
+        3,
+        "without receipts, all is charged"
+    );
+    assert_eq!(
+        used(&limiter, &tenant, &Key::new("acme")).await,
+        4 + 25 + 10 + 7
+    );
 }
 
 #[tokio::test]
@@ -294,10 +385,17 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
     let mut held = Vec::new();
     for user in 0..64_u64 {
         held.push(
-            here.try_acquire_permit(&limit, &Key::from(user)).await.unwrap().expect("it is free"),
+            here.try_acquire_permit(&limit, &Key::from(user))
+                .await
+                .unwrap()
+                .expect("it is free"),
         );
         assert!(
-            there.try_acquire_permit(&limit, &Key::from(user)).await.unwrap().is_none(),
+            there
+                .try_acquire_permit(&limit, &Key::from(user))
+                .await
+                .unwrap()
+                .is_none(),
             "{user}"
         );
     }
@@ -320,7 +418,10 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
         for user in 0..128_u64 {
             let (there, limit) = (there.clone(), limit.clone());
             asked.spawn(async move {
-                let permit = there.try_acquire_permit(&limit, &Key::from(user)).await.unwrap();
+                let permit = there
+                    .try_acquire_permit(&limit, &Key::from(user))
+                    .await
+                    .unwrap();
                 (user, permit.map(|permit| permit.source()))
             });
         }
@@ -339,7 +440,10 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
     is_counted().await;
     drop(held);
     for user in 0..64_u64 {
-        let permit = there.acquire_permit(&limit, &Key::from(user), PATIENCE).await.unwrap();
+        let permit = there
+            .acquire_permit(&limit, &Key::from(user), PATIENCE)
+            .await
+            .unwrap();
         assert!(permit.is_some(), "{user}");
     }
 }
@@ -348,23 +452,39 @@ async fn permits_are_counted_over_partitions_and_while_a_slot_moves() {
 async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
     let cluster = Cluster::start();
     let on = async || {
-        let store = store(&cluster).deadline(Duration::from_secs(5)).connect().await.unwrap();
+        let store = store(&cluster)
+            .deadline(Duration::from_secs(5))
+            .connect()
+            .await
+            .unwrap();
         let limiter = RateLimiter::new(store);
         limiter.set_permit_lease(Duration::from_secs(1)).unwrap();
         limiter
     };
     let (here, there) = (on().await, on().await);
     let limit = Limit::concurrency("exports", 1).unwrap();
-    let limit = limit.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     let mut held = Vec::new();
     for user in 0..64_u64 {
         held.push(
-            here.try_acquire_permit(&limit, &Key::from(user)).await.unwrap().expect("it is free"),
+            here.try_acquire_permit(&limit, &Key::from(user))
+                .await
+                .unwrap()
+                .expect("it is free"),
         );
     }
     let mut node = cluster.nodes[0].connection();
-    let of_node: Vec<String> = redis::cmd("KEYS").arg("*:c:exports").query(&mut node).unwrap();
-    let is_of_node = |user: u64| of_node.iter().any(|key| key.contains(&format!("{{{user}}}:c:")));
+    let of_node: Vec<String> = redis::cmd("KEYS")
+        .arg("*:c:exports")
+        .query(&mut node)
+        .unwrap();
+    let is_of_node = |user: u64| {
+        of_node
+            .iter()
+            .any(|key| key.contains(&format!("{{{user}}}:c:")))
+    };
     let others: Vec<u64> = (0..64).filter(|user| !is_of_node(*user)).collect();
     assert!(of_node.len() + others.len() == 64 && !of_node.is_empty() && !others.is_empty());
     cluster.nodes[0].pause(true);
@@ -372,11 +492,16 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
     let stolen = others.iter().map(|user| {
         let (there, limit, key) = (there.clone(), limit.clone(), Key::from(*user));
         tokio::spawn(async move {
-            there.acquire_permit(&limit, &key, Duration::from_millis(2_500)).await
+            there
+                .acquire_permit(&limit, &key, Duration::from_millis(2_500))
+                .await
         })
     });
     for stolen in stolen.collect::<Vec<_>>() {
-        assert!(stolen.await.unwrap().unwrap().is_none(), "here renews what it holds");
+        assert!(
+            stolen.await.unwrap().unwrap().is_none(),
+            "here renews what it holds"
+        );
     }
     cluster.nodes[0].pause(false);
 }
@@ -385,11 +510,15 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
 async fn denials_of_groups_over_partitions_are_counted_and_block_on_all_replicas() {
     let cluster = Cluster::start();
     let (here, there) = (limiter(&cluster).await, limiter(&cluster).await);
-    let user = window("user", 1).with_block_policy(BlockPolicy::after(5, HOUR)).unwrap();
+    let user = window("user", 1)
+        .with_block_policy(BlockPolicy::after(5, HOUR))
+        .unwrap();
     let tenants = [1, 2, 3, 4_u64].map(|it| (window("tenant", 1_000), Key::from(it)));
     let group = || {
         let tenants = tenants.iter().map(|(limit, key)| Check::new(limit, key));
-        tenants.chain([Check::new(&user, "mallory")]).collect::<Vec<_>>()
+        tenants
+            .chain([Check::new(&user, "mallory")])
+            .collect::<Vec<_>>()
     };
     assert!(here.check_all(group()).await.unwrap().allowed());
     for limiter in [&here, &there, &here, &there] {
@@ -399,7 +528,11 @@ async fn denials_of_groups_over_partitions_are_counted_and_block_on_all_replicas
         assert!(limiter.check_all(group()).await.unwrap().is_blocked());
     }
     for (limit, key) in &tenants {
-        assert_eq!(used(&here, limit, key).await, 1, "denied groups consume nothing");
+        assert_eq!(
+            used(&here, limit, key).await,
+            1,
+            "denied groups consume nothing"
+        );
     }
     here.unblock(&user, &Key::new("mallory")).await.unwrap();
     assert!(!here.check_all(group()).await.unwrap().is_blocked());
@@ -408,13 +541,22 @@ async fn denials_of_groups_over_partitions_are_counted_and_block_on_all_replicas
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
     let cluster = Cluster::start();
-    let limiter = RateLimiter::new(store(&cluster).max_waiting(200_000).connect().await.unwrap());
+    let limiter = RateLimiter::new(
+        store(&cluster)
+            .max_waiting(200_000)
+            .connect()
+            .await
+            .unwrap(),
+    );
     let (user, tenant) = (window("user", 40), window("tenant", 500));
     let acme = Key::new("acme");
     let mut tasks = JoinSet::new();
     for number in 0..6_000_u64 {
         let (limiter, user_key) = (limiter.clone(), number % 25);
-        let group = [Check::new(&user, Key::from(user_key)), Check::new(&tenant, &acme)];
+        let group = [
+            Check::new(&user, Key::from(user_key)),
+            Check::new(&tenant, &acme),
+        ];
         tasks.spawn(async move { (user_key, limiter.check_all(group).await.unwrap().allowed()) });
     }
     let (mut of_users, mut all) = (HashMap::new(), 0);
@@ -423,15 +565,25 @@ async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
         *of_users.entry(user).or_insert(0_u64) += u64::from(allowed);
         all += u64::from(allowed);
     }
-    assert!(all <= 500 && of_users.values().all(|allowed| *allowed <= 40), "{all} {of_users:?}");
-    assert_eq!(used(&limiter, &tenant, &acme).await, all, "all denied charges are given back");
+    assert!(
+        all <= 500 && of_users.values().all(|allowed| *allowed <= 40),
+        "{all} {of_users:?}"
+    );
+    assert_eq!(
+        used(&limiter, &tenant, &acme).await,
+        all,
+        "all denied charges are given back"
+    );
     for (key, allowed) in &of_users {
         assert_eq!(used(&limiter, &user, &Key::from(*key)).await, *allowed);
     }
     // While units were on their way back, others may have been denied. The rest is allowed now.
     for (key, allowed) in of_users {
         for _ in allowed..40.min(allowed + 500 - all) {
-            let group = [Check::new(&user, Key::from(key)), Check::new(&tenant, &acme)];
+            let group = [
+                Check::new(&user, Key::from(key)),
+                Check::new(&tenant, &acme),
+            ];
             let decision = limiter.check_all(group).await.unwrap();
             all += u64::from(decision.allowed());
         }
@@ -442,7 +594,12 @@ async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
     let cluster = Cluster::start();
-    let store = store(&cluster).max_waiting(64).deny_for(Duration::ZERO).connect().await.unwrap();
+    let store = store(&cluster)
+        .max_waiting(64)
+        .deny_for(Duration::ZERO)
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let (user, tenant) = (window("user", 20), window("tenant", 100_000));
     let acme = Key::new("acme");
@@ -453,11 +610,20 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
         [of_user, Check::new(&tenant, &acme)]
     };
     for user_key in 0..300 {
-        limiter.check_n(&user, &Key::from(user_key), 20).await.unwrap();
+        limiter
+            .check_n(&user, &Key::from(user_key), 20)
+            .await
+            .unwrap();
     }
     for number in 0..300 {
         // It is polled once, and dropped.
-        drop(timeout(Duration::from_micros(number), limiter.check_all(group(number))).await);
+        drop(
+            timeout(
+                Duration::from_micros(number),
+                limiter.check_all(group(number)),
+            )
+            .await,
+        );
     }
     let all_are_back = async || {
         timeout(PATIENCE, async {
@@ -476,7 +642,11 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
         tasks.spawn(async move { limiter.check_all(group).await });
     }
     let answers = tasks.join_all().await;
-    assert!(answers.iter().any(|answer| answer.as_ref().is_err_and(|it| it.is_overloaded())));
+    assert!(
+        answers
+            .iter()
+            .any(|answer| answer.as_ref().is_err_and(|it| it.is_overloaded()))
+    );
     assert!(answers.iter().flatten().all(|decision| !decision.allowed()));
     all_are_back().await;
 }
@@ -484,7 +654,9 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
 #[tokio::test(flavor = "multi_thread")]
 async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in_a_crash() {
     let cluster = Arc::new(Cluster::start());
-    let patient = store(&cluster).deny_for(Duration::ZERO).without_circuit_breaker();
+    let patient = store(&cluster)
+        .deny_for(Duration::ZERO)
+        .without_circuit_breaker();
     let limiter = RateLimiter::new(patient.connect().await.unwrap());
     let keys = places(Arc::clone(&cluster), limiter.clone()).await;
     let (user, tenant) = (window("user", 1), window("tenant", 1));
@@ -503,15 +675,25 @@ async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in
     for is_crash in [false, true] {
         // The user's part of the group hangs, and the tenant's is charged.
         cluster.nodes[0].pause(true);
-        let (url, group) = (cluster.url(), [Check::new(&user, &alice), Check::new(&tenant, &acme)]);
+        let (url, group) = (
+            cluster.url(),
+            [Check::new(&user, &alice), Check::new(&tenant, &acme)],
+        );
         let other = tokio::runtime::Builder::new_multi_thread();
         let other = { other }.worker_threads(1).enable_all().build().unwrap();
         let checking = other.spawn(async move {
-            let store = RedisStore::builder("tollgate").url(url).deadline(Duration::from_secs(20));
-            RateLimiter::new(store.build().unwrap()).check_all(group).await
+            let store = RedisStore::builder("tollgate")
+                .url(url)
+                .deadline(Duration::from_secs(20));
+            RateLimiter::new(store.build().unwrap())
+                .check_all(group)
+                .await
         });
         until_left(0).await;
-        assert!(!limiter.check(&tenant, &acme).await.unwrap().allowed(), "by a unit on its way");
+        assert!(
+            !limiter.check(&tenant, &acme).await.unwrap().allowed(),
+            "by a unit on its way"
+        );
         if is_crash {
             other.shutdown_background();
             cluster.nodes[0].pause(false);
@@ -528,18 +710,27 @@ async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in
 #[tokio::test(flavor = "multi_thread")]
 async fn refund_of_a_group_that_was_carried_out_in_part_says_so() {
     let mut cluster = Cluster::start();
-    let store = store(&cluster).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    let store = store(&cluster)
+        .deadline(Duration::from_millis(500))
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let shared = Arc::new(cluster);
     let keys = places(Arc::clone(&shared), limiter.clone()).await;
     cluster = Arc::try_unwrap(shared).unwrap_or_else(|_| panic!("it is not shared any more"));
     let limit = window("api", 100);
-    let group = [Check::new(&limit, &keys[&0][0]), Check::new(&limit, &keys[&1][0])];
+    let group = [
+        Check::new(&limit, &keys[&0][0]),
+        Check::new(&limit, &keys[&1][0]),
+    ];
     let charged = limiter.check_all(group.clone()).await.unwrap();
     limiter.check_all(group.clone()).await.unwrap();
     cluster.nodes[1].kill();
     let back = group.iter().cloned().zip(charged.receipts());
-    let back: Vec<_> = back.map(|(check, receipt)| check.with_receipt(receipt)).collect();
+    let back: Vec<_> = back
+        .map(|(check, receipt)| check.with_receipt(receipt))
+        .collect();
     for _ in 0..3 {
         let error = limiter.apply(Op::Refund, back.clone()).await.unwrap_err();
         assert!(error.may_have_charged(), "it must not be repeated: {error}");
@@ -552,13 +743,23 @@ async fn node_that_knows_of_no_slots_and_one_that_hides_its_name_do_no_harm() {
     for node in &cluster.nodes {
         let hide = ["SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
         // Redis from 7 on has this setting.
-        drop(redis::cmd("CONFIG").arg(&hide).query::<()>(&mut node.connection()));
+        drop(
+            redis::cmd("CONFIG")
+                .arg(&hide)
+                .query::<()>(&mut node.connection()),
+        );
     }
     let alone = RedisServer::start_with(&["--cluster-enabled", "yes"]);
-    let url = cluster.url().replace("//", &format!("//127.0.0.1:{},", alone.port()));
+    let url = cluster
+        .url()
+        .replace("//", &format!("//127.0.0.1:{},", alone.port()));
     let limit = window("api", 1_000);
     for number in 0..10_u64 {
-        let store = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
+        let store = RedisStore::builder("tollgate")
+            .url(&url)
+            .connect()
+            .await
+            .unwrap();
         let limiter = RateLimiter::new(store);
         for key in 0..40_u64 {
             limiter.check(&limit, &Key::from(key)).await.unwrap();
@@ -586,7 +787,11 @@ async fn unusable_cluster_is_asked_for_its_slots_at_a_bounded_rate() {
         });
     }
     tasks.join_all().await;
-    assert!(server.connections() < 100, "{} for 8,000 checks", server.connections());
+    assert!(
+        server.connections() < 100,
+        "{} for 8,000 checks",
+        server.connections()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -596,7 +801,12 @@ async fn repeated_denial_of_a_group_is_answered_without_charging_the_others() {
     let (user, tenant) = (window("user", 1), window("tenant", 1_000));
     let group = || [Check::new(&user, "alice"), Check::new(&tenant, "acme")];
     assert!(limiter.check_all(group()).await.unwrap().allowed());
-    let calls = || cluster.nodes[..3].iter().map(|node| node.calls("evalsha")).sum::<u64>();
+    let calls = || {
+        cluster.nodes[..3]
+            .iter()
+            .map(|node| node.calls("evalsha"))
+            .sum::<u64>()
+    };
     let mut remembered = 0;
     // The first denials are the cluster's. Each is remembered when its charges are back.
     while remembered < 1_000 {
@@ -628,7 +838,10 @@ struct Load {
 
 impl Load {
     fn start(limiter: &RateLimiter, limit: &Limit, keys: &[Key]) -> Self {
-        let (stop, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, failed) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let allowed: Vec<_> = keys.iter().map(|_| Arc::new(AtomicU64::new(0))).collect();
         let tasks = keys.iter().zip(&allowed).map(|(key, allowed)| {
             let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
@@ -650,7 +863,12 @@ impl Load {
             })
         });
         let tasks = tasks.collect();
-        Self { stop, allowed, failed, tasks }
+        Self {
+            stop,
+            allowed,
+            failed,
+            tasks,
+        }
     }
 
     /// Stops it. Returns the allowed checks of each key, and the number of failures.
@@ -659,7 +877,11 @@ impl Load {
         for task in self.tasks {
             task.await.unwrap();
         }
-        let allowed = self.allowed.iter().map(|it| it.load(Ordering::SeqCst)).collect();
+        let allowed = self
+            .allowed
+            .iter()
+            .map(|it| it.load(Ordering::SeqCst))
+            .collect();
         (allowed, self.failed.load(Ordering::SeqCst))
     }
 }
@@ -678,15 +900,20 @@ async fn slots_that_move_under_load_lose_and_repeat_no_charge() {
     spawn_blocking(move || {
         for from in [0, 1, 2] {
             let mut connection = moving.nodes[from].connection();
-            let stored: Vec<String> =
-                redis::cmd("KEYS").arg("*:w:api").query(&mut connection).unwrap();
+            let stored: Vec<String> = redis::cmd("KEYS")
+                .arg("*:w:api")
+                .query(&mut connection)
+                .unwrap();
             let slots: std::collections::BTreeSet<_> =
                 stored.iter().map(|key| moving.slot(key)).collect();
             for slot in slots.into_iter().take(3) {
                 if moving.master_of(slot) == from {
                     // The node that the slot moves to has to load the script, too.
                     let mut connection = moving.nodes[(from + 1) % 3].connection();
-                    let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
+                    let () = redis::cmd("SCRIPT")
+                        .arg("FLUSH")
+                        .query(&mut connection)
+                        .unwrap();
                     moving.move_slot(slot, from, (from + 1) % 3);
                 }
             }
@@ -697,7 +924,13 @@ async fn slots_that_move_under_load_lose_and_repeat_no_charge() {
     let (allowed, failed) = load.stop().await;
     assert_eq!(failed, 0);
     for redirection in ["MOVED", "ASK", "TRYAGAIN"] {
-        assert!(cluster.nodes.iter().any(|node| node.errors(redirection) > 0), "{redirection}");
+        assert!(
+            cluster
+                .nodes
+                .iter()
+                .any(|node| node.errors(redirection) > 0),
+            "{redirection}"
+        );
     }
     for (key, allowed) in keys.iter().zip(allowed) {
         assert_eq!(used(&limiter, &limit, key).await, allowed + 1, "{key:?}");
@@ -745,14 +978,20 @@ async fn slot_that_no_node_serves_concerns_only_its_keys() {
     let slot = cluster.slot(FIRST_TAGS[0]);
     cluster.abandon_slot(slot);
     let limit = window("api", 1_000);
-    let stores = [limiter(&cluster).await, RateLimiter::new(store(&cluster).build().unwrap())];
+    let stores = [
+        limiter(&cluster).await,
+        RateLimiter::new(store(&cluster).build().unwrap()),
+    ];
     for limiter in stores.iter().chain([&running]) {
         let mut failed = 0;
         for user in 0..160_u64 {
             match limiter.check(&limit, &Key::from(user)).await {
                 Ok(decision) => assert!(decision.allowed()),
                 Err(error) => {
-                    assert!(error.is_unavailable() && !error.may_have_charged(), "{error}");
+                    assert!(
+                        error.is_unavailable() && !error.may_have_charged(),
+                        "{error}"
+                    );
                     failed += 1;
                 }
             }
@@ -760,7 +999,9 @@ async fn slot_that_no_node_serves_concerns_only_its_keys() {
         // One of sixteen partitions.
         assert!((1..30).contains(&failed), "{failed}");
     }
-    cluster.ask::<()>(0, "ADDSLOTS", &[slot.to_string()]).unwrap();
+    cluster
+        .ask::<()>(0, "ADDSLOTS", &[slot.to_string()])
+        .unwrap();
     for user in 0..160_u64 {
         let key = Key::from(user);
         let served = async {
@@ -775,10 +1016,16 @@ async fn slot_that_no_node_serves_concerns_only_its_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_a_reset() {
     let cluster = Arc::new(Cluster::start());
-    let store = RedisStore::builder("tollgate").url(cluster.url()).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url(cluster.url())
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let keys = places(Arc::clone(&cluster), limiter.clone()).await;
-    let limit = window("api", 1).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = window("api", 1)
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     let (moving, others) = (&keys[&0], &keys[&1]);
     for key in moving.iter().chain(others) {
         assert!(limiter.check(&limit, key).await.unwrap().allowed());
@@ -809,14 +1056,21 @@ async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_
     }
     let unknown = limiter.check(&limit, &Key::new("unknown")).await.unwrap();
     cluster.nodes.iter().for_each(|node| node.pause(false));
-    assert_eq!((unknown.allowed(), unknown.source()), (true, Source::FailOpen));
+    assert_eq!(
+        (unknown.allowed(), unknown.source()),
+        (true, Source::FailOpen)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
     let mut cluster = Cluster::start();
     // A deadline that a busy machine keeps, and a hang does not.
-    let store = store(&cluster).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    let store = store(&cluster)
+        .deadline(Duration::from_millis(500))
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let limit = window("api", 1_000_000);
     let shared = Arc::new(cluster);
@@ -835,7 +1089,10 @@ async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
     })
     .await
     .expect("the replica takes over");
-    println!("a master was killed: decisions again after {:?}", start.elapsed());
+    println!(
+        "a master was killed: decisions again after {:?}",
+        start.elapsed()
+    );
     let (allowed, failed) = load.stop().await;
     assert_eq!(failed, 0, "the others are not concerned");
     for (key, allowed) in others.iter().zip(allowed) {
@@ -847,20 +1104,32 @@ async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
 async fn url_of_the_wrong_kind_is_an_error_that_says_so() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", "redis-cluster://");
-    let error =
-        RedisStore::connect(url.trim_end_matches('/'), "tollgate").await.unwrap_err().to_string();
-    assert!(error.contains("not in cluster mode; write redis://"), "{error}");
+    let error = RedisStore::connect(url.trim_end_matches('/'), "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("not in cluster mode; write redis://"),
+        "{error}"
+    );
     for (url, why) in [
         ("redis-cluster://", "names no node"),
         ("redis-cluster://127.0.0.1:1/2", "names a database"),
         ("redis-cluster://127.0.0.1:x", "did not parse"),
     ] {
-        let error = RedisStore::builder("tollgate").url(url).build().unwrap_err().to_string();
+        let error = RedisStore::builder("tollgate")
+            .url(url)
+            .build()
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(why), "{url}: {error}");
     }
     for partitions in [0, 3, 2_048] {
-        let error =
-            RedisStore::builder("tollgate").partitions(partitions).build().unwrap_err().to_string();
+        let error = RedisStore::builder("tollgate")
+            .partitions(partitions)
+            .build()
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("use a power of two, 1 to 1024"), "{error}");
     }
     let error = RedisStore::connect("redis-cluster://127.0.0.1:1", "tollgate")
@@ -903,8 +1172,9 @@ async fn limits_in_a_key_are_announced_on_every_node_and_follow_their_slot() {
     let subscribers = |node: usize| {
         let mut numsub = redis::cmd("PUBSUB");
         numsub.arg("NUMSUB").arg(operator.key());
-        let (_, subscribers) =
-            numsub.query::<(String, u64)>(&mut cluster.nodes[node].connection()).unwrap();
+        let (_, subscribers) = numsub
+            .query::<(String, u64)>(&mut cluster.nodes[node].connection())
+            .unwrap();
         subscribers
     };
     assert_eq!((subscribers(from), subscribers(to)), (1, 0));

@@ -45,7 +45,9 @@ impl PermitStore for Recorded {
                 assert_eq!(*of_holder, 1, "a holder has one claim in flight");
             }
             record.claims.lock().unwrap().extend(claims.iter().cloned());
-            record.largest_call.fetch_max(claims.len(), Ordering::SeqCst);
+            record
+                .largest_call
+                .fetch_max(claims.len(), Ordering::SeqCst);
             let calls = record.calls.fetch_add(1, Ordering::SeqCst) + 1;
             record.most_calls.fetch_max(calls, Ordering::SeqCst);
             let delay = *record.delay.lock().unwrap();
@@ -54,17 +56,27 @@ impl PermitStore for Recorded {
             }
             record.calls.fetch_sub(1, Ordering::SeqCst);
             for claim in &claims {
-                record.in_flight.lock().unwrap().remove(claim.holder.as_bytes());
+                record
+                    .in_flight
+                    .lock()
+                    .unwrap()
+                    .remove(claim.holder.as_bytes());
             }
             if record.answers_nothing.load(Ordering::SeqCst) {
                 return Vec::new();
             }
             if record.is_away.load(Ordering::SeqCst) {
-                return claims.iter().map(|_| Err(Error::unreachable("it is away"))).collect();
+                return claims
+                    .iter()
+                    .map(|_| Err(Error::unreachable("it is away")))
+                    .collect();
             }
             let too_many = record.too_many.load(Ordering::SeqCst) as u64;
             let answers = record.store.claim(claims).await;
-            answers.into_iter().map(|answer| Ok(answer? + too_many)).collect()
+            answers
+                .into_iter()
+                .map(|answer| Ok(answer? + too_many))
+                .collect()
         })
     }
 }
@@ -94,7 +106,10 @@ fn acme() -> Key {
 }
 
 async fn take(limiter: &RateLimiter, limit: u32) -> Option<Permit> {
-    limiter.try_acquire_permit(&exports(limit), &acme()).await.unwrap()
+    limiter
+        .try_acquire_permit(&exports(limit), &acme())
+        .await
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +143,11 @@ async fn callers_of_a_key_share_claims_one_after_another() {
     drop(callers.join_all().await);
     limiter.flush().await;
     let claims = store.taken();
-    assert!((5..=9).contains(&claims.len()), "{} claims in 125 ms", claims.len());
+    assert!(
+        (5..=9).contains(&claims.len()),
+        "{} claims in 125 ms",
+        claims.len()
+    );
     let last = claims.last().unwrap();
     assert_eq!((last.granted, last.released), (100, 100));
 }
@@ -143,8 +162,16 @@ async fn permit_that_is_held_is_renewed_three_times_in_a_lease_and_then_no_more(
         drop(store.taken());
         sleep(seconds * SECOND).await;
         let renewals = store.taken();
-        assert!((24..=31).contains(&renewals.len()), "{} in ten leases", renewals.len());
-        assert!(renewals.iter().all(|claim| (claim.granted, claim.released) == (1, 0)));
+        assert!(
+            (24..=31).contains(&renewals.len()),
+            "{} in ten leases",
+            renewals.len()
+        );
+        assert!(
+            renewals
+                .iter()
+                .all(|claim| (claim.granted, claim.released) == (1, 0))
+        );
         drop(permit);
         sleep(seconds * SECOND).await;
         assert_eq!(store.taken().len(), 1, "it is given back");
@@ -159,7 +186,13 @@ async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
     drop(store.taken());
     let waiting = tokio::spawn({
         let waits = waits.clone();
-        async move { waits.acquire_permit(&exports(1), &acme(), SECOND).await.unwrap().is_some() }
+        async move {
+            waits
+                .acquire_permit(&exports(1), &acme(), SECOND)
+                .await
+                .unwrap()
+                .is_some()
+        }
     });
     assert!(!waiting.await.unwrap());
     let asked = store.taken().len();
@@ -168,7 +201,10 @@ async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
     drop(store.taken());
     sleep(2 * SECOND).await;
     let renewals = store.taken();
-    assert!(renewals.len() <= 1 && renewals.iter().all(|claim| claim.granted == 1), "{renewals:?}");
+    assert!(
+        renewals.len() <= 1 && renewals.iter().all(|claim| claim.granted == 1),
+        "{renewals:?}"
+    );
     drop(held);
 }
 
@@ -179,11 +215,20 @@ async fn store_hears_of_local_permits_when_it_is_back() {
     let first = take(&limiter, 5).await;
     store.set_away(true);
     let local = [take(&limiter, 5).await, take(&limiter, 5).await];
-    assert!(local.iter().flatten().all(|permit| permit.source() == Source::FailOpen));
+    assert!(
+        local
+            .iter()
+            .flatten()
+            .all(|permit| permit.source() == Source::FailOpen)
+    );
     store.set_away(false);
     drop(store.taken());
     let next = take(&limiter, 5).await;
-    assert_eq!(next.as_ref().map(Permit::source), Some(Source::Store), "at once");
+    assert_eq!(
+        next.as_ref().map(Permit::source),
+        Some(Source::Store),
+        "at once"
+    );
     assert_eq!(store.taken()[0].granted, 3);
     let [fifth, sixth] = [take(&limiter, 5).await, take(&limiter, 5).await];
     assert!(fifth.is_some() && sixth.is_none(), "they count");
@@ -197,11 +242,19 @@ async fn permit_of_a_caller_that_is_gone_is_given_back() {
     for wait in [Duration::ZERO, 10 * SECOND] {
         let asking = tokio::spawn({
             let limiter = gives_up.clone();
-            async move { limiter.acquire_permit(&exports(1), &acme(), wait).await.map(drop) }
+            async move {
+                limiter
+                    .acquire_permit(&exports(1), &acme(), wait)
+                    .await
+                    .map(drop)
+            }
         });
         sleep(Duration::from_millis(50)).await;
         asking.abort();
-        let acquired = other.acquire_permit(&exports(1), &acme(), SECOND).await.unwrap();
+        let acquired = other
+            .acquire_permit(&exports(1), &acme(), SECOND)
+            .await
+            .unwrap();
         assert!(acquired.is_some(), "{wait:?}");
         drop(acquired);
         other.flush().await;
@@ -230,7 +283,11 @@ async fn four_calls_of_256_claims_are_in_flight() {
     for user in 0..3_000_u64 {
         let limiter = limiter.clone();
         callers.spawn(async move {
-            limiter.try_acquire_permit(&exports(1), &Key::from(user)).await.unwrap().is_some()
+            limiter
+                .try_acquire_permit(&exports(1), &Key::from(user))
+                .await
+                .unwrap()
+                .is_some()
         });
     }
     assert!(callers.join_all().await.into_iter().all(|granted| granted));
@@ -244,10 +301,16 @@ async fn answer_that_is_missing_is_an_outage() {
     let store = Recorded::default();
     let limiter = granted_by(store.clone());
     store.0.answers_nothing.store(true, Ordering::SeqCst);
-    assert_eq!(take(&limiter, 1).await.map(|permit| permit.source()), Some(Source::FailOpen));
+    assert_eq!(
+        take(&limiter, 1).await.map(|permit| permit.source()),
+        Some(Source::FailOpen)
+    );
     store.0.answers_nothing.store(false, Ordering::SeqCst);
     limiter.flush().await;
-    assert_eq!(take(&limiter, 1).await.map(|permit| permit.source()), Some(Source::Store));
+    assert_eq!(
+        take(&limiter, 1).await.map(|permit| permit.source()),
+        Some(Source::Store)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +321,10 @@ async fn waiters_come_before_callers_that_ask_at_once_and_end_with_the_store() {
     let wait = |limiter: &RateLimiter| {
         let limiter = limiter.clone();
         tokio::spawn(async move {
-            limiter.acquire_permit(&exports(1), &acme(), 60 * SECOND).await.unwrap()
+            limiter
+                .acquire_permit(&exports(1), &acme(), 60 * SECOND)
+                .await
+                .unwrap()
         })
     };
     let waiting = wait(&limiter);
@@ -271,7 +337,10 @@ async fn waiters_come_before_callers_that_ask_at_once_and_end_with_the_store() {
     sleep(SECOND).await;
     store.set_away(true);
     let started = Instant::now();
-    assert_eq!(waiting.await.unwrap().map(|permit| permit.source()), Some(Source::FailOpen));
+    assert_eq!(
+        waiting.await.unwrap().map(|permit| permit.source()),
+        Some(Source::FailOpen)
+    );
     assert!(started.elapsed() < SECOND / 10, "{:?}", started.elapsed());
 }
 
@@ -280,9 +349,15 @@ async fn limits_of_different_names_and_keys_share_nothing_in_memory() {
     let limiter = RateLimiter::in_memory();
     let imports = Limit::concurrency("imports", 1).unwrap();
     let held = [
-        limiter.try_acquire_permit(&exports(1), &acme()).await.unwrap(),
+        limiter
+            .try_acquire_permit(&exports(1), &acme())
+            .await
+            .unwrap(),
         limiter.try_acquire_permit(&imports, &acme()).await.unwrap(),
-        limiter.try_acquire_permit(&exports(1), &Key::new("globex")).await.unwrap(),
+        limiter
+            .try_acquire_permit(&exports(1), &Key::new("globex"))
+            .await
+            .unwrap(),
     ];
     assert!(held.iter().all(Option::is_some));
     assert_eq!(limiter.keys_with_permits(), 3);
@@ -298,7 +373,10 @@ async fn two_limiters_on_one_embedded_store_hand_over_within_a_poll() {
     let waiting = tokio::spawn({
         let two = two.clone();
         async move {
-            let permit = two.acquire_permit(&exports(1), &acme(), 60 * SECOND).await.unwrap();
+            let permit = two
+                .acquire_permit(&exports(1), &acme(), 60 * SECOND)
+                .await
+                .unwrap();
             (permit.is_some(), Instant::now())
         }
     });
@@ -306,7 +384,11 @@ async fn two_limiters_on_one_embedded_store_hand_over_within_a_poll() {
     let freed = Instant::now();
     drop(held);
     let (granted, at) = waiting.await.unwrap();
-    assert!(granted && at - freed <= Duration::from_millis(25), "{:?}", at - freed);
+    assert!(
+        granted && at - freed <= Duration::from_millis(25),
+        "{:?}",
+        at - freed
+    );
     assert_eq!((one.keys_with_permits(), two.keys_with_permits()), (0, 0));
 }
 
@@ -320,11 +402,20 @@ async fn granted(store: &impl PermitStore, waiting: u32, at_once: u32, limit: u3
 
 #[tokio::test]
 async fn free_permits_are_granted_to_those_that_wait_and_then_at_once() {
-    for (waiting, at_once, limit, expected) in
-        [(2, 2, 3, 3), (2, 2, 4, 4), (2, 2, 9, 4), (2, 2, 1, 1), (0, 2, 1, 1)]
-    {
-        let in_memory =
-            granted(&MemoryStore::new().permits().unwrap(), waiting, at_once, limit).await;
+    for (waiting, at_once, limit, expected) in [
+        (2, 2, 3, 3),
+        (2, 2, 4, 4),
+        (2, 2, 9, 4),
+        (2, 2, 1, 1),
+        (0, 2, 1, 1),
+    ] {
+        let in_memory = granted(
+            &MemoryStore::new().permits().unwrap(),
+            waiting,
+            at_once,
+            limit,
+        )
+        .await;
         assert_eq!(in_memory, expected, "{waiting}, {at_once}, {limit}");
     }
 }
@@ -334,7 +425,15 @@ async fn free_permits_are_granted_to_those_that_wait_and_then_at_once() {
 async fn redis_grants_free_permits_alike() {
     let server = crate::support::RedisServer::start();
     for (waiting, at_once, limit, expected) in [(2, 2, 3, 3), (2, 2, 9, 4), (2, 2, 1, 1)] {
-        let store = server.store_of(format!("limit-{limit}")).connect().await.unwrap();
-        assert_eq!(granted(&store, waiting, at_once, limit).await, expected, "{limit}");
+        let store = server
+            .store_of(format!("limit-{limit}"))
+            .connect()
+            .await
+            .unwrap();
+        assert_eq!(
+            granted(&store, waiting, at_once, limit).await,
+            expected,
+            "{limit}"
+        );
     }
 }

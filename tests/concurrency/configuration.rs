@@ -37,11 +37,17 @@ fn layer(limits: &LimitSet, permits: &RateLimiter) -> RateLimitLayer {
 
 fn app(layer: RateLimitLayer) -> Router {
     let hello = || any(|| async { "hello" });
-    Router::new().route("/", hello()).route("/export", hello()).layer(layer)
+    Router::new()
+        .route("/", hello())
+        .route("/export", hello())
+        .layer(layer)
 }
 
 fn of(user: &str, path: &str) -> Request<Body> {
-    request("GET", path).header("x-user", user).body(Body::empty()).unwrap()
+    request("GET", path)
+        .header("x-user", user)
+        .body(Body::empty())
+        .unwrap()
 }
 
 async fn export(app: &Router) -> Response<Body> {
@@ -61,14 +67,29 @@ async fn held(app: &Router, requests: usize) -> Vec<Response<Body>> {
 
 #[tokio::test]
 async fn concurrency_limit_applies_to_the_requests_that_match_and_by_the_key() {
-    let text = exports(2, "match = { path = \"/export\" }\nexcept = { method = \"DELETE\" }");
+    let text = exports(
+        2,
+        "match = { path = \"/export\" }\nexcept = { method = \"DELETE\" }",
+    );
     let app = app(layer(&set(&text), &RateLimiter::in_memory()));
     let held = held(&app, 2).await;
     let denied = export(&app).await;
-    assert_eq!((denied.status().as_u16(), number(denied.headers(), "retry-after")), (429, 1));
+    assert_eq!(
+        (
+            denied.status().as_u16(),
+            number(denied.headers(), "retry-after")
+        ),
+        (429, 1)
+    );
     assert_eq!(status(&app, of("alice", "/")).await, 200, "another route");
-    assert_eq!(status(&app, of("bob", "/export")).await, 200, "another user");
-    let delete = request("DELETE", "/export").header("x-user", "alice").body(Body::empty());
+    assert_eq!(
+        status(&app, of("bob", "/export")).await,
+        200,
+        "another user"
+    );
+    let delete = request("DELETE", "/export")
+        .header("x-user", "alice")
+        .body(Body::empty());
     assert_eq!(status(&app, delete.unwrap()).await, 200, "an exception");
     let anonymous = request("GET", "/export").body(Body::empty()).unwrap();
     assert_eq!(status(&app, anonymous).await, 400);
@@ -87,12 +108,23 @@ async fn rates_and_permits_of_a_file_are_all_or_none() {
     assert_eq!(number(first.headers(), "x-ratelimit-remaining"), 1);
     assert_eq!(export(&app).await.status(), 429, "no permit");
     let other = send(&app, of("alice", "/")).await;
-    assert_eq!(number(other.headers(), "x-ratelimit-remaining"), 0, "it was charged nothing");
+    assert_eq!(
+        number(other.headers(), "x-ratelimit-remaining"),
+        0,
+        "it was charged nothing"
+    );
     drop(first);
     assert_eq!(export(&app).await.status(), 429, "no unit");
     let limit = set.limit("exports").unwrap();
-    assert_eq!(permits.held_permits(&limit, &alice), 0, "it holds no permit");
-    assert_eq!(set.limit("rate").unwrap().to_string(), "2 per 1h (fixed window)");
+    assert_eq!(
+        permits.held_permits(&limit, &alice),
+        0,
+        "it holds no permit"
+    );
+    assert_eq!(
+        set.limit("rate").unwrap().to_string(),
+        "2 per 1h (fixed window)"
+    );
 }
 
 #[tokio::test]
@@ -105,20 +137,32 @@ async fn changed_limit_counts_the_requests_that_are_in_flight() {
 
     set.replace(config(&exports(1, ""))).unwrap();
     assert!(responses.pop().is_some());
-    assert_eq!(export(&app).await.status(), 429, "two are in flight, of one");
+    assert_eq!(
+        export(&app).await.status(),
+        429,
+        "two are in flight, of one"
+    );
     responses.clear();
     let mut one = held(&app, 1).await;
     assert_eq!(export(&app).await.status(), 429);
 
     set.replace(config(&exports(4, ""))).unwrap();
     one.extend(held(&app, 3).await);
-    assert_eq!(export(&app).await.status(), 429, "four are in flight, of four");
+    assert_eq!(
+        export(&app).await.status(),
+        429,
+        "four are in flight, of four"
+    );
 
     set.replace(config("limits = []")).unwrap();
     one.extend(held(&app, 10).await);
     set.replace(config(&exports(5, ""))).unwrap();
     one.extend(held(&app, 1).await);
-    assert_eq!(export(&app).await.status(), 429, "the first four hold their permits");
+    assert_eq!(
+        export(&app).await.status(),
+        429,
+        "the first four hold their permits"
+    );
 }
 
 #[tokio::test]
@@ -126,16 +170,24 @@ async fn plans_have_their_numbers_and_share_the_permits() {
     let plan_of = |request: &http::request::Parts| {
         Some(request.headers.get("x-plan")?.to_str().ok()?.to_owned())
     };
-    let names = Names::new().key("user", Header::new("x-user").unwrap()).plan("account", plan_of);
+    let names = Names::new()
+        .key("user", Header::new("x-user").unwrap())
+        .plan("account", plan_of);
     let text = exports(
         1,
         "plan = \"account\"\nplans = { pro = { limit = 3 }, internal = { unlimited = true } }",
     );
     let set = LimitSet::new(config(&text), names).unwrap();
-    assert!(set.to_string().ends_with("exports  user  1 at once, and 2 plans"), "{set}");
+    assert!(
+        set.to_string()
+            .ends_with("exports  user  1 at once, and 2 plans"),
+        "{set}"
+    );
     let app = app(layer(&set, &RateLimiter::in_memory()));
     let as_plan = async |plan: &str| {
-        let request = request("GET", "/").header("x-user", "alice").header("x-plan", plan);
+        let request = request("GET", "/")
+            .header("x-user", "alice")
+            .header("x-plan", plan);
         send(&app, request.body(Body::empty()).unwrap()).await
     };
     let mut held = Vec::new();
@@ -146,7 +198,11 @@ async fn plans_have_their_numbers_and_share_the_permits() {
     }
     assert_eq!(as_plan("pro").await.status(), 429, "three are in flight");
     held.pop();
-    assert_eq!(as_plan("free").await.status(), 429, "two are in flight, and one is allowed");
+    assert_eq!(
+        as_plan("free").await.status(),
+        429,
+        "two are in flight, and one is allowed"
+    );
     assert_eq!(as_plan("pro").await.status(), 200);
 }
 
@@ -157,11 +213,25 @@ async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() 
     let tried = app(layer(&shadow, &permits));
     let responses = held(&tried, 3).await;
     let limit = shadow.limit("exports").unwrap();
-    assert_eq!((limit.enforced_percent(), permits.held_permits(&limit, &"alice".into())), (0, 1));
+    assert_eq!(
+        (
+            limit.enforced_percent(),
+            permits.held_permits(&limit, &"alice".into())
+        ),
+        (0, 1)
+    );
     let anonymous = || request("GET", "/export").body(Body::empty()).unwrap();
-    assert_eq!(status(&tried, anonymous()).await, 200, "a limit that is tried rejects nobody");
+    assert_eq!(
+        status(&tried, anonymous()).await,
+        200,
+        "a limit that is tried rejects nobody"
+    );
     let enforced = app(layer(&shadow, &permits).enforce(100).unwrap());
-    assert_eq!(export(&enforced).await.status(), 429, "the layer replaces what the limit says");
+    assert_eq!(
+        export(&enforced).await.status(),
+        429,
+        "the layer replaces what the limit says"
+    );
     assert_eq!(status(&enforced, anonymous()).await, 400);
     let skipping = layer(&shadow, &permits).enforce(100).unwrap();
     let skipping = app(skipping.on_missing_key(OnMissingKey::SkipLimit).unwrap());
@@ -177,14 +247,22 @@ async fn failure_policy_is_that_of_the_limit_or_else_the_last_of_the_layer() {
     let unset = set(&exports(1, ""));
     let with = |set: &LimitSet, policies: &[OnStoreFailure]| {
         let layer = layer(set, &RateLimiter::new(store.clone()));
-        app(policies.iter().fold(layer, |layer, policy| layer.on_store_failure(*policy).unwrap()))
+        app(policies.iter().fold(layer, |layer, policy| {
+            layer.on_store_failure(*policy).unwrap()
+        }))
     };
     server.kill();
     let [closed, fails_open] = [OnStoreFailure::FailClosed, OnStoreFailure::FailOpen];
     assert_eq!(export(&with(&open, &[closed])).await.status(), 200);
     assert_eq!(export(&with(&unset, &[])).await.status(), 200);
-    assert_eq!(export(&with(&unset, &[fails_open, closed])).await.status(), 503);
-    assert_eq!(export(&with(&unset, &[closed, fails_open])).await.status(), 200);
+    assert_eq!(
+        export(&with(&unset, &[fails_open, closed])).await.status(),
+        503
+    );
+    assert_eq!(
+        export(&with(&unset, &[closed, fails_open])).await.status(),
+        200
+    );
 }
 
 #[tokio::test]
@@ -203,12 +281,17 @@ fn store_without_permits_cannot_have_concurrency_limits() {
     let without = || RateLimiter::new(Counting::default());
     let expected = "limits.toml:2: `limits[0].name`: limit `exports`: the store grants no permits";
     let limits = set(&exports(1, ""));
-    let error = RateLimitLayer::from_config(without(), &limits).unwrap_err().to_string();
+    let error = RateLimitLayer::from_config(without(), &limits)
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with(expected), "{error}");
 
     let limits = set("limits = []");
     let layer = RateLimitLayer::from_config(without(), &limits).unwrap();
-    let error = limits.replace(config(&exports(1, ""))).unwrap_err().to_string();
+    let error = limits
+        .replace(config(&exports(1, "")))
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with(expected), "{error}");
     assert_eq!(limits.version(), 1, "the limits stay as they are");
     drop(layer);
@@ -223,9 +306,17 @@ fn name_of_a_concurrency_limit_in_the_code_is_taken() {
         .unwrap()
         .limit(own, Header::new("x-user").unwrap())
         .unwrap();
-    let error = limits.replace(config(&exports(1, ""))).unwrap_err().to_string();
-    assert!(error.starts_with("limits.toml:2: `limits[0].name`: "), "{error}");
-    limits.replace(config(&exports(1, "").replace("exports", "imports"))).unwrap();
+    let error = limits
+        .replace(config(&exports(1, "")))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("limits.toml:2: `limits[0].name`: "),
+        "{error}"
+    );
+    limits
+        .replace(config(&exports(1, "").replace("exports", "imports")))
+        .unwrap();
     drop(layer);
 }
 
@@ -239,10 +330,17 @@ fn changes_of_concurrency_limits_are_reported() {
         "[[limits]]\nname = \"imports\"\nalgorithm = \"concurrency\"\nlimit = 1\nkey = \"user\"",
     );
     limits.replace(config(&two)).unwrap();
-    limits.replace(config(&exports(2, "").replace("exports", "imports"))).unwrap();
+    limits
+        .replace(config(&exports(2, "").replace("exports", "imports")))
+        .unwrap();
     let lines = log.lines();
-    let replaced: Vec<_> = lines.iter().filter(|line| line.contains("limits replaced")).collect();
-    let [first, second] = &*replaced else { panic!("{lines:?}") };
+    let replaced: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("limits replaced"))
+        .collect();
+    let [first, second] = &*replaced else {
+        panic!("{lines:?}")
+    };
     assert!(
         first.contains("added=\"imports (1 at once)\"")
             && first.contains("changed=\"exports (1 at once, now 2 at once)\""),
@@ -252,5 +350,8 @@ fn changes_of_concurrency_limits_are_reported() {
         second.contains("removed=\"exports (2 at once)\"")
             && second.contains("changed=\"imports (1 at once, now 2 at once)\"")
     );
-    assert!(lines.iter().any(|line| line.contains("imports")), "{lines:?}");
+    assert!(
+        lines.iter().any(|line| line.contains("imports")),
+        "{lines:?}"
+    );
 }

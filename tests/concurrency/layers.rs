@@ -69,7 +69,11 @@ async fn permit_lasts_until_the_streamed_body_ends_or_is_dropped() {
     sender.send("event").await.unwrap();
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
-    assert_eq!(permits.held_permits(&exports(1), &key), 1, "the stream goes on");
+    assert_eq!(
+        permits.held_permits(&exports(1), &key),
+        1,
+        "the stream goes on"
+    );
     drop(sender);
     assert!(body.frame().await.is_none());
     assert_eq!(
@@ -101,7 +105,10 @@ async fn request_without_a_permit_is_answered_429_and_charges_no_rate() {
     let (app, _senders) = streaming(layer);
     let first = send(&app, of("acme")).await;
     assert_eq!(
-        (first.status().as_u16(), number(first.headers(), "x-ratelimit-remaining")),
+        (
+            first.status().as_u16(),
+            number(first.headers(), "x-ratelimit-remaining")
+        ),
         (200, 1)
     );
     let denied = send(&app, of("acme")).await;
@@ -109,9 +116,16 @@ async fn request_without_a_permit_is_answered_429_and_charges_no_rate() {
     assert_eq!(number(denied.headers(), "retry-after"), 1);
     let body = denied.into_body().collect().await.unwrap().to_bytes();
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!((&body["error"], &body["limit"]), (&"too_many_in_flight".into(), &"exports".into()));
+    assert_eq!(
+        (&body["error"], &body["limit"]),
+        (&"too_many_in_flight".into(), &"exports".into())
+    );
     let left = limiter.peek(&rate, &Key::new("acme"), 0).await.unwrap();
-    assert_eq!(left.remaining(), 1, "a request without a permit is not charged");
+    assert_eq!(
+        left.remaining(),
+        1,
+        "a request without a permit is not charged"
+    );
 
     drop(first);
     drop(send(&app, of("acme")).await);
@@ -134,7 +148,9 @@ async fn handler_that_keeps_the_permits_holds_them_after_the_response() {
         kept.lock().unwrap().push(in_flight);
         http::StatusCode::SWITCHING_PROTOCOLS
     };
-    let app = Router::new().route("/", get(handler)).layer(layer.insert_permits());
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(layer.insert_permits());
     assert_eq!(status(&app, of("acme")).await, 101);
     assert_eq!(status(&app, of("acme")).await, 429);
     tasks.lock().unwrap().clear();
@@ -146,7 +162,9 @@ async fn permits_of_stacked_layers_are_inserted_together_and_an_exempt_request_h
     let (outer, inner) = (RateLimiter::in_memory(), RateLimiter::in_memory());
     let layer = |permits: &RateLimiter| {
         let layer = RateLimitLayer::new(permits, exports(5), tenant()).unwrap();
-        layer.skip(|request| request.uri.path() == "/free").insert_permits()
+        layer
+            .skip(|request| request.uri.path() == "/free")
+            .insert_permits()
     };
     let tasks: Arc<Mutex<Vec<InFlight>>> = Arc::default();
     let kept = Arc::clone(&tasks);
@@ -164,7 +182,10 @@ async fn permits_of_stacked_layers_are_inserted_together_and_an_exempt_request_h
     assert_eq!(held(), [1, 1]);
     tasks.lock().unwrap().clear();
     assert_eq!(held(), [0, 0]);
-    let free = Request::get("/free").header("x-tenant", "acme").body(Body::empty()).unwrap();
+    let free = Request::get("/free")
+        .header("x-tenant", "acme")
+        .body(Body::empty())
+        .unwrap();
     assert_eq!(status(&app, free).await, 200);
     assert_eq!(held(), [0, 0]);
 }
@@ -205,12 +226,22 @@ async fn failed_and_panicking_and_cancelled_requests_give_their_permits_back() {
                 }
             }),
         )
-        .route("/fail", get(|| async { http::StatusCode::INTERNAL_SERVER_ERROR }))
+        .route(
+            "/fail",
+            get(|| async { http::StatusCode::INTERNAL_SERVER_ERROR }),
+        )
         .layer(layer);
-    assert!(timeout(Duration::from_millis(5), send(&app, of("acme"))).await.is_err());
+    assert!(
+        timeout(Duration::from_millis(5), send(&app, of("acme")))
+            .await
+            .is_err()
+    );
     assert_eq!(permits.held_permits(&exports(1), &key), 0);
     let at = |path: &str| {
-        Request::get(path.to_owned()).header("x-tenant", "acme").body(Body::empty()).unwrap()
+        Request::get(path.to_owned())
+            .header("x-tenant", "acme")
+            .body(Body::empty())
+            .unwrap()
     };
     let panicking = tokio::spawn({
         let (app, request) = (app.clone(), at("/panic"));
@@ -228,16 +259,30 @@ async fn skipped_requests_have_no_permit_and_missing_keys_are_rejected() {
     let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = |layer: RateLimitLayer| streaming(layer).0;
     let skipping = app(layer.clone().skip(|request| request.uri.path() == "/"));
-    let (first, second) = (send(&skipping, of("acme")).await, send(&skipping, of("acme")).await);
-    assert_eq!([first.status(), second.status()].map(|it| it.as_u16()), [200, 200]);
+    let (first, second) = (
+        send(&skipping, of("acme")).await,
+        send(&skipping, of("acme")).await,
+    );
+    assert_eq!(
+        [first.status(), second.status()].map(|it| it.as_u16()),
+        [200, 200]
+    );
     let plain = || Request::get("/").body(Body::empty()).unwrap();
     assert_eq!(status(&app(layer.clone()), plain()).await, 400);
-    let skipping = app(layer.clone().on_missing_key(OnMissingKey::SkipLimit).unwrap());
+    let skipping = app(layer
+        .clone()
+        .on_missing_key(OnMissingKey::SkipLimit)
+        .unwrap());
     assert_eq!(status(&skipping, plain()).await, 200);
     let shadow = app(layer.enforce(0).unwrap());
-    let held: Vec<Response<Body>> =
-        vec![send(&shadow, of("acme")).await, send(&shadow, of("acme")).await];
-    assert!(held.iter().all(|response| response.status() == 200), "it would deny the second");
+    let held: Vec<Response<Body>> = vec![
+        send(&shadow, of("acme")).await,
+        send(&shadow, of("acme")).await,
+    ];
+    assert!(
+        held.iter().all(|response| response.status() == 200),
+        "it would deny the second"
+    );
 }
 
 #[tokio::test]
@@ -246,9 +291,14 @@ async fn layers_on_one_redis_share_permits_and_fail_as_configured() {
     let on = async || RateLimiter::new(server.store().connect().await.unwrap());
     let (here, there) = (on().await, on().await);
     let layer = |permits: &RateLimiter| RateLimitLayer::new(permits, exports(1), tenant()).unwrap();
-    let closed = layer(&here).on_store_failure(OnStoreFailure::FailClosed).unwrap();
-    let ((here, _s1), (there, _s2), (closed, _s3)) =
-        (streaming(layer(&here)), streaming(layer(&there)), streaming(closed));
+    let closed = layer(&here)
+        .on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
+    let ((here, _s1), (there, _s2), (closed, _s3)) = (
+        streaming(layer(&here)),
+        streaming(layer(&there)),
+        streaming(closed),
+    );
     let held = send(&here, of("acme")).await;
     assert_eq!(held.status(), 200);
     assert_eq!(status(&there, of("acme")).await, 429);
@@ -275,7 +325,9 @@ async fn websocket_holds_its_permit_until_it_closes_and_a_client_that_disconnect
             }
         })
     };
-    let app = Router::new().route("/", get(echo)).layer(layer.insert_permits());
+    let app = Router::new()
+        .route("/", get(echo))
+        .layer(layer.insert_permits());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
@@ -293,7 +345,9 @@ async fn websocket_holds_its_permit_until_it_closes_and_a_client_that_disconnect
     assert_eq!(status, "HTTP/1.1 101");
     assert_eq!(connect().await.1, "HTTP/1.1 429", "the connection is open");
     drop(first);
-    let again = timeout(20 * SECOND, async { while connect().await.1 != "HTTP/1.1 101" {} });
+    let again = timeout(20 * SECOND, async {
+        while connect().await.1 != "HTTP/1.1 101" {}
+    });
     again.await.expect("the permit is given back");
     server.abort();
 }
@@ -317,8 +371,12 @@ async fn permits_are_counted_by_outcome_and_while_they_are_held() {
 #[test]
 fn two_concurrency_limits_of_one_name_are_an_error() {
     let limiter = RateLimiter::in_memory();
-    let built =
-        RateLimitLayer::new(limiter, exports(1), tenant()).unwrap().limit(exports(2), tenant());
+    let built = RateLimitLayer::new(limiter, exports(1), tenant())
+        .unwrap()
+        .limit(exports(2), tenant());
     let error = built.unwrap_err().to_string();
-    assert!(error.contains("`exports`") && error.contains("share what they count"), "{error}");
+    assert!(
+        error.contains("`exports`") && error.contains("share what they count"),
+        "{error}"
+    );
 }

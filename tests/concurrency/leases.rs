@@ -32,7 +32,9 @@ use crate::support::tenants::{exports, of, tenant};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn app(layer: RateLimitLayer) -> Router {
-    Router::new().route("/", get(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(layer)
 }
 
 async fn text(response: Response<Body>) -> String {
@@ -54,8 +56,9 @@ impl PermitStore for Elsewhere {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
         let store = self.store.clone();
         let delay = self.delay;
-        let (is_away, hangs) =
-            [&self.is_away, &self.hangs].map(|it| it.load(Ordering::SeqCst)).into();
+        let (is_away, hangs) = [&self.is_away, &self.hangs]
+            .map(|it| it.load(Ordering::SeqCst))
+            .into();
         Box::pin(async move {
             if hangs {
                 pending::<()>().await;
@@ -83,11 +86,20 @@ fn program_that_flushes_last_leaves_no_permit_behind() {
     let server = RedisServer::start();
     let (limit, acme) = (exports(1), Key::new("acme"));
     for number in 0..20 {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let limiter = RateLimiter::redis(&server.url(), "tollgate").await.unwrap();
-            let permit = limiter.acquire_permit(&limit, &acme, Duration::ZERO).await.unwrap();
-            assert!(permit.is_some(), "program {number} waits for the lease of the last one");
+            let permit = limiter
+                .acquire_permit(&limit, &acme, Duration::ZERO)
+                .await
+                .unwrap();
+            assert!(
+                permit.is_some(),
+                "program {number} waits for the lease of the last one"
+            );
             drop(permit);
             limiter.flush().await;
             assert_eq!(limiter.keys_with_permits(), 0);
@@ -99,8 +111,14 @@ fn program_that_flushes_last_leaves_no_permit_behind() {
 async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
     let store = Elsewhere::default();
     let limiter = granted_by(store.clone());
-    let held = limiter.try_acquire_permit(&exports(2), &Key::new("acme")).await.unwrap();
-    let given_back = limiter.try_acquire_permit(&exports(2), &Key::new("acme")).await.unwrap();
+    let held = limiter
+        .try_acquire_permit(&exports(2), &Key::new("acme"))
+        .await
+        .unwrap();
+    let given_back = limiter
+        .try_acquire_permit(&exports(2), &Key::new("acme"))
+        .await
+        .unwrap();
     assert!(held.is_some() && given_back.is_some());
     store.set_away(true);
     drop(given_back);
@@ -116,8 +134,12 @@ async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
 #[test]
 fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
     let server = RedisServer::start();
-    let runtime =
-        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+    };
     // The connection is a task of this one.
     let keeps = runtime().unwrap();
     let (limiter, other) = keeps.block_on(async {
@@ -127,7 +149,12 @@ fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
     });
     let acquire = |limiter: &RateLimiter| {
         let (limiter, limit) = (limiter.clone(), exports(1));
-        async move { limiter.try_acquire_permit(&limit, &Key::new("acme")).await.unwrap() }
+        async move {
+            limiter
+                .try_acquire_permit(&limit, &Key::new("acme"))
+                .await
+                .unwrap()
+        }
     };
     let first = runtime().unwrap();
     let held = first.block_on(acquire(&limiter));
@@ -140,7 +167,10 @@ fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_learn_of_an_outage_together() {
-    let store = Elsewhere { delay: SECOND / 2, ..Elsewhere::default() };
+    let store = Elsewhere {
+        delay: SECOND / 2,
+        ..Elsewhere::default()
+    };
     store.set_away(true);
     let limiter = granted_by(store);
     let started = Instant::now();
@@ -149,10 +179,17 @@ async fn callers_learn_of_an_outage_together() {
         let limiter = limiter.clone();
         callers.spawn(async move {
             sleep(Duration::from_millis(number * 100)).await;
-            limiter.try_acquire_permit(&exports(1), &Key::new("acme")).await.unwrap().is_some()
+            limiter
+                .try_acquire_permit(&exports(1), &Key::new("acme"))
+                .await
+                .unwrap()
+                .is_some()
         });
     }
-    assert!(callers.join_all().await.into_iter().all(|granted| granted), "it fails open");
+    assert!(
+        callers.join_all().await.into_iter().all(|granted| granted),
+        "it fails open"
+    );
     assert_eq!(started.elapsed(), SECOND / 2, "none waits for another call");
 }
 
@@ -161,8 +198,11 @@ async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
     let store = Elsewhere::default();
     let limiter = granted_by(store.clone());
     let source = async |user: u64| {
-        let permit =
-            limiter.try_acquire_permit(&exports(1), &Key::from(user)).await.unwrap().unwrap();
+        let permit = limiter
+            .try_acquire_permit(&exports(1), &Key::from(user))
+            .await
+            .unwrap()
+            .unwrap();
         permit.source()
     };
     store.hangs.store(true, Ordering::SeqCst);
@@ -181,11 +221,17 @@ async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn number_of_one_caller_is_not_that_of_another() {
-    let store = Elsewhere { delay: SECOND / 10, ..Elsewhere::default() };
+    let store = Elsewhere {
+        delay: SECOND / 10,
+        ..Elsewhere::default()
+    };
     for numbers in [[1, 10], [10, 1]] {
         let limiter = granted_by(store.clone());
         let acme = Key::from(u64::from(numbers[0]));
-        let held = limiter.try_acquire_permit(&exports(1), &acme).await.unwrap();
+        let held = limiter
+            .try_acquire_permit(&exports(1), &acme)
+            .await
+            .unwrap();
         let [first, second] = numbers.map(exports);
         let both = tokio::join!(
             limiter.try_acquire_permit(&first, &acme),
@@ -209,7 +255,9 @@ async fn two_permits_of_one_key_for_one_request_are_a_mistake() {
     assert_eq!(status(&app, of("acme")).await, 500);
     let lines = log.lines();
     assert!(
-        lines.iter().any(|line| line.contains("two permits of one key under the limit `exports`")),
+        lines
+            .iter()
+            .any(|line| line.contains("two permits of one key under the limit `exports`")),
         "{lines:?}"
     );
 }
@@ -218,8 +266,13 @@ async fn two_permits_of_one_key_for_one_request_are_a_mistake() {
 async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
     let store = Elsewhere::default();
     let limiter = granted_by(store.clone());
-    let acquire =
-        async || limiter.try_acquire_permit(&exports(2), &Key::new("acme")).await.unwrap().unwrap();
+    let acquire = async || {
+        limiter
+            .try_acquire_permit(&exports(2), &Key::new("acme"))
+            .await
+            .unwrap()
+            .unwrap()
+    };
     let before = acquire().await;
     store.set_away(true);
     sleep(Duration::from_millis(10)).await;
@@ -235,7 +288,11 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     let (log, _guard) = Log::start();
     let store = Elsewhere::default();
     let limiter = granted_by(store.clone());
-    let permit = limiter.try_acquire_permit(&exports(1), &Key::new("acme")).await.unwrap().unwrap();
+    let permit = limiter
+        .try_acquire_permit(&exports(1), &Key::new("acme"))
+        .await
+        .unwrap()
+        .unwrap();
     sleep(60 * SECOND).await;
     assert!(permit.is_renewed(), "three times in each lease");
     assert!(!log.lines().iter().any(|line| line.contains("not renewed")));
@@ -245,7 +302,10 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     sleep(5 * SECOND).await;
     assert!(!permit.is_renewed());
     let lines = log.lines();
-    let lost: Vec<_> = lines.iter().filter(|line| line.contains("not renewed")).collect();
+    let lost: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("not renewed"))
+        .collect();
     assert!(
         (1..=3).contains(&lost.len()) && lost[0].contains("limit=\"exports\" held=1"),
         "{lost:?}"
@@ -254,8 +314,11 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     sleep(SECOND).await;
     assert!(permit.is_renewed());
     let embedded = RateLimiter::in_memory();
-    let permit =
-        embedded.try_acquire_permit(&exports(1), &Key::new("acme")).await.unwrap().unwrap();
+    let permit = embedded
+        .try_acquire_permit(&exports(1), &Key::new("acme"))
+        .await
+        .unwrap()
+        .unwrap();
     sleep(3600 * SECOND).await;
     assert!(permit.is_renewed(), "nobody else can get it");
 }
@@ -266,31 +329,47 @@ async fn permit_says_who_granted_it_and_an_error_keeps_its_kind() {
     let limiter = granted_by(store.clone());
     let key = Key::new("acme");
     let source = async |limit: &Limit| {
-        limiter.try_acquire_permit(limit, &key).await.map(|permit| permit.unwrap().source())
+        limiter
+            .try_acquire_permit(limit, &key)
+            .await
+            .map(|permit| permit.unwrap().source())
     };
     let local = OnStoreFailure::Local { replicas: 2 };
-    let local = Limit::concurrency("local", 2).unwrap().with_on_store_failure(local).unwrap();
+    let local = Limit::concurrency("local", 2)
+        .unwrap()
+        .with_on_store_failure(local)
+        .unwrap();
     let closed = Limit::concurrency("closed", 2).unwrap();
-    let closed = closed.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = closed
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     assert_eq!(source(&exports(1)).await.unwrap(), Source::Store);
     store.set_away(true);
     assert_eq!(source(&exports(1)).await.unwrap(), Source::FailOpen);
     assert_eq!(source(&local).await.unwrap(), Source::Local);
     let error = source(&closed).await.unwrap_err();
     assert!(error.is_unreachable(), "{error}");
-    assert_eq!(error.to_string(), "the rate limit store is unreachable: it is away");
+    assert_eq!(
+        error.to_string(),
+        "the rate limit store is unreachable: it is away"
+    );
 }
 
 #[tokio::test]
 async fn open_circuit_is_known_to_those_who_want_permits() {
     let mut server = RedisServer::start();
     let limiter = RateLimiter::new(server.store().connect().await.unwrap());
-    let closed = exports(1).with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = exports(1)
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     let layer = RateLimitLayer::new(&limiter, closed.clone(), tenant()).unwrap();
     server.kill();
     let opened = timeout(20 * SECOND, async {
         loop {
-            let error = limiter.try_acquire_permit(&closed, &Key::new("acme")).await.unwrap_err();
+            let error = limiter
+                .try_acquire_permit(&closed, &Key::new("acme"))
+                .await
+                .unwrap_err();
             if error.is_circuit_open() {
                 return error;
             }
@@ -298,7 +377,10 @@ async fn open_circuit_is_known_to_those_who_want_permits() {
     });
     let error = opened.await.expect("the circuit opens");
     assert!(error.probe_after().is_some());
-    assert!(error.to_string().starts_with("the circuit breaker is open"), "{error}");
+    assert!(
+        error.to_string().starts_with("the circuit breaker is open"),
+        "{error}"
+    );
     assert_eq!(status(&app(layer), of("acme")).await, 503);
 }
 
@@ -306,8 +388,10 @@ async fn open_circuit_is_known_to_those_who_want_permits() {
 async fn one_deadline_bounds_the_wait_for_permits_and_units() {
     let limiter = RateLimiter::in_memory();
     let rate = Limit::fixed_window("rate", Quota::new(1, 6 * SECOND)).unwrap();
-    let layer =
-        RateLimitLayer::new(&limiter, rate, tenant()).unwrap().limit(exports(1), tenant()).unwrap();
+    let layer = RateLimitLayer::new(&limiter, rate, tenant())
+        .unwrap()
+        .limit(exports(1), tenant())
+        .unwrap();
     let app = app(layer.wait_up_to(5 * SECOND).unwrap());
     let first = send(&app, of("acme")).await;
     let freed = tokio::spawn(async move {
@@ -347,7 +431,10 @@ struct Misused;
 
 impl PermitStore for Misused {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let wrong = claims.iter().map(|_| Err(Error::misuse("it is not set up"))).collect();
+        let wrong = claims
+            .iter()
+            .map(|_| Err(Error::misuse("it is not set up")))
+            .collect();
         Box::pin(std::future::ready(wrong))
     }
 }
@@ -364,10 +451,20 @@ async fn mistake_of_the_application_is_500_and_shadow_mode_rejects_nothing() {
     let away = layer(granted_by(store));
     let (log, _guard) = Log::start();
     assert_eq!(status(&app(misused.clone()), of("acme")).await, 500);
-    assert!(log.lines().iter().any(|line| line.contains("misconfigured")));
+    assert!(
+        log.lines()
+            .iter()
+            .any(|line| line.contains("misconfigured"))
+    );
     assert_eq!(status(&app(away.clone()), of("acme")).await, 503);
-    assert_eq!(status(&app(misused.enforce(0).unwrap()), of("acme")).await, 200);
-    assert_eq!(status(&app(away.enforce(0).unwrap()), of("acme")).await, 200);
+    assert_eq!(
+        status(&app(misused.enforce(0).unwrap()), of("acme")).await,
+        200
+    );
+    assert_eq!(
+        status(&app(away.enforce(0).unwrap()), of("acme")).await,
+        200
+    );
 }
 
 #[tokio::test]
@@ -377,10 +474,20 @@ async fn problem_details_name_the_limit_and_rates_have_no_headers() {
     let app = app(layer.body_format(BodyFormat::ProblemDetails));
     let held = send(&app, of("acme")).await;
     let denied = send(&app, of("acme")).await;
-    assert!(denied.headers().keys().all(|name| !name.as_str().contains("ratelimit")));
+    assert!(
+        denied
+            .headers()
+            .keys()
+            .all(|name| !name.as_str().contains("ratelimit"))
+    );
     let problem: serde_json::Value = serde_json::from_str(&text(denied).await).unwrap();
     assert_eq!(problem["violated-policies"], serde_json::json!(["exports"]));
-    assert!(problem["type"].as_str().unwrap().ends_with("#quota-exceeded"));
+    assert!(
+        problem["type"]
+            .as_str()
+            .unwrap()
+            .ends_with("#quota-exceeded")
+    );
     drop(held);
 }
 
@@ -404,7 +511,11 @@ async fn waiters_for_permits_of_a_key_are_bounded() {
     assert_eq!(other.status(), 200);
     drop(held);
     let served = [waiting.join_next().await, waiting.join_next().await];
-    assert!(served.into_iter().all(|status| status.unwrap().unwrap() == 200));
+    assert!(
+        served
+            .into_iter()
+            .all(|status| status.unwrap().unwrap() == 200)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -428,7 +539,13 @@ async fn client_that_waits_for_its_own_limit_holds_no_permit_that_all_share() {
     assert_eq!(status(&app, of("globex")).await, 200);
     assert_eq!(started.elapsed(), Duration::ZERO);
     drop(held);
-    assert!(waiting.join_all().await.into_iter().all(|status| status == 200));
+    assert!(
+        waiting
+            .join_all()
+            .await
+            .into_iter()
+            .all(|status| status == 200)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,7 +567,13 @@ async fn layers_in_different_orders_do_not_wait_for_each_other() {
     sleep(SECOND).await;
     let started = Instant::now();
     drop(held);
-    assert!(served.join_all().await.into_iter().all(|status| status == 200));
+    assert!(
+        served
+            .join_all()
+            .await
+            .into_iter()
+            .all(|status| status == 200)
+    );
     assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
 }
 
@@ -458,9 +581,12 @@ async fn layers_in_different_orders_do_not_wait_for_each_other() {
 async fn shadow_mode_is_reported_once_a_second_at_info() {
     let (log, _guard) = Log::start();
     let permits = RateLimiter::in_memory();
-    let layer =
-        RateLimitLayer::new(&permits, exports(1).with_enforced_percent(0).unwrap(), tenant())
-            .unwrap();
+    let layer = RateLimitLayer::new(
+        &permits,
+        exports(1).with_enforced_percent(0).unwrap(),
+        tenant(),
+    )
+    .unwrap();
     let app = app(layer);
     let mut held = Vec::new();
     for _ in 0..5 {
@@ -469,9 +595,14 @@ async fn shadow_mode_is_reported_once_a_second_at_info() {
     sleep(SECOND).await;
     held.push(send(&app, of("acme")).await);
     assert!(held.iter().all(|response| response.status() == 200));
-    let lines: Vec<_> =
-        log.lines().into_iter().filter(|line| line.contains("would have denied")).collect();
-    let [first, second] = &*lines else { panic!("{lines:?}") };
+    let lines: Vec<_> = log
+        .lines()
+        .into_iter()
+        .filter(|line| line.contains("would have denied"))
+        .collect();
+    let [first, second] = &*lines else {
+        panic!("{lines:?}")
+    };
     assert!(first.contains("INFO") && first.contains("limit=\"exports\" at_once=1 unreported=0"));
     assert!(second.contains("unreported=3"), "{second}");
 }
@@ -481,16 +612,24 @@ async fn message_has_the_share_that_is_in_force() {
     let store = Elsewhere::default();
     let permits = granted_by(store.clone());
     let layer = RateLimitLayer::new(&permits, exports(3), tenant()).unwrap();
-    let app = app(layer.on_store_failure(OnStoreFailure::Local { replicas: 3 }).unwrap());
+    let app = app(layer
+        .on_store_failure(OnStoreFailure::Local { replicas: 3 })
+        .unwrap());
     let mut held = vec![send(&app, of("acme")).await];
     held.extend([send(&app, of("acme")).await, send(&app, of("acme")).await]);
     let denied = text(send(&app, of("acme")).await).await;
-    assert_eq!(denied, "the limit `exports` of 3 requests at once is reached\n");
+    assert_eq!(
+        denied,
+        "the limit `exports` of 3 requests at once is reached\n"
+    );
     store.set_away(true);
     held.clear();
     held.push(send(&app, of("acme")).await);
     let denied = text(send(&app, of("acme")).await).await;
-    assert_eq!(denied, "the limit `exports` of 1 request at once is reached\n");
+    assert_eq!(
+        denied,
+        "the limit `exports` of 1 request at once is reached\n"
+    );
 }
 
 #[tokio::test]
@@ -500,11 +639,20 @@ async fn retry_after_is_what_the_limit_advises() {
     let app = app(RateLimitLayer::new(&permits, slow, tenant()).unwrap());
     let held = send(&app, of("acme")).await;
     let denied = send(&app, of("acme")).await;
-    assert_eq!((denied.status().as_u16(), number(denied.headers(), "retry-after")), (429, 30));
+    assert_eq!(
+        (
+            denied.status().as_u16(),
+            number(denied.headers(), "retry-after")
+        ),
+        (429, 30)
+    );
     drop(held);
     for wait in [Duration::ZERO, Duration::from_millis(999), 3601 * SECOND] {
         let error = exports(1).with_retry_after(wait).unwrap_err().to_string();
-        assert!(error.contains("`exports`") && error.contains("use 1s to 3600s"), "{error}");
+        assert!(
+            error.contains("`exports`") && error.contains("use 1s to 3600s"),
+            "{error}"
+        );
     }
 }
 
@@ -515,7 +663,10 @@ async fn request_without_a_key_names_its_concurrency_limit() {
     let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let named = layer.clone().respond_with(|rejection, response| {
         assert_eq!(rejection.limit().map(Limit::name), Some("exports"));
-        assert_eq!(rejection.limit().map(|limit| limit.quota().limit()), Some(1));
+        assert_eq!(
+            rejection.limit().map(|limit| limit.quota().limit()),
+            Some(1)
+        );
         response
     });
     let anonymous = || Request::get("/").body(Body::empty()).unwrap();
@@ -525,7 +676,11 @@ async fn request_without_a_key_names_its_concurrency_limit() {
         text(response).await,
         "no key for the limit `exports`: the header `x-tenant` is missing\n"
     );
-    assert!(log.lines().iter().any(|line| line.contains("limit=\"exports\"")));
+    assert!(
+        log.lines()
+            .iter()
+            .any(|line| line.contains("limit=\"exports\""))
+    );
     let skipping = layer.on_missing_key(OnMissingKey::SkipLimit).unwrap();
     assert_eq!(status(&app(skipping), anonymous()).await, 200);
 }
@@ -552,7 +707,9 @@ async fn closure_chooses_the_limit_of_each_request() {
     let permits = RateLimiter::in_memory();
     let (free, pro) = (exports(1), exports(2));
     let layer = RateLimitLayer::from_fn(&permits, move |request| {
-        let Some(tenant) = request.headers.get("x-tenant") else { return Limits::Unlimited };
+        let Some(tenant) = request.headers.get("x-tenant") else {
+            return Limits::Unlimited;
+        };
         let limit = if tenant == "acme" { &pro } else { &free };
         Check::new(limit, Key::new(tenant)).into()
     })
@@ -561,10 +718,18 @@ async fn closure_chooses_the_limit_of_each_request() {
     let held = [send(&app, of("acme")).await, send(&app, of("globex")).await];
     assert_eq!(status(&app, of("globex")).await, 429);
     let second = send(&app, of("acme")).await;
-    assert_eq!((second.status().as_u16(), status(&app, of("acme")).await), (200, 429));
+    assert_eq!(
+        (second.status().as_u16(), status(&app, of("acme")).await),
+        (200, 429)
+    );
     let anonymous = || Request::get("/").body(Body::empty()).unwrap();
     let unlimited = [send(&app, anonymous()).await, send(&app, anonymous()).await];
-    assert!(unlimited.iter().chain(&held).all(|response| response.status() == 200));
+    assert!(
+        unlimited
+            .iter()
+            .chain(&held)
+            .all(|response| response.status() == 200)
+    );
 }
 
 #[tokio::test]
@@ -573,10 +738,17 @@ async fn response_names_the_setting_that_a_handler_with_permits_needs() {
     let permits = RateLimiter::in_memory();
     let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
     let app = |layer| Router::new().route("/", get(handler)).layer(layer);
-    assert_eq!(status(&app(layer.clone().insert_permits()), of("acme")).await, 200);
+    assert_eq!(
+        status(&app(layer.clone().insert_permits()), of("acme")).await,
+        200
+    );
     let response = send(&app(layer), of("acme")).await;
     assert_eq!(response.status(), 500);
-    assert!(text(response).await.contains("add `insert_permits()` to the rate limit layer"));
+    assert!(
+        text(response)
+            .await
+            .contains("add `insert_permits()` to the rate limit layer")
+    );
 }
 
 #[cfg(feature = "grpc")]
@@ -589,14 +761,23 @@ async fn grpc_status_names_the_limit() {
     let app = app(RateLimitLayer::new(&permits, exports(1), tenant()).unwrap());
     let held = send(&app, of("acme")).await;
     let call = Request::post("/").header("x-tenant", "acme");
-    let call = call.header("content-type", "application/grpc").body(Body::empty()).unwrap();
+    let call = call
+        .header("content-type", "application/grpc")
+        .body(Body::empty())
+        .unwrap();
     let denied = Status::from_header_map(send(&app, call).await.headers()).unwrap();
     assert_eq!(denied.code(), Code::ResourceExhausted);
     let violations = denied.get_details_quota_failure().unwrap().violations;
     assert_eq!(violations.len(), 1);
     assert_eq!(violations[0].subject, "exports");
-    assert_eq!(violations[0].description, "the limit `exports` of 1 request at once is reached");
-    assert_eq!(denied.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
+    assert_eq!(
+        violations[0].description,
+        "the limit `exports` of 1 request at once is reached"
+    );
+    assert_eq!(
+        denied.metadata().get("grpc-retry-pushback-ms").unwrap(),
+        "1000"
+    );
     drop(held);
 }
 
@@ -623,5 +804,11 @@ async fn counter_tells_an_outage_from_the_store() {
         ("exports denied local", 1),
     ];
     assert_eq!(recorded.decisions(), counted(expected));
-    assert_eq!(recorded.of("tollgate_store_failures_total").values().sum::<f64>(), 3.0);
+    assert_eq!(
+        recorded
+            .of("tollgate_store_failures_total")
+            .values()
+            .sum::<f64>(),
+        3.0
+    );
 }

@@ -74,19 +74,36 @@ async fn waiting_caller_gets_the_permit_that_is_given_back_and_none_in_vain() {
     let first = take(&limiter, &limit, &key).await.unwrap();
     let waiting = tokio::spawn({
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        async move { limiter.acquire_permit(&limit, &key, 10 * SECOND).await.unwrap() }
+        async move {
+            limiter
+                .acquire_permit(&limit, &key, 10 * SECOND)
+                .await
+                .unwrap()
+        }
     });
     sleep(SECOND).await;
-    assert!(take(&limiter, &limit, &key).await.is_none(), "a new caller does not pass it");
+    assert!(
+        take(&limiter, &limit, &key).await.is_none(),
+        "a new caller does not pass it"
+    );
     drop(first);
     assert!(waiting.await.unwrap().is_some());
     let started = Instant::now();
     let held = take(&limiter, &limit, &key).await.unwrap();
-    assert!(limiter.acquire_permit(&limit, &key, SECOND).await.unwrap().is_none());
+    assert!(
+        limiter
+            .acquire_permit(&limit, &key, SECOND)
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(started.elapsed(), SECOND);
     drop(held);
     assert_eq!(limiter.held_permits(&limit, &key), 0);
-    assert!(take(&limiter, &limit, &key).await.is_some(), "a caller that gave up has no place");
+    assert!(
+        take(&limiter, &limit, &key).await.is_some(),
+        "a caller that gave up has no place"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,8 +116,11 @@ async fn flood_never_exceeds_the_limit_and_ends_with_all_permits_free() {
     let mut tasks = JoinSet::new();
     for number in 0..3_000_usize {
         let (limiter, limit, place) = (replicas[number % 3].clone(), limit.clone(), number % 2);
-        let (key, in_flight, most) =
-            (keys[place].clone(), Arc::clone(&in_flight), Arc::clone(&most));
+        let (key, in_flight, most) = (
+            keys[place].clone(),
+            Arc::clone(&in_flight),
+            Arc::clone(&most),
+        );
         tasks.spawn(async move {
             let wait = if number % 5 == 0 {
                 Duration::ZERO
@@ -132,7 +152,10 @@ async fn flood_never_exceeds_the_limit_and_ends_with_all_permits_free() {
             let mut permits = Vec::new();
             while permits.len() < 7 {
                 permits.extend(
-                    replicas[2].acquire_permit(&limit, &keys[place], SECOND).await.unwrap(),
+                    replicas[2]
+                        .acquire_permit(&limit, &keys[place], SECOND)
+                        .await
+                        .unwrap(),
                 );
             }
             permits
@@ -147,17 +170,32 @@ async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
     let store = server.store().connect().await.unwrap();
     let limiter = RateLimiter::new(store);
     let key = Key::new("acme");
-    let local = exports(4).with_on_store_failure(OnStoreFailure::Local { replicas: 2 }).unwrap();
+    let local = exports(4)
+        .with_on_store_failure(OnStoreFailure::Local { replicas: 2 })
+        .unwrap();
     let closed = Limit::concurrency("closed", 4).unwrap();
-    let closed = closed.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = closed
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     let open = Limit::concurrency("open", 1).unwrap();
     let held = take(&limiter, &local, &key).await.unwrap();
     let port = server.port();
     server.kill();
-    let second = take(&limiter, &local, &key).await.expect("two of four are this replica's share");
+    let second = take(&limiter, &local, &key)
+        .await
+        .expect("two of four are this replica's share");
     assert!(take(&limiter, &local, &key).await.is_none());
-    assert!(limiter.try_acquire_permit(&closed, &key).await.unwrap_err().is_unavailable());
-    let unlimited = [take(&limiter, &open, &key).await, take(&limiter, &open, &key).await];
+    assert!(
+        limiter
+            .try_acquire_permit(&closed, &key)
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
+    let unlimited = [
+        take(&limiter, &open, &key).await,
+        take(&limiter, &open, &key).await,
+    ];
     assert!(unlimited.iter().all(Option::is_some));
 
     let server = RedisServer::start_on(port).expect("the port is free again");
@@ -165,12 +203,23 @@ async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
     // Within a third of the lease, Redis knows what is held.
     timeout(20 * SECOND, async {
         while let Some(permit) = take(&other, &local, &key).await {
-            let more = [take(&other, &local, &key).await, take(&other, &local, &key).await];
+            let more = [
+                take(&other, &local, &key).await,
+                take(&other, &local, &key).await,
+            ];
             drop((permit, more));
-            let free = other.acquire_permit(&local, &key, Duration::from_millis(50)).await.unwrap();
-            let two = other.acquire_permit(&local, &key, Duration::from_millis(50)).await.unwrap();
-            let three =
-                other.acquire_permit(&local, &key, Duration::from_millis(50)).await.unwrap();
+            let free = other
+                .acquire_permit(&local, &key, Duration::from_millis(50))
+                .await
+                .unwrap();
+            let two = other
+                .acquire_permit(&local, &key, Duration::from_millis(50))
+                .await
+                .unwrap();
+            let three = other
+                .acquire_permit(&local, &key, Duration::from_millis(50))
+                .await
+                .unwrap();
             if three.is_none() && free.is_some() && two.is_some() {
                 break;
             }
@@ -187,10 +236,15 @@ async fn lost_state_is_restored_by_the_holders_and_allows_at_most_twice_the_limi
     let short = async || short_lease(on(&server).await);
     let (old, new) = (short().await, short().await);
     let (limit, key) = (exports(2), Key::new("acme"));
-    let held = [take(&old, &limit, &key).await, take(&old, &limit, &key).await];
+    let held = [
+        take(&old, &limit, &key).await,
+        take(&old, &limit, &key).await,
+    ];
     assert!(held.iter().all(Option::is_some) && take(&new, &limit, &key).await.is_none());
     // As a failover to a replica that has got nothing.
-    let () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
+    let () = redis::cmd("FLUSHALL")
+        .query(&mut server.connection())
+        .unwrap();
     let mut granted = Vec::new();
     while let Some(permit) = take(&new, &limit, &key).await {
         granted.push(permit);
@@ -205,7 +259,12 @@ async fn lost_state_is_restored_by_the_holders_and_allows_at_most_twice_the_limi
     });
     restored.await.expect("the store learns what is held");
     drop(held);
-    assert!(new.acquire_permit(&limit, &key, 20 * SECOND).await.unwrap().is_some());
+    assert!(
+        new.acquire_permit(&limit, &key, 20 * SECOND)
+            .await
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[tokio::test]
@@ -213,15 +272,31 @@ async fn corrupt_value_counts_as_none_and_is_replaced() {
     let server = RedisServer::start();
     let limiter = on(&server).await;
     let mut connection = server.connection();
-    for (number, value) in
-        [&b""[..], b"garbage", b"\x09\xff\xff", &[9; 75], &[0xff; 200]].iter().enumerate()
+    for (number, value) in [
+        &b""[..],
+        b"garbage",
+        b"\x09\xff\xff",
+        &[9; 75],
+        &[0xff; 200],
+    ]
+    .iter()
+    .enumerate()
     {
         let key = Key::from(number as u64);
         let stored = format!("tollgate:{{{number}}}:c:exports");
-        let () = redis::cmd("SET").arg(&stored).arg(*value).query(&mut connection).unwrap();
-        let permit = take(&limiter, &exports(1), &key).await.expect("nothing is held");
+        let () = redis::cmd("SET")
+            .arg(&stored)
+            .arg(*value)
+            .query(&mut connection)
+            .unwrap();
+        let permit = take(&limiter, &exports(1), &key)
+            .await
+            .expect("nothing is held");
         assert!(take(&limiter, &exports(1), &key).await.is_none());
-        let ttl: i64 = redis::cmd("TTL").arg(&stored).query(&mut connection).unwrap();
+        let ttl: i64 = redis::cmd("TTL")
+            .arg(&stored)
+            .query(&mut connection)
+            .unwrap();
         assert!((9..=11).contains(&ttl), "it ends with its lease: {ttl} s");
         drop(permit);
     }
@@ -229,7 +304,11 @@ async fn corrupt_value_counts_as_none_and_is_replaced() {
         .arg(&["tollgate:{list}:c:exports", "x"])
         .query(&mut connection)
         .unwrap();
-    assert!(take(&limiter, &exports(1), &Key::new("list")).await.is_some());
+    assert!(
+        take(&limiter, &exports(1), &Key::new("list"))
+            .await
+            .is_some()
+    );
 }
 
 #[tokio::test]
@@ -241,12 +320,18 @@ async fn permits_of_many_keys_share_calls_and_leave_nothing_behind() {
     let mut tasks = JoinSet::new();
     for user in 0..2_000_u64 {
         let limiter = limiter.clone();
-        tasks.spawn(async move { take(&limiter, &exports(1), &Key::from(user)).await.is_some() });
+        tasks.spawn(async move {
+            take(&limiter, &exports(1), &Key::from(user))
+                .await
+                .is_some()
+        });
     }
     assert!(tasks.join_all().await.into_iter().all(|acquired| acquired));
     let emptied = timeout(20 * SECOND, async {
         loop {
-            let keys: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();
+            let keys: u64 = redis::cmd("DBSIZE")
+                .query(&mut server.connection())
+                .unwrap();
             if keys == 0 {
                 return;
             }
@@ -262,12 +347,20 @@ async fn permits_of_many_keys_share_calls_and_leave_nothing_behind() {
 fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
     let server = RedisServer::start();
     let runtime = || {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap()
     };
     // The connection is a task of this one.
     let keeps = runtime();
-    let (limiter, other) =
-        keeps.block_on(async { (short_lease(on(&server).await), short_lease(on(&server).await)) });
+    let (limiter, other) = keeps.block_on(async {
+        (
+            short_lease(on(&server).await),
+            short_lease(on(&server).await),
+        )
+    });
     let (limit, acme) = (exports(1), Key::new("acme"));
     for _ in 0..10 {
         let first = runtime();
@@ -277,7 +370,11 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
                 let (limiter, limit) = (limiter.clone(), limit.clone());
                 tokio::spawn(async move {
                     loop {
-                        drop(limiter.acquire_permit(&limit, &Key::from(user % 5), SECOND).await);
+                        drop(
+                            limiter
+                                .acquire_permit(&limit, &Key::from(user % 5), SECOND)
+                                .await,
+                        );
                         tokio::task::yield_now().await;
                     }
                 });
@@ -287,15 +384,29 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
         drop(first);
         let acquired =
             keeps.block_on(limiter.acquire_permit(&limit, &Key::new("next"), 10 * SECOND));
-        assert!(acquired.unwrap().is_some(), "the limiter works in another runtime");
+        assert!(
+            acquired.unwrap().is_some(),
+            "the limiter works in another runtime"
+        );
     }
     let first = runtime();
-    drop(first.block_on(limiter.try_acquire_permit(&limit, &Key::new("first"))).unwrap());
-    let held = keeps.block_on(limiter.acquire_permit(&limit, &acme, 10 * SECOND)).unwrap();
+    drop(
+        first
+            .block_on(limiter.try_acquire_permit(&limit, &Key::new("first")))
+            .unwrap(),
+    );
+    let held = keeps
+        .block_on(limiter.acquire_permit(&limit, &acme, 10 * SECOND))
+        .unwrap();
     drop(first);
     // Several leases long.
-    let stolen = keeps.block_on(other.acquire_permit(&limit, &acme, 4 * SECOND)).unwrap();
-    assert!(held.is_some() && stolen.is_none(), "what is held is renewed");
+    let stolen = keeps
+        .block_on(other.acquire_permit(&limit, &acme, 4 * SECOND))
+        .unwrap();
+    assert!(
+        held.is_some() && stolen.is_none(),
+        "what is held is renewed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,19 +431,34 @@ async fn short_wait_gets_a_free_permit_and_the_policy_decides_while_redis_hangs(
     let server = RedisServer::start();
     let limiter = on(&server).await;
     let closed = Limit::concurrency("closed", 5).unwrap();
-    let closed = closed.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = closed
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     let tick = Duration::from_micros(1);
     for user in 0..50_u64 {
-        let permit = limiter.acquire_permit(&exports(1), &Key::from(user), tick).await.unwrap();
+        let permit = limiter
+            .acquire_permit(&exports(1), &Key::from(user), tick)
+            .await
+            .unwrap();
         assert!(permit.is_some(), "it is free");
     }
     server.pause(true);
     let acme = Key::new("acme");
     assert!(
-        limiter.acquire_permit(&exports(1), &acme, tick).await.unwrap().is_some(),
+        limiter
+            .acquire_permit(&exports(1), &acme, tick)
+            .await
+            .unwrap()
+            .is_some(),
         "it fails open"
     );
-    assert!(limiter.acquire_permit(&closed, &acme, tick).await.unwrap_err().is_unavailable());
+    assert!(
+        limiter
+            .acquire_permit(&closed, &acme, tick)
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
     server.pause(false);
 }
 
@@ -349,11 +475,27 @@ impl PermitStore for Generous {
 #[tokio::test]
 async fn wrong_number_of_a_store_takes_no_time() {
     let limiter = granted_by(Generous);
-    assert!(take(&limiter, &exports(1), &Key::new("acme")).await.is_some());
-    let mut claim = Claim::new("exports".into(), Key::new("acme"), [1; 8].into(), 1, Duration::MAX);
+    assert!(
+        take(&limiter, &exports(1), &Key::new("acme"))
+            .await
+            .is_some()
+    );
+    let mut claim = Claim::new(
+        "exports".into(),
+        Key::new("acme"),
+        [1; 8].into(),
+        1,
+        Duration::MAX,
+    );
     (claim.granted, claim.released) = (u64::MAX, 3);
     let memory = InMemory::default();
-    assert!(memory.claim(vec![claim.clone(), claim]).await.iter().all(Result::is_ok));
+    assert!(
+        memory
+            .claim(vec![claim.clone(), claim])
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,9 +503,17 @@ async fn permit_in_memory_lasts_for_as_long_as_it_is_held() {
     let limiter = RateLimiter::in_memory();
     let held = take(&limiter, &exports(1), &Key::new("acme")).await;
     sleep(24 * 3600 * SECOND).await;
-    assert!(take(&limiter, &exports(1), &Key::new("acme")).await.is_none());
+    assert!(
+        take(&limiter, &exports(1), &Key::new("acme"))
+            .await
+            .is_none()
+    );
     drop(held);
-    assert!(take(&limiter, &exports(1), &Key::new("acme")).await.is_some());
+    assert!(
+        take(&limiter, &exports(1), &Key::new("acme"))
+            .await
+            .is_some()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -376,7 +526,11 @@ async fn memory_is_bounded_while_the_store_is_away() {
         drop(permit.expect("it fails open"));
     }
     sleep(SECOND).await;
-    assert!(limiter.keys_with_permits() <= 10_001, "{} keys", limiter.keys_with_permits());
+    assert!(
+        limiter.keys_with_permits() <= 10_001,
+        "{} keys",
+        limiter.keys_with_permits()
+    );
     store.is_away.store(false, Ordering::SeqCst);
     sleep(10 * SECOND).await;
     assert_eq!(limiter.keys_with_permits(), 0);
@@ -396,7 +550,11 @@ async fn store_that_is_away_is_asked_four_times_a_second() {
     assert!((30..=41).contains(&asked), "{asked} times in 10 seconds");
     store.is_away.store(false, Ordering::SeqCst);
     sleep(SECOND).await;
-    assert!(take(&limiter, &exports(1), &Key::new("acme")).await.is_some());
+    assert!(
+        take(&limiter, &exports(1), &Key::new("acme"))
+            .await
+            .is_some()
+    );
 }
 
 /// A store that counts how often it is asked, and can be away.
@@ -425,7 +583,11 @@ fn replica() {
     let url = std::env::var("REDIS_URL").unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = tollgate::RedisStore::builder("tollgate").url(url).connect().await.unwrap();
+        let store = tollgate::RedisStore::builder("tollgate")
+            .url(url)
+            .connect()
+            .await
+            .unwrap();
         let limiter = RateLimiter::new(store);
         limiter.set_permit_lease(2 * SECOND).unwrap();
         let mut held = Vec::new();
@@ -435,8 +597,10 @@ fn replica() {
             match words[..] {
                 ["wait", key, millis] => {
                     let wait = Duration::from_millis(millis.parse().unwrap());
-                    let permit =
-                        limiter.acquire_permit(&exports(1), &Key::new(key), wait).await.unwrap();
+                    let permit = limiter
+                        .acquire_permit(&exports(1), &Key::new(key), wait)
+                        .await
+                        .unwrap();
                     answer(&if permit.is_some() { "yes" } else { "no" });
                     held.extend(permit);
                 }
@@ -464,7 +628,11 @@ fn crashed_process_loses_its_permits_when_its_lease_is_over_and_a_live_one_keeps
     drop(crashed);
     let started = std::time::Instant::now();
     assert_eq!(next.ask("wait b 20000"), "yes");
-    assert!(started.elapsed() < 10 * SECOND, "the lease was 2 s: {:?}", started.elapsed());
+    assert!(
+        started.elapsed() < 10 * SECOND,
+        "the lease was 2 s: {:?}",
+        started.elapsed()
+    );
     // Several leases long, the live one renewed what it holds.
     assert_eq!(next.ask("wait a 5000"), "no");
     assert_eq!(live.ask("drop"), "dropped");
@@ -491,7 +659,9 @@ fn processes_are_served_in_the_order_in_which_they_came() {
         })
         .collect();
     assert_eq!(first.ask("drop"), "dropped");
-    waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
+    waiting
+        .into_iter()
+        .for_each(|waiting| waiting.join().unwrap());
     assert_eq!(*order.lock().unwrap(), [2, 3, 4]);
 }
 
@@ -503,12 +673,17 @@ fn until_queued(server: &RedisServer, holders: usize) {
     let expected = head + (holders + 1) * holder + holders * place;
     let started = std::time::Instant::now();
     loop {
-        let length: usize =
-            redis::cmd("STRLEN").arg("tollgate:{a}:c:exports").query(&mut connection).unwrap();
+        let length: usize = redis::cmd("STRLEN")
+            .arg("tollgate:{a}:c:exports")
+            .query(&mut connection)
+            .unwrap();
         if length == expected {
             return;
         }
-        assert!(started.elapsed() < 20 * SECOND, "{length} bytes, not {expected}");
+        assert!(
+            started.elapsed() < 20 * SECOND,
+            "{length} bytes, not {expected}"
+        );
     }
 }
 
@@ -531,29 +706,38 @@ fn step() -> impl Strategy<Value = Step> {
     let restarts = prop_oneof![30 => Just(false), 1 => Just(true)];
     let asks = (prop_oneof![Just(0u32), 0u32..4], 0u32..3);
     let odd = (restarts, prop::bool::weighted(0.1));
-    (0usize..4, odd, moves, grow, asks, 1u32..6, 500_000u64..2_000_000).prop_map(
-        |(
-            holder,
-            (restarts, repeats),
-            move_us,
-            (granted, released),
-            (waiting, at_once),
-            limit,
-            lease_us,
-        )| {
-            Step {
+    (
+        0usize..4,
+        odd,
+        moves,
+        grow,
+        asks,
+        1u32..6,
+        500_000u64..2_000_000,
+    )
+        .prop_map(
+            |(
                 holder,
-                restarts,
-                repeats,
+                (restarts, repeats),
                 move_us,
-                grow: [granted, released],
-                waiting,
-                at_once,
+                (granted, released),
+                (waiting, at_once),
                 limit,
                 lease_us,
-            }
-        },
-    )
+            )| {
+                Step {
+                    holder,
+                    restarts,
+                    repeats,
+                    move_us,
+                    grow: [granted, released],
+                    waiting,
+                    at_once,
+                    limit,
+                    lease_us,
+                }
+            },
+        )
 }
 
 proptest! {
@@ -622,7 +806,12 @@ async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
         let mut claim = Claim::new("exports".into(), Key::new("acme"), id, 20, 10 * SECOND);
         let [granted, released, waiting] = holders[number];
         (claim.granted, claim.released, claim.waiting) = (granted, released, waiting as u32);
-        let expected = memory.claim(vec![claim.clone()]).await.pop().unwrap().unwrap();
+        let expected = memory
+            .claim(vec![claim.clone()])
+            .await
+            .pop()
+            .unwrap()
+            .unwrap();
         let answered = redis.claim(vec![claim]).await.pop().unwrap().unwrap();
         assert_eq!(answered, expected, "holder {number}");
         let new = expected - granted;
@@ -641,11 +830,19 @@ async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
         now += Duration::from_millis(25);
         clock.set(now);
         for number in 0..50 {
-            assert_eq!(claim(number, &mut holders).await, 0, "all permits are in use");
+            assert_eq!(
+                claim(number, &mut holders).await,
+                0,
+                "all permits are in use"
+            );
         }
     }
     let polls = server.calls("evalsha");
-    assert_eq!((polls, server.calls("psetex")), (500, 0), "a poll does not write the queue");
+    assert_eq!(
+        (polls, server.calls("psetex")),
+        (500, 0),
+        "a poll does not write the queue"
+    );
     for _ in 0..200 {
         for number in 0..50 {
             holders[number][1] = holders[number][0];

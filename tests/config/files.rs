@@ -144,13 +144,21 @@ fn names() -> Names {
 }
 
 fn parse(text: &str, format: Format) -> Result<LimitSet, String> {
-    let name = if format == Format::Toml { "limits.toml" } else { "limits.yaml" };
+    let name = if format == Format::Toml {
+        "limits.toml"
+    } else {
+        "limits.yaml"
+    };
     let config = Config::parse(name, text, format);
-    config.and_then(|config| LimitSet::new(config, names())).map_err(|error| error.to_string())
+    config
+        .and_then(|config| LimitSet::new(config, names()))
+        .map_err(|error| error.to_string())
 }
 
 fn error(text: &str, format: Format) -> String {
-    parse(text, format).err().unwrap_or_else(|| panic!("no error:\n{text}"))
+    parse(text, format)
+        .err()
+        .unwrap_or_else(|| panic!("no error:\n{text}"))
 }
 
 /// The start of a limit, in four lines.
@@ -164,9 +172,14 @@ fn toml_yaml_and_json_say_the_same() {
     let yaml = Config::parse("limits.yaml", YAML, Format::Yaml).unwrap();
     assert_eq!(toml, yaml);
     let json = serde_json::to_string(&toml).unwrap();
-    assert_eq!(Config::parse("limits.json", &json, Format::Json).unwrap(), toml);
+    assert_eq!(
+        Config::parse("limits.json", &json, Format::Json).unwrap(),
+        toml
+    );
     assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), toml);
-    let names = ["clients", "search", "accounts", "uploads", "exports", "all", "tried"];
+    let names = [
+        "clients", "search", "accounts", "uploads", "exports", "all", "tried",
+    ];
     assert_eq!(toml.names().collect::<Vec<_>>(), names);
 }
 
@@ -210,14 +223,26 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":4: `limits[0].quota`",
             "unknown unit",
         ),
-        ("quota = 9\nkey = \"user\"".to_owned(), ":4: `limits[0].quota`", "a string with a unit"),
+        (
+            "quota = 9\nkey = \"user\"".to_owned(),
+            ":4: `limits[0].quota`",
+            "a string with a unit",
+        ),
         (
             format!("{quota}\nkey = \"usr\""),
             ":5: `limits[0].key`",
             "it has global, peer_ip, route, user",
         ),
-        (format!("{quota}\nkey = []"), ":5: `limits[0].key`", "the list is empty"),
-        (format!("{quota}\nkey = 3"), ":5: `limits[0].key`", "the name of an extractor, a list"),
+        (
+            format!("{quota}\nkey = []"),
+            ":5: `limits[0].key`",
+            "the list is empty",
+        ),
+        (
+            format!("{quota}\nkey = 3"),
+            ":5: `limits[0].key`",
+            "the name of an extractor, a list",
+        ),
         (
             format!("{quota}\nkey = {{ firstof = [] }}"),
             ":5: `limits[0].key.firstof`",
@@ -233,7 +258,11 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":5: `limits[0].key`",
             "`first_of` is empty",
         ),
-        (format!("{keyed}\nburts = 3"), ":6: `limits[0].burts`", "unknown field `burts`"),
+        (
+            format!("{keyed}\nburts = 3"),
+            ":6: `limits[0].burts`",
+            "unknown field `burts`",
+        ),
         (
             format!("{keyed}\nburst = -3"),
             ":6: `limits[0].burst`",
@@ -244,7 +273,11 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":6: `limits[0].enforce`",
             "string \"10%\", expected a percentage from 0 to 100",
         ),
-        (format!("{keyed}\nburst = 0"), ":6: `limits[0].burst`", "the burst is 0"),
+        (
+            format!("{keyed}\nburst = 0"),
+            ":6: `limits[0].burst`",
+            "the burst is 0",
+        ),
         (
             format!("{keyed}\nsub_windows = 3"),
             ":6: `limits[0].sub_windows`",
@@ -317,7 +350,11 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":8: `limits[0].block.length`",
             "unknown field `length`",
         ),
-        (format!("{keyed}\nblock = [\"20/min\"]"), ":6: `limits[0].block`", "expected a table"),
+        (
+            format!("{keyed}\nblock = [\"20/min\"]"),
+            ":6: `limits[0].block`",
+            "expected a table",
+        ),
         (
             format!("{keyed}\nenforce = 101"),
             ":6: `limits[0].enforce`",
@@ -343,15 +380,31 @@ fn errors_name_the_file_the_line_and_the_field() {
             ":6: `limits[0].match[1].method`",
             "the method `get` is unknown",
         ),
-        (format!("{keyed}\nmatch = {{}}"), ":6: `limits[0].match`", "no `path` and no `method`"),
+        (
+            format!("{keyed}\nmatch = {{}}"),
+            ":6: `limits[0].match`",
+            "no `path` and no `method`",
+        ),
         (
             format!("{keyed}\nexcept = {{ pth = \"/\" }}"),
             ":6: `limits[0].except.pth`",
             "unknown field `pth`",
         ),
-        (format!("{keyed}\ncost = \"x\""), ":6: `limits[0].cost`", "it has items"),
-        (format!("{keyed}\ncost = -1"), ":6: `limits[0].cost`", "units, from 0 to 4294967295"),
-        (format!("{keyed}\nplan = \"account\""), ":6: `limits[0].plan`", "`plans` is missing"),
+        (
+            format!("{keyed}\ncost = \"x\""),
+            ":6: `limits[0].cost`",
+            "it has items",
+        ),
+        (
+            format!("{keyed}\ncost = -1"),
+            ":6: `limits[0].cost`",
+            "units, from 0 to 4294967295",
+        ),
+        (
+            format!("{keyed}\nplan = \"account\""),
+            ":6: `limits[0].plan`",
+            "`plans` is missing",
+        ),
         (
             format!("{keyed}\nplans.a.quota = \"3/min\""),
             ":6: `limits[0].plans`",
@@ -383,13 +436,21 @@ fn errors_name_the_file_the_line_and_the_field() {
             "`api` is also the name of limits[0]",
         ),
         (format!("{quota}\nkey = \"us"), ":5", "invalid basic string"),
-        (format!("{keyed}\nmatch = []"), ":6: `limits[0].match`", "the list is empty"),
+        (
+            format!("{keyed}\nmatch = []"),
+            ":6: `limits[0].match`",
+            "the list is empty",
+        ),
         (
             format!("{keyed}\nmatch = {{ path = \"/a\", method = [] }}"),
             ":6: `limits[0].match.method`",
             "the list is empty",
         ),
-        (format!("{keyed}\nburst = 5\ncost = 10"), ":7: `limits[0].cost`", "has a capacity of 5"),
+        (
+            format!("{keyed}\nburst = 5\ncost = 10"),
+            ":7: `limits[0].cost`",
+            "has a capacity of 5",
+        ),
         (
             format!("{keyed}\nplan = \"account\"\ncost = 10\nplans.a.quota = \"3/min\""),
             ":8: `limits[0].plans.a`",
@@ -417,12 +478,19 @@ fn errors_name_the_file_the_line_and_the_field() {
             "invalid type: sequence",
         ),
         // Of two, the first.
-        (format!("{keyed}\nenforce = 101\nburst = 0"), ":7: `limits[0].burst`", "the burst is 0"),
+        (
+            format!("{keyed}\nenforce = 101\nburst = 0"),
+            ":7: `limits[0].burst`",
+            "the burst is 0",
+        ),
         (format!("{keyed}\nkey = \"user\""), ":6", "duplicate key"),
     ] {
         let text = limit(&rest);
         let error = error(&text, Format::Toml);
-        assert!(error.starts_with(&format!("limits.toml{place}: ")), "{place}: {error}\n{text}");
+        assert!(
+            error.starts_with(&format!("limits.toml{place}: ")),
+            "{place}: {error}\n{text}"
+        );
         assert!(error.contains(why), "{why}: {error}");
     }
 }
@@ -436,9 +504,21 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
             ":1: `limits[0]`",
             "`limit` is missing; write the most requests of a key at once, such as 3",
         ),
-        ("name = \"exports\"\nlimit = 3", ":1: `limits[0]`", "missing field `key`"),
-        ("limit = 3\nkey = \"user\"", ":1: `limits[0]`", "missing field `name`"),
-        ("name = \"\"\nlimit = 3\nkey = \"user\"", ":3: `limits[0].name`", "1 to 64"),
+        (
+            "name = \"exports\"\nlimit = 3",
+            ":1: `limits[0]`",
+            "missing field `key`",
+        ),
+        (
+            "limit = 3\nkey = \"user\"",
+            ":1: `limits[0]`",
+            "missing field `name`",
+        ),
+        (
+            "name = \"\"\nlimit = 3\nkey = \"user\"",
+            ":3: `limits[0].name`",
+            "1 to 64",
+        ),
         (
             "name = \"exports\"\nlimit = 0\nkey = \"user\"",
             ":4: `limits[0].limit`",
@@ -459,8 +539,16 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
             ":4: `limits[0].limit`",
             "invalid type: string",
         ),
-        (&format!("{whole}\nplan = \"account\""), ":6: `limits[0].plan`", "`plans` is missing"),
-        (&format!("{whole}\nplans.pro.limit = 5"), ":6: `limits[0].plans`", "`plan` is missing"),
+        (
+            &format!("{whole}\nplan = \"account\""),
+            ":6: `limits[0].plan`",
+            "`plans` is missing",
+        ),
+        (
+            &format!("{whole}\nplans.pro.limit = 5"),
+            ":6: `limits[0].plans`",
+            "`plan` is missing",
+        ),
         (
             &format!("{whole}\nplan = \"account\"\nplans.pro.limit = 0"),
             ":7: `limits[0].plans.pro.limit`",
@@ -516,7 +604,11 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
             ":6: `limits[0].block`",
             "a concurrency limit has no `block`",
         ),
-        (&format!("{whole}\nenforce = 101"), ":6: `limits[0].enforce`", "use 0"),
+        (
+            &format!("{whole}\nenforce = 101"),
+            ":6: `limits[0].enforce`",
+            "use 0",
+        ),
         (
             &format!("{whole}\non_store_failure = {{ local = {{ replicas = 0 }} }}"),
             ":6: `limits[0].on_store_failure`",
@@ -527,7 +619,11 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
             ":6: `limits[0].match.path`",
             "does not start with `/`",
         ),
-        (&format!("{whole}\nexcept = {{}}"), ":6: `limits[0].except`", "no `path`"),
+        (
+            &format!("{whole}\nexcept = {{}}"),
+            ":6: `limits[0].except`",
+            "no `path`",
+        ),
         (
             &format!("{whole}\n[[limits]]\nalgorithm = \"concurrency\"\n{whole}"),
             ":8: `limits[1].name`",
@@ -536,7 +632,10 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
     ] {
         let text = format!("[[limits]]\nalgorithm = \"concurrency\"\n{fields}\n");
         let error = error(&text, Format::Toml);
-        assert!(error.starts_with(&format!("limits.toml{place}: ")), "{place}: {error}\n{text}");
+        assert!(
+            error.starts_with(&format!("limits.toml{place}: ")),
+            "{place}: {error}\n{text}"
+        );
         assert!(error.contains(why), "{why}: {error}");
     }
 }
@@ -546,28 +645,58 @@ fn errors_in_yaml_name_the_file_the_line_and_the_field() {
     let start = "limits:\n- name: api\n  algorithm: gcra\n  quota: 10/s\n";
     for (rest, place, why) in [
         ("", ":4: `limits[0]`", "missing field `key`"),
-        ("  key: usr\n", ":5: `limits[0].key`", "it has global, peer_ip, route, user"),
-        ("  key: user\n  burts: 3\n", ":6: `limits[0].burts`", "unknown field `burts`"),
-        ("  key: user\n  burst: 0\n", ":6: `limits[0].burst`", "the burst is 0"),
-        ("  key: user\n  key: peer_ip\n", ":6: `limits[0]`", "duplicate mapping key: key"),
+        (
+            "  key: usr\n",
+            ":5: `limits[0].key`",
+            "it has global, peer_ip, route, user",
+        ),
+        (
+            "  key: user\n  burts: 3\n",
+            ":6: `limits[0].burts`",
+            "unknown field `burts`",
+        ),
+        (
+            "  key: user\n  burst: 0\n",
+            ":6: `limits[0].burst`",
+            "the burst is 0",
+        ),
+        (
+            "  key: user\n  key: peer_ip\n",
+            ":6: `limits[0]`",
+            "duplicate mapping key: key",
+        ),
         (
             "  key: user\n  match:\n  - path: /a\n  - path: b\n",
             ":8: `limits[0].match[1].path`",
             "does not start with `/`",
         ),
-        ("  key: user\n  match: [{path: /a}, {pa", ":6: `limits[0].match`", "unclosed bracket"),
+        (
+            "  key: user\n  match: [{path: /a}, {pa",
+            ":6: `limits[0].match`",
+            "unclosed bracket",
+        ),
         (
             "  key: user\n- name: api\n  algorithm: gcra\n  quota: 1/s\n  key: user\n",
             ":6: `limits[1].name`",
             "also the name of limits[0]",
         ),
         ("\tkey: user\n", ":4: `limits[0]`", "found a tab"),
-        ("  key: user\n---\nlimits: []\n", ":7", "multiple YAML documents"),
+        (
+            "  key: user\n---\nlimits: []\n",
+            ":7",
+            "multiple YAML documents",
+        ),
     ] {
         let text = format!("{start}{rest}");
         let error = error(&text, Format::Yaml);
-        assert!(error.starts_with(&format!("limits.yaml{place}: ")), "{place}: {error}\n{text}");
-        assert!(error.contains(why) && !error.contains(" at line "), "{why}: {error}");
+        assert!(
+            error.starts_with(&format!("limits.yaml{place}: ")),
+            "{place}: {error}\n{text}"
+        );
+        assert!(
+            error.contains(why) && !error.contains(" at line "),
+            "{why}: {error}"
+        );
     }
 }
 
@@ -584,9 +713,21 @@ fn errors_in_json_name_the_file_the_line_and_the_field() {
     let whole = json(&rest("\"9/s\"", "\"user\""));
     assert!(Config::parse("limits.json", &whole, Format::Json).is_ok());
     for (text, place, why) in [
-        (json(&rest("9", "\"user\"")), ":6: `limits[0].quota`", "a string with a unit"),
-        (json(&rest("\"9/mni\"", "\"user\"")), ":6: `limits[0].quota`", "unknown unit"),
-        (json(&rest("\"9/s\"", "\"usr\"")), ":7: `limits[0].key`", "it has global"),
+        (
+            json(&rest("9", "\"user\"")),
+            ":6: `limits[0].quota`",
+            "a string with a unit",
+        ),
+        (
+            json(&rest("\"9/mni\"", "\"user\"")),
+            ":6: `limits[0].quota`",
+            "unknown unit",
+        ),
+        (
+            json(&rest("\"9/s\"", "\"usr\"")),
+            ":7: `limits[0].key`",
+            "it has global",
+        ),
         (
             json(&rest("\"9/s\"", "\"user\",\n\"burts\": 3")),
             ":8: `limits[0].burts`",
@@ -598,10 +739,18 @@ fn errors_in_json_name_the_file_the_line_and_the_field() {
         (String::new(), ":1", "EOF while parsing"),
     ] {
         let config = Config::parse("limits.json", &text, Format::Json);
-        let error =
-            config.and_then(|config| LimitSet::new(config, names())).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("limits.json{place}")), "{place}: {error}\n{text}");
-        assert!(error.contains(why) && !error.contains(" at line "), "{why}: {error}");
+        let error = config
+            .and_then(|config| LimitSet::new(config, names()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with(&format!("limits.json{place}")),
+            "{place}: {error}\n{text}"
+        );
+        assert!(
+            error.contains(why) && !error.contains(" at line "),
+            "{why}: {error}"
+        );
     }
 }
 
@@ -617,11 +766,25 @@ fn text_that_is_no_configuration_is_an_error() {
         "[limits]",
         "x = 1\nlimits = []",
     ] {
-        assert!(error(text, Format::Toml).starts_with("limits.toml:"), "{text}");
+        assert!(
+            error(text, Format::Toml).starts_with("limits.toml:"),
+            "{text}"
+        );
     }
-    for text in ["", "limits:", "limits: 3", "limits: [3]", "\u{0}", "- a", "{", "x: 1\nlimits: []"]
-    {
-        assert!(error(text, Format::Yaml).starts_with("limits.yaml:"), "{text}");
+    for text in [
+        "",
+        "limits:",
+        "limits: 3",
+        "limits: [3]",
+        "\u{0}",
+        "- a",
+        "{",
+        "x: 1\nlimits: []",
+    ] {
+        assert!(
+            error(text, Format::Yaml).starts_with("limits.yaml:"),
+            "{text}"
+        );
     }
 }
 
@@ -633,7 +796,12 @@ fn each_beginning_of_a_file_is_an_error_or_whole_limits() {
         // A file that ends between two tables looks like a shorter one. Anywhere else, the end is seen or the values in
         // between are those of the whole file.
         if let Ok(config) = Config::parse("limits.toml", &TOML[..end], Format::Toml) {
-            assert!(config.names().zip(whole.names()).all(|(cut, whole)| cut == whole));
+            assert!(
+                config
+                    .names()
+                    .zip(whole.names())
+                    .all(|(cut, whole)| cut == whole)
+            );
             valid += 1;
         }
     }
@@ -662,7 +830,10 @@ fn too_many_limits_are_an_error() {
     };
     assert!(parse(&of(255), Format::Toml).is_ok());
     let error = error(&of(256), Format::Toml);
-    assert_eq!(error, "limits.toml:1276: `limits[255]`: there are 256 limits; use at most 255");
+    assert_eq!(
+        error,
+        "limits.toml:1276: `limits[255]`: there are 256 limits; use at most 255"
+    );
 }
 
 #[test]
@@ -670,7 +841,10 @@ fn sizes_are_bounded() {
     let limit = |rest: &str| limit(&format!("quota = \"9/s\"\nkey = \"user\"\n{rest}"));
     let plans = |number: usize| {
         let plans = (0..number).map(|number| format!("plans.p{number}.unlimited = true\n"));
-        limit(&format!("plan = \"account\"\n{}", plans.collect::<String>()))
+        limit(&format!(
+            "plan = \"account\"\n{}",
+            plans.collect::<String>()
+        ))
     };
     assert!(parse(&plans(1_000), Format::Toml).is_ok());
     let many = error(&plans(1_001), Format::Toml);
@@ -684,14 +858,20 @@ fn sizes_are_bounded() {
     };
     assert!(parse(&patterns(1_000), Format::Toml).is_ok());
     let many = error(&patterns(1_001), Format::Toml);
-    assert!(many.contains("have 1001 entries in `match` and `except`; use at most 1000"), "{many}");
+    assert!(
+        many.contains("have 1001 entries in `match` and `except`; use at most 1000"),
+        "{many}"
+    );
     let comment = "#".repeat(1 << 20);
     assert_eq!(
         error(&comment, Format::Toml),
         "limits.toml:1: missing field `limits`; write `limits = []` if there are none"
     );
     let larger = error(&format!("{comment}#"), Format::Toml);
-    assert_eq!(larger, "limits.toml: the text is larger than 1 MiB; write fewer limits");
+    assert_eq!(
+        larger,
+        "limits.toml: the text is larger than 1 MiB; write fewer limits"
+    );
 }
 
 #[test]
@@ -706,14 +886,23 @@ fn format_of_a_file_is_the_end_of_its_name() {
     }
     for name in ["limits", "limits.ini", ".toml", ""] {
         let error = Format::of(name.as_ref()).unwrap_err().to_string();
-        assert!(error.contains("name the file `.toml`, `.yaml`, `.yml` or `.json`"), "{error}");
+        assert!(
+            error.contains("name the file `.toml`, `.yaml`, `.yml` or `.json`"),
+            "{error}"
+        );
     }
     let directory = std::env::temp_dir().join("tollgate-directory.toml");
     std::fs::create_dir_all(&directory).unwrap();
     let error = Config::read(&directory).unwrap_err().to_string();
-    assert!(error.ends_with("the file cannot be read: it is no regular file"), "{error}");
+    assert!(
+        error.ends_with("the file cannot be read: it is no regular file"),
+        "{error}"
+    );
     let error = Config::read("no/such/limits.toml").unwrap_err().to_string();
-    assert!(error.starts_with("no/such/limits.toml: the file cannot be read: "), "{error}");
+    assert!(
+        error.starts_with("no/such/limits.toml: the file cannot be read: "),
+        "{error}"
+    );
 }
 
 /// The fields of the examples above are all fields that there are.
@@ -724,13 +913,26 @@ fn schema_has_every_field_that_is_read_and_no_other() {
         let fields = schema["$defs"][of]["properties"].as_object().unwrap();
         fields.keys().cloned().collect::<Vec<_>>()
     };
-    let unknown = error(&limit("quota = \"1/s\"\nkey = \"user\"\nx = 1"), Format::Toml);
+    let unknown = error(
+        &limit("quota = \"1/s\"\nkey = \"user\"\nx = 1"),
+        Format::Toml,
+    );
     for field in fields("LimitConfig") {
         assert!(unknown.contains(&format!("`{field}`")), "{field}");
     }
-    assert_eq!(unknown.matches('`').count() / 2, fields("LimitConfig").len() + 2, "{unknown}");
-    assert_eq!(fields("PlanConfig"), ["burst", "deny", "limit", "quota", "unlimited"]);
-    assert_eq!(schema["$defs"]["LimitConfig"]["additionalProperties"], Value::Bool(false));
+    assert_eq!(
+        unknown.matches('`').count() / 2,
+        fields("LimitConfig").len() + 2,
+        "{unknown}"
+    );
+    assert_eq!(
+        fields("PlanConfig"),
+        ["burst", "deny", "limit", "quota", "unlimited"]
+    );
+    assert_eq!(
+        schema["$defs"]["LimitConfig"]["additionalProperties"],
+        Value::Bool(false)
+    );
 }
 
 #[test]
@@ -741,7 +943,10 @@ fn schema_in_the_repository_is_that_of_the_types() {
         std::fs::write(file, &schema).unwrap();
     }
     let written = std::fs::read_to_string(file).unwrap_or_default();
-    assert!(written == schema, "`schema/limits.json` is out of date: run `make schema`");
+    assert!(
+        written == schema,
+        "`schema/limits.json` is out of date: run `make schema`"
+    );
 }
 
 #[test]
@@ -760,7 +965,9 @@ fn error_repeats_no_more_than_the_start_and_the_end_of_a_long_name() {
         format!("[[limits]]\n{name} = 1\n"),
     ] {
         let config = Config::parse("limits.toml", &text, Format::Toml);
-        let error = config.and_then(|config| LimitSet::new(config, Names::new())).unwrap_err();
+        let error = config
+            .and_then(|config| LimitSet::new(config, Names::new()))
+            .unwrap_err();
         let error = error.to_string();
         assert!(error.starts_with("limits.toml:"), "{}", &error[..200]);
         assert!(error.len() < 2_100, "{} bytes", error.len());

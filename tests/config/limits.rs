@@ -7,8 +7,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::{ConfigError, Limit, Quota};
 
-const ALGORITHMS: [&str; 6] =
-    ["token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_window", "sliding_log"];
+const ALGORITHMS: [&str; 6] = [
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+    "fixed_window",
+    "sliding_window",
+    "sliding_log",
+];
 
 fn error(json: &str) -> String {
     serde_json::from_str::<Limit>(json).unwrap_err().to_string()
@@ -32,10 +38,19 @@ fn period_without_a_unit_is_an_error_under_every_algorithm() {
                 r#""period":60"#,
                 "invalid type: integer `60`, expected a string with a unit, such as",
             ),
-            (r#""period":0.5"#, "expected a string with a unit, such as \"15m\" for `period`"),
+            (
+                r#""period":0.5"#,
+                "expected a string with a unit, such as \"15m\" for `period`",
+            ),
             (r#""period":-1"#, "expected a string with a unit"),
-            (r#""period":"60""#, "limit `login`: the period `60` has no unit after 60; write"),
-            (r#""period_us":60"#, "unknown field `period_us`, expected one of"),
+            (
+                r#""period":"60""#,
+                "limit `login`: the period `60` has no unit after 60; write",
+            ),
+            (
+                r#""period_us":60"#,
+                "unknown field `period_us`, expected one of",
+            ),
             (r#""period_us":"60s""#, "unknown field `period_us`"),
         ] {
             let json =
@@ -97,7 +112,10 @@ fn invalid_periods_are_errors_with_the_accepted_format() {
     ] {
         let error = of_period(&format!("\"{text}\"")).unwrap_err().to_string();
         let start = format!("limit `login`: the period `{text}` {why}");
-        assert!(error.starts_with(&start) && error.contains("write numbers with"), "{error}");
+        assert!(
+            error.starts_with(&start) && error.contains("write numbers with"),
+            "{error}"
+        );
     }
     for (text, why) in [
         ("0s", "the period is 0"),
@@ -108,7 +126,10 @@ fn invalid_periods_are_errors_with_the_accepted_format() {
         ("10ns", "microsecond"),
     ] {
         let error = of_period(&format!("\"{text}\"")).unwrap_err().to_string();
-        assert!(error.starts_with("limit `login`: ") && error.contains(why), "{error}");
+        assert!(
+            error.starts_with("limit `login`: ") && error.contains(why),
+            "{error}"
+        );
     }
 }
 
@@ -127,17 +148,27 @@ fn quota_string_is_a_limit_a_slash_and_a_period() {
     ] {
         assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         let json = with(&format!(r#""quota":"{text}""#));
-        assert_eq!(serde_json::from_str::<Limit>(&json).unwrap().quota(), quota, "{text}");
+        assert_eq!(
+            serde_json::from_str::<Limit>(&json).unwrap().quota(),
+            quota,
+            "{text}"
+        );
     }
     let json = with(r#""quota":"10/s","burst":20"#);
     let limit: Limit = serde_json::from_str(&json).unwrap();
-    assert_eq!(limit, Limit::gcra("login", Quota::per_second(10).burst(20)).unwrap());
+    assert_eq!(
+        limit,
+        Limit::gcra("login", Quota::per_second(10).burst(20)).unwrap()
+    );
 }
 
 #[test]
 fn invalid_quotas_are_errors_with_the_accepted_format() {
     for (text, why) in [
-        ("", "the quota `` has no slash; write a limit, a slash and a period, such as `5/15m`"),
+        (
+            "",
+            "the quota `` has no slash; write a limit, a slash and a period, such as `5/15m`",
+        ),
         ("5", "the quota `5` has no slash"),
         ("5 per minute", "has no slash"),
         ("/15m", "does not start with a whole number"),
@@ -146,13 +177,19 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
         ("18446744073709551616/s", "has a limit of more than 64 bits"),
         ("5/15", "the period `15` has no unit after 15"),
         ("5/", "the period `` is empty"),
-        ("5/minuet", "the period `1minuet` has an unknown unit `minuet`"),
+        (
+            "5/minuet",
+            "the period `1minuet` has an unknown unit `minuet`",
+        ),
         ("5/1m/1m", "the period `1m/1m` is not made"),
         ("0/s", "the limit is 0"),
         ("5/0s", "the period is 0"),
     ] {
         let error = error(&with(&format!(r#""quota":"{text}""#)));
-        assert!(error.starts_with("limit `login`: ") && error.contains(why), "{error}");
+        assert!(
+            error.starts_with("limit `login`: ") && error.contains(why),
+            "{error}"
+        );
     }
     assert!(error(&with(r#""quota":5"#)).contains("or \"5/15m\" for `quota`"));
 }
@@ -160,18 +197,39 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
 #[test]
 fn missing_conflicting_and_unknown_fields_are_errors() {
     for (fields, why) in [
-        (r#""limit":1"#, "limit `login`: `period` is missing; write `limit` and `period`, such as"),
+        (
+            r#""limit":1"#,
+            "limit `login`: `period` is missing; write `limit` and `period`, such as",
+        ),
         (r#""period":"1s""#, "limit `login`: `limit` is missing"),
         (r#""burst":1"#, "limit `login`: `limit` is missing"),
-        (r#""quota":"1/s","limit":1"#, "`quota` stands for `limit` and `period`; remove it"),
-        (r#""quota":"1/s","period":"1s""#, "`quota` stands for `limit` and `period`"),
-        (r#""quota":"1/s","limit":1,"period":"1s""#, "`quota` stands for"),
+        (
+            r#""quota":"1/s","limit":1"#,
+            "`quota` stands for `limit` and `period`; remove it",
+        ),
+        (
+            r#""quota":"1/s","period":"1s""#,
+            "`quota` stands for `limit` and `period`",
+        ),
+        (
+            r#""quota":"1/s","limit":1,"period":"1s""#,
+            "`quota` stands for",
+        ),
         (r#""quota":"1/s","brust":1"#, "unknown field `brust`"),
         (r#""limit":-1,"period":"1s""#, "invalid value: integer `-1`"),
         (r#""limit":1.5,"period":"1s""#, "expected u64"),
-        (r#""quota":"1/s","sub_windows":1"#, "`sub_windows` is a field of sliding_window only"),
-        (r#""quota":"1/s","mode":"queue""#, "`mode` is a field of leaky_bucket only"),
-        (r#""quota":"1/s","anchor":"clock""#, "`anchor` is a field of fixed_window only"),
+        (
+            r#""quota":"1/s","sub_windows":1"#,
+            "`sub_windows` is a field of sliding_window only",
+        ),
+        (
+            r#""quota":"1/s","mode":"queue""#,
+            "`mode` is a field of leaky_bucket only",
+        ),
+        (
+            r#""quota":"1/s","anchor":"clock""#,
+            "`anchor` is a field of fixed_window only",
+        ),
     ] {
         let error = error(&with(fields));
         assert!(error.contains(why), "{error}");
@@ -206,13 +264,16 @@ fn limits() -> impl Strategy<Value = Limit> {
     ];
     let numbers = || (0..46_u32, any::<u64>()).prop_map(|(bits, any)| 1 + any % (1 << bits));
     let burst = prop::option::of(numbers());
-    (prop::sample::select(CONSTRUCTORS.to_vec()), numbers(), numbers(), burst).prop_filter_map(
-        "out of range",
-        |(constructor, limit, period_us, burst)| {
+    (
+        prop::sample::select(CONSTRUCTORS.to_vec()),
+        numbers(),
+        numbers(),
+        burst,
+    )
+        .prop_filter_map("out of range", |(constructor, limit, period_us, burst)| {
             let quota = Quota::new(limit, Duration::from_micros(period_us));
             constructor("api", burst.map_or(quota, |burst| quota.burst(burst))).ok()
-        },
-    )
+        })
 }
 
 proptest! {

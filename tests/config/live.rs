@@ -42,7 +42,9 @@ fn names() -> Names {
             let plan = request.headers.get("x-plan")?.to_str().ok()?;
             Some(plan.to_owned())
         })
-        .cost("items", |request| number(&request.headers, "x-items") as u32)
+        .cost("items", |request| {
+            number(&request.headers, "x-items") as u32
+        })
 }
 
 fn set(text: &str) -> LimitSet {
@@ -63,7 +65,10 @@ fn app(limits: &LimitSet) -> Router {
 }
 
 fn of(user: &str, method: &str, path: &str) -> Request<Body> {
-    request(method, path).header("x-user", user).body(Body::empty()).unwrap()
+    request(method, path)
+        .header("x-user", user)
+        .body(Body::empty())
+        .unwrap()
 }
 
 fn get(path: &str) -> Request<Body> {
@@ -74,9 +79,12 @@ fn get(path: &str) -> Request<Body> {
 fn left(response: &Response<Body>) -> Option<(u64, u64)> {
     assert_eq!(response.status(), 200);
     let headers = response.headers();
-    headers
-        .contains_key("x-ratelimit-limit")
-        .then(|| (number(headers, "x-ratelimit-limit"), number(headers, "x-ratelimit-remaining")))
+    headers.contains_key("x-ratelimit-limit").then(|| {
+        (
+            number(headers, "x-ratelimit-limit"),
+            number(headers, "x-ratelimit-remaining"),
+        )
+    })
 }
 
 async fn left_at(app: &Router, path: &str) -> Option<(u64, u64)> {
@@ -92,7 +100,9 @@ async fn offenders_are_blocked_while_the_configuration_says_so() {
     let app = routes().layer(layer);
     let mut denials = Vec::new();
     for _ in 0..3 {
-        let request = request("GET", "/").header("x-user", "mallory").body(Body::empty());
+        let request = request("GET", "/")
+            .header("x-user", "mallory")
+            .body(Body::empty());
         let response = send(&app, request.unwrap()).await;
         denials.push((
             response.status().as_u16(),
@@ -101,17 +111,34 @@ async fn offenders_are_blocked_while_the_configuration_says_so() {
     }
     assert_eq!(denials, [(200, 0), (429, 0), (429, 0)]);
     tokio::time::advance(Duration::from_secs(1800)).await;
-    let mallory = || request("GET", "/").header("x-user", "mallory").body(Body::empty()).unwrap();
+    let mallory = || {
+        request("GET", "/")
+            .header("x-user", "mallory")
+            .body(Body::empty())
+            .unwrap()
+    };
     set.replace(config(&limit("login", 2, block))).unwrap();
-    assert_eq!(status(&app, mallory()).await, 429, "a larger quota does not end a block");
+    assert_eq!(
+        status(&app, mallory()).await,
+        429,
+        "a larger quota does not end a block"
+    );
     set.replace(config(&limit("login", 2, ""))).unwrap();
-    assert_eq!(status(&app, mallory()).await, 200, "without the policy there are no blocks");
+    assert_eq!(
+        status(&app, mallory()).await,
+        200,
+        "without the policy there are no blocks"
+    );
 }
 
 #[tokio::test]
 async fn limit_applies_to_the_routes_that_match() {
     let app = app(&set(&[
-        limit("search", 50, "match = { path = \"/search\", method = \"GET\" }"),
+        limit(
+            "search",
+            50,
+            "match = { path = \"/search\", method = \"GET\" }",
+        ),
         limit(
             "users",
             40,
@@ -126,14 +153,26 @@ async fn limit_applies_to_the_routes_that_match() {
     ]
     .concat()));
     assert_eq!(left_at(&app, "/search").await, Some((50, 49)));
-    assert_eq!(left(&send(&app, of("alice", "HEAD", "/search")).await), Some((50, 48)));
-    assert_eq!(left(&send(&app, of("alice", "POST", "/search")).await), None);
+    assert_eq!(
+        left(&send(&app, of("alice", "HEAD", "/search")).await),
+        Some((50, 48))
+    );
+    assert_eq!(
+        left(&send(&app, of("alice", "POST", "/search")).await),
+        None
+    );
     assert_eq!(left_at(&app, "/users/7").await, Some((40, 39)));
     assert_eq!(left_at(&app, "/api/items/7").await, Some((40, 38)));
     assert_eq!(left_at(&app, "/users/me").await, Some((30, 29)));
     assert_eq!(left_at(&app, "/").await, None);
-    assert_eq!(left(&send(&app, of("alice", "PATCH", "/")).await), Some((20, 19)));
-    assert_eq!(left(&send(&app, of("alice", "PATCH", "/search")).await), None);
+    assert_eq!(
+        left(&send(&app, of("alice", "PATCH", "/")).await),
+        Some((20, 19))
+    );
+    assert_eq!(
+        left(&send(&app, of("alice", "PATCH", "/search")).await),
+        None
+    );
 }
 
 #[tokio::test]
@@ -144,8 +183,15 @@ async fn path_counts_as_it_was_sent_where_no_route_was_matched() {
     );
     // A layer around the router, and not inside of it.
     let app = Router::new().fallback_service(tower::Layer::layer(&layer.unwrap(), routes()));
-    for (taken, path) in
-        ["/search", "/search/", "//search", "/%73earch", "/x/../search"].iter().enumerate()
+    for (taken, path) in [
+        "/search",
+        "/search/",
+        "//search",
+        "/%73earch",
+        "/x/../search",
+    ]
+    .iter()
+    .enumerate()
     {
         let response = send(&app, get(path)).await;
         assert_eq!(
@@ -159,10 +205,11 @@ async fn path_counts_as_it_was_sent_where_no_route_was_matched() {
 
 #[tokio::test]
 async fn all_limits_of_a_request_are_charged_or_none() {
-    let app =
-        app(&set(
-            &[limit("all", 3, ""), limit("search", 1, "match = { path = \"/search\" }")].concat()
-        ));
+    let app = app(&set(&[
+        limit("all", 3, ""),
+        limit("search", 1, "match = { path = \"/search\" }"),
+    ]
+    .concat()));
     assert_eq!(left_at(&app, "/search").await, Some((1, 0)));
     for _ in 0..5 {
         assert_eq!(status(&app, get("/search")).await, 429);
@@ -174,10 +221,16 @@ async fn all_limits_of_a_request_are_charged_or_none() {
 async fn keys_are_joined_or_tried_one_after_another() {
     let of = |user: &str, tenant: &str| {
         let request = request("GET", "/").header("x-tenant", tenant);
-        let request = if user.is_empty() { request } else { request.header("x-user", user) };
+        let request = if user.is_empty() {
+            request
+        } else {
+            request.header("x-user", user)
+        };
         request.body(Body::empty()).unwrap()
     };
-    let joined = app(&set(&limit("api", 1, "").replace("\"user\"", "[\"user\", \"tenant\"]")));
+    let joined = app(&set(
+        &limit("api", 1, "").replace("\"user\"", "[\"user\", \"tenant\"]")
+    ));
     assert_eq!(status(&joined, of("alice", "acme")).await, 200);
     assert_eq!(status(&joined, of("alice", "acme")).await, 429);
     assert_eq!(status(&joined, of("alice", "other")).await, 200);
@@ -201,7 +254,9 @@ async fn plans_have_their_quotas_and_share_the_budget() {
                  staff = { unlimited = true }\nclosed = { deny = \"this account is closed\" }";
     let app = app(&set(&limit("api", 2, plans)));
     let of = |plan: &str| {
-        let request = request("GET", "/").header("x-user", "alice").header("x-plan", plan);
+        let request = request("GET", "/")
+            .header("x-user", "alice")
+            .header("x-plan", plan);
         request.body(Body::empty()).unwrap()
     };
     assert_eq!(left(&send(&app, get("/")).await), Some((2, 1)));
@@ -219,14 +274,20 @@ async fn plans_have_their_quotas_and_share_the_budget() {
 async fn request_costs_what_the_limit_says_or_else_the_layer() {
     let limits = set(&[
         limit("fixed", 100, "match = { path = \"/\" }\ncost = 5"),
-        limit("named", 100, "match = { path = \"/search\" }\ncost = \"items\""),
+        limit(
+            "named",
+            100,
+            "match = { path = \"/search\" }\ncost = \"items\"",
+        ),
         limit("layer", 100, "match = { path = \"/users/{id}\" }"),
     ]
     .concat());
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
     let app = routes().layer(layer.cost(|_| 3));
     let of = |path: &str| {
-        let request = request("GET", path).header("x-user", "alice").header("x-items", "7");
+        let request = request("GET", path)
+            .header("x-user", "alice")
+            .header("x-items", "7");
         request.body(Body::empty()).unwrap()
     };
     assert_eq!(left(&send(&app, of("/")).await), Some((100, 95)));
@@ -263,7 +324,9 @@ async fn renamed_limit_starts_full_and_a_removed_one_limits_no_longer() {
     limits.replace(config("limits = []")).unwrap();
     assert_eq!(left_at(&app, "/").await, None);
     // What was used under that name is not forgotten.
-    limits.replace(config(&[limit("api", 1, ""), limit("new", 5, "")].concat())).unwrap();
+    limits
+        .replace(config(&[limit("api", 1, ""), limit("new", 5, "")].concat()))
+        .unwrap();
     assert_eq!(status(&app, get("/")).await, 429);
 }
 
@@ -330,7 +393,10 @@ async fn version_with_an_error_keeps_the_limits_and_says_so() {
     let app = app(&limits);
     let wrong = config(&limit("api", 20, "").replace("\"user\"", "\"usr\""));
     let error = limits.replace(wrong.clone()).unwrap_err().to_string();
-    assert!(error.starts_with("limits.toml:5: `limits[0].key`: "), "{error}");
+    assert!(
+        error.starts_with("limits.toml:5: `limits[0].key`: "),
+        "{error}"
+    );
     assert_eq!(left_at(&app, "/").await, Some((10, 9)));
 
     // The same by a source.
@@ -340,7 +406,11 @@ async fn version_with_an_error_keeps_the_limits_and_says_so() {
     until(|| limits.rejected().is_some()).await;
     assert_eq!(limits.rejected().unwrap().to_string(), error);
     assert_eq!(left_at(&app, "/").await, Some((10, 8)));
-    let line = log.lines().into_iter().find(|line| line.contains("not replaced")).unwrap();
+    let line = log
+        .lines()
+        .into_iter()
+        .find(|line| line.contains("not replaced"))
+        .unwrap();
     assert!(
         line.contains("ERROR") && line.contains("version=1") && line.contains(&error),
         "{line}"
@@ -350,7 +420,9 @@ async fn version_with_an_error_keeps_the_limits_and_says_so() {
     sender.send_replace(limits.config());
     until(|| limits.rejected().is_none()).await;
     assert!(
-        log.lines().iter().any(|line| line.contains("INFO") && line.contains("limits valid again"))
+        log.lines()
+            .iter()
+            .any(|line| line.contains("INFO") && line.contains("limits valid again"))
     );
     sender.send_replace(config(&limit("api", 30, "")));
     until(|| limits.version() == 2).await;
@@ -365,13 +437,17 @@ async fn until(is_so: impl Fn() -> bool) {
             yield_now().await;
         }
     };
-    timeout(Duration::from_secs(60), turns).await.expect("it becomes so");
+    timeout(Duration::from_secs(60), turns)
+        .await
+        .expect("it becomes so");
 }
 
 #[tokio::test]
 async fn equal_version_changes_nothing() {
     let limits = set(&limit("api", 10, ""));
-    limits.replace(config(&format!("# a comment\n{}", limit("api", 10, "")))).unwrap();
+    limits
+        .replace(config(&format!("# a comment\n{}", limit("api", 10, ""))))
+        .unwrap();
     assert_eq!(limits.version(), 1);
 }
 
@@ -391,7 +467,11 @@ async fn task_that_follows_a_source_ends_with_the_set_and_the_end_of_a_source_is
     limits.follow(receiver);
     assert!(limits.is_followed());
     drop(sender);
-    let ended = || log.lines().iter().any(|line| line.contains("source of limits ended"));
+    let ended = || {
+        log.lines()
+            .iter()
+            .any(|line| line.contains("source of limits ended"))
+    };
     until(ended).await;
     until(|| !limits.is_followed()).await;
     assert_eq!(limits.version(), 1);
@@ -422,8 +502,18 @@ async fn source_that_panics_is_reported_and_one_without_a_pause_blocks_nobody() 
     let limits = set(&limit("api", 10, ""));
     limits.follow(Panicking);
     until(|| !limits.is_followed()).await;
-    assert!(log.lines().iter().any(|line| line.contains("source of limits ended")));
-    assert!(limits.rejected().unwrap().to_string().contains("the source of limits panicked"));
+    assert!(
+        log.lines()
+            .iter()
+            .any(|line| line.contains("source of limits ended"))
+    );
+    assert!(
+        limits
+            .rejected()
+            .unwrap()
+            .to_string()
+            .contains("the source of limits panicked")
+    );
     limits.follow(Restless(100));
     until(|| limits.version() > 5).await;
     assert!(limits.is_followed());
@@ -436,15 +526,26 @@ async fn no_version_ends_the_following_of_a_source() {
     let (sender, receiver) = watch::channel(limits.config());
     limits.follow(receiver);
     let long = format!("match = {{ path = \"/{}\" }}", "a".repeat(66_000));
-    for (number, bad) in [long.as_str(), "match = { path = \"/{a}{b}\" }"].into_iter().enumerate() {
+    for (number, bad) in [long.as_str(), "match = { path = \"/{a}{b}\" }"]
+        .into_iter()
+        .enumerate()
+    {
         sender.send(config(&limit("api", 11, bad))).unwrap();
         until(|| limits.rejected().is_some()).await;
         assert!(limits.is_followed());
-        until(|| log.lines().iter().any(|line| line.contains("limits not replaced"))).await;
+        until(|| {
+            log.lines()
+                .iter()
+                .any(|line| line.contains("limits not replaced"))
+        })
+        .await;
         let quota = 20 + number as u32;
         sender.send(config(&limit("api", quota, ""))).unwrap();
         until(|| limits.rejected().is_none()).await;
-        assert_eq!(limits.limit("api").unwrap().quota().capacity(), u64::from(quota));
+        assert_eq!(
+            limits.limit("api").unwrap().quota().capacity(),
+            u64::from(quota)
+        );
     }
     // The longest path is in the table, whatever its width.
     let longest = format!("match = {{ path = \"/{}\" }}", "a".repeat(1_023));
@@ -459,7 +560,9 @@ fn end_of_the_runtime_is_no_end_of_a_source() {
     let (log, _guard) = Log::start();
     let limits = set(&limit("api", 10, ""));
     let (_sender, receiver) = watch::channel(limits.config());
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         limits.follow(receiver);
         yield_now().await;
@@ -475,14 +578,27 @@ async fn changes_are_reported_and_the_table_is_at_debug_level() {
     let limits = set(&[limit("a", 1, ""), limit("b", 1, ""), limit("c", 1, "")].concat());
     let _app = app(&limits);
     limits
-        .replace(config(&[limit("a", 1, ""), limit("b", 2, ""), limit("d", 1, "")].concat()))
+        .replace(config(
+            &[limit("a", 1, ""), limit("b", 2, ""), limit("d", 1, "")].concat(),
+        ))
         .unwrap();
     let lines = log.lines();
     // A subscriber that asks when it gets an event finds the new limits in force.
-    let [first, replaced, second] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(first.contains("DEBUG") && first.contains("limits in force"), "{first}");
-    assert!(second.contains("DEBUG") && second.contains("limits in force"), "{second}");
-    assert!(replaced.contains("INFO") && replaced.contains("limits replaced"), "{replaced}");
+    let [first, replaced, second] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
+    assert!(
+        first.contains("DEBUG") && first.contains("limits in force"),
+        "{first}"
+    );
+    assert!(
+        second.contains("DEBUG") && second.contains("limits in force"),
+        "{second}"
+    );
+    assert!(
+        replaced.contains("INFO") && replaced.contains("limits replaced"),
+        "{replaced}"
+    );
     for field in ["version=2", "added=\"d (", "removed=\"c (", "changed=\"b ("] {
         assert!(replaced.contains(field), "{replaced}");
     }
@@ -493,11 +609,21 @@ async fn report_of_a_change_names_the_plans() {
     let (log, _guard) = Log::start();
     let with = |pro: u32, rest: &str| {
         let plans = "plan = \"account\"\n[limits.plans]\nfree = { quota = \"1/h\" }\n";
-        limit("api", 1, &format!("{plans}pro = {{ quota = \"{pro}/h\" }}\n{rest}"))
+        limit(
+            "api",
+            1,
+            &format!("{plans}pro = {{ quota = \"{pro}/h\" }}\n{rest}"),
+        )
     };
     let limits = set(&with(10, ""));
-    limits.replace(config(&with(20, "team = { quota = \"9/h\" }\n"))).unwrap();
-    let replaced = log.lines().into_iter().find(|line| line.contains("limits replaced")).unwrap();
+    limits
+        .replace(config(&with(20, "team = { quota = \"9/h\" }\n")))
+        .unwrap();
+    let replaced = log
+        .lines()
+        .into_iter()
+        .find(|line| line.contains("limits replaced"))
+        .unwrap();
     assert!(replaced.contains("; plans pro, team)\""), "{replaced}");
 }
 
@@ -528,12 +654,18 @@ async fn failure_policy_is_that_of_the_limit_or_else_of_the_layer() {
     let open = routes().layer(layer.clone());
     assert_eq!(status(&open, get("/")).await, 200);
     assert_eq!(status(&open, get("/search")).await, 503);
-    let local = layer.on_store_failure(OnStoreFailure::Local { replicas: 5 }).unwrap();
+    let local = layer
+        .on_store_failure(OnStoreFailure::Local { replicas: 5 })
+        .unwrap();
     let local = routes().layer(local);
     assert_eq!(status(&local, get("/")).await, 200);
     assert_eq!(status(&local, get("/")).await, 429);
     limits
-        .replace(config(&text.replace("fail_closed", "fail_open").replace("5/h", "10/h")))
+        .replace(config(
+            &text
+                .replace("fail_closed", "fail_open")
+                .replace("5/h", "10/h"),
+        ))
         .unwrap();
     assert_eq!(status(&open, get("/search")).await, 200);
     assert_eq!(status(&local, get("/")).await, 200);
@@ -544,15 +676,24 @@ async fn failure_policy_is_that_of_the_limit_or_else_of_the_layer() {
 async fn request_without_a_key_is_handled_as_the_layer_says() {
     let limits = set(&[
         limit("all", 5, ""),
-        limit("users", 5, "match = { path = \"/users/{id}\" }\nenforce = 0"),
+        limit(
+            "users",
+            5,
+            "match = { path = \"/users/{id}\" }\nenforce = 0",
+        ),
     ]
     .concat());
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    assert_eq!(status(&routes().layer(layer.clone()), plain("/")).await, 400);
+    assert_eq!(
+        status(&routes().layer(layer.clone()), plain("/")).await,
+        400
+    );
     let skips = layer.on_missing_key(OnMissingKey::SkipLimit).unwrap();
     assert_eq!(status(&routes().layer(skips), plain("/")).await, 200);
     // A limit in shadow mode rejects no request.
-    limits.replace(config(&limit("all", 5, "enforce = 0"))).unwrap();
+    limits
+        .replace(config(&limit("all", 5, "enforce = 0")))
+        .unwrap();
     assert_eq!(status(&app(&limits), plain("/")).await, 200);
 }
 
@@ -566,7 +707,9 @@ async fn fixed_limits_and_those_of_a_configuration_are_one_group() {
         .unwrap();
     let app = routes().layer(layer);
     let of = |tenant: &str| {
-        let request = request("GET", "/").header("x-user", "alice").header("x-tenant", tenant);
+        let request = request("GET", "/")
+            .header("x-user", "alice")
+            .header("x-tenant", tenant);
         request.body(Body::empty()).unwrap()
     };
     assert_eq!(status(&app, of("a")).await, 200);
@@ -615,7 +758,12 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
     other.register(&taken).unwrap();
     let wrong = config(&[limit("new", 3, ""), limit("taken", 3, "")].concat());
     let error = limits.replace(wrong).unwrap_err();
-    assert!(error.to_string().starts_with("limits.toml:8: `limits[1].name`"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("limits.toml:8: `limits[1].name`"),
+        "{error}"
+    );
     assert_eq!(limits.config().names().collect::<Vec<_>>(), ["api"]);
     let new = Limit::fixed_window("new", Quota::per_hour(1)).unwrap();
     for limiter in [&limiter, &other] {
@@ -638,10 +786,18 @@ async fn layer_that_is_gone_binds_no_version() {
     let fixed = |name: &str| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
     let layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
     let full = (0..254).fold(layer, |layer, number| {
-        layer.limit(fixed(&number.to_string()), Header::new("x-user").unwrap()).unwrap()
+        layer
+            .limit(fixed(&number.to_string()), Header::new("x-user").unwrap())
+            .unwrap()
     });
     let two = config(&[limit("a", 1, ""), limit("b", 1, "")].concat());
-    assert!(limits.replace(two.clone()).unwrap_err().to_string().contains("room for 1 limits"));
+    assert!(
+        limits
+            .replace(two.clone())
+            .unwrap_err()
+            .to_string()
+            .contains("room for 1 limits")
+    );
     // A clone with other settings is the same layer.
     let clone = full.clone().enforce(0).unwrap();
     drop(full);
@@ -658,9 +814,14 @@ async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
     };
     let limits = set(&text(100));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    let (app, shadow) = (routes().layer(layer.clone()), routes().layer(layer.enforce(0).unwrap()));
+    let (app, shadow) = (
+        routes().layer(layer.clone()),
+        routes().layer(layer.enforce(0).unwrap()),
+    );
     let of = |user: u32, plan: &str| {
-        let request = request("GET", "/").header("x-user", user.to_string()).header("x-plan", plan);
+        let request = request("GET", "/")
+            .header("x-user", user.to_string())
+            .header("x-plan", plan);
         request.body(Body::empty()).unwrap()
     };
     let closed = async |app: &Router| {
@@ -687,7 +848,9 @@ async fn rest_of_a_route_in_another_router_has_its_whole_path() {
     let limits = set(&limit("inner", 50, "match = { path = \"/api/unknown\" }"));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
     // The inner router strips `/api`, and its fallback has no route.
-    let inner = Router::new().route("/known", any(|| async {})).fallback(|| async {});
+    let inner = Router::new()
+        .route("/known", any(|| async {}))
+        .fallback(|| async {});
     let app = Router::new().nest_service("/api", tower::Layer::layer(&layer, inner));
     assert_eq!(left_at(&app, "/api/unknown").await, Some((50, 49)));
     assert_eq!(left_at(&app, "/api/known").await, None);
@@ -697,7 +860,9 @@ async fn rest_of_a_route_in_another_router_has_its_whole_path() {
 async fn exception_for_a_route_in_another_router_has_its_whole_path() {
     let limits = set(&limit("inner", 50, "except = { path = \"/api/health\" }"));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    let inner = Router::new().route("/known", any(|| async {})).fallback(|| async {});
+    let inner = Router::new()
+        .route("/known", any(|| async {}))
+        .fallback(|| async {});
     let app = Router::new().nest_service("/api", tower::Layer::layer(&layer, inner));
     assert_eq!(left_at(&app, "/api/health").await, None);
     assert_eq!(left_at(&app, "/api/known").await, Some((50, 49)));
@@ -710,11 +875,17 @@ async fn changed_key_counts_by_the_new_keys() {
     let limits = set(&limit("api", 2, ""));
     let app = app(&limits);
     let of = |tenant: &str| {
-        let request = request("GET", "/").header("x-user", "alice").header("x-tenant", tenant);
+        let request = request("GET", "/")
+            .header("x-user", "alice")
+            .header("x-tenant", tenant);
         request.body(Body::empty()).unwrap()
     };
     assert_eq!(left(&send(&app, of("acme")).await), Some((2, 1)));
-    limits.replace(config(&limit("api", 2, "").replace("\"user\"", "\"tenant\""))).unwrap();
+    limits
+        .replace(config(
+            &limit("api", 2, "").replace("\"user\"", "\"tenant\""),
+        ))
+        .unwrap();
     assert_eq!(left(&send(&app, of("acme")).await), Some((2, 1)));
     // The budget belongs to the name of the limit and the key.
     assert_eq!(left(&send(&app, of("alice")).await), Some((2, 0)));
@@ -748,27 +919,49 @@ async fn changed_windows_keep_what_was_used_and_deny_for_two_periods_at_most() {
         let app = app(&limits);
         assert_eq!(left_at(&app, "/").await, Some((5, 4)), "{algorithm}");
         limits.replace(config(&of(after, 5))).unwrap();
-        assert_eq!(left_at(&app, "/").await.unwrap().1, 3, "{algorithm}: {after}");
+        assert_eq!(
+            left_at(&app, "/").await.unwrap().1,
+            3,
+            "{algorithm}: {after}"
+        );
         limits.replace(config(&of(after, 2))).unwrap();
         let denied = send(&app, get("/")).await;
         assert_eq!(denied.status(), 429, "{algorithm}: {after}");
-        assert!(number(denied.headers(), "retry-after") <= 7_200, "{algorithm}: {after}");
+        assert!(
+            number(denied.headers(), "retry-after") <= 7_200,
+            "{algorithm}: {after}"
+        );
     }
 }
 
 #[tokio::test]
 async fn layer_has_room_for_255_limits_in_all() {
-    let many: String = (0..254).map(|number| limit(&number.to_string(), 1, "")).collect();
+    let many: String = (0..254)
+        .map(|number| limit(&number.to_string(), 1, ""))
+        .collect();
     let limits = set(&many);
     let fixed = |name| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
     let user = || Header::new("x-user").unwrap();
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
     let layer = layer.limit(fixed("a"), user()).unwrap();
     assert_eq!(status(&routes().layer(layer.clone()), get("/")).await, 200);
-    let error = layer.clone().limit(fixed("b"), user()).unwrap_err().to_string();
-    assert!(error.contains("`limits[253]`: the layer has room for 253 limits"), "{error}");
-    let error = limits.replace(config(&(many + &limit("254", 1, "")))).unwrap_err().to_string();
-    assert!(error.contains("`limits[254]`: the layer has room for 254 limits"), "{error}");
+    let error = layer
+        .clone()
+        .limit(fixed("b"), user())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`limits[253]`: the layer has room for 253 limits"),
+        "{error}"
+    );
+    let error = limits
+        .replace(config(&(many + &limit("254", 1, ""))))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`limits[254]`: the layer has room for 254 limits"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -781,5 +974,9 @@ async fn waiting_requests_and_settlements_know_the_limits_by_name() {
     limits.replace(config(&limit("api", 5, ""))).unwrap();
     let asked = Instant::now();
     assert_eq!(status(&app, get("/")).await, 200);
-    assert!(asked.elapsed() >= Duration::from_secs(3_599), "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() >= Duration::from_secs(3_599),
+        "{:?}",
+        asked.elapsed()
+    );
 }

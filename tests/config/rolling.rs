@@ -20,7 +20,11 @@ use crate::support::requests::{number, send};
 
 fn text(algorithm: &str, quota: &str) -> String {
     // As a queue, it would delay for hours.
-    let mode = if algorithm == "leaky_bucket" { "mode = \"meter\"\n" } else { "" };
+    let mode = if algorithm == "leaky_bucket" {
+        "mode = \"meter\"\n"
+    } else {
+        ""
+    };
     format!(
         "[[limits]]\nname = \"api\"\nalgorithm = \"{algorithm}\"\nquota = \"{quota}\"\nkey = \"user\"\n{mode}"
     )
@@ -37,8 +41,14 @@ impl Replica {
         let file =
             env::temp_dir().join(format!("tollgate-rolling-{}-{number}.toml", server.port()));
         fs::write(&file, text).unwrap();
-        let settings = [("REPLICA_URL", &*server.url()), ("REPLICA_FILE", file.to_str().unwrap())];
-        Self { process: Process::start("rolling::replica", &settings), file }
+        let settings = [
+            ("REPLICA_URL", &*server.url()),
+            ("REPLICA_FILE", file.to_str().unwrap()),
+        ];
+        Self {
+            process: Process::start("rolling::replica", &settings),
+            file,
+        }
     }
 
     /// Sends requests of a user until one is denied. Returns how many were allowed, and `Retry-After`.
@@ -67,14 +77,23 @@ impl Drop for Replica {
 #[test]
 fn rolling_deployment_neither_mints_nor_locks_out() {
     let server = RedisServer::start();
-    for algorithm in
-        ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket"]
-    {
+    for algorithm in [
+        "fixed_window",
+        "sliding_window",
+        "sliding_log",
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+    ] {
         // What is allowed lasts for hours, so that the time of this test adds nothing.
-        let (before, larger, smaller) =
-            (text(algorithm, "30/30d"), text(algorithm, "50/30d"), text(algorithm, "20/10d"));
-        let mut replicas: Vec<_> =
-            (0..3).map(|number| Replica::start(&server, number, &before)).collect();
+        let (before, larger, smaller) = (
+            text(algorithm, "30/30d"),
+            text(algorithm, "50/30d"),
+            text(algorithm, "20/10d"),
+        );
+        let mut replicas: Vec<_> = (0..3)
+            .map(|number| Replica::start(&server, number, &before))
+            .collect();
         let user = algorithm;
         assert_eq!(replicas[0].exhaust(user).0, 30, "{algorithm}");
         assert_eq!(replicas[1].exhaust(user).0, 0, "{algorithm}");
@@ -95,7 +114,10 @@ fn rolling_deployment_neither_mints_nor_locks_out() {
         for replica in [2, 0, 1, 2] {
             let (allowed, retry_after) = replicas[replica].exhaust(user);
             assert_eq!(allowed, 0, "{algorithm}");
-            assert!((1..=30 * 86_400).contains(&retry_after), "{algorithm}: {retry_after}");
+            assert!(
+                (1..=30 * 86_400).contains(&retry_after),
+                "{algorithm}: {retry_after}"
+            );
         }
     }
 }
@@ -142,7 +164,10 @@ fn is_in_force(limits: &LimitSet, quota: &str) -> bool {
 async fn exhaust(app: &Router, user: &str) -> (u64, u64) {
     let mut allowed = 0;
     loop {
-        let request = Request::get("/").header("x-user", user).body(Body::empty()).unwrap();
+        let request = Request::get("/")
+            .header("x-user", user)
+            .body(Body::empty())
+            .unwrap();
         let response = send(app, request).await;
         if response.status() == 429 {
             return (allowed, number(response.headers(), "retry-after"));

@@ -31,8 +31,11 @@ fn config(units: u32) -> Config {
 }
 
 async fn next(source: &mut impl ConfigSource) -> Result<Config, String> {
-    let next = timeout(LONG, source.next()).await.expect("there is a new version");
-    next.expect("the source goes on").map_err(|error| error.to_string())
+    let next = timeout(LONG, source.next())
+        .await
+        .expect("there is a new version");
+    next.expect("the source goes on")
+        .map_err(|error| error.to_string())
 }
 
 /// A directory that is removed with the test.
@@ -195,7 +198,11 @@ async fn change_without_an_event_is_found_by_polling() {
     let began = Instant::now();
     fs::write(there.path("other.toml"), text(2)).unwrap();
     assert_eq!(next(&mut source).await.unwrap(), config(2));
-    assert!((8 * SECOND..20 * SECOND).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(
+        (8 * SECOND..20 * SECOND).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -222,18 +229,32 @@ async fn directory_that_cannot_be_watched_is_reported_once() {
     next(&mut source).await.unwrap_err();
     assert!(timeout(11 * SECOND, source.next()).await.is_err());
     let lines = log.lines();
-    let [line] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(line.contains("file of limits not watched") && line.contains("/none"), "{line}");
+    let [line] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
+    assert!(
+        line.contains("file of limits not watched") && line.contains("/none"),
+        "{line}"
+    );
 }
 
 #[tokio::test]
 async fn pipe_in_place_of_the_file_is_an_error_and_no_wait() {
     let directory = Directory::new("pipe");
     let path = directory.path("limits.toml");
-    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success()
+    );
     let mut source = FileSource::new(&path).unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(error.ends_with("the file cannot be read: it is no regular file"), "{error}");
+    assert!(
+        error.ends_with("the file cannot be read: it is no regular file"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -247,11 +268,17 @@ async fn broken_file_is_reported_once_and_the_next_version_counts() {
     for (broken, why) in [
         (&whole[..whole.len() - 3], ":5: "),
         ("", ":1: missing field `limits`"),
-        ("[[limits]]\nnmae = \"api\"\n", ":2: `limits[0].nmae`: unknown field"),
+        (
+            "[[limits]]\nnmae = \"api\"\n",
+            ":2: `limits[0].nmae`: unknown field",
+        ),
     ] {
         replace(&path, broken);
         let error = next(&mut source).await.unwrap_err();
-        assert!(error.starts_with(&format!("{}{why}", path.display())), "{error}");
+        assert!(
+            error.starts_with(&format!("{}{why}", path.display())),
+            "{error}"
+        );
     }
     fs::write(&path, b"\xff\xfe").unwrap();
     let error = next(&mut source).await.unwrap_err();
@@ -299,7 +326,10 @@ async fn set_follows_a_file_that_exists_later() {
     assert!(limits.rejected().is_none());
     let lines = log.lines();
     assert_eq!(
-        lines.iter().filter(|line| line.contains("limits not replaced")).count(),
+        lines
+            .iter()
+            .filter(|line| line.contains("limits not replaced"))
+            .count(),
         1,
         "{lines:#?}"
     );
@@ -316,7 +346,12 @@ async fn until(is_so: impl Fn() -> bool) {
 }
 
 async fn redis_source(server: &RedisServer) -> RedisSource {
-    RedisSource::new(&server.store().connect().await.unwrap(), "limits", Format::Toml).unwrap()
+    RedisSource::new(
+        &server.store().connect().await.unwrap(),
+        "limits",
+        Format::Toml,
+    )
+    .unwrap()
 }
 
 #[tokio::test]
@@ -381,7 +416,11 @@ async fn missed_announcement_is_caught_by_polling() {
     let () = cli.set(source.key(), text(3)).unwrap();
     let began = Instant::now();
     assert_eq!(next(&mut source).await.unwrap(), config(3));
-    assert!((9 * SECOND..20 * SECOND).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(
+        (9 * SECOND..20 * SECOND).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -423,7 +462,11 @@ async fn key_that_is_missing_or_no_configuration_is_reported_once() {
     broken(redis::cmd("PING"), "it does not exist").await;
     broken(write("LPUSH", b"a"), "WRONGTYPE").await;
     broken(write("SET", b"\xff"), "the value is not UTF-8").await;
-    broken(write("SET", &[b'#'; (1 << 20) + 1]), "the value is larger than 1 MiB").await;
+    broken(
+        write("SET", &[b'#'; (1 << 20) + 1]),
+        "the value is larger than 1 MiB",
+    )
+    .await;
     broken(write("SET", b"limits = ["), ":1: ").await;
     let () = cli.set(&key, text(2)).unwrap();
     let () = cli.publish(&key, "").unwrap();
@@ -445,18 +488,28 @@ async fn limits_outlive_redis_and_follow_it_when_it_is_back() {
     let port = server.port();
     server.kill();
     let error = operator.publish(&text(3)).await.unwrap_err().to_string();
-    assert!(error.starts_with("Redis key `tollgate-config:limits`: not written: "), "{error}");
+    assert!(
+        error.starts_with("Redis key `tollgate-config:limits`: not written: "),
+        "{error}"
+    );
     assert_eq!(limits.config(), config(2));
     assert!(limits.rejected().is_none());
 
     let again = RedisServer::start_on(port).expect("the port is free again");
-    let () = again.connection().set("tollgate-config:limits", text(4)).unwrap();
+    let () = again
+        .connection()
+        .set("tollgate-config:limits", text(4))
+        .unwrap();
     until(|| limits.config() == config(4)).await;
     // It is subscribed to again, too.
     let published = Instant::now();
     redis_source(&again).await.publish(&text(5)).await.unwrap();
     until(|| limits.config() == config(5)).await;
-    assert!(published.elapsed() < 9 * SECOND, "{:?}", published.elapsed());
+    assert!(
+        published.elapsed() < 9 * SECOND,
+        "{:?}",
+        published.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -485,15 +538,21 @@ async fn user_without_the_right_to_the_channel_polls_each_second_and_is_told() {
     }
     assert!(began.elapsed() < 9 * SECOND, "{:?}", began.elapsed());
     let lines = log.lines();
-    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    let [line] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
     assert!(
         line.contains("channel of limits not subscribed") && line.contains("+subscribe"),
         "{line}"
     );
 
     // The right to the command is not that to the channel.
-    let () =
-        redis::cmd("ACL").arg("SETUSER").arg("limited").arg("+subscribe").query(&mut cli).unwrap();
+    let () = redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg("limited")
+        .arg("+subscribe")
+        .query(&mut cli)
+        .unwrap();
     let store = RedisStore::connect(&url, "tollgate").await.unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     assert_eq!(next(&mut source).await.unwrap(), config(4));
@@ -544,22 +603,34 @@ async fn user_with_the_documented_rights_follows_and_one_that_reads_cannot_write
     }
 
     // A right that is taken away while the service runs is an error of the source.
-    let () = set_user("service", "resetkeys ~tollgate:*").query(&mut cli).unwrap();
+    let () = set_user("service", "resetkeys ~tollgate:*")
+        .query(&mut cli)
+        .unwrap();
     let () = cli.publish("tollgate-config:limits", "").unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(error.contains("not read: ") && error.contains("add `~tollgate-config:*`"), "{error}");
+    assert!(
+        error.contains("not read: ") && error.contains("add `~tollgate-config:*`"),
+        "{error}"
+    );
 }
 
 /// The number of subscriptions to the channel.
 fn subscriptions(server: &RedisServer) -> u64 {
     let mut count = redis::cmd("PUBSUB");
     count.arg("NUMSUB").arg("tollgate-config:limits");
-    count.query::<(String, u64)>(&mut server.connection()).unwrap().1
+    count
+        .query::<(String, u64)>(&mut server.connection())
+        .unwrap()
+        .1
 }
 
 fn kill_subscriptions(server: &RedisServer) -> u64 {
     let mut kill = redis::cmd("CLIENT");
-    kill.arg("KILL").arg("TYPE").arg("pubsub").query(&mut server.connection()).unwrap()
+    kill.arg("KILL")
+        .arg("TYPE")
+        .arg("pubsub")
+        .query(&mut server.connection())
+        .unwrap()
 }
 
 #[tokio::test]
@@ -602,18 +673,34 @@ async fn subscription_that_is_lost_all_the_time_costs_one_connection_a_second() 
 #[tokio::test]
 async fn redis_that_hangs_delays_publishing_no_longer_than_the_deadline() {
     let server = RedisServer::start();
-    let store = server.store().deadline(Duration::from_millis(200)).connect().await.unwrap();
+    let store = server
+        .store()
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await
+        .unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     source.publish(&text(1)).await.unwrap();
     server.pause(true);
-    let error = timeout(LONG, source.publish(&text(2))).await.expect("it ends").unwrap_err();
-    assert!(error.to_string().contains("no answer within the deadline"), "{error}");
-    timeout(LONG, source.read()).await.expect("it ends").unwrap_err();
+    let error = timeout(LONG, source.publish(&text(2)))
+        .await
+        .expect("it ends")
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("no answer within the deadline"),
+        "{error}"
+    );
+    timeout(LONG, source.read())
+        .await
+        .expect("it ends")
+        .unwrap_err();
     let (log, _guard) = Log::start();
     let limits = LimitSet::new(config(1), Names::new()).unwrap();
     limits.follow(source);
     let is_reported = || {
-        log.lines().iter().any(|line| line.contains("limits not read: the store is unavailable"))
+        log.lines()
+            .iter()
+            .any(|line| line.contains("limits not read: the store is unavailable"))
     };
     until(is_reported).await;
     server.pause(false);
@@ -625,8 +712,14 @@ async fn redis_that_hangs_delays_publishing_no_longer_than_the_deadline() {
 #[tokio::test]
 async fn store_with_a_pool_polls_each_second() {
     let server = RedisServer::start();
-    let pool = deadpool_redis::Config::from_url(server.url()).create_pool(None).unwrap();
-    let store = RedisStore::builder("tollgate").pool(pool).connect().await.unwrap();
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .create_pool(None)
+        .unwrap();
+    let store = RedisStore::builder("tollgate")
+        .pool(pool)
+        .connect()
+        .await
+        .unwrap();
     let mut source = RedisSource::new(&store, "limits", Format::Toml).unwrap();
     let (log, _guard) = Log::start();
     let began = Instant::now();
@@ -669,9 +762,14 @@ async fn flood_of_announcements_costs_redis_few_reads() {
 
 #[tokio::test]
 async fn name_with_marks_of_keys_is_an_error() {
-    let store = RedisStore::builder("tollgate").url("redis://127.0.0.1:1/").build().unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url("redis://127.0.0.1:1/")
+        .build()
+        .unwrap();
     for name in ["", "a b", "{a}", "a:b", &"x".repeat(65)] {
-        let error = RedisSource::new(&store, name, Format::Toml).unwrap_err().to_string();
+        let error = RedisSource::new(&store, name, Format::Toml)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("use 1 to 64 letters, digits"), "{error}");
     }
 }

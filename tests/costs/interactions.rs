@@ -60,9 +60,19 @@ async fn refund_when_gives_back_the_costs_of_its_layer_only() {
                 .unwrap()
                 .refund_when(|r| r.status.is_server_error()),
         )
-        .layer(RateLimitLayer::new(&limiter, outer.clone(), Global).unwrap().insert_settlement());
+        .layer(
+            RateLimitLayer::new(&limiter, outer.clone(), Global)
+                .unwrap()
+                .insert_settlement(),
+        );
     assert_eq!(status(&app, plain("/")).await, 500);
-    let left = async |l: &Limit| limiter.peek(l, &Key::global(), 0).await.unwrap().remaining();
+    let left = async |l: &Limit| {
+        limiter
+            .peek(l, &Key::global(), 0)
+            .await
+            .unwrap()
+            .remaining()
+    };
     assert_eq!((left(&outer).await, left(&inner).await), (9, 10));
 }
 
@@ -195,7 +205,10 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
         one("s1").with_enforced_percent(0).unwrap(),
         one("s2").with_enforced_percent(0).unwrap(),
     );
-    let enforced = pair(one("e1"), Limit::fixed_window("e2", Quota::per_hour(9)).unwrap());
+    let enforced = pair(
+        one("e1"),
+        Limit::fixed_window("e2", Quota::per_hour(9)).unwrap(),
+    );
     limiter.apply(Op::Charge, enforced.clone()).await.unwrap();
     // The first two calls are in flight, so the others share a batch.
     let fill: Vec<_> = (0..4)
@@ -212,7 +225,14 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
         a.await.unwrap();
     }
     let e2 = Limit::fixed_window("e2", Quota::per_hour(9)).unwrap();
-    assert_eq!(limiter.peek(&e2, &Key::new("k"), 0).await.unwrap().remaining(), 8);
+    assert_eq!(
+        limiter
+            .peek(&e2, &Key::new("k"), 0)
+            .await
+            .unwrap()
+            .remaining(),
+        8
+    );
 }
 
 #[tokio::test]
@@ -243,20 +263,28 @@ async fn shadow_denial_of_a_share_is_not_owed() {
     store.switch_off(true);
     let key = Key::new("k");
     for cost in [1, 2] {
-        let group = [Check::new(&new, &key).with_cost(cost), Check::new(&old, &key)];
+        let group = [
+            Check::new(&new, &key).with_cost(cost),
+            Check::new(&old, &key),
+        ];
         assert!(limiter.check_all(group).await.unwrap().allowed());
     }
     store.switch_off(false);
     limiter.check(&old, &Key::new("other")).await.unwrap();
     sleep(1_000 * MS).await;
-    assert_eq!((store.used(&new, &key).await, store.used(&old, &key).await), (1, 2));
+    assert_eq!(
+        (store.used(&new, &key).await, store.used(&old, &key).await),
+        (1, 2)
+    );
 }
 
 #[tokio::test]
 async fn shadow_limit_of_a_group_that_fails_closed_stays_in_shadow_mode() {
     let store = Counting::default();
     store.switch_off(true);
-    let closed = ten().with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let closed = ten()
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
         .with_on_store_failure(OnStoreFailure::FailClosed)
@@ -300,16 +328,23 @@ async fn old_value_is_not_used_after_stale_for() {
     sleep(1_100 * MS).await;
     assert_eq!(status(&app, plain("/")).await, 200);
     sleep(300 * MS).await;
-    assert_eq!(status(&app, plain("/")).await, 403, "1.4 s old, usable for 1.3 s");
+    assert_eq!(
+        status(&app, plain("/")).await,
+        403,
+        "1.4 s old, usable for 1.3 s"
+    );
 }
 
 #[tokio::test]
 async fn handler_has_a_settlement_if_the_store_failed() {
     let store = Counting::default();
     store.switch_off(true);
-    let layer =
-        RateLimitLayer::new(RateLimiter::new(store), ten(), Global).unwrap().insert_settlement();
-    let app = Router::new().route("/", any(|_: Extension<Settlement>| async { "x" })).layer(layer);
+    let layer = RateLimitLayer::new(RateLimiter::new(store), ten(), Global)
+        .unwrap()
+        .insert_settlement();
+    let app = Router::new()
+        .route("/", any(|_: Extension<Settlement>| async { "x" }))
+        .layer(layer);
     assert_eq!(status(&app, plain("/")).await, 200);
 }
 
@@ -326,7 +361,9 @@ async fn layer_that_fails_open_keeps_the_charges_of_the_layers_outside() {
             }),
         )
         .layer(
-            RateLimitLayer::new(RateLimiter::new(off), ten(), Global).unwrap().insert_settlement(),
+            RateLimitLayer::new(RateLimiter::new(off), ten(), Global)
+                .unwrap()
+                .insert_settlement(),
         )
         .layer(
             RateLimitLayer::new(&limiter, tokens.clone(), Global)
@@ -335,7 +372,14 @@ async fn layer_that_fails_open_keeps_the_charges_of_the_layers_outside() {
                 .insert_settlement(),
         );
     assert_eq!(status(&app, plain("/")).await, 200);
-    assert_eq!(limiter.peek(&tokens, &Key::global(), 0).await.unwrap().remaining(), 97);
+    assert_eq!(
+        limiter
+            .peek(&tokens, &Key::global(), 0)
+            .await
+            .unwrap()
+            .remaining(),
+        97
+    );
 }
 
 #[tokio::test]
@@ -344,7 +388,9 @@ async fn handler_has_a_settlement_if_the_store_is_overloaded() {
         .unwrap()
         .on_overload(tollgate::layer::OnOverload::FailOpen)
         .insert_settlement();
-    let app = Router::new().route("/", any(|_: Extension<Settlement>| async { "x" })).layer(layer);
+    let app = Router::new()
+        .route("/", any(|_: Extension<Settlement>| async { "x" }))
+        .layer(layer);
     assert_eq!(status(&app, plain("/")).await, 200);
 }
 
@@ -376,9 +422,14 @@ async fn prefetched_charge_is_settled() {
     let store = Counting::default();
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(10_000)).unwrap();
     let limiter = RateLimiter::new(
-        tollgate::store::Prefetch::builder(store.clone()).limit(&tokens).build().unwrap(),
+        tollgate::store::Prefetch::builder(store.clone())
+            .limit(&tokens)
+            .build()
+            .unwrap(),
     );
-    let layer = RateLimitLayer::new(&limiter, tokens.clone(), Global).unwrap().insert_settlement();
+    let layer = RateLimitLayer::new(&limiter, tokens.clone(), Global)
+        .unwrap()
+        .insert_settlement();
     let app = Router::new()
         .route(
             "/",
@@ -408,7 +459,10 @@ fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
             })
         }
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(Later(Default::default()));
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(100)).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -442,11 +496,17 @@ async fn shadow_limit_is_not_prefetched() {
     let store = Counting::default();
     let limit = Limit::fixed_window("tokens", Quota::per_hour(10_000)).unwrap();
     let limiter = RateLimiter::new(
-        tollgate::store::Prefetch::builder(store.clone()).limit(&limit).build().unwrap(),
+        tollgate::store::Prefetch::builder(store.clone())
+            .limit(&limit)
+            .build()
+            .unwrap(),
     );
     for _ in 0..50 {
         limiter
-            .check(&limit.clone().with_enforced_percent(0).unwrap(), &Key::new("k"))
+            .check(
+                &limit.clone().with_enforced_percent(0).unwrap(),
+                &Key::new("k"),
+            )
             .await
             .unwrap();
     }
@@ -486,12 +546,20 @@ async fn receipts_of_a_run_count_what_was_given_back() {
     let limiter = RateLimiter::new(server.store().build().unwrap());
     let limit = Limit::token_bucket("api", Quota::per_hour(1_000)).unwrap();
     let key = Key::new("k");
-    let first = limiter.check_n(&limit, &key, 100).await.unwrap().receipt().unwrap();
+    let first = limiter
+        .check_n(&limit, &key, 100)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
     limiter.check_n(&limit, &key, 100).await.unwrap();
     limiter.refund(&limit, &key, 50, first).await.unwrap();
-    let fill: Vec<_> =
-        (0..4).map(|n: u64| limiter.apply(Op::Charge, Check::new(&limit, Key::from(n)))).collect();
-    let run: Vec<_> = (0..8).map(|_| limiter.apply(Op::Charge, Check::new(&limit, &key))).collect();
+    let fill: Vec<_> = (0..4)
+        .map(|n: u64| limiter.apply(Op::Charge, Check::new(&limit, Key::from(n))))
+        .collect();
+    let run: Vec<_> = (0..8)
+        .map(|_| limiter.apply(Op::Charge, Check::new(&limit, &key)))
+        .collect();
     for f in fill {
         f.await.unwrap();
     }

@@ -41,18 +41,27 @@ async fn clock_that_was_set_back_gives_back_nothing_until_it_has_caught_up() {
     for limit in every_algorithm(1_000, 5 * hour) {
         let clock = ManualClock::new();
         let store = MemoryStore::with_clock(clock.clone());
-        let replica = Replica { store: &store, clock: &clock };
+        let replica = Replica {
+            store: &store,
+            clock: &clock,
+        };
         let key = Key::new("alice");
         let used = async |now| 1_000 - replica.charge(now, &limit, &key, 0).await.remaining();
         let first = replica.charge(START, &limit, &key, 10).await;
         let back = replica.charge(START - minute, &limit, &key, 100).await;
-        replica.refund(START - minute, &limit, &key, 100, back.receipt().unwrap()).await;
+        replica
+            .refund(START - minute, &limit, &key, 100, back.receipt().unwrap())
+            .await;
         assert_eq!(used(START - minute).await, 110, "{limit}");
         // The receipt of the charge from before the step is still valid.
-        replica.refund(START - minute, &limit, &key, 10, first.receipt().unwrap()).await;
+        replica
+            .refund(START - minute, &limit, &key, 10, first.receipt().unwrap())
+            .await;
         assert_eq!(used(START - minute).await, 100, "{limit}");
         let later = replica.charge(START + 1, &limit, &key, 50).await;
-        replica.refund(START + 1, &limit, &key, 50, later.receipt().unwrap()).await;
+        replica
+            .refund(START + 1, &limit, &key, 50, later.receipt().unwrap())
+            .await;
         assert_eq!(used(START + 1).await, 100, "{limit}");
     }
 }
@@ -69,7 +78,8 @@ impl Replica<'_> {
     }
 
     async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
-        self.at(now, Op::Charge, Check::new(limit, key).with_cost(cost)).await
+        self.at(now, Op::Charge, Check::new(limit, key).with_cost(cost))
+            .await
     }
 
     async fn refund(
@@ -85,9 +95,13 @@ impl Replica<'_> {
             0 => (Op::Refund, units),
             _ => (Op::Settle, receipt.cost().saturating_sub(units)),
         };
-        self.at(now, op, Check::new(limit, key).with_cost(cost).with_receipt(receipt))
-            .await
-            .remaining()
+        self.at(
+            now,
+            op,
+            Check::new(limit, key).with_cost(cost).with_receipt(receipt),
+        )
+        .await
+        .remaining()
     }
 }
 
@@ -111,7 +125,10 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
         4 => 0u64..600,
         1 => 900u64..2_500,
     ];
-    prop_oneof![events_after(pause.boxed()), events_after((0u64..100).boxed())]
+    prop_oneof![
+        events_after(pause.boxed()),
+        events_after((0u64..100).boxed())
+    ]
 }
 
 fn events_after(pause: BoxedStrategy<u64>) -> impl Strategy<Value = Vec<(u64, Event)>> {
@@ -146,14 +163,27 @@ async fn compare(
         match *event {
             Event::Charge(cost, back) => {
                 let decision = replica.charge(now, limit, real, cost).await;
-                let Some(receipt) = decision.receipt() else { continue };
+                let Some(receipt) = decision.receipt() else {
+                    continue;
+                };
                 let without = replica.charge(now, limit, other, cost - back).await;
-                prop_assert!(without.allowed(), "{limit}, step {step} at {now}: {event:?}");
-                owed.push(Owed { receipt, units: back });
+                prop_assert!(
+                    without.allowed(),
+                    "{limit}, step {step} at {now}: {event:?}"
+                );
+                owed.push(Owed {
+                    receipt,
+                    units: back,
+                });
             }
             Event::Refund(ago, units) => {
-                let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
-                let Owed { receipt, units: left } = &mut owed[place];
+                let Some(place) = owed.len().checked_sub(1 + ago) else {
+                    continue;
+                };
+                let Owed {
+                    receipt,
+                    units: left,
+                } = &mut owed[place];
                 let units = units.min(*left);
                 *left -= units;
                 replica.refund(now, limit, real, units, *receipt).await;
@@ -163,7 +193,9 @@ async fn compare(
                 // Nothing else happens in the microsecond of a reset.
                 now += 1;
                 for key in keys {
-                    replica.at(now, Op::Reset, Check::new(limit, key).with_cost(0)).await;
+                    replica
+                        .at(now, Op::Reset, Check::new(limit, key).with_cost(0))
+                        .await;
                 }
             }
             Event::Change => {
@@ -180,19 +212,29 @@ async fn compare(
             }
             Event::Peek(cost) => {
                 let peek = async |key| {
-                    replica.at(now, Op::Peek, Check::new(limit, key).with_cost(cost)).await
+                    replica
+                        .at(now, Op::Peek, Check::new(limit, key).with_cost(cost))
+                        .await
                 };
                 let allowed = peek(real).await.allowed();
-                prop_assert!(!allowed || peek(other).await.allowed(), "{limit}, {step} at {now}");
+                prop_assert!(
+                    !allowed || peek(other).await.allowed(),
+                    "{limit}, {step} at {now}"
+                );
             }
         }
     }
     // And at any later time, for any cost.
     let limit = limits[in_force];
-    for parts in [0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999] {
+    for parts in [
+        0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999,
+    ] {
         let then = now + parts * period / 1_000;
         let left = async |key| {
-            replica.at(then, Op::Peek, Check::new(limit, key).with_cost(0)).await.remaining()
+            replica
+                .at(then, Op::Peek, Check::new(limit, key).with_cost(0))
+                .await
+                .remaining()
         };
         let (real, other) = (left(real).await, left(other).await);
         prop_assert!(real <= other, "{limit}, {parts} later: {real} {other}");
@@ -204,7 +246,11 @@ async fn compare(
 /// there, leaving out a charge moves the next windows in both directions.
 fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     let number = std::sync::atomic::AtomicU64::new(0);
     proptest!(config, |(
         units in 1u64..20, changed in 1u64..20, halves in 1u64..6, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
@@ -248,28 +294,67 @@ fn refund_on_redis_allows_no_more_than_without_its_charge() {
 async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
-    let replica = Replica { store: &store, clock: &clock };
+    let replica = Replica {
+        store: &store,
+        clock: &clock,
+    };
     for (number, limit) in every_algorithm(10, SECOND).iter().enumerate() {
-        let (key, other) = (Key::from_parts(["a", &number.to_string()]), Key::from(number as u64));
-        let first = replica.charge(START, limit, &key, 6).await.receipt().unwrap();
-        replica.at(START + 1, Op::Reset, Check::new(limit, &key).with_cost(0)).await;
+        let (key, other) = (
+            Key::from_parts(["a", &number.to_string()]),
+            Key::from(number as u64),
+        );
+        let first = replica
+            .charge(START, limit, &key, 6)
+            .await
+            .receipt()
+            .unwrap();
+        replica
+            .at(START + 1, Op::Reset, Check::new(limit, &key).with_cost(0))
+            .await;
         assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
-        assert_eq!(replica.refund(START + 3, limit, &key, 6, first).await, 0, "{limit}");
+        assert_eq!(
+            replica.refund(START + 3, limit, &key, 6, first).await,
+            0,
+            "{limit}"
+        );
 
         // An hour back, and an hour later.
         let hour = 3_600 * SECOND;
-        let first = replica.charge(START, limit, &other, 6).await.receipt().unwrap();
-        assert!(!replica.charge(START - hour, limit, &other, 10).await.allowed());
-        assert!(replica.charge(START - hour, limit, &other, 4).await.allowed());
-        assert_eq!(replica.refund(START - hour, limit, &other, 6, first).await, 0, "{limit}");
+        let first = replica
+            .charge(START, limit, &other, 6)
+            .await
+            .receipt()
+            .unwrap();
+        assert!(
+            !replica
+                .charge(START - hour, limit, &other, 10)
+                .await
+                .allowed()
+        );
+        assert!(
+            replica
+                .charge(START - hour, limit, &other, 4)
+                .await
+                .allowed()
+        );
+        assert_eq!(
+            replica.refund(START - hour, limit, &other, 6, first).await,
+            0,
+            "{limit}"
+        );
         let mut now = START - hour;
         while now < START {
             now = (now + SECOND / 4).min(START);
             replica.charge(now, limit, &other, 3).await;
         }
-        let left =
-            replica.at(START, Op::Peek, Check::new(limit, &other).with_cost(0)).await.remaining();
-        assert!(replica.refund(START, limit, &other, 6, first).await <= left + 3, "{limit}");
+        let left = replica
+            .at(START, Op::Peek, Check::new(limit, &other).with_cost(0))
+            .await
+            .remaining();
+        assert!(
+            replica.refund(START, limit, &other, 6, first).await <= left + 3,
+            "{limit}"
+        );
     }
 }
 
@@ -280,7 +365,13 @@ type Step = (u64, u32, Option<(u64, u32)>);
 async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
-    let (replica, key) = (Replica { store: &store, clock: &clock }, Key::new("k"));
+    let (replica, key) = (
+        Replica {
+            store: &store,
+            clock: &clock,
+        },
+        Key::new("k"),
+    );
     let mut answers = Vec::new();
     for &(second, units, charged) in steps {
         let now = START + second * SECOND;
@@ -301,8 +392,16 @@ async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
 #[tokio::test]
 async fn refund_of_an_earlier_window_returns_nothing() {
     let ten = Quota::new(10, Duration::from_secs(10));
-    for limit in [Limit::fixed_window("limit", ten), Limit::fixed_window_aligned("limit", ten)] {
-        let steps = [(0, 10, None), (10, 10, None), (10, 10, Some((0, 10))), (10, 10, None)];
+    for limit in [
+        Limit::fixed_window("limit", ten),
+        Limit::fixed_window_aligned("limit", ten),
+    ] {
+        let steps = [
+            (0, 10, None),
+            (10, 10, None),
+            (10, 10, Some((0, 10))),
+            (10, 10, None),
+        ];
         let answers = answers(&limit.unwrap(), &steps).await;
         assert_eq!(answers, [(true, 0), (true, 0), (true, 0), (false, 0)]);
     }
@@ -312,11 +411,25 @@ async fn refund_of_an_earlier_window_returns_nothing() {
 async fn refund_in_a_log_removes_its_own_charge() {
     let log = Limit::sliding_log("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
     // The first five are refunded: the others were charged later, and count for longer.
-    let steps = [(0, 5, None), (9, 5, None), (9, 5, Some((0, 5))), (9, 5, None), (10, 1, None)];
+    let steps = [
+        (0, 5, None),
+        (9, 5, None),
+        (9, 5, Some((0, 5))),
+        (9, 5, None),
+        (10, 1, None),
+    ];
     let first = answers(&log, &steps).await;
-    assert_eq!(first, [(true, 5), (true, 0), (true, 5), (true, 0), (false, 0)]);
+    assert_eq!(
+        first,
+        [(true, 5), (true, 0), (true, 5), (true, 0), (false, 0)]
+    );
     // A late refund of the newest charge would allow fifteen in ten seconds.
-    let steps = [(0, 10, None), (10, 10, None), (10, 5, Some((0, 10))), (10, 5, None)];
+    let steps = [
+        (0, 10, None),
+        (10, 10, None),
+        (10, 5, Some((0, 10))),
+        (10, 5, None),
+    ];
     assert_eq!(answers(&log, &steps).await[2..], [(true, 0), (false, 0)]);
 }
 
@@ -324,9 +437,18 @@ async fn refund_in_a_log_removes_its_own_charge() {
 async fn refund_in_a_bucket_excludes_drained_units() {
     let bucket = Limit::token_bucket("limit", Quota::new(10, Duration::from_secs(10))).unwrap();
     // Of the ten units, four have drained. The other six are refunded.
-    let steps = [(0, 10, None), (4, 4, None), (4, 10, Some((0, 10))), (4, 7, None), (4, 6, None)];
+    let steps = [
+        (0, 10, None),
+        (4, 4, None),
+        (4, 10, Some((0, 10))),
+        (4, 7, None),
+        (4, 6, None),
+    ];
     let answers = answers(&bucket, &steps).await;
-    assert_eq!(answers, [(true, 0), (true, 0), (true, 6), (false, 6), (true, 0)]);
+    assert_eq!(
+        answers,
+        [(true, 0), (true, 0), (true, 6), (false, 6), (true, 0)]
+    );
 }
 
 proptest! {
@@ -392,10 +514,22 @@ fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     };
     assert!(at(0, Op::Charge, Check::new(&long, &key).with_cost(1)).allowed());
     assert!(at(0, Op::Charge, Check::new(&short, &key).with_cost(9)).allowed());
-    let first = at(3, Op::Charge, Check::new(&short, &key).with_cost(10)).receipt().unwrap();
-    let second = at(5, Op::Charge, Check::new(&short, &key).with_cost(10)).receipt().unwrap();
-    at(6, Op::Refund, Check::new(&short, &key).with_cost(10).with_receipt(second));
-    at(6, Op::Refund, Check::new(&short, &key).with_cost(10).with_receipt(first));
+    let first = at(3, Op::Charge, Check::new(&short, &key).with_cost(10))
+        .receipt()
+        .unwrap();
+    let second = at(5, Op::Charge, Check::new(&short, &key).with_cost(10))
+        .receipt()
+        .unwrap();
+    at(
+        6,
+        Op::Refund,
+        Check::new(&short, &key).with_cost(10).with_receipt(second),
+    );
+    at(
+        6,
+        Op::Refund,
+        Check::new(&short, &key).with_cost(10).with_receipt(first),
+    );
     // Without the two charges, the ten units of the start would count for a hundred seconds.
     assert!(!at(7, Op::Charge, Check::new(&long, &key).with_cost(10)).allowed());
 }

@@ -31,11 +31,19 @@ fn tokens() -> Limit {
 
 /// A layer that charges an estimate of 100 tokens.
 fn layer(limiter: &RateLimiter) -> RateLimitLayer {
-    RateLimitLayer::new(limiter, tokens(), Global).unwrap().cost(|_| 100).insert_settlement()
+    RateLimitLayer::new(limiter, tokens(), Global)
+        .unwrap()
+        .cost(|_| 100)
+        .insert_settlement()
 }
 
 async fn used(limiter: &RateLimiter) -> u64 {
-    1_000 - limiter.peek(&tokens(), &Key::global(), 0).await.unwrap().remaining()
+    1_000
+        - limiter
+            .peek(&tokens(), &Key::global(), 0)
+            .await
+            .unwrap()
+            .remaining()
 }
 
 fn limiter() -> RateLimiter {
@@ -81,7 +89,10 @@ async fn charge_is_settled_at_most_once() {
     let app = app(layer(&limiter), |settlement| {
         let other = settlement.clone();
         assert!(settlement.settle("tokens", 40));
-        assert!(!other.settle("tokens", 0), "a clone settles the same charge");
+        assert!(
+            !other.settle("tokens", 0),
+            "a clone settles the same charge"
+        );
         assert_eq!(other.refund(), 0);
         assert!(!settlement.settle("requests", 1), "there is no such charge");
     });
@@ -113,7 +124,9 @@ async fn estimate_stands_if_the_client_disconnects() {
         sleep(100 * MS).await;
         settlement.settle("tokens", 1);
     };
-    let app = Router::new().route("/", any(handler)).layer(layer(&limiter));
+    let app = Router::new()
+        .route("/", any(handler))
+        .layer(layer(&limiter));
     let answer = tokio::time::timeout(10 * MS, status(&app, plain("/"))).await;
     assert!(answer.is_err());
     sleep(1_000 * MS).await;
@@ -134,7 +147,10 @@ async fn meter_settles_what_was_added_when_it_is_dropped() {
         let mut meter = settlement.meter("tokens");
         meter.add(30);
         meter.add(5);
-        assert_eq!((meter.cost(), settlement.charged("tokens")), (35, Some(100)));
+        assert_eq!(
+            (meter.cost(), settlement.charged("tokens")),
+            (35, Some(100))
+        );
     });
     assert_eq!(status(&app, plain("/")).await, 200);
     assert_eq!(used(&limiter).await, 35);
@@ -142,7 +158,11 @@ async fn meter_settles_what_was_added_when_it_is_dropped() {
 
 impl Counted {
     const fn new(tokens: u32, settlement: Settlement) -> Self {
-        Self { left: tokens, sent: 0, settlement }
+        Self {
+            left: tokens,
+            sent: 0,
+            settlement,
+        }
     }
 
     fn settle(&self) {
@@ -169,7 +189,9 @@ impl http_body::Body for Counted {
         }
         self.left -= 1;
         self.sent += 1;
-        std::task::Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"token ")))))
+        std::task::Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(
+            b"token ",
+        )))))
     }
 }
 
@@ -179,7 +201,9 @@ async fn streaming_body_settles_what_it_sent() {
     let handler = |Extension(settlement): Extension<Settlement>| async move {
         Body::new(Counted::new(250, settlement))
     };
-    let app = Router::new().route("/", any(handler)).layer(layer(&limiter));
+    let app = Router::new()
+        .route("/", any(handler))
+        .layer(layer(&limiter));
     let response = send(&app, plain("/")).await;
     assert_eq!(used(&limiter).await, 100, "not before the end");
     response.into_body().collect().await.unwrap();
@@ -204,16 +228,25 @@ async fn client_that_resets_a_stream_is_charged_what_was_sent() {
     let layer = RateLimitLayer::new(&limiter, unlimited.clone(), Global).unwrap();
     let handler = move |Extension(settlement): Extension<Settlement>| {
         let settled = settled.clone();
-        async move { Body::new(Reported { counted: Counted::new(5_000_000, settlement), settled }) }
+        async move {
+            Body::new(Reported {
+                counted: Counted::new(5_000_000, settlement),
+                settled,
+            })
+        }
     };
-    let app = Router::new().route("/", any(handler)).layer(layer.insert_settlement());
+    let app = Router::new()
+        .route("/", any(handler))
+        .layer(layer.insert_settlement());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
 
     let mut expected = 0;
     for http2 in [true, false] {
-        let client = Client::builder(TokioExecutor::new()).http2_only(http2).build_http();
+        let client = Client::builder(TokioExecutor::new())
+            .http2_only(http2)
+            .build_http();
         let request = http::Request::get(&url).body(Body::empty()).unwrap();
         let mut body = client.request(request).await.unwrap().into_body();
         body.frame().await.unwrap().unwrap();
@@ -225,9 +258,16 @@ async fn client_that_resets_a_stream_is_charged_what_was_sent() {
             }
         };
         expected += u64::from(sent);
-        let left = limiter.peek(&unlimited, &Key::global(), 0).await.unwrap().remaining();
+        let left = limiter
+            .peek(&unlimited, &Key::global(), 0)
+            .await
+            .unwrap()
+            .remaining();
         assert_eq!(1_000_000_000 - left, expected, "over HTTP/2: {http2}");
-        assert!(0 < sent && sent < 5_000_000, "{sent} of the tokens were sent");
+        assert!(
+            0 < sent && sent < 5_000_000,
+            "{sent} of the tokens were sent"
+        );
     }
     server.abort();
 }
@@ -261,16 +301,26 @@ impl http_body::Body for Reported {
 async fn free_responses_are_refunded() {
     let limiter = limiter();
     let handler = |request: http::Request<Body>| async move {
-        let status = request.headers()["status"].to_str().unwrap().parse().unwrap();
+        let status = request.headers()["status"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
         StatusCode::from_u16(status).unwrap()
     };
     let free = |response: &http::response::Parts| {
         response.status.is_server_error() || response.status == StatusCode::NOT_MODIFIED
     };
-    let layer = RateLimitLayer::new(&limiter, tokens(), Global).unwrap().refund_when(free);
+    let layer = RateLimitLayer::new(&limiter, tokens(), Global)
+        .unwrap()
+        .refund_when(free);
     let app = Router::new().route("/", any(handler)).layer(layer);
-    let with =
-        |status: u16| request("GET", "/").header("status", status).body(Body::empty()).unwrap();
+    let with = |status: u16| {
+        request("GET", "/")
+            .header("status", status)
+            .body(Body::empty())
+            .unwrap()
+    };
     for (answer, expected) in [(200, 1), (503, 1), (304, 1), (404, 2), (500, 2), (200, 3)] {
         assert_eq!(status(&app, with(answer)).await, answer);
         assert_eq!(used(&limiter).await, expected, "after {answer}");
@@ -279,7 +329,9 @@ async fn free_responses_are_refunded() {
 
 #[test]
 fn cost_of_a_limit_that_the_layer_does_not_have_is_a_configuration_error() {
-    let error = layer(&limiter()).settle_on_response("token", |_| Some(1)).unwrap_err();
+    let error = layer(&limiter())
+        .settle_on_response("token", |_| Some(1))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "`settle_on_response` names the limit `token`, and the layer has: tokens; use one of them"
@@ -302,7 +354,10 @@ async fn cost_is_settled_by_the_response() {
     };
     let app = Router::new().route("/", any(handler)).layer(layer);
     for (cost, expected) in [("30", 30), ("250", 280), ("-1", 380), ("many", 480)] {
-        let request = request("GET", "/").header("wanted", cost).body(Body::empty()).unwrap();
+        let request = request("GET", "/")
+            .header("wanted", cost)
+            .body(Body::empty())
+            .unwrap();
         assert_eq!(status(&app, request).await, 200);
         assert_eq!(used(&limiter).await, expected, "a cost of {cost}");
     }
@@ -316,7 +371,11 @@ async fn handler_comes_before_the_response() {
         settlement.settle("tokens", 60);
     });
     assert_eq!(status(&app, plain("/")).await, 200);
-    assert_eq!(used(&limiter).await, 60, "what is settled is not given back");
+    assert_eq!(
+        used(&limiter).await,
+        60,
+        "what is settled is not given back"
+    );
 }
 
 #[tokio::test]
@@ -328,11 +387,18 @@ async fn settlement_has_the_charges_of_all_layers() {
         .cost(|_| 3)
         .insert_settlement();
     let app = app(layer(&limiter), |settlement| {
-        assert_eq!(settlement.settle_all([("tokens", 7), ("requests", 1), ("none", 5)]), 2);
+        assert_eq!(
+            settlement.settle_all([("tokens", 7), ("requests", 1), ("none", 5)]),
+            2
+        );
     });
     assert_eq!(status(&app.layer(outside), plain("/")).await, 200);
     assert_eq!(used(&limiter).await, 7);
-    let left = other.peek(&requests, &Key::global(), 0).await.unwrap().remaining();
+    let left = other
+        .peek(&requests, &Key::global(), 0)
+        .await
+        .unwrap()
+        .remaining();
     assert_eq!(left, 9);
 }
 
@@ -385,7 +451,11 @@ impl Store for Late {
 
 fn late(fails: fn() -> Option<Error>) -> (RateLimiter, Arc<Late>) {
     let memory = Arc::new(MemoryStore::new());
-    let store = Arc::new(Late { memory, settled: Mutex::default(), fails });
+    let store = Arc::new(Late {
+        memory,
+        settled: Mutex::default(),
+        fails,
+    });
     (RateLimiter::new(Arc::clone(&store)), store)
 }
 
@@ -411,7 +481,10 @@ async fn settlement_does_not_delay_the_response() {
 
 #[tokio::test(start_paused = true)]
 async fn settlement_that_fails_is_not_repeated_and_is_reported() {
-    for fails in [|| Some(Error::timeout()), || Some(Error::unreachable("away"))] {
+    for fails in [
+        || Some(Error::timeout()),
+        || Some(Error::unreachable("away")),
+    ] {
         let (log, _guard) = crate::support::log::Log::start();
         let (limiter, store) = late(fails);
         let app = app(layer(&limiter), |settlement| {
@@ -422,7 +495,10 @@ async fn settlement_that_fails_is_not_repeated_and_is_reported() {
         assert_eq!(store.settled.lock().unwrap().len(), 1);
         assert_eq!(used(&limiter).await, 100, "the estimate stands");
         let lines = log.lines();
-        assert!(lines.iter().any(|line| line.contains("cost not settled")), "{lines:?}");
+        assert!(
+            lines.iter().any(|line| line.contains("cost not settled")),
+            "{lines:?}"
+        );
     }
 }
 
@@ -430,7 +506,9 @@ async fn settlement_that_fails_is_not_repeated_and_is_reported() {
 async fn request_that_failed_open_charged_nothing_that_could_be_settled() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
-    let fail_open = layer(&limiter).on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let fail_open = layer(&limiter)
+        .on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     let app = app(fail_open, |settlement| {
         assert_eq!(settlement.refund(), 0);
     });
@@ -444,7 +522,9 @@ async fn request_that_failed_open_charged_nothing_that_could_be_settled() {
 async fn request_that_is_not_limited_has_a_settlement_without_charges() {
     let limiter = limiter();
     let chosen = |_: &http::request::Parts| tollgate::layer::Limits::Unlimited;
-    let unlimited = RateLimitLayer::from_fn(&limiter, chosen).unwrap().insert_settlement();
+    let unlimited = RateLimitLayer::from_fn(&limiter, chosen)
+        .unwrap()
+        .insert_settlement();
     for layer in [layer(&limiter).skip(|_| true), unlimited] {
         let app = app(layer, |settlement| {
             assert!(!settlement.settle("tokens", 5));
@@ -486,7 +566,9 @@ mod on_redis {
         let server = RedisServer::start();
         let limiter = RateLimiter::new(server.store().build().unwrap());
         let limit = Limit::token_bucket("tokens", Quota::per_day(1_000_000)).unwrap();
-        let layer = RateLimitLayer::new(&limiter, limit.clone(), Global).unwrap().cost(|_| 100);
+        let layer = RateLimitLayer::new(&limiter, limit.clone(), Global)
+            .unwrap()
+            .cost(|_| 100);
         let app = app(layer.insert_settlement(), |settlement| {
             settlement.settle("tokens", 60);
         });
@@ -495,8 +577,20 @@ mod on_redis {
             let app = app.clone();
             requests.spawn(async move { status(&app, plain("/")).await });
         }
-        assert!(requests.join_all().await.into_iter().all(|status| status == 200));
-        let left = async || limiter.peek(&limit, &Key::global(), 0).await.unwrap().remaining();
+        assert!(
+            requests
+                .join_all()
+                .await
+                .into_iter()
+                .all(|status| status == 200)
+        );
+        let left = async || {
+            limiter
+                .peek(&limit, &Key::global(), 0)
+                .await
+                .unwrap()
+                .remaining()
+        };
         for _ in 0..1_000 {
             if left().await >= 988_000 {
                 break;
@@ -543,7 +637,12 @@ mod on_redis {
             }
             used(&limiter).await
         };
-        assert_eq!(settled().await, 30, "{} calls", away.calls("evalsha") - calls);
+        assert_eq!(
+            settled().await,
+            30,
+            "{} calls",
+            away.calls("evalsha") - calls
+        );
     }
 }
 
@@ -615,6 +714,12 @@ async fn limiter_that_is_dropped_with_settlements_in_flight_says_how_many() {
     }
     drop((app, limiter));
     let lines = log.lines();
-    let line = lines.iter().find(|line| line.contains("limiter dropped")).expect("it is reported");
-    assert!(line.contains("settlements=3") && line.contains("RateLimiter::flush"), "{line}");
+    let line = lines
+        .iter()
+        .find(|line| line.contains("limiter dropped"))
+        .expect("it is reported");
+    assert!(
+        line.contains("settlements=3") && line.contains("RateLimiter::flush"),
+        "{line}"
+    );
 }

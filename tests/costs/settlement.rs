@@ -25,7 +25,12 @@ fn equal_cost_changes_nothing() {
         let mut budget = Budget::new(limit);
         let receipt = budget.charge(START, 8).receipt();
         let before = budget.state.clone();
-        assert_eq!(budget.settle(START + 1_000, 8, receipt).remaining(), 2, "{}", budget.limit);
+        assert_eq!(
+            budget.settle(START + 1_000, 8, receipt).remaining(),
+            2,
+            "{}",
+            budget.limit
+        );
         assert_eq!(budget.state, before, "{}", budget.limit);
     }
 }
@@ -40,7 +45,11 @@ fn higher_cost_is_a_debt_that_delays_the_next_check() {
         assert!(settled.allowed(), "a settlement is never denied");
         assert_eq!(settled.remaining(), 0, "{}", budget.limit);
         let denied = budget.charge(START + quarter, 1);
-        assert!(!denied.allowed(), "{}: at least 11 units still count", budget.limit);
+        assert!(
+            !denied.allowed(),
+            "{}: at least 11 units still count",
+            budget.limit
+        );
         assert_eq!(denied.remaining(), 0, "{}", budget.limit);
     }
 }
@@ -55,11 +64,23 @@ fn bucket_repays_a_debt_and_a_window_forgets_it() {
         budget.charge(START, 1).retry_after().unwrap()
     };
     let seconds = Duration::from_secs;
-    assert_eq!(wait_after_debt(Limit::token_bucket("api", ten).unwrap()), seconds(31));
-    assert_eq!(wait_after_debt(Limit::fixed_window("api", ten).unwrap()), seconds(10));
-    assert_eq!(wait_after_debt(Limit::sliding_log("api", ten).unwrap()), seconds(10));
+    assert_eq!(
+        wait_after_debt(Limit::token_bucket("api", ten).unwrap()),
+        seconds(31)
+    );
+    assert_eq!(
+        wait_after_debt(Limit::fixed_window("api", ten).unwrap()),
+        seconds(10)
+    );
+    assert_eq!(
+        wait_after_debt(Limit::sliding_log("api", ten).unwrap()),
+        seconds(10)
+    );
     let sliding = wait_after_debt(Limit::sliding_window("api", ten).unwrap());
-    assert!(sliding > seconds(7) && sliding <= seconds(20), "{sliding:?}");
+    assert!(
+        sliding > seconds(7) && sliding <= seconds(20),
+        "{sliding:?}"
+    );
 }
 
 #[test]
@@ -73,12 +94,20 @@ fn debt_counts_under_every_quota_of_the_name() {
         let long = long("api", quota(100, 3_600 * SECOND)).unwrap();
         // Both are in use.
         let receipt = budget.charge(START, 1).receipt();
-        let mut budget = Budget { limit: long, ..budget };
+        let mut budget = Budget {
+            limit: long,
+            ..budget
+        };
         assert_eq!(budget.charge(START, 1).remaining(), 98, "{}", budget.limit);
         let long = std::mem::replace(&mut budget.limit, short("api", quota(10, SECOND)).unwrap());
         budget.settle(START, 41, receipt);
         budget.limit = long;
-        assert_eq!(budget.charge(START, 1).remaining(), 57, "{}: 42 and 1", budget.limit);
+        assert_eq!(
+            budget.charge(START, 1).remaining(),
+            57,
+            "{}: 42 and 1",
+            budget.limit
+        );
     }
 }
 
@@ -86,7 +115,12 @@ fn debt_counts_under_every_quota_of_the_name() {
 fn cost_without_a_receipt_is_charged_whole() {
     for limit in every_algorithm(10, SECOND) {
         let mut budget = Budget::new(limit);
-        assert_eq!(budget.settle(START, 3, None).remaining(), 7, "{}", budget.limit);
+        assert_eq!(
+            budget.settle(START, 3, None).remaining(),
+            7,
+            "{}",
+            budget.limit
+        );
         assert!(!budget.charge(START, 8).allowed(), "{}", budget.limit);
         assert!(budget.charge(START, 7).allowed(), "{}", budget.limit);
     }
@@ -100,7 +134,12 @@ fn debt_is_at_most_its_bound() {
         budget.settle(START, 1_000_000, None);
         let once = budget.charge(START, 1).retry_after().unwrap();
         budget.settle(START, u32::MAX, None);
-        assert_eq!(budget.charge(START, 1).retry_after(), Some(once), "{}", budget.limit);
+        assert_eq!(
+            budget.charge(START, 1).retry_after(),
+            Some(once),
+            "{}",
+            budget.limit
+        );
         if budget.limit.kind() == "b" {
             assert_eq!(once, Duration::from_secs(6), "a debt of 5, and one unit");
         }
@@ -116,7 +155,12 @@ fn smaller_bound_does_not_cancel_a_debt() {
         budget.limit = budget.limit.clone().with_max_debt(1).unwrap();
         budget.settle(START, 7, None);
         let after = budget.charge(START, 1);
-        assert_eq!(after.retry_after(), before.retry_after(), "{}", budget.limit);
+        assert_eq!(
+            after.retry_after(),
+            before.retry_after(),
+            "{}",
+            budget.limit
+        );
     }
 }
 
@@ -136,7 +180,11 @@ fn loaded_bucket_gives_back_after_a_long_response() {
     let mut budget = Budget::new(budget.limit);
     budget.charge(START, 54_000);
     let settled = budget.settle(START + 30 * SECOND, 1_000, Some(unknown));
-    assert_eq!(settled.remaining(), 36_000, "without its level, nothing is known to be left");
+    assert_eq!(
+        settled.remaining(),
+        36_000,
+        "without its level, nothing is known to be left"
+    );
 }
 
 #[test]
@@ -151,7 +199,11 @@ fn what_was_given_back_is_not_given_back_again() {
     // Half a unit is left, and one more is charged.
     budget.charge(START + SECOND * 55 / 100, 1);
     let settled = budget.settle(START + SECOND * 6 / 10, 0, one);
-    assert_eq!(settled.remaining(), 99, "the first charge of one unit has drained");
+    assert_eq!(
+        settled.remaining(),
+        99,
+        "the first charge of one unit has drained"
+    );
 }
 
 #[test]
@@ -228,7 +280,10 @@ async fn settlement_wakes_a_waiter() {
     let receipt = limiter.check_n(&limit, &key, 60).await.unwrap().receipt();
     let group = [
         Check::new(&limit, &key).with_cost(30),
-        Check::new(&Limit::fixed_window("day", Quota::per_day(9)).unwrap(), &key),
+        Check::new(
+            &Limit::fixed_window("day", Quota::per_day(9)).unwrap(),
+            &key,
+        ),
     ];
     let waiting = limiter.acquire_all(group, Duration::from_secs(60));
     let settling = async {
@@ -252,7 +307,10 @@ mod on_redis {
         let limiter = RateLimiter::new(server.store().build().unwrap());
         let requests = Limit::fixed_window("requests", Quota::per_hour(60)).unwrap();
         let tokens = Limit::token_bucket("tokens", Quota::per_hour(40_000)).unwrap();
-        let group = [Check::new(&requests, "alice"), Check::new(&tokens, "alice").with_cost(500)];
+        let group = [
+            Check::new(&requests, "alice"),
+            Check::new(&tokens, "alice").with_cost(500),
+        ];
         let charged = limiter.check_all(&group).await.unwrap();
         let before = server.calls("evalsha");
         let settled: Vec<_> = group
@@ -263,7 +321,11 @@ mod on_redis {
             .collect();
         let settled = limiter.apply(Op::Settle, settled).await.unwrap();
         assert_eq!(server.calls("evalsha"), before + 1);
-        let left: Vec<_> = settled.verdicts().iter().map(|verdict| verdict.remaining()).collect();
+        let left: Vec<_> = settled
+            .verdicts()
+            .iter()
+            .map(|verdict| verdict.remaining())
+            .collect();
         assert_eq!(left, [59, 39_188]);
     }
 

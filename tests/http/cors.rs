@@ -25,8 +25,13 @@ fn layer() -> RateLimitLayer {
 }
 
 fn app(layer: RateLimitLayer) -> Router {
-    let cors = CorsLayer::new().allow_origin(Any).expose_headers(layer.exposed_headers());
-    Router::new().route("/", get(|| async { "hello" })).layer(layer).layer(cors)
+    let cors = CorsLayer::new()
+        .allow_origin(Any)
+        .expose_headers(layer.exposed_headers());
+    Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(layer)
+        .layer(cors)
 }
 
 fn cross_origin(method: &str) -> Request<Body> {
@@ -40,19 +45,30 @@ fn cross_origin(method: &str) -> Request<Body> {
 
 fn exposed(headers: &HeaderMap) -> Vec<String> {
     let names = headers["access-control-expose-headers"].to_str().unwrap();
-    names.split(',').map(|name| name.trim().to_owned()).collect()
+    names
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .collect()
 }
 
 #[tokio::test]
 async fn denial_has_cors_headers_and_exposes_its_own() {
     let app = app(layer());
-    assert_eq!(send(&app, cross_origin("GET")).await.status(), StatusCode::OK);
+    assert_eq!(
+        send(&app, cross_origin("GET")).await.status(),
+        StatusCode::OK
+    );
     let denied = send(&app, cross_origin("GET")).await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     let headers = denied.headers();
     assert_eq!(headers["access-control-allow-origin"], "*");
     assert_eq!(headers["retry-after"], "60");
-    for name in ["retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
+    for name in [
+        "retry-after",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+    ] {
         assert!(exposed(headers).contains(&name.to_owned()), "{headers:?}");
     }
 }
@@ -65,7 +81,10 @@ async fn preflight_consumes_nothing() {
         assert_eq!(preflight.status(), StatusCode::OK);
         assert!(!preflight.headers().contains_key("x-ratelimit-limit"));
     }
-    assert_eq!(send(&app, cross_origin("GET")).await.status(), StatusCode::OK);
+    assert_eq!(
+        send(&app, cross_origin("GET")).await.status(),
+        StatusCode::OK
+    );
 }
 
 /// Every header that a response has is in the list.
@@ -76,12 +95,19 @@ async fn exposed_headers_are_those_that_the_layer_sends() {
         (layer().reset_after_header(), 6),
         (layer().ietf_headers(IetfDraft::Draft6), 9),
         (layer().ietf_headers(IetfDraft::Draft7), 7),
-        (layer().ietf_headers(IetfDraft::Draft11).without_x_ratelimit(), 3),
+        (
+            layer()
+                .ietf_headers(IetfDraft::Draft11)
+                .without_x_ratelimit(),
+            3,
+        ),
         (layer().report_on(ReportOn::Never), 1),
     ] {
         let mut names = layer.exposed_headers();
         // Those of gRPC are of gRPC's responses.
-        let of_grpc = names.extract_if(.., |name| name.as_str().starts_with("grpc-")).count();
+        let of_grpc = names
+            .extract_if(.., |name| name.as_str().starts_with("grpc-"))
+            .count();
         assert_eq!(of_grpc, if cfg!(feature = "grpc") { 4 } else { 0 });
         assert_eq!(names.len(), count, "{names:?}");
         let app = app(layer);
@@ -89,7 +115,11 @@ async fn exposed_headers_are_those_that_the_layer_sends() {
         let denied = send(&app, cross_origin("GET")).await;
         let ours =
             |name: &str| name.contains("ratelimit") || ["retry-after", "date"].contains(&name);
-        let mut sent: Vec<_> = denied.headers().keys().filter(|it| ours(it.as_str())).collect();
+        let mut sent: Vec<_> = denied
+            .headers()
+            .keys()
+            .filter(|it| ours(it.as_str()))
+            .collect();
         let mut names: Vec<_> = names.iter().collect();
         sent.sort_unstable_by_key(|it| it.as_str());
         names.sort_unstable_by_key(|it| it.as_str());
@@ -127,7 +157,12 @@ async fn page_of_another_origin_reads_the_headers_of_a_denial() {
     let profile = std::env::temp_dir().join(format!("tollgate-browser-{}", std::process::id()));
     let mut browser = Command::new("chromium");
     browser
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ])
         .args(["--virtual-time-budget=20000", "--dump-dom"])
         .arg(format!("--user-data-dir={}", profile.display()))
         .arg(format!("http://{site}/"));
@@ -136,5 +171,9 @@ async fn page_of_another_origin_reads_the_headers_of_a_denial() {
     let _ = std::fs::remove_dir_all(&profile);
     let dom = String::from_utf8_lossy(&output.stdout);
     let seen = r#"429 | 60 | 0 | "api";r=0;t=60 | text/plain; charset=utf-8"#;
-    assert!(dom.contains(seen), "{dom}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        dom.contains(seen),
+        "{dom}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

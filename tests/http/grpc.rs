@@ -60,7 +60,10 @@ async fn denial_says_when_to_retry_and_which_limit_denied() {
     client.check(call()).await.unwrap();
     let denied = client.check(call()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert_eq!(denied.message(), "rate limit `api` exceeded: try again in 60 s");
+    assert_eq!(
+        denied.message(),
+        "rate limit `api` exceeded: try again in 60 s"
+    );
     let retry = denied.get_details_retry_info().unwrap();
     assert_eq!(retry.retry_delay, Some(Duration::from_secs(60)));
     let violations = denied.get_details_quota_failure().unwrap().violations;
@@ -78,7 +81,10 @@ async fn denied_stream_has_the_status_and_the_connection_stays_open() {
     let mut stream = client.watch(call()).await.unwrap().into_inner();
     assert!(stream.message().await.unwrap().is_some());
     for _ in 0..3 {
-        assert_eq!(client.watch(call()).await.unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(
+            client.watch(call()).await.unwrap_err().code(),
+            Code::ResourceExhausted
+        );
     }
 }
 
@@ -92,22 +98,43 @@ async fn every_rejection_has_a_code() {
     };
     let keyless = || layer(GrpcMetadata::new("x-user").unwrap());
     for (layer, code, pushback) in [
-        (layer(Global).cost(|_| 2), Code::ResourceExhausted, Some("-1")),
+        (
+            layer(Global).cost(|_| 2),
+            Code::ResourceExhausted,
+            Some("-1"),
+        ),
         (layer(Global).forbid(|_| true), Code::PermissionDenied, None),
         (keyless(), Code::InvalidArgument, None),
         (
-            keyless().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED)).unwrap(),
+            keyless()
+                .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
+                .unwrap(),
             Code::Unauthenticated,
             None,
         ),
-        (failing(|| Error::unreachable("no server")), Code::Unavailable, Some("1000")),
-        (failing(|| Error::overloaded(1)), Code::Unavailable, Some("1000")),
+        (
+            failing(|| Error::unreachable("no server")),
+            Code::Unavailable,
+            Some("1000"),
+        ),
+        (
+            failing(|| Error::overloaded(1)),
+            Code::Unavailable,
+            Some("1000"),
+        ),
         (failing(|| Error::full("no room")), Code::Unavailable, None),
         (failing(|| Error::misuse("never")), Code::Internal, None),
     ] {
-        let status = client(serve(layer).await).await.check(call()).await.unwrap_err();
+        let status = client(serve(layer).await)
+            .await
+            .check(call())
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), code, "{status:?}");
-        let stated = status.metadata().get("grpc-retry-pushback-ms").map(|it| it.to_str().unwrap());
+        let stated = status
+            .metadata()
+            .get("grpc-retry-pushback-ms")
+            .map(|it| it.to_str().unwrap());
         assert_eq!(stated, pushback, "{status:?}");
     }
 }
@@ -117,7 +144,10 @@ async fn keys_of_calls_are_those_of_tonics_client() {
     let by_method = GrpcMethod::among(["grpc.health.v1.Health/Check"]).unwrap();
     let mut named = client(serve(layer(by_method)).await).await;
     named.check(call()).await.unwrap();
-    assert_eq!(named.check(call()).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(
+        named.check(call()).await.unwrap_err().code(),
+        Code::ResourceExhausted
+    );
     // It has the key of all other methods.
     assert!(named.watch(call()).await.is_ok());
 
@@ -129,16 +159,25 @@ async fn keys_of_calls_are_those_of_tonics_client() {
                 let value = MetadataValue::from_bytes(user.as_bytes());
                 request.metadata_mut().insert_bin(name, value);
             } else {
-                request.metadata_mut().insert(name, MetadataValue::from_static(user));
+                request
+                    .metadata_mut()
+                    .insert(name, MetadataValue::from_static(user));
             }
             request
         };
         client.check(by("alice")).await.unwrap();
-        assert_eq!(client.check(by("alice")).await.unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(
+            client.check(by("alice")).await.unwrap_err().code(),
+            Code::ResourceExhausted
+        );
         client.check(by("bob")).await.unwrap();
         let keyless = client.check(call()).await.unwrap_err();
         assert_eq!(keyless.code(), Code::InvalidArgument);
-        assert!(keyless.message().contains(&format!("the header `{name}` is missing")));
+        assert!(
+            keyless
+                .message()
+                .contains(&format!("the header `{name}` is missing"))
+        );
     }
 }
 
@@ -148,18 +187,28 @@ async fn denial_by_many_limits_is_a_status_that_clients_read() {
     let limiter = RateLimiter::in_memory();
     let limit = |number| Limit::fixed_window(&format!("{number:0>63}"), ONCE).unwrap();
     let first = RateLimitLayer::new(&limiter, limit(0), Global).unwrap();
-    let layer = (1..255).fold(first, |layer, number| layer.limit(limit(number), Global).unwrap());
+    let layer = (1..255).fold(first, |layer, number| {
+        layer.limit(limit(number), Global).unwrap()
+    });
     let mut client = client(serve(layer).await).await;
     client.check(call()).await.unwrap();
     let denied = client.check(call()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted, "{denied:?}");
-    assert_eq!(denied.get_details_quota_failure().unwrap().violations.len(), 16);
+    assert_eq!(
+        denied.get_details_quota_failure().unwrap().violations.len(),
+        16
+    );
 }
 
 #[tokio::test]
 async fn service_without_grpc_answers_its_content_type_with_an_http_status() {
-    let app = Router::new().fallback(|| async {}).layer(layer(Global).without_grpc_status());
-    assert_eq!(post(&app, "application/grpc").await.status(), StatusCode::OK);
+    let app = Router::new()
+        .fallback(|| async {})
+        .layer(layer(Global).without_grpc_status());
+    assert_eq!(
+        post(&app, "application/grpc").await.status(),
+        StatusCode::OK
+    );
     let denied = post(&app, "application/grpc").await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(!denied.headers().contains_key("grpc-status"));
@@ -167,39 +216,70 @@ async fn service_without_grpc_answers_its_content_type_with_an_http_status() {
 
 async fn post(app: &Router, content_type: &str) -> Response<Body> {
     let request = Request::post("/shop.Orders/Place").header("content-type", content_type);
-    app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    app.clone()
+        .oneshot(request.body(Body::empty()).unwrap())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
 async fn content_type_of_the_request_decides_the_kind_of_response() {
-    let app = Router::new().fallback(|| async { "hello" }).layer(layer(Global));
-    assert_eq!(post(&app, "application/grpc").await.status(), StatusCode::OK);
+    let app = Router::new()
+        .fallback(|| async { "hello" })
+        .layer(layer(Global));
+    assert_eq!(
+        post(&app, "application/grpc").await.status(),
+        StatusCode::OK
+    );
     for (asked, answered) in [
         ("application/grpc", "application/grpc"),
         ("application/grpc+proto", "application/grpc"),
         ("Application/gRPC+json; charset=utf-8", "application/grpc"),
         ("application/grpc-web", "application/grpc-web+proto"),
         ("application/grpc-web+proto", "application/grpc-web+proto"),
-        ("application/grpc-web-text", "application/grpc-web-text+proto"),
+        (
+            "application/grpc-web-text",
+            "application/grpc-web-text+proto",
+        ),
     ] {
         let response = post(&app, asked).await;
         assert_eq!(response.status(), StatusCode::OK, "{asked}");
         let headers = response.headers();
         assert_eq!(headers["content-type"], answered, "{asked}");
         assert_eq!(headers["grpc-status"], "8");
-        assert!(headers["grpc-message"].to_str().unwrap().contains("try%20again"), "{headers:?}");
+        assert!(
+            headers["grpc-message"]
+                .to_str()
+                .unwrap()
+                .contains("try%20again"),
+            "{headers:?}"
+        );
         assert_eq!(headers["retry-after"], "60");
         assert_eq!(headers["cache-control"], "no-store");
-        assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+        assert!(
+            response
+                .into_body()
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes()
+                .is_empty()
+        );
     }
     // Only a POST is a call: a cache must not keep a rejected GET as an empty 200.
     for method in ["GET", "HEAD", "PUT"] {
         let request = Request::builder().method(method).uri("/app.js");
-        let request = request.header("content-type", "application/grpc").body(Body::empty());
+        let request = request
+            .header("content-type", "application/grpc")
+            .body(Body::empty());
         let response = app.clone().oneshot(request.unwrap()).await.unwrap();
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{method}");
     }
-    for other in ["application/grpcfoo", "application/json", "text/plain; a=application/grpc"] {
+    for other in [
+        "application/grpcfoo",
+        "application/json",
+        "text/plain; a=application/grpc",
+    ] {
         let response = post(&app, other).await;
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{other}");
         assert!(!response.headers().contains_key("grpc-status"));
@@ -215,12 +295,21 @@ async fn named_methods_have_keys_of_their_own_and_others_share_one() {
     };
     assert_eq!(key("/shop.Orders/Place"), "shop.Orders/Place");
     assert_eq!(key("http://host/shop.Orders/List"), "shop.Orders/List");
-    for other in ["/shop.Orders/place", "/shop.Orders/Place/", "//shop.Orders/Place", "/x/1", "/"] {
+    for other in [
+        "/shop.Orders/place",
+        "/shop.Orders/Place/",
+        "//shop.Orders/Place",
+        "/x/1",
+        "/",
+    ] {
         assert_eq!(key(other), "OTHER", "{other}");
     }
     for invalid in ["", "Place", "//shop.Orders/Place", "a/b/c", "a/"] {
         let error = GrpcMethod::among([invalid]).unwrap_err().to_string();
-        assert!(error.ends_with("is not a gRPC method; use `package.Service/Method`"), "{error}");
+        assert!(
+            error.ends_with("is not a gRPC method; use `package.Service/Method`"),
+            "{error}"
+        );
     }
 }
 
@@ -233,7 +322,8 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
         }
         let parts = request.body(()).unwrap().into_parts().0;
         let key = GrpcMetadata::new(name).unwrap().extract(&parts);
-        key.map(|key| key.to_string()).map_err(|missing| missing.to_string())
+        key.map(|key| key.to_string())
+            .map_err(|missing| missing.to_string())
     };
     assert_eq!(key("token-bin", &["YWxpY2U"]).unwrap(), "alice");
     assert_eq!(key("token-bin", &["YWxpY2U="]).unwrap(), "alice");
@@ -245,7 +335,10 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
         (&["YWxpY2U", "YWxpY2U"], "more than once"),
     ] {
         let error = key("token-bin", values).unwrap_err();
-        assert!(error.contains("`token-bin`") && error.contains(problem), "{error}");
+        assert!(
+            error.contains("`token-bin`") && error.contains(problem),
+            "{error}"
+        );
     }
     assert_eq!(key("Token-Bin", &["YWxpY2U"]).unwrap(), "alice");
     for invalid in ["", "a b", "caf\u{e9}", "caf\u{e9}-bin"] {
@@ -267,7 +360,10 @@ async fn answers_to(program: &str, script: &str) -> Vec<Answer> {
         .map_response(move |response: Response<_>| {
             let pushback = response.headers().get("grpc-retry-pushback-ms");
             let pushback = pushback.map(|it| it.to_str().unwrap().parse().unwrap());
-            recorded.lock().unwrap().push((Instant::now(), pushback.map(Duration::from_millis)));
+            recorded
+                .lock()
+                .unwrap()
+                .push((Instant::now(), pushback.map(Duration::from_millis)));
             response
         })
         .layer(layer)
@@ -275,8 +371,10 @@ async fn answers_to(program: &str, script: &str) -> Vec<Answer> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let (_, service) = tonic_health::server::health_reporter();
-    let server =
-        Server::builder().accept_http1(true).layer(layers.into_inner()).add_service(service);
+    let server = Server::builder()
+        .accept_http1(true)
+        .layer(layers.into_inner())
+        .add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     let installed = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/clients"));
     let mut command = Command::new(installed.join(program));
@@ -284,7 +382,11 @@ async fn answers_to(program: &str, script: &str) -> Vec<Answer> {
     let output = tokio::task::spawn_blocking(move || command.output().expect("run `make clients`"));
     let output = output.await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     print!("{text}");
     std::mem::take(&mut answers.lock().unwrap())
 }
@@ -294,14 +396,22 @@ fn assert_not_too_early(client: &str, denied: (Instant, Duration), allowed_at: I
     let waited = allowed_at - denied_at;
     println!("{client}: pushback {pushback:?}, retried after {waited:.2?}");
     // A timer of a client may fire some milliseconds early.
-    assert!(waited + Duration::from_millis(20) >= pushback, "{pushback:?}, {waited:?}");
+    assert!(
+        waited + Duration::from_millis(20) >= pushback,
+        "{pushback:?}, {waited:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs grpcio: make clients"]
 async fn grpcio_retries_after_the_pushback() {
     let answers = answers_to("bin/python", "grpcio_client.py").await;
-    let [(_, None), (_, Some(_)), (denied_at, Some(pushback)), (allowed_at, None)] = answers[..]
+    let [
+        (_, None),
+        (_, Some(_)),
+        (denied_at, Some(pushback)),
+        (allowed_at, None),
+    ] = answers[..]
     else {
         panic!("{answers:?}")
     };

@@ -47,7 +47,11 @@ async fn each_draft_has_its_own_fields() {
         "ratelimit-policy",
     ];
     for (draft, allowed, denied) in [
-        (IetfDraft::Draft6, &["2", "1", "60", "2;w=60"][..], &["2", "0", "50", "2;w=60"][..]),
+        (
+            IetfDraft::Draft6,
+            &["2", "1", "60", "2;w=60"][..],
+            &["2", "0", "50", "2;w=60"][..],
+        ),
         (
             IetfDraft::Draft7,
             &["limit=2, remaining=1, reset=60", "2;w=60"],
@@ -67,7 +71,11 @@ async fn each_draft_has_its_own_fields() {
         let response = headers(&app).await;
         assert_eq!(values(&response, &fields), denied, "{draft:?}");
         assert_eq!(number(&response, "retry-after"), 50);
-        assert!(!response.keys().any(|name| name.as_str().starts_with("x-ratelimit")));
+        assert!(
+            !response
+                .keys()
+                .any(|name| name.as_str().starts_with("x-ratelimit"))
+        );
     }
 }
 
@@ -75,7 +83,10 @@ async fn each_draft_has_its_own_fields() {
 async fn every_policy_is_listed_and_the_deciding_limit_is_in_single_values() {
     for (draft, expected) in [
         (IetfDraft::Draft6, &["5", "4", "5;w=60, 100;w=3600"][..]),
-        (IetfDraft::Draft7, &["limit=5, remaining=4, reset=60", "5;w=60, 100;w=3600"]),
+        (
+            IetfDraft::Draft7,
+            &["limit=5, remaining=4, reset=60", "5;w=60, 100;w=3600"],
+        ),
         (
             IetfDraft::Draft11,
             &[
@@ -91,14 +102,25 @@ async fn every_policy_is_listed_and_the_deciding_limit_is_in_single_values() {
             Global,
         )
         .unwrap()
-        .limit(Limit::fixed_window("all", Quota::per_hour(100)).unwrap(), Global)
+        .limit(
+            Limit::fixed_window("all", Quota::per_hour(100)).unwrap(),
+            Global,
+        )
         .unwrap()
         .ietf_headers(draft);
         let app = app(layer);
         let first = headers(&app).await;
-        let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit", "ratelimit-policy"];
+        let names = [
+            "ratelimit-limit",
+            "ratelimit-remaining",
+            "ratelimit",
+            "ratelimit-policy",
+        ];
         assert_eq!(values(&first, &names), expected);
-        assert_eq!(values(&first, &["x-ratelimit-limit", "x-ratelimit-remaining"]), ["5", "4"]);
+        assert_eq!(
+            values(&first, &["x-ratelimit-limit", "x-ratelimit-remaining"]),
+            ["5", "4"]
+        );
         for _ in 0..4 {
             headers(&app).await;
         }
@@ -124,19 +146,30 @@ async fn policy_of_a_bucket_is_its_capacity_in_the_time_that_replenishes_it() {
     ] {
         let layer = RateLimitLayer::token_bucket(limiter().0, "api", quota, Global).unwrap();
         let app = app(layer.ietf_headers(IetfDraft::Draft11));
-        assert_eq!(values(&headers(&app).await, &["ratelimit-policy"]), [policy]);
+        assert_eq!(
+            values(&headers(&app).await, &["ratelimit-policy"]),
+            [policy]
+        );
     }
 }
 
 #[tokio::test]
 async fn names_are_strings_that_every_parser_reads() {
     let (limiter, _clock) = limiter();
-    for name in ["api", "a;b=c, d", "x=\t".trim_end(), "~!@#$%^&*()[]{}<>?/'`", "10-in-1min"] {
+    for name in [
+        "api",
+        "a;b=c, d",
+        "x=\t".trim_end(),
+        "~!@#$%^&*()[]{}<>?/'`",
+        "10-in-1min",
+    ] {
         let layer = RateLimitLayer::fixed_window(&limiter, name, minute(2), Global).unwrap();
         let response = headers(&app(layer.ietf_headers(IetfDraft::Draft11))).await;
         for field in ["ratelimit", "ratelimit-policy"] {
             let list: List = Parser::new(response[field].as_bytes()).parse().unwrap();
-            let [ListEntry::Item(item)] = &list[..] else { panic!("{list:?}") };
+            let [ListEntry::Item(item)] = &list[..] else {
+                panic!("{list:?}")
+            };
             assert!(
                 matches!(&item.bare_item, BareItem::String(text) if text.as_str() == name),
                 "{item:?}"
@@ -149,14 +182,20 @@ async fn names_are_strings_that_every_parser_reads() {
 async fn reset_is_epoch_or_delta_and_reset_after_has_decimals() {
     let (limiter, clock) = limiter();
     let layer = window(&limiter).reset_after_header();
-    let (epoch, delta) = (app(layer.clone()), app(layer.reset_format(ResetFormat::DeltaSeconds)));
+    let (epoch, delta) = (
+        app(layer.clone()),
+        app(layer.reset_format(ResetFormat::DeltaSeconds)),
+    );
     headers(&epoch).await;
     clock.advance(Duration::from_micros(30_700_001));
     let response = headers(&epoch).await;
     assert_eq!(number(&response, "x-ratelimit-reset"), START + 60);
     // The embedded store's clock is set by hand, and tokio's clock runs on.
     let reset_after = response["x-ratelimit-reset-after"].to_str().unwrap();
-    assert!(reset_after.starts_with("29.") && reset_after.len() == 6, "{reset_after}");
+    assert!(
+        reset_after.starts_with("29.") && reset_after.len() == 6,
+        "{reset_after}"
+    );
     assert_eq!(number(&headers(&delta).await, "x-ratelimit-reset"), 30);
 }
 
@@ -172,7 +211,10 @@ async fn denial_has_no_store_and_the_date_of_its_decision() {
     let denied = headers(&app).await;
     assert_eq!(denied["cache-control"], "no-store");
     let date = httpdate::parse_http_date(denied["date"].to_str().unwrap()).unwrap();
-    let date = date.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let date = date
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
     assert_eq!(date, START + 10);
     assert!(number(&denied, "x-ratelimit-reset") - date >= number(&denied, "retry-after"));
 }
@@ -185,16 +227,25 @@ async fn budgets_are_reported_on_the_responses_of_the_setting() {
         (ReportOn::Never, false, false),
     ] {
         let (limiter, _clock) = limiter();
-        let layer = window(&limiter).ietf_headers(IetfDraft::Draft11).report_on(report_on);
+        let layer = window(&limiter)
+            .ietf_headers(IetfDraft::Draft11)
+            .report_on(report_on);
         let app = app(layer);
         let has_fields = |headers: &HeaderMap| {
             let fields = ["x-ratelimit-limit", "ratelimit", "ratelimit-policy"];
-            let count = fields.iter().filter(|name| headers.contains_key(**name)).count();
+            let count = fields
+                .iter()
+                .filter(|name| headers.contains_key(**name))
+                .count();
             assert!(count == 0 || count == 3, "{headers:?}");
             count > 0
         };
         for _ in 0..2 {
-            assert_eq!(has_fields(&headers(&app).await), on_allowed, "{report_on:?}");
+            assert_eq!(
+                has_fields(&headers(&app).await),
+                on_allowed,
+                "{report_on:?}"
+            );
         }
         let denied = headers(&app).await;
         assert_eq!(has_fields(&denied), on_denied, "{report_on:?}");
@@ -205,13 +256,21 @@ async fn budgets_are_reported_on_the_responses_of_the_setting() {
 #[tokio::test]
 async fn responses_without_a_representation_have_no_fields() {
     async fn answer(request: Request<Body>) -> impl IntoResponse {
-        request.uri().path()[1..].parse::<u16>().map_or(StatusCode::OK, |it| it.try_into().unwrap())
+        request.uri().path()[1..]
+            .parse::<u16>()
+            .map_or(StatusCode::OK, |it| it.try_into().unwrap())
     }
     let (limiter, _clock) = limiter();
     let layer = RateLimitLayer::fixed_window(&limiter, "api", minute(100), Global).unwrap();
-    let app = Router::new().fallback(answer).layer(layer.ietf_headers(IetfDraft::Draft11));
+    let app = Router::new()
+        .fallback(answer)
+        .layer(layer.ietf_headers(IetfDraft::Draft11));
     let count = |response: &Response<Body>| {
-        response.headers().keys().filter(|name| name.as_str().contains("ratelimit")).count()
+        response
+            .headers()
+            .keys()
+            .filter(|name| name.as_str().contains("ratelimit"))
+            .count()
     };
     for (method, path, fields) in [
         (Method::GET, "/200", 5),
@@ -253,32 +312,55 @@ async fn stricter_fields_of_the_service_stay() {
         }
     }
     // Of several lines, the strictest counts. Of equals, the later reset.
-    for (remaining, reset, stays) in
-        [(&["9", "0"][..], "9", true), (&["1"], "1790000061", true), (&["1"], "1790000059", false)]
-    {
+    for (remaining, reset, stays) in [
+        (&["9", "0"][..], "9", true),
+        (&["1"], "1790000061", true),
+        (&["1"], "1790000059", false),
+    ] {
         let (limiter, _clock) = limiter();
         let service = move || async move {
             let mut response = [("x-ratelimit-reset", reset)].into_response();
             for value in remaining {
                 let value = value.parse().unwrap();
-                response.headers_mut().append("x-ratelimit-remaining", value);
+                response
+                    .headers_mut()
+                    .append("x-ratelimit-remaining", value);
             }
             response
         };
         let app = Router::new().fallback(service).layer(window(&limiter));
         let response = headers(&app).await;
-        assert_eq!(response["x-ratelimit-reset"] == reset, stays, "{remaining:?} {reset}");
+        assert_eq!(
+            response["x-ratelimit-reset"] == reset,
+            stays,
+            "{remaining:?} {reset}"
+        );
     }
     // Lists are joined.
     let (limiter, _clock) = limiter();
-    let service =
-        || async { [("ratelimit", "\"tenant\";r=7"), ("ratelimit-policy", "\"tenant\";q=9")] };
+    let service = || async {
+        [
+            ("ratelimit", "\"tenant\";r=7"),
+            ("ratelimit-policy", "\"tenant\";q=9"),
+        ]
+    };
     let layer = window(&limiter).ietf_headers(IetfDraft::Draft11);
     let response = headers(&Router::new().fallback(service).layer(layer)).await;
-    assert_eq!(values(&response, &["ratelimit"]), ["\"tenant\";r=7, \"api\";r=1;t=60"]);
-    assert_eq!(values(&response, &["ratelimit-policy"]), ["\"tenant\";q=9, \"api\";q=2;w=60"]);
+    assert_eq!(
+        values(&response, &["ratelimit"]),
+        ["\"tenant\";r=7, \"api\";r=1;t=60"]
+    );
+    assert_eq!(
+        values(&response, &["ratelimit-policy"]),
+        ["\"tenant\";q=9, \"api\";q=2;w=60"]
+    );
     // A list of another revision, or a malformed one, would be lost with ours in it.
-    for theirs in ["limit=9, remaining=0, reset=7", "garbage(", "\"a\";r=5(", "\"a\";r=5, "] {
+    for theirs in [
+        "limit=9, remaining=0, reset=7",
+        "garbage(",
+        "\"a\";r=5(",
+        "\"a\";r=5, ",
+    ] {
         let service = move || async move { [("ratelimit", theirs)] };
         let layer = window(&RateLimiter::in_memory()).ietf_headers(IetfDraft::Draft11);
         let response = headers(&Router::new().fallback(service).layer(layer)).await;
@@ -286,8 +368,13 @@ async fn stricter_fields_of_the_service_stay() {
     }
     // An empty line is an empty list.
     let layer = window(&RateLimiter::in_memory()).ietf_headers(IetfDraft::Draft11);
-    let app = Router::new().fallback(|| async { [("ratelimit", "")] }).layer(layer);
-    assert_eq!(values(&headers(&app).await, &["ratelimit"]), ["\"api\";r=1;t=60"]);
+    let app = Router::new()
+        .fallback(|| async { [("ratelimit", "")] })
+        .layer(layer);
+    assert_eq!(
+        values(&headers(&app).await, &["ratelimit"]),
+        ["\"api\";r=1;t=60"]
+    );
 }
 
 #[tokio::test]
@@ -299,7 +386,10 @@ async fn stacked_layers_list_the_policies_of_both() {
     };
     let app = app(layer("inner", 5)).layer(layer("outer", 9));
     let response = headers(&app).await;
-    assert_eq!(values(&response, &["ratelimit"]), ["\"inner\";r=4;t=60, \"outer\";r=8;t=60"]);
+    assert_eq!(
+        values(&response, &["ratelimit"]),
+        ["\"inner\";r=4;t=60, \"outer\";r=8;t=60"]
+    );
     assert_eq!(values(&response, &["x-ratelimit-limit"]), ["5"]);
 }
 
@@ -309,21 +399,33 @@ async fn partition_key_identifies_the_budget_and_hides_the_key() {
         let (limiter, _clock) = limiter();
         let user = Header::new("x-user").unwrap();
         let layer = RateLimitLayer::fixed_window(limiter, "api", minute(9), user).unwrap();
-        app(layer.ietf_headers(IetfDraft::Draft11).partition_key(secret).unwrap())
+        app(layer
+            .ietf_headers(IetfDraft::Draft11)
+            .partition_key(secret)
+            .unwrap())
     };
     let one = by("0123456789abcdef");
     let two = by("0123456789abcdeg");
     let mut of = Vec::new();
-    for (app, user) in
-        [(&one, "192.0.2.1"), (&one, "192.0.2.1"), (&one, "192.0.2.2"), (&two, "192.0.2.1")]
-    {
+    for (app, user) in [
+        (&one, "192.0.2.1"),
+        (&one, "192.0.2.1"),
+        (&one, "192.0.2.2"),
+        (&two, "192.0.2.1"),
+    ] {
         let mut request = plain("/");
-        request.headers_mut().insert("x-user", user.parse().unwrap());
+        request
+            .headers_mut()
+            .insert("x-user", user.parse().unwrap());
         let response = send(app, request).await;
         let text = response.headers()["ratelimit"].to_str().unwrap().to_owned();
         let list: List = Parser::new(&text).parse().unwrap();
-        let [ListEntry::Item(item)] = &list[..] else { panic!("{list:?}") };
-        let Some(BareItem::ByteSequence(key)) = item.params.get("pk") else { panic!("{item:?}") };
+        let [ListEntry::Item(item)] = &list[..] else {
+            panic!("{list:?}")
+        };
+        let Some(BareItem::ByteSequence(key)) = item.params.get("pk") else {
+            panic!("{item:?}")
+        };
         assert_eq!(key.len(), 16);
         let policy = response.headers()["ratelimit-policy"].to_str().unwrap();
         assert_eq!(policy.split(";pk=").nth(1), text.split(";pk=").nth(1));
@@ -334,8 +436,14 @@ async fn partition_key_identifies_the_budget_and_hides_the_key() {
     // HMAC-SHA256("0123456789abcdef", "api" 0x00 "192.0.2.1"), as any other implementation has it.
     let hex: String = of[0].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "c64e23cb2071b0b2fdd2a562ed2a0b2a");
-    let error = window(&limiter().0).partition_key("secret").unwrap_err().to_string();
-    assert_eq!(error, "the secret of `partition_key` has 6 bytes; use at least 16 random bytes");
+    let error = window(&limiter().0)
+        .partition_key("secret")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "the secret of `partition_key` has 6 bytes; use at least 16 random bytes"
+    );
 }
 
 #[tokio::test]
@@ -352,16 +460,29 @@ async fn jitter_lengthens_retry_after_and_all_numbers_agree() {
         let denied = send(&app, plain("/")).await;
         let seconds = number(denied.headers(), "retry-after");
         assert!((60..=80).contains(&seconds), "{seconds}");
-        assert_eq!(values(denied.headers(), &["ratelimit"]), [format!("\"api\";r=0;t={seconds}")]);
+        assert_eq!(
+            values(denied.headers(), &["ratelimit"]),
+            [format!("\"api\";r=0;t={seconds}")]
+        );
         assert_eq!(number(denied.headers(), "x-ratelimit-reset"), seconds);
         let text = denied.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(text, format!("rate limit `api` exceeded: try again in {seconds} s\n"));
+        assert_eq!(
+            text,
+            format!("rate limit `api` exceeded: try again in {seconds} s\n")
+        );
         seen.insert(seconds);
     }
     assert!(seen.len() > 15, "{seen:?}");
     let longest = Duration::from_secs(86_400);
-    assert!(window(&RateLimiter::in_memory()).retry_after_jitter(longest).is_ok());
-    let error = window(&limiter).retry_after_jitter(longest * 2).unwrap_err().to_string();
+    assert!(
+        window(&RateLimiter::in_memory())
+            .retry_after_jitter(longest)
+            .is_ok()
+    );
+    let error = window(&limiter)
+        .retry_after_jitter(longest * 2)
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "`retry_after_jitter` is 172800s; use at most a day");
 }
 
@@ -371,9 +492,17 @@ async fn responses_without_a_decision_report_no_budget() {
     let user = Header::new("x-user").unwrap();
     let layer = RateLimitLayer::fixed_window(limiter, "api", minute(9), user).unwrap();
     let layer = layer.ietf_headers(IetfDraft::Draft11);
-    for app in [app(layer.clone()), app(layer.on_missing_key(OnMissingKey::SkipLimit).unwrap())] {
+    for app in [
+        app(layer.clone()),
+        app(layer.on_missing_key(OnMissingKey::SkipLimit).unwrap()),
+    ] {
         let response = headers(&app).await;
-        assert!(!response.keys().any(|name| name.as_str().contains("ratelimit")), "{response:?}");
+        assert!(
+            !response
+                .keys()
+                .any(|name| name.as_str().contains("ratelimit")),
+            "{response:?}"
+        );
     }
 }
 
@@ -492,21 +621,33 @@ async fn numbers_have_at_most_fifteen_digits_in_ietf_fields() {
     let layer = RateLimitLayer::fixed_window(&limiter, "api", huge, Global).unwrap();
     let response = headers(&app(layer.ietf_headers(IetfDraft::Draft6))).await;
     assert_eq!(values(&response, &["ratelimit-limit"]), ["999999999999999"]);
-    assert_eq!(values(&response, &["ratelimit-policy"]), ["999999999999999;w=60"]);
+    assert_eq!(
+        values(&response, &["ratelimit-policy"]),
+        ["999999999999999;w=60"]
+    );
 }
 
 #[tokio::test]
 async fn request_that_can_never_pass_has_no_reset() {
     for draft in [IetfDraft::Draft6, IetfDraft::Draft7, IetfDraft::Draft11] {
         let (limiter, _clock) = limiter();
-        let layer = window(&limiter).cost(|_| 3).ietf_headers(draft).reset_after_header();
+        let layer = window(&limiter)
+            .cost(|_| 3)
+            .ietf_headers(draft)
+            .reset_after_header();
         let response = headers(&app(layer)).await;
-        for name in
-            ["retry-after", "ratelimit-reset", "x-ratelimit-reset", "x-ratelimit-reset-after"]
-        {
+        for name in [
+            "retry-after",
+            "ratelimit-reset",
+            "x-ratelimit-reset",
+            "x-ratelimit-reset-after",
+        ] {
             assert!(!response.contains_key(name), "{response:?}");
         }
-        assert_eq!(values(&response, &["x-ratelimit-limit", "x-ratelimit-remaining"]), ["2", "2"]);
+        assert_eq!(
+            values(&response, &["x-ratelimit-limit", "x-ratelimit-remaining"]),
+            ["2", "2"]
+        );
         let reported = values(&response, &["ratelimit"]);
         assert!(reported.iter().all(|it| !it.contains("t=")), "{reported:?}");
         assert_eq!(values(&response, &["ratelimit-policy"]).len(), 1);

@@ -44,7 +44,9 @@ where
             let service = TowerToHyperService::new(service.clone());
             tokio::spawn(async move {
                 let builder = auto::Builder::new(TokioExecutor::new());
-                builder.serve_connection(TokioIo::new(stream), service).await
+                builder
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
             });
         }
     });
@@ -61,7 +63,9 @@ impl Connection {
     async fn open(version: Version, server: SocketAddr) -> Self {
         let stream = TokioIo::new(TcpStream::connect(server).await.unwrap());
         if version == Version::HTTP_2 {
-            let (sender, driver) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            let (sender, driver) = http2::handshake(TokioExecutor::new(), stream)
+                .await
+                .unwrap();
             tokio::spawn(driver);
             Self::Http2(sender)
         } else {
@@ -111,14 +115,20 @@ async fn denial_keeps_the_connection_open() {
 
         for left in ["1", "0"] {
             let response = connection.get("alice").await.unwrap();
-            assert_eq!((response.status(), response.version()), (StatusCode::OK, version));
+            assert_eq!(
+                (response.status(), response.version()),
+                (StatusCode::OK, version)
+            );
             assert_eq!(response.headers()["x-ratelimit-remaining"], left);
             assert_eq!(body(response).await, "hello");
         }
         let denied = connection.get("alice").await.unwrap();
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(denied.headers()["retry-after"], "10");
-        assert_eq!(body(denied).await, "rate limit `api` exceeded: try again in 10 s\n");
+        assert_eq!(
+            body(denied).await,
+            "rate limit `api` exceeded: try again in 10 s\n"
+        );
 
         clock.advance(Duration::from_secs(10));
         let allowed = connection.get("alice").await.unwrap();
@@ -146,7 +156,10 @@ async fn streams_of_one_http2_connection_share_a_budget() {
     }
     let statuses = streams.join_all().await;
     let count = |status| statuses.iter().filter(|&&it| it == status).count();
-    assert_eq!((count(StatusCode::OK), count(StatusCode::TOO_MANY_REQUESTS)), (7, 13));
+    assert_eq!(
+        (count(StatusCode::OK), count(StatusCode::TOO_MANY_REQUESTS)),
+        (7, 13)
+    );
 }
 
 #[derive(Debug, PartialEq)]

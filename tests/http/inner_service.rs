@@ -37,11 +37,18 @@ struct Slow {
 
 impl Slow {
     fn new(latency: Duration) -> Self {
-        Self { memory: MemoryStore::new(), latency, fails: false }
+        Self {
+            memory: MemoryStore::new(),
+            latency,
+            fails: false,
+        }
     }
 
     fn failing(latency: Duration) -> Self {
-        Self { fails: true, ..Self::new(latency) }
+        Self {
+            fails: true,
+            ..Self::new(latency)
+        }
     }
 }
 
@@ -50,7 +57,11 @@ impl Store for Slow {
         let (answer, latency, fails) = (self.memory.apply(op, group), self.latency, self.fails);
         Answer::later(async move {
             sleep(latency).await;
-            if fails { Err(Error::timeout()) } else { answer.await }
+            if fails {
+                Err(Error::timeout())
+            } else {
+                answer.await
+            }
         })
     }
 }
@@ -76,10 +87,19 @@ where
     let mut requests = JoinSet::new();
     for _ in 0..50 {
         let service = service.clone();
-        requests
-            .spawn(async move { service.oneshot(Request::new(Full::default())).await.is_err() });
+        requests.spawn(async move {
+            service
+                .oneshot(Request::new(Full::default()))
+                .await
+                .is_err()
+        });
     }
-    let shed = requests.join_all().await.into_iter().filter(|&shed| shed).count();
+    let shed = requests
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|&shed| shed)
+        .count();
     (shed, started.elapsed())
 }
 
@@ -88,7 +108,11 @@ async fn pending_check_holds_no_permit_of_the_inner_service() {
     for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
         let service = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
-            .layer(layer(store).on_store_failure(OnStoreFailure::FailOpen).unwrap())
+            .layer(
+                layer(store)
+                    .on_store_failure(OnStoreFailure::FailOpen)
+                    .unwrap(),
+            )
             .layer(ConcurrencyLimitLayer::new(3))
             .service(service_fn(hello));
         assert_eq!(fifty(service).await, (0, 250 * MS));
@@ -126,12 +150,19 @@ async fn cancelled_request_frees_its_place_at_the_inner_service() {
     let send = || service.clone().oneshot(Request::new(Full::default()));
     let first = tokio::spawn(send());
     sleep(10 * MS).await;
-    assert!(tokio::time::timeout(20 * MS, send()).await.is_err(), "the first is in flight");
+    assert!(
+        tokio::time::timeout(20 * MS, send()).await.is_err(),
+        "the first is in flight"
+    );
     let started = Instant::now();
     send().await.unwrap();
     first.await.unwrap().unwrap();
     // 70 ms of the first call, and 100 ms of its own, with tokio's timers rounded up.
-    assert!((170 * MS..175 * MS).contains(&started.elapsed()), "{:?}", started.elapsed());
+    assert!(
+        (170 * MS..175 * MS).contains(&started.elapsed()),
+        "{:?}",
+        started.elapsed()
+    );
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
@@ -146,7 +177,11 @@ struct Counting {
 impl Clone for Counting {
     fn clone(&self) -> Self {
         self.clones.fetch_add(1, Ordering::SeqCst);
-        Self { ready: false, fails: self.fails, clones: Arc::clone(&self.clones) }
+        Self {
+            ready: false,
+            fails: self.fails,
+            clones: Arc::clone(&self.clones),
+        }
     }
 }
 
@@ -164,7 +199,10 @@ impl Service<Request<Body>> for Counting {
     }
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
-        assert!(std::mem::take(&mut self.ready), "called without being ready");
+        assert!(
+            std::mem::take(&mut self.ready),
+            "called without being ready"
+        );
         std::future::ready(Ok(Response::new(Full::default())))
     }
 }
@@ -189,18 +227,31 @@ async fn immediate_answer_makes_no_clone_and_a_later_one_makes_two() {
 #[tokio::test(start_paused = true)]
 async fn readiness_error_of_the_inner_service_is_passed_on() {
     // Ready when the request arrives, and no longer ready after the check.
-    let inner = Counting { ready: true, fails: true, ..Counting::default() };
-    let answer = layer(Slow::new(MS)).layer(inner).call(Request::new(Full::default())).await;
+    let inner = Counting {
+        ready: true,
+        fails: true,
+        ..Counting::default()
+    };
+    let answer = layer(Slow::new(MS))
+        .layer(inner)
+        .call(Request::new(Full::default()))
+        .await;
     assert_eq!(answer.unwrap_err(), "not ready any more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn completed_future_stays_pending() {
-    let stores: [Box<dyn Fn() -> RateLimitLayer>; 2] =
-        [Box::new(|| layer(MemoryStore::new())), Box::new(|| layer(Slow::new(MS)))];
+    let stores: [Box<dyn Fn() -> RateLimitLayer>; 2] = [
+        Box::new(|| layer(MemoryStore::new())),
+        Box::new(|| layer(Slow::new(MS))),
+    ];
     for layer in stores {
         for fails in [false, true] {
-            let inner = Counting { ready: true, fails, ..Counting::default() };
+            let inner = Counting {
+                ready: true,
+                fails,
+                ..Counting::default()
+            };
             let mut service = layer().layer(service_fn(hello));
             let mut future = Box::pin(service.call(Request::new(Full::default())));
             assert!(future.as_mut().await.is_ok());
@@ -213,7 +264,10 @@ async fn completed_future_stays_pending() {
         let mut service = layer().cost(|_| u32::MAX).layer(service_fn(hello));
         let mut future = Box::pin(service.call(Request::new(Full::default())));
         assert_eq!(future.as_mut().await.unwrap().status(), 422);
-        assert!(tokio::time::timeout(MS, future).await.is_err(), "after a rejection");
+        assert!(
+            tokio::time::timeout(MS, future).await.is_err(),
+            "after a rejection"
+        );
     }
 }
 
@@ -222,7 +276,11 @@ fn future_is_send_whatever_the_error_of_the_inner_service() {
     const fn is_send<T: Send>(_: &T) {}
 
     let inner = service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Rc<str>>>());
-    is_send(&layer(MemoryStore::new()).layer(inner).call(Request::new(Full::default())));
+    is_send(
+        &layer(MemoryStore::new())
+            .layer(inner)
+            .call(Request::new(Full::default())),
+    );
 }
 
 /// The most headers that a response can have.
@@ -235,14 +293,19 @@ async fn response_with_the_maximum_of_headers_is_passed_on() {
             let mut response = Response::new(Body::default());
             for number in 0..MOST - missing {
                 let name = HeaderName::try_from(format!("x-{number}")).unwrap();
-                response.headers_mut().insert(name, HeaderValue::from_static("1"));
+                response
+                    .headers_mut()
+                    .insert(name, HeaderValue::from_static("1"));
             }
             Ok::<_, Infallible>(response)
         })
     };
     for missing in 0..=4 {
         let service = layer(MemoryStore::new()).layer(crowded(missing));
-        let response = service.oneshot(Request::new(Full::default())).await.unwrap();
+        let response = service
+            .oneshot(Request::new(Full::default()))
+            .await
+            .unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers().len(), (MOST - missing + 3).min(MOST));
     }
@@ -262,12 +325,21 @@ async fn rejected_request_takes_no_place_of_the_inner_service() {
         (once("keyless", keyless), 400),
         (once("denied", global()).cost(|_| 2), 422),
     ] {
-        let service = ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1));
+        let service = ServiceBuilder::new()
+            .layer(layer)
+            .layer(ConcurrencyLimitLayer::new(1));
         let mut service = service.service_fn(hello);
         let mut other = service.clone();
-        let rejected = service.ready().await.unwrap().call(Request::new(Full::default()));
+        let rejected = service
+            .ready()
+            .await
+            .unwrap()
+            .call(Request::new(Full::default()));
         let is_ready = tokio::time::timeout(MS, other.ready()).await.is_ok();
-        assert!(is_ready, "{status}: the place is free before the response is polled");
+        assert!(
+            is_ready,
+            "{status}: the place is free before the response is polled"
+        );
         assert_eq!(rejected.await.unwrap().status(), status);
     }
 }

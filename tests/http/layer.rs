@@ -37,7 +37,9 @@ async fn text(response: Response<Body>) -> String {
 
 /// An app that answers `GET /`, behind a layer.
 fn app(layer: RateLimitLayer) -> Router {
-    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer)
 }
 
 fn global(limiter: &RateLimiter) -> RateLimitLayer {
@@ -60,8 +62,14 @@ async fn responses_have_headers_and_an_empty_budget_is_429() {
     assert_eq!(number(response.headers(), "retry-after"), 60);
     assert_eq!(number(response.headers(), "x-ratelimit-limit"), 2);
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 0);
-    assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
-    assert_eq!(text(response).await, "rate limit `api` exceeded: try again in 60 s\n");
+    assert_eq!(
+        response.headers()["content-type"],
+        "text/plain; charset=utf-8"
+    );
+    assert_eq!(
+        text(response).await,
+        "rate limit `api` exceeded: try again in 60 s\n"
+    );
 }
 
 #[tokio::test]
@@ -86,7 +94,10 @@ async fn reset_header_is_epoch_seconds_or_delta_seconds() {
     clock.set(Duration::from_secs(1_790_000_000));
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock));
     let response = send(&app(global(&limiter)), plain("/")).await;
-    assert_eq!(number(response.headers(), "x-ratelimit-reset"), 1_790_000_060);
+    assert_eq!(
+        number(response.headers(), "x-ratelimit-reset"),
+        1_790_000_060
+    );
 
     let layer = global(&limiter).reset_format(ResetFormat::DeltaSeconds);
     let response = send(&app(layer), plain("/")).await;
@@ -98,9 +109,14 @@ async fn insert_decision_adds_it_to_request_and_response() {
     let handler = |AxumExtension(decision): AxumExtension<Decision>| async move {
         decision.remaining().to_string()
     };
-    let app = Router::new().route("/", get(handler)).layer(global(&limiter()).insert_decision());
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(global(&limiter()).insert_decision());
     let response = send(&app, plain("/")).await;
-    assert_eq!(response.extensions().get::<Decision>().unwrap().remaining(), 1);
+    assert_eq!(
+        response.extensions().get::<Decision>().unwrap().remaining(),
+        1
+    );
     assert_eq!(text(response).await, "1");
     send(&app, plain("/")).await;
     let denied = send(&app, plain("/")).await;
@@ -110,8 +126,15 @@ async fn insert_decision_adds_it_to_request_and_response() {
 #[tokio::test]
 async fn respond_with_changes_the_response_to_a_denied_request() {
     let layer = global(&limiter()).respond_with(|rejection, mut answer| {
-        answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
-        answer.map(|_| format!(r#"{{"limit":{}}}"#, rejection.decision().unwrap().capacity()))
+        answer
+            .headers_mut()
+            .insert("content-type", "application/json".parse().unwrap());
+        answer.map(|_| {
+            format!(
+                r#"{{"limit":{}}}"#,
+                rejection.decision().unwrap().capacity()
+            )
+        })
     });
     let app = app(layer);
     send(&app, plain("/")).await;
@@ -131,9 +154,17 @@ async fn cost_that_exceeds_the_capacity_is_422_without_retry_after() {
     assert_eq!(response.status(), StatusCode::UNPROCESSABLE_ENTITY);
     assert!(!response.headers().contains_key("retry-after"));
     assert!(
-        text(response).await.contains("more than the 2 units that the limit `api` ever allows")
+        text(response)
+            .await
+            .contains("more than the 2 units that the limit `api` ever allows")
     );
-    assert_eq!(number(send(&app, plain("/a")).await.headers(), "x-ratelimit-remaining"), 0);
+    assert_eq!(
+        number(
+            send(&app, plain("/a")).await.headers(),
+            "x-ratelimit-remaining"
+        ),
+        0
+    );
 }
 
 #[tokio::test]
@@ -144,7 +175,10 @@ async fn limits_of_a_layer_are_one_group_with_a_key_each() {
         PeerIp,
     )
     .unwrap()
-    .limit(Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(), Global)
+    .limit(
+        Limit::fixed_window("everyone", Quota::per_minute(3)).unwrap(),
+        Global,
+    )
     .unwrap();
     let app = app(layer);
     assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200);
@@ -165,7 +199,13 @@ async fn layers_share_a_budget_only_by_the_same_name_and_key() {
         .route("/a", get(|| async {}).layer(layer("shared")))
         .route("/b", get(|| async {}).layer(layer("shared")))
         .route("/c", get(|| async {}).layer(layer("own")));
-    for (path, expected) in [("/a", 200), ("/b", 200), ("/a", 429), ("/b", 429), ("/c", 200)] {
+    for (path, expected) in [
+        ("/a", 200),
+        ("/b", 200),
+        ("/a", 429),
+        ("/b", 429),
+        ("/c", 200),
+    ] {
         assert_eq!(status(&app, plain(path)).await, expected, "{path}");
     }
 }
@@ -218,7 +258,10 @@ async fn leaky_bucket_delays_requests() {
     let mut answers = requests.join_all().await;
     answers.sort();
     let ms = Duration::from_millis;
-    assert_eq!(answers, [(200, ms(0)), (200, ms(100)), (200, ms(200)), (429, ms(0))]);
+    assert_eq!(
+        answers,
+        [(200, ms(0)), (200, ms(100)), (200, ms(200)), (429, ms(0))]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,9 +302,15 @@ async fn only_cors_preflight_requests_are_exempt() {
     }
     for expected in [200, 200, 429] {
         let options = request("OPTIONS", "/").header("origin", "https://example.com");
-        assert_eq!(status(&limited, options.body(Body::empty()).unwrap()).await, expected);
+        assert_eq!(
+            status(&limited, options.body(Body::empty()).unwrap()).await,
+            expected
+        );
     }
-    assert_eq!(status(&app(global(&limiter).limit_preflight()), preflight()).await, 429);
+    assert_eq!(
+        status(&app(global(&limiter).limit_preflight()), preflight()).await,
+        429
+    );
 }
 
 #[tokio::test]
@@ -282,12 +331,17 @@ async fn header_that_is_empty_or_sent_twice_is_rejected_even_if_a_missing_one_is
     let key = Header::new("x-user").unwrap();
     let layer = RateLimitLayer::gcra(limiter(), "api", PER_MINUTE, key).unwrap();
     let app = app(layer.on_missing_key(OnMissingKey::SkipLimit).unwrap());
-    for (values, expected) in
-        [(&[][..], 200), (&["alice", "alice"], 400), (&["alice", ""], 400), (&[""], 400)]
-    {
+    for (values, expected) in [
+        (&[][..], 200),
+        (&["alice", "alice"], 400),
+        (&["alice", ""], 400),
+        (&[""], 400),
+    ] {
         let mut request = plain("/");
         for value in values {
-            request.headers_mut().append("x-user", value.parse().unwrap());
+            request
+                .headers_mut()
+                .append("x-user", value.parse().unwrap());
         }
         assert_eq!(status(&app, request).await, expected, "{values:?}");
     }
@@ -314,8 +368,9 @@ async fn missing_key_has_the_configured_outcome() {
             format!("`OnMissingKey::Reject` has the status {status}; use 400 to 599")
         );
     }
-    let unauthorized =
-        layer().on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED)).unwrap();
+    let unauthorized = layer()
+        .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
+        .unwrap();
     assert_eq!(status(&app(unauthorized), plain("/")).await, 401);
     let forward = app(layer().on_missing_key(OnMissingKey::SkipLimit).unwrap());
     for _ in 0..5 {
@@ -354,7 +409,9 @@ async fn store_failure_has_the_configured_outcome() {
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
 
-    let fail_closed = app(layer().on_store_failure(OnStoreFailure::FailClosed).unwrap());
+    let fail_closed = app(layer()
+        .on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap());
     let response = send(&fail_closed, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(number(response.headers(), "retry-after"), 1);
@@ -369,12 +426,23 @@ fn invalid_layer_is_an_error_of_the_builder() {
     let limiter = limiter();
     let layer = |name, quota| RateLimitLayer::fixed_window(&limiter, name, quota, Global);
     assert!(layer("api", PER_MINUTE).is_ok());
-    assert!(layer("api", PER_MINUTE).is_ok(), "the same limit may be registered again");
+    assert!(
+        layer("api", PER_MINUTE).is_ok(),
+        "the same limit may be registered again"
+    );
     for (name, quota, why) in [
-        ("api", Quota::per_minute(3), "the name is registered for 2 per 1m"),
+        (
+            "api",
+            Quota::per_minute(3),
+            "the name is registered for 2 per 1m",
+        ),
         ("zero", Quota::per_minute(0), "the limit is 0"),
         ("burst", Quota::per_minute(1).burst(2), "has no burst"),
-        ("new\nline", PER_MINUTE, "the name does not fit into a header value"),
+        (
+            "new\nline",
+            PER_MINUTE,
+            "the name does not fit into a header value",
+        ),
     ] {
         let error = layer(name, quota).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
@@ -382,7 +450,11 @@ fn invalid_layer_is_an_error_of_the_builder() {
     let twice = Limit::fixed_window("twice", PER_MINUTE).unwrap();
     let layer = RateLimitLayer::new(&limiter, twice.clone(), PeerIp).unwrap();
     assert!(
-        layer.limit(twice, Global).unwrap_err().to_string().contains("two limits of this name")
+        layer
+            .limit(twice, Global)
+            .unwrap_err()
+            .to_string()
+            .contains("two limits of this name")
     );
 }
 
@@ -408,7 +480,10 @@ impl Service<Request<Full<bytes::Bytes>>> for Strict {
     }
 
     fn call(&mut self, _: Request<Full<bytes::Bytes>>) -> Self::Future {
-        assert!(std::mem::take(&mut self.ready), "called without being ready");
+        assert!(
+            std::mem::take(&mut self.ready),
+            "called without being ready"
+        );
         std::future::ready(Ok(Response::new(Full::default())))
     }
 }

@@ -72,10 +72,14 @@ async fn key_of_a_user_exists_inside_of_authentication_alone() {
         next.run(request).await
     };
     let routes = || Router::new().route("/", get(hello));
-    let inside = routes().layer(limit(1, by_user())).layer(middleware::from_fn(authenticate));
+    let inside = routes()
+        .layer(limit(1, by_user()))
+        .layer(middleware::from_fn(authenticate));
     assert_eq!(status(&inside, plain("/")).await, 200);
     assert_eq!(status(&inside, plain("/")).await, 429);
-    let outside = routes().layer(middleware::from_fn(authenticate)).layer(limit(1, by_user()));
+    let outside = routes()
+        .layer(middleware::from_fn(authenticate))
+        .layer(limit(1, by_user()));
     assert_eq!(status(&outside, plain("/")).await, 400);
 }
 
@@ -88,10 +92,16 @@ async fn layer_outside_sees_denials_and_their_decision() {
             let seen = Arc::clone(&seen);
             async move {
                 let response = next.run(request).await;
-                let is_denied =
-                    response.extensions().get::<Decision>().is_some_and(|it| !it.allowed());
+                let is_denied = response
+                    .extensions()
+                    .get::<Decision>()
+                    .is_some_and(|it| !it.allowed());
                 seen.store(
-                    if is_denied { response.status().as_u16() } else { 0 },
+                    if is_denied {
+                        response.status().as_u16()
+                    } else {
+                        0
+                    },
                     Ordering::Relaxed,
                 );
                 response
@@ -111,7 +121,10 @@ async fn layer_outside_sees_denials_and_their_decision() {
 /// A leaky bucket that delays the second request by a minute, and its store.
 fn delaying() -> (RateLimitLayer, RateLimiter) {
     let limiter = RateLimiter::in_memory();
-    (RateLimitLayer::new(&limiter, queue(), Global).unwrap(), limiter)
+    (
+        RateLimitLayer::new(&limiter, queue(), Global).unwrap(),
+        limiter,
+    )
 }
 
 fn queue() -> Limit {
@@ -133,13 +146,19 @@ async fn timeout_outside_includes_the_delay_and_inside_it_does_not() {
         })
     };
     let (layer, limiter) = delaying();
-    let outside = Router::new().route("/", handler.clone()).layer(layer).layer(timeout());
+    let outside = Router::new()
+        .route("/", handler.clone())
+        .layer(layer)
+        .layer(timeout());
     assert_eq!(status(&outside, plain("/")).await, 200);
     assert_eq!(status(&outside, plain("/")).await, 408);
     assert_eq!(handled.load(Ordering::Relaxed), 1, "it was not forwarded");
     let budget = limiter.peek(&queue(), &Key::global(), 0).await.unwrap();
     assert_eq!(budget.remaining(), 3, "its unit stays charged");
-    let inside = Router::new().route("/", handler).layer(timeout()).layer(delaying().0);
+    let inside = Router::new()
+        .route("/", handler)
+        .layer(timeout())
+        .layer(delaying().0);
     assert_eq!(status(&inside, plain("/")).await, 200);
     assert_eq!(status(&inside, plain("/")).await, 200);
 }
@@ -157,7 +176,9 @@ async fn load_shedding_outside_keeps_requests_from_being_charged() {
     let forever = get(|| async { std::future::pending::<()>().await });
     for (is_outside, expected) in [(true, "2"), (false, "1")] {
         let layer = limit(4, Global);
-        let routes = Router::new().route("/forever", forever.clone()).route("/", get(hello));
+        let routes = Router::new()
+            .route("/forever", forever.clone())
+            .route("/", get(hello));
         let app = if is_outside {
             routes.layer(layer).layer(shed())
         } else {
@@ -168,11 +189,19 @@ async fn load_shedding_outside_keeps_requests_from_being_charged() {
             async move { send(&app, plain("/forever")).await }
         });
         tokio::task::yield_now().await;
-        assert_eq!(status(&app, plain("/")).await, 503, "the only place is taken");
+        assert_eq!(
+            status(&app, plain("/")).await,
+            503,
+            "the only place is taken"
+        );
         busy.abort();
         assert!(busy.await.unwrap_err().is_cancelled());
         let response = send(&app, plain("/")).await;
-        assert_eq!(response.headers()["x-ratelimit-remaining"], expected, "outside: {is_outside}");
+        assert_eq!(
+            response.headers()["x-ratelimit-remaining"],
+            expected,
+            "outside: {is_outside}"
+        );
     }
 }
 
@@ -182,7 +211,9 @@ async fn in_a_service_builder_load_shedding_inside_keeps_denials_from_waiting_fo
     let hello = |_: Request| async { Ok::<_, BoxError>(Response::new(Body::from("hello"))) };
     for sheds in [true, false] {
         let places = GlobalConcurrencyLimitLayer::new(1);
-        let mut busy = ServiceBuilder::new().layer(places.clone()).service(service_fn(hello));
+        let mut busy = ServiceBuilder::new()
+            .layer(places.clone())
+            .service(service_fn(hello));
         let _place = busy.ready().await.unwrap().call(plain("/"));
         let answer = async {
             let layer = limit(1, Global).cost(|_| 2);
@@ -206,11 +237,19 @@ async fn compression_may_be_on_either_side() {
     let long = || get(|| async { "hello ".repeat(100) });
     let routes = || Router::new().route("/", long());
     for app in [
-        routes().layer(limit(1, Global)).layer(CompressionLayer::new()),
-        routes().layer(CompressionLayer::new()).layer(limit(1, Global)),
+        routes()
+            .layer(limit(1, Global))
+            .layer(CompressionLayer::new()),
+        routes()
+            .layer(CompressionLayer::new())
+            .layer(limit(1, Global)),
     ] {
-        let compressed =
-            || request("GET", "/").header("accept-encoding", "gzip").body(Body::empty()).unwrap();
+        let compressed = || {
+            request("GET", "/")
+                .header("accept-encoding", "gzip")
+                .body(Body::empty())
+                .unwrap()
+        };
         let allowed = send(&app, compressed()).await;
         assert_eq!(allowed.headers()["content-encoding"], "gzip");
         assert_eq!(allowed.headers()["x-ratelimit-remaining"], "0");
@@ -220,7 +259,9 @@ async fn compression_may_be_on_either_side() {
         let body = denied.into_body().collect().await.unwrap().to_bytes();
         let mut text = String::new();
         if is_compressed {
-            flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut text).unwrap();
+            flate2::read::GzDecoder::new(&body[..])
+                .read_to_string(&mut text)
+                .unwrap();
         } else {
             text = String::from_utf8(body.to_vec()).unwrap();
         }
@@ -231,15 +272,19 @@ async fn compression_may_be_on_either_side() {
 /// A builder's first layer is the outermost one.
 #[tokio::test]
 async fn service_builder_takes_the_layer() {
-    let app = Router::new()
-        .route("/", get(hello))
-        .layer(ServiceBuilder::new().layer(middleware::from_fn(reject)).layer(limit(1, Global)));
+    let app = Router::new().route("/", get(hello)).layer(
+        ServiceBuilder::new()
+            .layer(middleware::from_fn(reject))
+            .layer(limit(1, Global)),
+    );
     for _ in 0..3 {
         assert_eq!(status(&app, plain("/")).await, 401);
     }
-    let app = Router::new()
-        .route("/", get(hello))
-        .layer(ServiceBuilder::new().layer(limit(1, Global)).layer(middleware::from_fn(reject)));
+    let app = Router::new().route("/", get(hello)).layer(
+        ServiceBuilder::new()
+            .layer(limit(1, Global))
+            .layer(middleware::from_fn(reject)),
+    );
     assert_eq!(status(&app, plain("/")).await, 401);
     assert_eq!(status(&app, plain("/")).await, 429);
 }

@@ -34,7 +34,11 @@ async fn exhausted(format: BodyFormat) -> Router {
 async fn answer(app: &Router, request: Request<Body>) -> (u16, HeaderMap, String) {
     let (parts, body) = send(app, request).await.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    (
+        parts.status.as_u16(),
+        parts.headers,
+        String::from_utf8(body.to_vec()).unwrap(),
+    )
 }
 
 async fn value(app: &Router, content_type: &str) -> Value {
@@ -50,7 +54,9 @@ async fn value(app: &Router, content_type: &str) -> Value {
 fn accepting(accept: &[&str]) -> Request<Body> {
     let mut request = plain("/");
     for line in accept {
-        request.headers_mut().append("accept", line.parse().unwrap());
+        request
+            .headers_mut()
+            .append("accept", line.parse().unwrap());
     }
     request
 }
@@ -59,7 +65,10 @@ fn accepting(accept: &[&str]) -> Request<Body> {
 async fn denial_is_a_line_of_text_a_json_object_or_problem_details() {
     let text = exhausted(BodyFormat::Text).await;
     let (status, headers, body) = answer(&text, plain("/")).await;
-    assert_eq!((status, &*body), (429, "rate limit `api` exceeded: try again in 60 s\n"));
+    assert_eq!(
+        (status, &*body),
+        (429, "rate limit `api` exceeded: try again in 60 s\n")
+    );
     assert_eq!(headers["content-type"], "text/plain; charset=utf-8");
     assert!(!headers.contains_key("vary"));
     let message = "rate limit `api` exceeded: try again in 60 s";
@@ -68,7 +77,11 @@ async fn denial_is_a_line_of_text_a_json_object_or_problem_details() {
         json!({"error": "rate_limited", "message": message, "limit": "api", "retry_after": 60})
     );
     assert_eq!(
-        value(&exhausted(BodyFormat::ProblemDetails).await, "application/problem+json").await,
+        value(
+            &exhausted(BodyFormat::ProblemDetails).await,
+            "application/problem+json"
+        )
+        .await,
         json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
@@ -99,7 +112,13 @@ async fn every_rejection_has_the_format() {
             "about:blank",
             "Unprocessable Entity",
         ),
-        (layer("forbidden").forbid(|_| true), "forbidden", 403, "about:blank", "Forbidden"),
+        (
+            layer("forbidden").forbid(|_| true),
+            "forbidden",
+            403,
+            "about:blank",
+            "Forbidden",
+        ),
         (keyless, "missing_key", 400, "about:blank", "Bad Request"),
         (
             failing(|| Error::unreachable("no server")),
@@ -116,15 +135,24 @@ async fn every_rejection_has_the_format() {
             "Internal Server Error",
         ),
     ] {
-        let json =
-            value(&app(layer.clone().body_format(BodyFormat::Json)), "application/json").await;
+        let json = value(
+            &app(layer.clone().body_format(BodyFormat::Json)),
+            "application/json",
+        )
+        .await;
         assert_eq!(json["error"], error);
         // No wait helps, but for a store that is unavailable.
         assert_eq!(json.get("retry_after").is_some(), status == 503);
         let app = app(layer.body_format(BodyFormat::ProblemDetails));
         let problem = value(&app, "application/problem+json").await;
-        assert_eq!((&problem["status"], &problem["type"]), (&json!(status), &json!(r#type)));
-        assert_eq!((&problem["title"], &problem["detail"]), (&json!(title), &json["message"]));
+        assert_eq!(
+            (&problem["status"], &problem["type"]),
+            (&json!(status), &json!(r#type))
+        );
+        assert_eq!(
+            (&problem["title"], &problem["detail"]),
+            (&json!(title), &json["message"])
+        );
     }
 }
 
@@ -136,9 +164,15 @@ async fn violated_policies_are_all_limits_that_denied() {
         Global,
     )
     .unwrap()
-    .limit(Limit::fixed_window("all", Quota::per_hour(9)).unwrap(), Global)
+    .limit(
+        Limit::fixed_window("all", Quota::per_hour(9)).unwrap(),
+        Global,
+    )
     .unwrap()
-    .limit(Limit::fixed_window("day", Quota::per_day(1)).unwrap(), Global)
+    .limit(
+        Limit::fixed_window("day", Quota::per_day(1)).unwrap(),
+        Global,
+    )
     .unwrap();
     let app = app(layer.body_format(BodyFormat::ProblemDetails));
     send(&app, plain("/")).await;
@@ -149,24 +183,36 @@ async fn violated_policies_are_all_limits_that_denied() {
 #[tokio::test]
 async fn accept_header_chooses_the_format() {
     let app = exhausted(BodyFormat::ByAccept).await;
-    let (text, json, problem) =
-        ("text/plain; charset=utf-8", "application/json", "application/problem+json");
+    let (text, json, problem) = (
+        "text/plain; charset=utf-8",
+        "application/json",
+        "application/problem+json",
+    );
     let long = format!("application/json,{}", "a/b,".repeat(1_000));
     for (accept, expected) in [
         (&[][..], text),
         (&["*/*"], text),
         (&["application/json"], json),
         (&["application/problem+json"], problem),
-        (&["application/problem+json, application/json;q=0.9"], problem),
+        (
+            &["application/problem+json, application/json;q=0.9"],
+            problem,
+        ),
         (&["application/problem+json;q=0.5, application/json"], json),
         (&["text/plain;q=0.1, application/json;q=0.2"], json),
         (&["application/*"], json),
-        (&["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"], text),
+        (
+            &["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"],
+            text,
+        ),
         (&["text/html", "application/json;q=0.3"], json),
         (&["*/*;q=0.1, text/plain;q=0"], json),
         (&["APPLICATION/JSON"], json),
         (&["application/json; charset=utf-8"], json),
-        (&["text/plain;charset=utf-8;q=0.9, application/json;q=0.8"], text),
+        (
+            &["text/plain;charset=utf-8;q=0.9, application/json;q=0.8"],
+            text,
+        ),
         (&[", application/json, ,"], json),
         (&["", "application/json"], json),
         (&["application/json;q=0.0000, text/plain;q=0.1"], text),
@@ -182,7 +228,11 @@ async fn accept_header_chooses_the_format() {
         assert_eq!(status, 429);
         assert_eq!(headers["content-type"], expected, "{accept:?}");
         assert_eq!(headers["vary"], "accept");
-        assert_eq!(body.starts_with('{'), expected != text, "{accept:?}: {body}");
+        assert_eq!(
+            body.starts_with('{'),
+            expected != text,
+            "{accept:?}: {body}"
+        );
     }
 }
 
@@ -212,6 +262,13 @@ impl KeyExtractor for Echo {
 #[tokio::test]
 async fn text_of_an_extractor_is_escaped() {
     let layer = RateLimitLayer::gcra(RateLimiter::in_memory(), "api", ONCE, Echo).unwrap();
-    let json = value(&app(layer.body_format(BodyFormat::Json)), "application/json").await;
-    assert_eq!(json["message"], "no key for the rate limit `api`: a\"},\\{\n<b>");
+    let json = value(
+        &app(layer.body_format(BodyFormat::Json)),
+        "application/json",
+    )
+    .await;
+    assert_eq!(
+        json["message"],
+        "no key for the rate limit `api`: a\"},\\{\n<b>"
+    );
 }

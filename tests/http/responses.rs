@@ -27,7 +27,11 @@ async fn send(app: &Router, request: Request<Body>) -> (StatusCode, String) {
 }
 
 fn get(accept: &str) -> Request<Body> {
-    Request::builder().uri("/path").header("accept", accept).body(Body::empty()).unwrap()
+    Request::builder()
+        .uri("/path")
+        .header("accept", accept)
+        .body(Body::empty())
+        .unwrap()
 }
 
 /// A failure of the store, its reason, and its status.
@@ -37,7 +41,11 @@ type Failure = (fn() -> Error, &'static str, u16);
 fn describe(rejection: &Rejection<'_>, response: Response<bytes::Bytes>) -> Response<String> {
     let accept = rejection.request().headers["accept"].to_str().unwrap();
     let limit = rejection.limit().map(Limit::name);
-    let body = format!("{:?} {limit:?} {accept} {}", rejection.reason(), response.status());
+    let body = format!(
+        "{:?} {limit:?} {accept} {}",
+        rejection.reason(),
+        response.status()
+    );
     response.map(|_| body)
 }
 
@@ -51,15 +59,26 @@ async fn responder_sees_the_reason_the_limit_and_the_request() {
     let user = Header::new("x-user").unwrap();
     let keyless = RateLimitLayer::gcra(&limiter, "keyless", PER_HOUR, user).unwrap();
     for (app, status, body) in [
-        (denied, 429, "RateLimited Some(\"denied\") text/html 429 Too Many Requests"),
-        (app(large), 422, "ExceedsCapacity Some(\"large\") text/html 422 Unprocessable Entity"),
+        (
+            denied,
+            429,
+            "RateLimited Some(\"denied\") text/html 429 Too Many Requests",
+        ),
+        (
+            app(large),
+            422,
+            "ExceedsCapacity Some(\"large\") text/html 422 Unprocessable Entity",
+        ),
         (
             app(keyless.respond_with(describe)),
             400,
             "MissingKey Some(\"keyless\") text/html 400 Bad Request",
         ),
     ] {
-        assert_eq!(send(&app, get("text/html")).await, (status.try_into().unwrap(), body.into()));
+        assert_eq!(
+            send(&app, get("text/html")).await,
+            (status.try_into().unwrap(), body.into())
+        );
     }
 }
 
@@ -69,7 +88,11 @@ async fn failures_of_the_store_have_a_reason_each() {
         (|| Error::unreachable("no server"), "StoreUnavailable", 503),
         (|| Error::overloaded(1), "Overloaded", 503),
         (|| Error::full("no room"), "StoreFull", 503),
-        (|| Error::misuse("it can never be decided"), "Misconfigured", 500),
+        (
+            || Error::misuse("it can never be decided"),
+            "Misconfigured",
+            500,
+        ),
     ];
     for (error, reason, status) in failures {
         let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", PER_HOUR, Global)
@@ -87,7 +110,10 @@ async fn invalid_group_never_fails_open() {
     let limiter = RateLimiter::new(Failing(|| Error::misuse("it can never be decided")));
     let layer = RateLimitLayer::gcra(limiter, "api", PER_HOUR, Global).unwrap();
     let layer = layer.on_store_failure(OnStoreFailure::FailOpen).unwrap();
-    assert_eq!(send(&app(layer), get("*/*")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(
+        send(&app(layer), get("*/*")).await.0,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
 }
 
 #[tokio::test]
@@ -110,9 +136,15 @@ async fn each_limit_of_a_layer_has_its_own_cost() {
     assert_eq!(send(&app, get("*/*")).await.0, StatusCode::OK);
     assert_eq!(send(&app, get("*/*")).await.1, "tokens RateLimited");
     // All or none: the denied request consumed nothing.
-    let left = limiter.peek(&requests, &tollgate::Key::global(), 0).await.unwrap();
+    let left = limiter
+        .peek(&requests, &tollgate::Key::global(), 0)
+        .await
+        .unwrap();
     assert_eq!(left.remaining(), 1);
-    let left = limiter.peek(&tokens, &tollgate::Key::global(), 0).await.unwrap();
+    let left = limiter
+        .peek(&tokens, &tollgate::Key::global(), 0)
+        .await
+        .unwrap();
     assert_eq!((left.remaining(), left.limit().name()), (200, "tokens"));
 }
 
@@ -120,7 +152,9 @@ async fn each_limit_of_a_layer_has_its_own_cost() {
 fn layer_with_more_limits_than_a_group_holds_is_an_error() {
     let limit = |number| Limit::gcra(&format!("limit {number}"), PER_HOUR).unwrap();
     let first = RateLimitLayer::new(RateLimiter::in_memory(), limit(0), Global).unwrap();
-    let full = (1..255).fold(first, |layer, number| layer.limit(limit(number), Global).unwrap());
+    let full = (1..255).fold(first, |layer, number| {
+        layer.limit(limit(number), Global).unwrap()
+    });
     let error = full.limit(limit(255), Global).unwrap_err().to_string();
     assert_eq!(error, "the layer has 256 limits; use at most 255");
 }
@@ -138,8 +172,14 @@ async fn forbidden_request_is_403_and_consumes_nothing() {
         assert_eq!(send(&plain, get("text/html")).await, forbidden);
     }
     assert_eq!(send(&plain, get("*/*")).await.0, StatusCode::OK);
-    assert_eq!(send(&plain, get("*/*")).await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        send(&plain, get("*/*")).await.0,
+        StatusCode::TOO_MANY_REQUESTS
+    );
     let described = app(layer.respond_with(describe));
     let (status, body) = send(&described, get("text/html")).await;
-    assert_eq!((status.as_u16(), &*body), (403, "Forbidden None text/html 403 Forbidden"));
+    assert_eq!(
+        (status.as_u16(), &*body),
+        (403, "Forbidden None text/html 403 Forbidden")
+    );
 }

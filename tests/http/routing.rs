@@ -70,8 +70,12 @@ async fn layer_covers_the_routes_before_it() {
 
 #[tokio::test]
 async fn routes_and_methods_have_limits_of_their_own() {
-    let app =
-        Router::new().route("/search", get(hello).route_layer(limit("search", 1, Global))).route(
+    let app = Router::new()
+        .route(
+            "/search",
+            get(hello).route_layer(limit("search", 1, Global)),
+        )
+        .route(
             "/orders",
             get(hello)
                 .route_layer(limit("list", 2, Global))
@@ -107,7 +111,9 @@ async fn one_layer_counts_each_route_and_method_by_its_template() {
 
 #[tokio::test]
 async fn layer_of_a_nested_router_covers_its_paths_only() {
-    let api = Router::new().route("/items/{id}", get(hello)).route_layer(limit("api", 1, Route));
+    let api = Router::new()
+        .route("/items/{id}", get(hello))
+        .route_layer(limit("api", 1, Route));
     let app = Router::new().nest("/api", api).route("/", get(hello));
     assert_eq!(status(&app, plain("/api/items/1")).await, 200);
     assert_eq!(status(&app, plain("/api/items/2")).await, 429);
@@ -129,8 +135,10 @@ async fn fallback_is_limited_by_a_layer_of_its_own_or_of_the_router() {
         assert_eq!(status(&own, unknown).await, expected);
         assert_eq!(status(&own, from_peer("192.0.2.1")).await, 200);
     }
-    let both =
-        Router::new().route("/", get(hello)).fallback(fallback).layer(limit("all", 1, Global));
+    let both = Router::new()
+        .route("/", get(hello))
+        .fallback(fallback)
+        .layer(limit("all", 1, Global));
     assert_eq!(status(&both, plain("/unknown")).await, 404);
     assert_eq!(status(&both, plain("/")).await, 429);
 }
@@ -143,12 +151,20 @@ async fn events() -> impl IntoResponse {
 
 #[tokio::test]
 async fn event_stream_is_counted_once() {
-    let app = Router::new().route("/", get(events)).layer(limit("streams", 2, Global));
+    let app = Router::new()
+        .route("/", get(events))
+        .layer(limit("streams", 2, Global));
     let stream = send(&app, plain("/")).await;
     assert_eq!(number(stream.headers(), "x-ratelimit-remaining"), 1);
     let text = stream.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(text.windows(5).filter(|it| it == b"data:").count(), 50);
-    assert_eq!(number(send(&app, plain("/")).await.headers(), "x-ratelimit-remaining"), 0);
+    assert_eq!(
+        number(
+            send(&app, plain("/")).await.headers(),
+            "x-ratelimit-remaining"
+        ),
+        0
+    );
     assert_eq!(status(&app, plain("/")).await, 429);
 }
 
@@ -175,7 +191,10 @@ async fn handshake(server: SocketAddr, frames: usize) -> (String, usize) {
     let mut echoed = 0;
     for _ in 0..frames {
         // A masked text frame of one byte, with a mask of zeros, and its echo without a mask.
-        stream.write_all(&[0x81, 0x81, 0, 0, 0, 0, b'a']).await.unwrap();
+        stream
+            .write_all(&[0x81, 0x81, 0, 0, 0, 0, b'a'])
+            .await
+            .unwrap();
         let mut echo = [0; 3];
         stream.read_exact(&mut echo).await.unwrap();
         echoed += usize::from(echo == [0x81, 1, b'a']);
@@ -185,7 +204,9 @@ async fn handshake(server: SocketAddr, frames: usize) -> (String, usize) {
 
 #[tokio::test]
 async fn websocket_is_counted_once_at_its_upgrade() {
-    let app = Router::new().route("/", get(socket)).layer(limit("sockets", 1, Global));
+    let app = Router::new()
+        .route("/", get(socket))
+        .layer(limit("sockets", 1, Global));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -212,7 +233,8 @@ async fn read_login(request: Request, next: Next) -> Response {
     };
     // As the login normalizes it.
     parts.extensions.insert(Login(name.trim().to_lowercase()));
-    next.run(Request::from_parts(parts, Body::from(bytes))).await
+    next.run(Request::from_parts(parts, Body::from(bytes)))
+        .await
 }
 
 #[tokio::test]
@@ -221,15 +243,21 @@ async fn login_is_limited_by_a_field_of_its_body() {
     let echo = post(|body: String| async move { body }).route_layer(limit("login", 1, by_name));
     let login = Router::new().route("/login", echo.route_layer(middleware::from_fn(read_login)));
     let app = Router::new().route("/", get(hello)).merge(login);
-    let sent =
-        |path: &str, body: &str| request("POST", path).body(Body::from(body.to_owned())).unwrap();
+    let sent = |path: &str, body: &str| {
+        request("POST", path)
+            .body(Body::from(body.to_owned()))
+            .unwrap()
+    };
     let login = |body: &str| sent("/login", body);
     let alice = r#"{"name":"alice","password":"1"}"#;
     let response = send(&app, login(alice)).await;
     assert_eq!(response.status(), 200);
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, alice, "the handler sees the whole body");
-    assert_eq!(status(&app, login(r#"{"name":" ALICE ","password":"2"}"#)).await, 429);
+    assert_eq!(
+        status(&app, login(r#"{"name":" ALICE ","password":"2"}"#)).await,
+        429
+    );
     assert_eq!(status(&app, login(r#"{"name":"bob"}"#)).await, 200);
     for unnamed in ["garbage", "{}", r#"{"name":1}"#] {
         assert_eq!(status(&app, login(unnamed)).await, 400);
@@ -266,9 +294,12 @@ async fn skipped_path_is_the_whole_path_in_a_nested_router() {
         .route("/search", get(|| async {}))
         .layer(layer);
     let app = Router::new().nest("/api", inner);
-    for (path, expected) in
-        [("/api/health", 200), ("/api/search", 200), ("/api/search", 429), ("/api/health", 200)]
-    {
+    for (path, expected) in [
+        ("/api/health", 200),
+        ("/api/search", 200),
+        ("/api/search", 429),
+        ("/api/health", 200),
+    ] {
         assert_eq!(status(&app, plain(path)).await, expected, "{path}");
     }
 }

@@ -64,7 +64,9 @@ fn layer(key: impl KeyExtractor) -> RateLimitLayer {
 }
 
 fn app(key: impl KeyExtractor) -> Router {
-    Router::new().fallback(|| async { "hello" }).layer(layer(key))
+    Router::new()
+        .fallback(|| async { "hello" })
+        .layer(layer(key))
 }
 
 fn behind_proxy() -> ClientIp {
@@ -74,7 +76,9 @@ fn behind_proxy() -> ClientIp {
 fn with(peer: &str, headers: &[(&'static str, &str)]) -> Request<Body> {
     let mut request = from_peer(peer);
     for &(name, value) in headers {
-        request.headers_mut().append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        request
+            .headers_mut()
+            .append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
     }
     request
 }
@@ -90,11 +94,18 @@ async fn allowed(app: &Router, requests: impl IntoIterator<Item = Request<Body>>
 
 #[tokio::test]
 async fn s1_header_of_an_untrusted_peer_is_ignored() {
-    for key in [behind_proxy(), behind_proxy().forwarded(), ClientIp::direct()] {
+    for key in [
+        behind_proxy(),
+        behind_proxy().forwarded(),
+        ClientIp::direct(),
+    ] {
         let requests = (0..9).map(|number| {
             let address = format!("203.0.113.{number}");
             let element = format!("for={address}");
-            with("192.0.2.1", &[("x-forwarded-for", &address), ("forwarded", &element)])
+            with(
+                "192.0.2.1",
+                &[("x-forwarded-for", &address), ("forwarded", &element)],
+            )
         });
         assert_eq!(allowed(&app(key), requests).await, 1);
     }
@@ -126,7 +137,13 @@ async fn s2_leftmost_addresses_and_vendor_headers_buy_no_budget() {
 async fn s3_last_line_of_a_header_counts() {
     let requests = (0..9).map(|number| {
         let spoofed = format!("203.0.113.{number}");
-        with(PROXY, &[("x-forwarded-for", &spoofed), ("x-forwarded-for", "192.0.2.1")])
+        with(
+            PROXY,
+            &[
+                ("x-forwarded-for", &spoofed),
+                ("x-forwarded-for", "192.0.2.1"),
+            ],
+        )
     });
     assert_eq!(allowed(&app(behind_proxy()), requests).await, 1);
 }
@@ -137,8 +154,12 @@ async fn s4_host_and_scheme_of_forwarding_headers_are_in_no_key() {
     let app = app(behind_proxy());
     let requests = (0..9).map(|number| {
         let host = format!("host-{number}");
-        let names =
-            ["x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix", "x-forwarded-port"];
+        let names = [
+            "x-forwarded-host",
+            "x-forwarded-proto",
+            "x-forwarded-prefix",
+            "x-forwarded-port",
+        ];
         let mut headers = vec![("x-forwarded-for", "192.0.2.1")];
         headers.extend(names.map(|name| (name, &*host)));
         with(PROXY, &headers)
@@ -149,13 +170,24 @@ async fn s4_host_and_scheme_of_forwarding_headers_are_in_no_key() {
 #[tokio::test]
 async fn s5_missing_header_is_never_unlimited() {
     let shared = app(behind_proxy());
-    assert_eq!(allowed(&shared, (0..9).map(|_| from_peer(PROXY))).await, 1, "the proxy's budget");
+    assert_eq!(
+        allowed(&shared, (0..9).map(|_| from_peer(PROXY))).await,
+        1,
+        "the proxy's budget"
+    );
     let strict = behind_proxy().on_missing(tollgate::key::OnUnknownClient::Reject);
     for key in [strict, ClientIp::behind_hops(1).unwrap()] {
         let skipping = layer(key).on_missing_key(OnMissingKey::SkipLimit).unwrap();
         let app = Router::new().fallback(|| async { "hello" }).layer(skipping);
-        assert_eq!(status(&app, from_peer(PROXY)).await, 400, "not even if limits may be skipped");
-        assert_eq!(status(&app, with(PROXY, &[("x-forwarded-for", "192.0.2.1")])).await, 200);
+        assert_eq!(
+            status(&app, from_peer(PROXY)).await,
+            400,
+            "not even if limits may be skipped"
+        );
+        assert_eq!(
+            status(&app, with(PROXY, &[("x-forwarded-for", "192.0.2.1")])).await,
+            200
+        );
     }
 }
 
@@ -173,8 +205,18 @@ async fn s5_forbidden_client_cannot_make_its_address_unknown() {
 
 #[tokio::test]
 async fn s6_aliases_of_the_header_are_ignored() {
-    let requests = ["x_forwarded_for", "x-forwarded_for", "xforwardedfor", "http-x-forwarded-for"]
-        .map(|alias| with(PROXY, &[("x-forwarded-for", "192.0.2.1"), (alias, "203.0.113.9")]));
+    let requests = [
+        "x_forwarded_for",
+        "x-forwarded_for",
+        "xforwardedfor",
+        "http-x-forwarded-for",
+    ]
+    .map(|alias| {
+        with(
+            PROXY,
+            &[("x-forwarded-for", "192.0.2.1"), (alias, "203.0.113.9")],
+        )
+    });
     assert_eq!(allowed(&app(behind_proxy()), requests).await, 1);
 }
 
@@ -198,16 +240,25 @@ async fn s7_over_a_dual_stack_socket() {
     let app = Router::new().route("/", get(handler)).layer(layer(key));
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, service).await });
-    for (client, expected) in [("192.0.2.1", "200"), ("192.0.2.2", "200"), ("192.0.2.1", "429")] {
+    for (client, expected) in [
+        ("192.0.2.1", "200"),
+        ("192.0.2.2", "200"),
+        ("192.0.2.1", "429"),
+    ] {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .unwrap();
         let request = format!(
             "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {client}\r\nconnection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut response = String::new();
         stream.read_to_string(&mut response).await.unwrap();
-        assert!(response.starts_with(&format!("HTTP/1.1 {expected} ")), "{client}: {response}");
+        assert!(
+            response.starts_with(&format!("HTTP/1.1 {expected} ")),
+            "{client}: {response}"
+        );
     }
 }
 
@@ -215,18 +266,28 @@ async fn s7_over_a_dual_stack_socket() {
 fn s8_mapped_addresses_are_recognized_by_their_bits() {
     let key = |address: &str| PeerIp::key_of(address.parse().unwrap());
     assert_eq!(key("::ffff:102:304"), key("1.2.3.4"));
-    for other in ["2001:db8:1234:5678::1.2.3.4", "64:ff9b::1.2.3.4", "::1.2.3.4"] {
+    for other in [
+        "2001:db8:1234:5678::1.2.3.4",
+        "64:ff9b::1.2.3.4",
+        "::1.2.3.4",
+    ] {
         assert_ne!(key(other), key("1.2.3.4"), "{other}");
         let same_network: Ipv6Addr = other.parse().unwrap();
         let neighbour = Ipv6Addr::from_bits(same_network.to_bits() ^ 0xFFFF);
-        assert_eq!(key(other), key(&neighbour.to_string()), "{other} is counted by its network");
+        assert_eq!(
+            key(other),
+            key(&neighbour.to_string()),
+            "{other} is counted by its network"
+        );
     }
 }
 
 #[tokio::test]
 async fn s9_addresses_of_one_network_share_a_budget() {
     let of = |bits: u128| IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8_0001_0002 << 64) | bits));
-    let keys: BTreeSet<_> = (0..10_000_u128).map(|it| PeerIp::key_of(of(it << 50))).collect();
+    let keys: BTreeSet<_> = (0..10_000_u128)
+        .map(|it| PeerIp::key_of(of(it << 50)))
+        .collect();
     assert_eq!(keys.len(), 1);
     let wide = ClientIp::direct().ipv6_prefix(48).unwrap();
     let keys: BTreeSet<_> = (0..10_000_u128)
@@ -263,7 +324,11 @@ async fn s10_lists_of_networks_contain_mapped_addresses() {
         assert_eq!(status(&app, from_peer(forbidden)).await, 403, "{forbidden}");
     }
     for skipped in ["127.0.0.1", "::ffff:127.0.0.1"] {
-        assert_eq!(allowed(&app, (0..9).map(|_| from_peer(skipped))).await, 9, "{skipped}");
+        assert_eq!(
+            allowed(&app, (0..9).map(|_| from_peer(skipped))).await,
+            9,
+            "{skipped}"
+        );
     }
     // A client cannot name itself into the list, and the proxy is no client.
     assert_eq!(allowed(&app, (0..9).map(|_| from_peer(PROXY))).await, 1);
@@ -271,7 +336,11 @@ async fn s10_lists_of_networks_contain_mapped_addresses() {
     assert_eq!(allowed(&app, requests).await, 1);
     let requests = (0..9).map(|_| with("192.0.2.2", &[("x-forwarded-for", "::ffff:127.0.0.1")]));
     assert_eq!(allowed(&app, requests).await, 1);
-    assert!(Networks::new(["10.0.0.0/8"]).unwrap().contains("::ffff:10.0.0.9".parse().unwrap()));
+    assert!(
+        Networks::new(["10.0.0.0/8"])
+            .unwrap()
+            .contains("::ffff:10.0.0.9".parse().unwrap())
+    );
 }
 
 /// Every spelling that reaches a route counts for that route.
@@ -299,7 +368,11 @@ async fn s11_s12_spellings_of_a_path_share_the_budget_of_the_route() {
     }
     let reached = codes.iter().filter(|(code, _)| *code != 404).count();
     assert_eq!(reached, 6, "{codes:?}");
-    assert_eq!(codes.iter().filter(|(code, _)| *code == 200).count(), 1, "{codes:?}");
+    assert_eq!(
+        codes.iter().filter(|(code, _)| *code == 200).count(),
+        1,
+        "{codes:?}"
+    );
 }
 
 #[derive(Clone)]
@@ -307,7 +380,10 @@ struct User(String);
 
 /// Accepts two API keys.
 async fn authenticate(mut request: Request, next: Next) -> Response {
-    let key = request.headers().get("x-api-key").and_then(|it| it.to_str().ok());
+    let key = request
+        .headers()
+        .get("x-api-key")
+        .and_then(|it| it.to_str().ok());
     if let Some(user @ ("alice" | "bob")) = key {
         let user = User(user.to_owned());
         request.extensions_mut().insert(user);
@@ -321,14 +397,26 @@ async fn s13_unverified_api_key_buys_no_budget() {
     let app = app(key).layer(middleware::from_fn(authenticate));
     let invented =
         (0..50).map(|number| with("192.0.2.1", &[("x-api-key", &format!("key-{number}"))]));
-    assert_eq!(allowed(&app, invented).await, 1, "they share the budget of their address");
-    assert_eq!(allowed(&app, [with("192.0.2.1", &[("x-api-key", "alice")])]).await, 1);
-    assert_eq!(allowed(&app, [with("203.0.113.9", &[("x-api-key", "alice")])]).await, 0);
+    assert_eq!(
+        allowed(&app, invented).await,
+        1,
+        "they share the budget of their address"
+    );
+    assert_eq!(
+        allowed(&app, [with("192.0.2.1", &[("x-api-key", "alice")])]).await,
+        1
+    );
+    assert_eq!(
+        allowed(&app, [with("203.0.113.9", &[("x-api-key", "alice")])]).await,
+        0
+    );
 }
 
 #[tokio::test]
 async fn s16_parts_of_a_key_do_not_collide() {
-    let key = Header::new("x-tenant").unwrap().and(Header::new("x-user").unwrap());
+    let key = Header::new("x-tenant")
+        .unwrap()
+        .and(Header::new("x-user").unwrap());
     let app = app(key);
     let pairs = [
         ("a:b", "c"),
@@ -362,7 +450,11 @@ async fn s22_retry_after_is_never_too_early_and_never_zero() {
         let seconds = number(denied.headers(), "retry-after");
         assert_eq!(seconds, period_us.div_ceil(1_000_000));
         clock.advance(Duration::from_secs(seconds));
-        assert_eq!(status(&app, from_peer("192.0.2.1")).await, 200, "{period_us}");
+        assert_eq!(
+            status(&app, from_peer("192.0.2.1")).await,
+            200,
+            "{period_us}"
+        );
     }
 }
 
@@ -393,7 +485,9 @@ async fn s24_failing_open_is_an_event() {
     let lines = log.lines();
     let event = "rate limit store unavailable";
     assert!(
-        lines.iter().any(|it| it.contains(event) && it.contains("outcome=\"fail_open\"")),
+        lines
+            .iter()
+            .any(|it| it.contains(event) && it.contains("outcome=\"fail_open\"")),
         "{lines:?}"
     );
 }
@@ -407,25 +501,40 @@ async fn s25_quoted_string_hides_no_element() {
         with(PROXY, &[("forwarded", &spoofed)])
     });
     assert_eq!(allowed(&app, requests).await, 1);
-    for open in
-        ["for=203.0.113.9;host=\", for=192.0.2.1", "for=203.0.113.9;host=\"\\\", for=192.0.2.1"]
-    {
-        assert_eq!(status(&app, with(PROXY, &[("forwarded", open)])).await, 400, "{open}");
+    for open in [
+        "for=203.0.113.9;host=\", for=192.0.2.1",
+        "for=203.0.113.9;host=\"\\\", for=192.0.2.1",
+    ] {
+        assert_eq!(
+            status(&app, with(PROXY, &[("forwarded", open)])).await,
+            400,
+            "{open}"
+        );
     }
 }
 
 #[tokio::test]
 async fn s26_unknown_methods_and_overrides_buy_no_budget() {
-    let app = Router::new().route("/", any(|| async { "hello" })).route_layer(layer(Route));
-    let unknown =
-        (0..20).map(|number| request(&format!("FOO{number}"), "/").body(Body::empty()).unwrap());
+    let app = Router::new()
+        .route("/", any(|| async { "hello" }))
+        .route_layer(layer(Route));
+    let unknown = (0..20).map(|number| {
+        request(&format!("FOO{number}"), "/")
+            .body(Body::empty())
+            .unwrap()
+    });
     assert_eq!(allowed(&app, unknown).await, 1);
     assert_eq!(status(&app, plain("/")).await, 200);
-    assert_eq!(status(&app, request("HEAD", "/").body(Body::empty()).unwrap()).await, 429);
+    assert_eq!(
+        status(&app, request("HEAD", "/").body(Body::empty()).unwrap()).await,
+        429
+    );
     let overridden = plain("/?_method=DELETE");
     assert_eq!(status(&app, overridden).await, 429);
     let mut overridden = plain("/");
-    overridden.headers_mut().insert("x-http-method-override", HeaderValue::from_static("PUT"));
+    overridden
+        .headers_mut()
+        .insert("x-http-method-override", HeaderValue::from_static("PUT"));
     assert_eq!(status(&app, overridden).await, 429);
 }
 
@@ -443,13 +552,28 @@ async fn s27_unauthenticated_request_sees_no_usage_of_a_user() {
         .layer(middleware::from_fn(authenticate));
     let guess = send(&app, with("192.0.2.1", &[("x-api-key", "alicE")])).await;
     assert_eq!(guess.status(), 401);
-    assert!(!guess.headers().keys().any(|name| name.as_str().starts_with("x-ratelimit")));
-    assert_eq!(status(&app, with("192.0.2.1", &[("x-api-key", "alice")])).await, 200);
+    assert!(
+        !guess
+            .headers()
+            .keys()
+            .any(|name| name.as_str().starts_with("x-ratelimit"))
+    );
+    assert_eq!(
+        status(&app, with("192.0.2.1", &[("x-api-key", "alice")])).await,
+        200
+    );
 }
 
 #[test]
 fn s29_names_of_limits_cannot_split_a_response() {
-    for name in ["a\r\nset-cookie: x", "a\"b", "a\\b", "caf\u{e9}", "", "a\u{0}"] {
+    for name in [
+        "a\r\nset-cookie: x",
+        "a\"b",
+        "a\\b",
+        "caf\u{e9}",
+        "",
+        "a\u{0}",
+    ] {
         assert!(Limit::gcra(name, ONCE).is_err(), "{name:?}");
     }
 }
@@ -497,6 +621,11 @@ async fn s19_concurrent_requests_are_within_the_limit() {
             app.oneshot(request).await.unwrap().status() == 200
         });
     }
-    let count = requests.join_all().await.into_iter().filter(|allowed| *allowed).count();
+    let count = requests
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|allowed| *allowed)
+        .count();
     assert_eq!(count, 50);
 }

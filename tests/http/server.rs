@@ -37,22 +37,36 @@ fn app(limiter: &RateLimiter) -> Router {
         .unwrap()
         .on_store_failure(OnStoreFailure::FailClosed)
         .unwrap();
-    Router::new().route("/", get(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(layer)
 }
 
 #[tokio::test]
 async fn peer_is_denied_after_its_burst_until_retry_after() {
     let clock = ManualClock::new();
-    let address = serve(app(&RateLimiter::new(MemoryStore::with_clock(clock.clone())))).await;
+    let address = serve(app(&RateLimiter::new(MemoryStore::with_clock(
+        clock.clone(),
+    ))))
+    .await;
     for left in ["2", "1", "0"] {
         let response = get_root(address).await;
         assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
-        assert!(response.contains(&format!("x-ratelimit-remaining: {left}\r\n")), "{response}");
+        assert!(
+            response.contains(&format!("x-ratelimit-remaining: {left}\r\n")),
+            "{response}"
+        );
     }
     let denied = get_root(address).await;
-    assert!(denied.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{denied}");
+    assert!(
+        denied.starts_with("HTTP/1.1 429 Too Many Requests\r\n"),
+        "{denied}"
+    );
     assert!(denied.contains("retry-after: 10\r\n"), "{denied}");
-    assert!(denied.ends_with("rate limit `api` exceeded: try again in 10 s\n"), "{denied}");
+    assert!(
+        denied.ends_with("rate limit `api` exceeded: try again in 10 s\n"),
+        "{denied}"
+    );
     clock.advance(Duration::from_secs(10));
     assert!(get_root(address).await.starts_with("HTTP/1.1 200 OK\r\n"));
 }
@@ -78,6 +92,9 @@ async fn replicas_share_one_burst_and_fail_closed_without_redis() {
     // A denial stands. A replica that has seen none fails closed.
     for (replica, status) in replicas.into_iter().zip(["429", "429", "503"]) {
         let response = get_root(replica).await;
-        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{response}");
+        assert!(
+            response.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{response}"
+        );
     }
 }

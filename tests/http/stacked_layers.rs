@@ -30,7 +30,16 @@ fn outer(limiter: &RateLimiter, quota: Quota) -> RateLimitLayer {
 }
 
 async fn body(response: Response<Body>) -> String {
-    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    String::from_utf8(
+        response
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes()
+            .to_vec(),
+    )
+    .unwrap()
 }
 
 /// A service that answers 503 with these `Retry-After`.
@@ -38,7 +47,9 @@ fn unavailable(retry_after: &'static [&str]) -> Router {
     Router::new().fallback(move || async move {
         let mut response = StatusCode::SERVICE_UNAVAILABLE.into_response();
         for value in retry_after {
-            response.headers_mut().append("retry-after", HeaderValue::from_static(value));
+            response
+                .headers_mut()
+                .append("retry-after", HeaderValue::from_static(value));
         }
         response
     })
@@ -54,15 +65,24 @@ async fn inner_denial_waits_for_the_outer_layer_in_all_its_numbers() {
         let outer = outer(&limiter, Quota::per_hour(1).burst(tokens)).report_on(ReportOn::Never);
         let inner_limit = Limit::token_bucket("inner", EACH_SECOND).unwrap();
         limiter.check(&inner_limit, &Key::global()).await.unwrap();
-        let app = Router::new().fallback(|| async {}).layer(inner).layer(outer);
+        let app = Router::new()
+            .fallback(|| async {})
+            .layer(inner)
+            .layer(outer);
         let denied = send(&app, plain("/")).await;
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
         let headers = denied.headers();
         assert_eq!(number(headers, "retry-after"), seconds);
         assert_eq!(number(headers, "x-ratelimit-reset"), START + seconds);
-        assert_eq!(values(headers, &["ratelimit"]), [format!("\"inner\";r=0;t={seconds}")]);
+        assert_eq!(
+            values(headers, &["ratelimit"]),
+            [format!("\"inner\";r=0;t={seconds}")]
+        );
         let text = body(denied).await;
-        assert_eq!(text, format!("rate limit `inner` exceeded: try again in {seconds} s\n"));
+        assert_eq!(
+            text,
+            format!("rate limit `inner` exceeded: try again in {seconds} s\n")
+        );
     }
 }
 
@@ -93,14 +113,22 @@ async fn retry_after_of_the_service_is_lengthened_and_never_shortened() {
         let (limiter, _clock) = limiter();
         let app = unavailable(theirs).layer(outer(&limiter, Quota::per_minute(1)));
         let response = send(&app, plain("/")).await;
-        assert_eq!(values(response.headers(), &["retry-after"]), ours, "{theirs:?}");
+        assert_eq!(
+            values(response.headers(), &["retry-after"]),
+            ours,
+            "{theirs:?}"
+        );
     }
     // The layer reports nothing on such a response.
     for report_on in [ReportOn::Denials, ReportOn::Never] {
         let (limiter, _clock) = limiter();
         let layer = outer(&limiter, Quota::per_minute(1)).report_on(report_on);
         let response = send(&unavailable(&["1"]).layer(layer), plain("/")).await;
-        assert_eq!(number(response.headers(), "retry-after"), 1, "{report_on:?}");
+        assert_eq!(
+            number(response.headers(), "retry-after"),
+            1,
+            "{report_on:?}"
+        );
     }
     // It says when to look for a result, and not when to send the request again.
     let accepted = || async { (StatusCode::ACCEPTED, [("retry-after", "2")]) };
@@ -108,23 +136,41 @@ async fn retry_after_of_the_service_is_lengthened_and_never_shortened() {
     let response = send(&Router::new().fallback(accepted).layer(layer), plain("/")).await;
     assert_eq!(number(response.headers(), "retry-after"), 2);
     // There are no units in two seconds.
-    assert_eq!(values(response.headers(), &["ratelimit"]), ["\"outer\";r=0"]);
+    assert_eq!(
+        values(response.headers(), &["ratelimit"]),
+        ["\"outer\";r=0"]
+    );
     // A budget with units left says nothing of when to come.
     let (limiter, _clock) = limiter();
     let app = unavailable(&["1"]).layer(outer(&limiter, Quota::per_minute(2)));
-    assert_eq!(number(send(&app, plain("/")).await.headers(), "retry-after"), 1);
+    assert_eq!(
+        number(send(&app, plain("/")).await.headers(), "retry-after"),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_when_the_next_request_fits_and_not_when_the_budget_is_full() {
     let (limiter, _clock) = limiter();
     for (limit, seconds) in [
-        (Limit::token_bucket("tokens", Quota::per_minute(30)).unwrap(), 20),
-        (Limit::leaky_bucket_meter("level", Quota::per_minute(30)).unwrap(), 20),
+        (
+            Limit::token_bucket("tokens", Quota::per_minute(30)).unwrap(),
+            20,
+        ),
+        (
+            Limit::leaky_bucket_meter("level", Quota::per_minute(30)).unwrap(),
+            20,
+        ),
         (Limit::gcra("schedule", Quota::per_minute(30)).unwrap(), 20),
-        (Limit::fixed_window("window", Quota::per_minute(30)).unwrap(), 60),
+        (
+            Limit::fixed_window("window", Quota::per_minute(30)).unwrap(),
+            60,
+        ),
         // It is not known, and may be much sooner than the reset.
-        (Limit::sliding_window("sliding", Quota::per_minute(30)).unwrap(), 1),
+        (
+            Limit::sliding_window("sliding", Quota::per_minute(30)).unwrap(),
+            1,
+        ),
         (Limit::sliding_log("log", Quota::per_minute(30)).unwrap(), 1),
     ] {
         let layer = RateLimitLayer::new(&limiter, limit, Global).unwrap();
@@ -162,9 +208,15 @@ async fn used_up_budget_is_reported_even_if_another_has_fewer_units() {
             layer.cost(move |_| cost).ietf_headers(draft)
         };
         let (requests, tokens) = (layer("requests", 60, 1), layer("tokens", 1_000, 800));
-        let [inside, outside] =
-            if tokens_are_inside { [tokens, requests] } else { [requests, tokens] };
-        let app = Router::new().fallback(|| async {}).layer(inside).layer(outside);
+        let [inside, outside] = if tokens_are_inside {
+            [tokens, requests]
+        } else {
+            [requests, tokens]
+        };
+        let app = Router::new()
+            .fallback(|| async {})
+            .layer(inside)
+            .layer(outside);
         let response = send(&app, plain("/")).await;
         assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 200);
         let of_draft = values(response.headers(), &["ratelimit-remaining", "ratelimit"]);
@@ -181,7 +233,9 @@ async fn resets_within_a_second_are_told_apart_by_their_decimals() {
             let layer = RateLimitLayer::fixed_window(&limiter, name, quota, Global).unwrap();
             layer.reset_after_header()
         };
-        let app = Router::new().fallback(|| async {}).layer(layer("inside", inside));
+        let app = Router::new()
+            .fallback(|| async {})
+            .layer(layer("inside", inside));
         let response = send(&app.layer(layer("outside", outside)), plain("/")).await;
         assert_eq!(response.headers()["x-ratelimit-reset-after"], "10.900");
         assert_eq!(number(response.headers(), "x-ratelimit-reset"), START + 11);
@@ -232,7 +286,11 @@ async fn fields_of_another_are_not_taken_for_those_of_a_layer_that_reports_nothi
         .report_on(ReportOn::Never);
     let provider = || async { [("x-ratelimit-remaining", "4999")] };
     let app = Router::new().fallback(provider).layer(outgoing);
-    let response = send(&app.layer(outer(&limiter, Quota::per_minute(10))), plain("/")).await;
+    let response = send(
+        &app.layer(outer(&limiter, Quota::per_minute(10))),
+        plain("/"),
+    )
+    .await;
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 9);
 }
 
@@ -256,11 +314,16 @@ async fn decision_in_the_extensions_is_the_strictest_and_that_of_the_headers() {
                 .cost(move |_| cost)
                 .insert_decision()
         };
-        let app = Router::new().route("/", get(handler)).layer(layer("inner", inside));
+        let app = Router::new()
+            .route("/", get(handler))
+            .layer(layer("inner", inside));
         let response = send(&app.layer(layer("outer", outside)), plain("/")).await;
         let decision = response.extensions().get::<Decision>().unwrap().clone();
         assert_eq!(decision.limit().name(), strictest);
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), decision.remaining());
+        assert_eq!(
+            number(response.headers(), "x-ratelimit-remaining"),
+            decision.remaining()
+        );
         assert_eq!(body(response).await, strictest);
     }
 }

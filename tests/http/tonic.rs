@@ -50,7 +50,10 @@ fn assert_denied(status: &Status, headers: &MetadataMap) {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     } else {
         assert_eq!(status.code(), Code::Internal, "{status:?}");
-        assert!(status.message().contains("429 Too Many Requests"), "{status:?}");
+        assert!(
+            status.message().contains("429 Too Many Requests"),
+            "{status:?}"
+        );
     }
     assert_eq!(headers.get("retry-after").unwrap(), "60");
 }
@@ -60,7 +63,10 @@ async fn peers_of_a_tonic_server_are_identified_by_address() {
     for (server, _) in [serve(PeerIp, 2).await, serve(PeerIp.and(Global), 2).await] {
         for left in ["1", "0"] {
             let response = client(server).await.check(request()).await.unwrap();
-            assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), left);
+            assert_eq!(
+                response.metadata().get("x-ratelimit-remaining").unwrap(),
+                left
+            );
             assert_eq!(response.get_ref().status, ServingStatus::Serving as i32);
         }
         // A new connection of the same peer, with another port.
@@ -73,7 +79,11 @@ async fn peers_of_a_tonic_server_are_identified_by_address() {
 struct User(String);
 
 fn authenticate(mut call: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
-    let name = call.metadata().get("user").and_then(|name| name.to_str().ok()).map(str::to_owned);
+    let name = call
+        .metadata()
+        .get("user")
+        .and_then(|name| name.to_str().ok())
+        .map(str::to_owned);
     let name = name.ok_or_else(|| Status::unauthenticated("no user"))?;
     call.extensions_mut().insert(User(name));
     Ok(call)
@@ -91,7 +101,9 @@ async fn interceptor_that_is_a_layer_gives_the_limit_its_users() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_reporter, service) = tonic_health::server::health_reporter();
-    let server = Server::builder().layer(InterceptorLayer::new(authenticate)).layer(layer);
+    let server = Server::builder()
+        .layer(InterceptorLayer::new(authenticate))
+        .layer(layer);
     let server = { server }.add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     let mut client = client(address).await;
@@ -126,7 +138,10 @@ async fn stream_is_one_check_and_outlives_its_budget() {
     let (server, reporter) = serve(PeerIp, 1).await;
     let mut client = client(server).await;
     let response = client.watch(request()).await.unwrap();
-    assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), "0");
+    assert_eq!(
+        response.metadata().get("x-ratelimit-remaining").unwrap(),
+        "0"
+    );
     let mut stream = response.into_inner();
     let mut next = async || stream.message().await.unwrap().unwrap().status;
     assert_eq!(next().await, ServingStatus::Serving as i32);
@@ -139,6 +154,8 @@ async fn stream_is_one_check_and_outlives_its_budget() {
             assert_denied(&denied.message().await.unwrap_err(), &headers);
         }
     }
-    reporter.set_service_status("", ServingStatus::NotServing).await;
+    reporter
+        .set_service_status("", ServingStatus::NotServing)
+        .await;
     assert_eq!(next().await, ServingStatus::NotServing as i32);
 }

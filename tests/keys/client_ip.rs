@@ -19,14 +19,18 @@ fn head(peer: &str, headers: &[(&str, &str)]) -> Parts {
         let value = http::HeaderValue::from_bytes(value.as_bytes()).unwrap();
         request.headers_mut().append(name, value);
     }
-    request.extensions_mut().insert(SocketAddr::new(peer.parse().unwrap(), 4711));
+    request
+        .extensions_mut()
+        .insert(SocketAddr::new(peer.parse().unwrap(), 4711));
     request.into_parts().0
 }
 
 /// The address, or the error message that clients get.
 fn client(client: &ClientIp, peer: &str, headers: &[(&str, &str)]) -> Result<String, String> {
     let address = client.address(&head(peer, headers));
-    address.map(|it| it.to_string()).map_err(|missing| missing.to_string())
+    address
+        .map(|it| it.to_string())
+        .map_err(|missing| missing.to_string())
 }
 
 fn unknown() -> Result<String, String> {
@@ -59,7 +63,10 @@ fn client_is_the_first_untrusted_address_from_the_right() {
         (&["192.168.1.50, 203.0.113.10"], "192.168.1.50"),
         // Several lines are one list.
         (&["192.0.2.1", "198.51.100.7"], "198.51.100.7"),
-        (&["192.0.2.1", "198.51.100.7, 203.0.113.50", "10.1.2.3"], "198.51.100.7"),
+        (
+            &["192.0.2.1", "198.51.100.7, 203.0.113.50", "10.1.2.3"],
+            "198.51.100.7",
+        ),
         // Empty entries count for nothing.
         (&["198.51.100.7, ,, 10.1.2.3,,", "", " , "], "198.51.100.7"),
         (&["oh, hi,,192.0.2.1,,,,"], "192.0.2.1"),
@@ -83,7 +90,11 @@ fn client_is_the_first_untrusted_address_from_the_right() {
         (&[], PROXY),
     ] {
         let headers = lines("x-forwarded-for", values);
-        assert_eq!(client(&behind, PROXY, &headers), found(expected), "{values:?}");
+        assert_eq!(
+            client(&behind, PROXY, &headers),
+            found(expected),
+            "{values:?}"
+        );
     }
 }
 
@@ -126,16 +137,27 @@ fn untrusted_peer_is_the_client_whatever_it_sends() {
     for behind in [
         ClientIp::behind(trusted).unwrap(),
         ClientIp::behind(trusted).unwrap().forwarded(),
-        ClientIp::behind(trusted).unwrap().header("X-Real-IP").unwrap(),
+        ClientIp::behind(trusted)
+            .unwrap()
+            .header("X-Real-IP")
+            .unwrap(),
         ClientIp::cloudflare(trusted).unwrap(),
         ClientIp::behind([""; 0]).unwrap(),
         ClientIp::direct(),
     ] {
-        for name in ["x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip"] {
+        for name in [
+            "x-forwarded-for",
+            "forwarded",
+            "x-real-ip",
+            "cf-connecting-ip",
+        ] {
             for value in ["203.0.113.9", "for=203.0.113.9", "10.0.0.1", "garbage", ""] {
                 let headers = [(name, value)];
                 assert_eq!(client(&behind, "192.0.2.1", &headers), found("192.0.2.1"));
-                assert_eq!(client(&behind, "::ffff:192.0.2.1", &headers), found("192.0.2.1"));
+                assert_eq!(
+                    client(&behind, "::ffff:192.0.2.1", &headers),
+                    found("192.0.2.1")
+                );
             }
         }
     }
@@ -146,10 +168,22 @@ fn nth_address_from_the_right_counts_behind_hops() {
     for (hops, values, expected) in [
         (1, &["192.0.2.1, 192.0.2.2"][..], found("192.0.2.2")),
         (2, &["192.0.2.1, 192.0.2.2, 192.0.2.3"], found("192.0.2.2")),
-        (3, &["192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4"], found("192.0.2.2")),
+        (
+            3,
+            &["192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4"],
+            found("192.0.2.2"),
+        ),
         (2, &["192.0.2.1, 192.0.2.2"], found("192.0.2.1")),
-        (2, &["192.0.2.1", "192.0.2.2", "192.0.2.3"], found("192.0.2.2")),
-        (2, &[",,, 192.0.2.3, 192.0.2.1, 192.0.2.2, ,"], found("192.0.2.1")),
+        (
+            2,
+            &["192.0.2.1", "192.0.2.2", "192.0.2.3"],
+            found("192.0.2.2"),
+        ),
+        (
+            2,
+            &[",,, 192.0.2.3, 192.0.2.1, 192.0.2.2, ,"],
+            found("192.0.2.1"),
+        ),
         (2, &["192.0.2.1, garbage"], found("192.0.2.1")),
         (2, &["garbage, 192.0.2.2"], unknown()),
         (3, &["192.0.2.1, 192.0.2.2"], unknown()),
@@ -158,17 +192,31 @@ fn nth_address_from_the_right_counts_behind_hops() {
     ] {
         let behind = ClientIp::behind_hops(hops).unwrap();
         let headers = lines("x-forwarded-for", values);
-        assert_eq!(client(&behind, PROXY, &headers), expected, "{hops} {values:?}");
+        assert_eq!(
+            client(&behind, PROXY, &headers),
+            expected,
+            "{hops} {values:?}"
+        );
     }
     let forwarded = ClientIp::behind_hops(2).unwrap().forwarded();
-    let headers = [("forwarded", "for=192.0.2.1, for=192.0.2.2"), ("forwarded", "for=192.0.2.3")];
+    let headers = [
+        ("forwarded", "for=192.0.2.1, for=192.0.2.2"),
+        ("forwarded", "for=192.0.2.3"),
+    ];
     assert_eq!(client(&forwarded, PROXY, &headers), found("192.0.2.2"));
     // The number of elements of a malformed line is unknown.
-    let open_quote =
-        [("forwarded", "for=6.6.6.6"), ("forwarded", "x=\", for=192.0.2.1, for=192.0.2.2")];
+    let open_quote = [
+        ("forwarded", "for=6.6.6.6"),
+        ("forwarded", "x=\", for=192.0.2.1, for=192.0.2.2"),
+    ];
     assert_eq!(client(&forwarded, PROXY, &open_quote), unknown());
-    let forgiving = ClientIp::behind_hops(2).unwrap().on_missing(OnUnknownClient::UsePeer);
-    assert_eq!(client(&forgiving, PROXY, &[("x-forwarded-for", "192.0.2.1")]), found(PROXY));
+    let forgiving = ClientIp::behind_hops(2)
+        .unwrap()
+        .on_missing(OnUnknownClient::UsePeer);
+    assert_eq!(
+        client(&forgiving, PROXY, &[("x-forwarded-for", "192.0.2.1")]),
+        found(PROXY)
+    );
 }
 
 /// The example of `ngx_http_realip_module`, with `real_ip_recursive on`.
@@ -177,13 +225,25 @@ fn documented_example_of_nginx() {
     let behind = ClientIp::nginx(["192.168.1.0/24", "192.168.2.1", "2001:0db8::/32"]).unwrap();
     for (peer, value, expected) in [
         ("192.168.1.9", "203.0.113.1, 198.51.100.7", "198.51.100.7"),
-        ("192.168.1.9", "203.0.113.1, 198.51.100.7, 192.168.2.1", "198.51.100.7"),
-        ("192.168.2.1", "198.51.100.7:8080, 2001:db8::9", "198.51.100.7"),
+        (
+            "192.168.1.9",
+            "203.0.113.1, 198.51.100.7, 192.168.2.1",
+            "198.51.100.7",
+        ),
+        (
+            "192.168.2.1",
+            "198.51.100.7:8080, 2001:db8::9",
+            "198.51.100.7",
+        ),
         ("192.168.2.2", "198.51.100.7", "192.168.2.2"),
         ("2001:db8:1::1", "198.51.100.7, 192.168.2.2", "192.168.2.2"),
     ] {
         let headers = [("x-forwarded-for", value)];
-        assert_eq!(client(&behind, peer, &headers), found(expected), "{peer}: {value}");
+        assert_eq!(
+            client(&behind, peer, &headers),
+            found(expected),
+            "{peer}: {value}"
+        );
     }
 }
 
@@ -195,13 +255,18 @@ fn documented_example_of_haproxy() {
     assert_eq!(client(&behind, PROXY, &spoofed), found("198.51.100.7"));
     // A local stunnel connects to HAProxy, and has added the client.
     let through_stunnel = lines("x-forwarded-for", &["198.51.100.7"]);
-    assert_eq!(client(&behind, "127.0.0.1", &through_stunnel), found("198.51.100.7"));
+    assert_eq!(
+        client(&behind, "127.0.0.1", &through_stunnel),
+        found("198.51.100.7")
+    );
     // `option forwarded`, from a Unix socket and from a client.
     let forwarded = behind.forwarded();
     let headers = [("forwarded", "proto=http;for=unknown")];
     assert_eq!(client(&forwarded, PROXY, &headers), unknown());
-    let headers =
-        [("forwarded", "for=203.0.113.9"), ("forwarded", "proto=http;for=\"[2001:db8::7]\"")];
+    let headers = [
+        ("forwarded", "for=203.0.113.9"),
+        ("forwarded", "proto=http;for=\"[2001:db8::7]\""),
+    ];
     assert_eq!(client(&forwarded, PROXY, &headers), found("2001:db8::7"));
 }
 
@@ -210,7 +275,11 @@ fn documented_example_of_haproxy() {
 fn documented_examples_of_envoy() {
     let edge = "203.0.113.128, 203.0.113.10, 203.0.113.1";
     let internal = "203.0.113.128, 203.0.113.10, 203.0.113.1, 192.0.2.5";
-    let hops = |hops| ClientIp::behind_hops(hops).unwrap().on_missing(OnUnknownClient::UsePeer);
+    let hops = |hops| {
+        ClientIp::behind_hops(hops)
+            .unwrap()
+            .on_missing(OnUnknownClient::UsePeer)
+    };
     for (example, settings, peer, values, expected) in [
         (1, ClientIp::direct(), "192.0.2.5", &[edge][..], "192.0.2.5"),
         (2, hops(1), "10.11.12.13", &[internal], "192.0.2.5"),
@@ -220,26 +289,53 @@ fn documented_examples_of_envoy() {
         (6, hops(1), "10.20.30.50", &["10.20.30.40"], "10.20.30.40"),
     ] {
         let headers = lines("x-forwarded-for", values);
-        assert_eq!(client(&settings, peer, &headers), found(expected), "example {example}");
+        assert_eq!(
+            client(&settings, peer, &headers),
+            found(expected),
+            "example {example}"
+        );
     }
 }
 
 #[test]
 fn forwarded_elements_are_read_from_right_to_left() {
-    let behind = ClientIp::behind(["10.0.0.0/8", "fd00::/8"]).unwrap().forwarded();
+    let behind = ClientIp::behind(["10.0.0.0/8", "fd00::/8"])
+        .unwrap()
+        .forwarded();
     for (values, expected) in [
         (&["for=192.0.2.60"][..], found("192.0.2.60")),
-        (&["For=192.0.2.60;proto=http;by=203.0.113.43"], found("192.0.2.60")),
+        (
+            &["For=192.0.2.60;proto=http;by=203.0.113.43"],
+            found("192.0.2.60"),
+        ),
         (&["FOR=\"192.0.2.43:47011\""], found("192.0.2.43")),
         (&["for=\"192.0.2.43:_secret\""], found("192.0.2.43")),
         (&["for=\"[2001:db8::1]\""], found("2001:db8::1")),
-        (&["for=\"[2001:db8:cafe::17]:4711\""], found("2001:db8:cafe::17")),
-        (&["for=192.0.2.43, for=198.51.100.17"], found("198.51.100.17")),
-        (&["for=192.0.2.43", "for=198.51.100.17"], found("198.51.100.17")),
-        (&["for=192.0.2.43, for=10.0.0.9;by=10.0.0.8"], found("192.0.2.43")),
+        (
+            &["for=\"[2001:db8:cafe::17]:4711\""],
+            found("2001:db8:cafe::17"),
+        ),
+        (
+            &["for=192.0.2.43, for=198.51.100.17"],
+            found("198.51.100.17"),
+        ),
+        (
+            &["for=192.0.2.43", "for=198.51.100.17"],
+            found("198.51.100.17"),
+        ),
+        (
+            &["for=192.0.2.43, for=10.0.0.9;by=10.0.0.8"],
+            found("192.0.2.43"),
+        ),
         (&["for=192.0.2.43 , for=\"[fd00::1]\""], found("192.0.2.43")),
-        (&[" for=192.0.2.43 ; proto=https ,, ", ""], found("192.0.2.43")),
-        (&["host=\"a,b;for=1.2.3.4\";for=192.0.2.43"], found("192.0.2.43")),
+        (
+            &[" for=192.0.2.43 ; proto=https ,, ", ""],
+            found("192.0.2.43"),
+        ),
+        (
+            &["host=\"a,b;for=1.2.3.4\";for=192.0.2.43"],
+            found("192.0.2.43"),
+        ),
         (&["for=\"\\192.0.2.43\""], found("192.0.2.43")),
         (&["by=\"\\\"\";for=192.0.2.43"], found("192.0.2.43")),
         (&["for=10.0.0.9"], found(PROXY)),
@@ -251,7 +347,10 @@ fn forwarded_elements_are_read_from_right_to_left() {
         (&["for=192.0.2.43, by=203.0.113.43;proto=http"], unknown()),
         (&["for=192.0.2.43, for="], unknown()),
         (&["for=192.0.2.43, for=\"\""], unknown()),
-        (&["for=192.0.2.43, for=192.0.2.44;for=192.0.2.45"], unknown()),
+        (
+            &["for=192.0.2.43, for=192.0.2.44;for=192.0.2.45"],
+            unknown(),
+        ),
         // An open quote does not swallow the next element.
         (&["for=192.0.2.43;by=\", for=198.51.100.17"], unknown()),
         (&["for=\"\\\"192.0.2.43\""], unknown()),
@@ -286,12 +385,21 @@ fn only_the_configured_header_is_read() {
         (ClientIp::envoy(trusted), "192.0.2.1"),
         (ClientIp::aws_alb(trusted), "192.0.2.1"),
         (ClientIp::kubernetes_ingress(trusted), "192.0.2.1"),
-        (ClientIp::behind(trusted).map(ClientIp::forwarded), "192.0.2.2"),
-        (ClientIp::behind(trusted).and_then(|it| it.header("X-Real-IP")), "192.0.2.3"),
+        (
+            ClientIp::behind(trusted).map(ClientIp::forwarded),
+            "192.0.2.2",
+        ),
+        (
+            ClientIp::behind(trusted).and_then(|it| it.header("X-Real-IP")),
+            "192.0.2.3",
+        ),
         (ClientIp::cloudflare(trusted), "192.0.2.4"),
         (ClientIp::fly(trusted), "192.0.2.5"),
         (ClientIp::cloudfront(trusted), "192.0.2.6"),
-        (ClientIp::behind(trusted).and_then(|it| it.header("x-envoy-external-address")), PROXY),
+        (
+            ClientIp::behind(trusted).and_then(|it| it.header("x-envoy-external-address")),
+            PROXY,
+        ),
     ] {
         assert_eq!(client(&settings.unwrap(), PROXY, &headers), found(expected));
     }
@@ -299,7 +407,10 @@ fn only_the_configured_header_is_read() {
 
 #[test]
 fn header_of_one_address_has_exactly_one() {
-    let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap().header("X-Real-IP").unwrap();
+    let behind = ClientIp::behind(["10.0.0.0/8"])
+        .unwrap()
+        .header("X-Real-IP")
+        .unwrap();
     for (values, expected) in [
         (&[" 192.0.2.3\t"][..], found("192.0.2.3")),
         (&["2001:db8::3"], found("2001:db8::3")),
@@ -311,7 +422,11 @@ fn header_of_one_address_has_exactly_one() {
         (&["unknown"], unknown()),
         (&[], found(PROXY)),
     ] {
-        assert_eq!(client(&behind, PROXY, &lines("x-real-ip", values)), expected, "{values:?}");
+        assert_eq!(
+            client(&behind, PROXY, &lines("x-real-ip", values)),
+            expected,
+            "{values:?}"
+        );
     }
     let strict = behind.on_missing(OnUnknownClient::Reject);
     assert_eq!(client(&strict, PROXY, &[]), unknown());
@@ -319,7 +434,10 @@ fn header_of_one_address_has_exactly_one() {
     for (value, expected) in [
         ("198.51.100.10:46532", found("198.51.100.10")),
         ("2001:db8::1:443", found("2001:db8::1")),
-        ("2001:db8:85a3:0:0:8a2e:370:7334:443", found("2001:db8:85a3::8a2e:370:7334")),
+        (
+            "2001:db8:85a3:0:0:8a2e:370:7334:443",
+            found("2001:db8:85a3::8a2e:370:7334"),
+        ),
         ("[2001:db8::1]:443", found("2001:db8::1")),
         ("198.51.100.10", unknown()),
     ] {
@@ -341,17 +459,33 @@ fn work_is_bounded_on_any_header() {
         long.clone(),
     ] {
         let headers = [("x-forwarded-for", &*value)];
-        assert_eq!(client(&behind, PROXY, &headers), unknown(), "{} bytes", value.len());
+        assert_eq!(
+            client(&behind, PROXY, &headers),
+            unknown(),
+            "{} bytes",
+            value.len()
+        );
     }
     // What the client sent is long. What the proxies wrote decides.
     let value = format!("{long}, 192.0.2.1, 10.0.0.9");
-    assert_eq!(client(&behind, PROXY, &[("x-forwarded-for", &value)]), found("192.0.2.1"));
+    assert_eq!(
+        client(&behind, PROXY, &[("x-forwarded-for", &value)]),
+        found("192.0.2.1")
+    );
     let many = vec![("x-forwarded-for", "10.0.0.9"); 1_000];
     assert_eq!(client(&behind, PROXY, &many), unknown());
     let forwarded = behind.forwarded();
-    for value in [format!("for=\"{long}\", for=192.0.2.1"), vec!["for=10.0.0.9"; 500].join(",")] {
+    for value in [
+        format!("for=\"{long}\", for=192.0.2.1"),
+        vec!["for=10.0.0.9"; 500].join(","),
+    ] {
         let headers = [("forwarded", &*value)];
-        assert_eq!(client(&forwarded, PROXY, &headers), unknown(), "{} bytes", value.len());
+        assert_eq!(
+            client(&forwarded, PROXY, &headers),
+            unknown(),
+            "{} bytes",
+            value.len()
+        );
     }
 }
 
@@ -359,9 +493,19 @@ fn work_is_bounded_on_any_header() {
 fn clients_are_counted_by_network() {
     let key = |client: &ClientIp, peer| client.extract(&head(peer, &[])).unwrap();
     let default = ClientIp::direct();
-    assert_eq!(key(&default, "192.0.2.1"), PeerIp::key_of("192.0.2.1".parse().unwrap()));
-    assert_eq!(key(&default, "2001:db8::1"), PeerIp::key_of("2001:db8::2".parse().unwrap()));
-    let wide = ClientIp::direct().ipv6_prefix(48).unwrap().ipv4_prefix(24).unwrap();
+    assert_eq!(
+        key(&default, "192.0.2.1"),
+        PeerIp::key_of("192.0.2.1".parse().unwrap())
+    );
+    assert_eq!(
+        key(&default, "2001:db8::1"),
+        PeerIp::key_of("2001:db8::2".parse().unwrap())
+    );
+    let wide = ClientIp::direct()
+        .ipv6_prefix(48)
+        .unwrap()
+        .ipv4_prefix(24)
+        .unwrap();
     for (peer, network) in [
         ("192.0.2.200", "192.0.2.0/24"),
         ("::ffff:192.0.2.1", "192.0.2.0/24"),
@@ -370,17 +514,29 @@ fn clients_are_counted_by_network() {
     ] {
         let address: IpAddr = peer.parse().unwrap();
         assert_eq!(wide.network_of(address).to_string(), network);
-        assert_eq!(key(&wide, peer), Key::from(wide.network_of(address)), "{peer}");
+        assert_eq!(
+            key(&wide, peer),
+            Key::from(wide.network_of(address)),
+            "{peer}"
+        );
     }
     let whole = ClientIp::direct().ipv6_prefix(128).unwrap();
     assert_ne!(key(&whole, "2001:db8::1"), key(&whole, "2001:db8::2"));
-    assert_eq!(default.network_of("2001:db8::9".parse().unwrap()).to_string(), "2001:db8::/64");
+    assert_eq!(
+        default
+            .network_of("2001:db8::9".parse().unwrap())
+            .to_string(),
+        "2001:db8::/64"
+    );
     let network = wide.network_of("2001:db8:1:2::3".parse().unwrap());
     assert_eq!(
         (network.address().to_string(), network.prefix_len()),
         ("2001:db8:1::".to_owned(), 48)
     );
-    assert_ne!(key(&wide, "192.0.2.1"), key(&ClientIp::direct(), "192.0.2.0"));
+    assert_ne!(
+        key(&wide, "192.0.2.1"),
+        key(&ClientIp::direct(), "192.0.2.0")
+    );
 }
 
 #[test]
@@ -394,7 +550,10 @@ fn networks_convert_from_strings_and_lists_of_them() {
         ClientIp::behind("10.0.0.0/8"),
     ] {
         let headers = [("x-forwarded-for", "192.0.2.1")];
-        assert_eq!(client(&behind.unwrap(), PROXY, &headers), found("192.0.2.1"));
+        assert_eq!(
+            client(&behind.unwrap(), PROXY, &headers),
+            found("192.0.2.1")
+        );
     }
     assert!(Networks::default().is_empty() && !Networks::new(list).unwrap().is_empty());
 }
@@ -416,10 +575,17 @@ fn unknown_client_is_in_no_network_and_may_be_in_any() {
         (&strict, None, false, true),
         (&lenient, Some("garbage"), false, false),
     ] {
-        let headers: Vec<_> = value.map(|value| ("x-forwarded-for", value)).into_iter().collect();
+        let headers: Vec<_> = value
+            .map(|value| ("x-forwarded-for", value))
+            .into_iter()
+            .collect();
         let parts = head(PROXY, &headers);
         assert_eq!(client.is_in(networks).unwrap()(&parts), is_in, "{value:?}");
-        assert_eq!(client.may_be_in(networks).unwrap()(&parts), may_be_in, "{value:?}");
+        assert_eq!(
+            client.may_be_in(networks).unwrap()(&parts),
+            may_be_in,
+            "{value:?}"
+        );
     }
     // Without a proxy, the peer is the client.
     let parts = head("10.0.0.1", &[]);
@@ -486,7 +652,11 @@ fn networks_contain_their_first_and_last_address_in_any_notation() {
 #[test]
 fn networks_are_read_from_a_file() {
     let path = std::env::temp_dir().join(format!("tollgate-networks-{}", std::process::id()));
-    std::fs::write(&path, "# proxies\n10.0.0.0/8\n\n  fd00::/8 # internal\r\n192.0.2.1\n").unwrap();
+    std::fs::write(
+        &path,
+        "# proxies\n10.0.0.0/8\n\n  fd00::/8 # internal\r\n192.0.2.1\n",
+    )
+    .unwrap();
     let networks = Networks::from_file(&path).unwrap();
     for inside in ["10.1.2.3", "fd00::1", "192.0.2.1"] {
         assert!(networks.contains(inside.parse().unwrap()), "{inside}");
@@ -505,10 +675,16 @@ fn networks_are_read_from_a_file() {
     );
     std::fs::write(&path, "0.0.0.0/0\n").unwrap();
     let error = Networks::from_file(&path).unwrap_err().to_string();
-    assert!(error.contains("`: the networks contain every IPv4 address"), "{error}");
+    assert!(
+        error.contains("`: the networks contain every IPv4 address"),
+        "{error}"
+    );
     std::fs::remove_file(&path).unwrap();
     let error = Networks::from_file(&path).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read the networks in `"), "{error}");
+    assert!(
+        error.starts_with("cannot read the networks in `"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -532,10 +708,22 @@ fn invalid_settings_are_errors() {
         ),
         (ClientIp::behind_hops(0), "`hops` is 0; use 1 to 32"),
         (ClientIp::behind_hops(33), "`hops` is 33; use 1 to 32"),
-        (ClientIp::direct().ipv6_prefix(31), "`ipv6_prefix` is 31; use 32 to 128"),
-        (ClientIp::direct().ipv6_prefix(129), "`ipv6_prefix` is 129; use 32 to 128"),
-        (ClientIp::direct().ipv4_prefix(7), "`ipv4_prefix` is 7; use 8 to 32"),
-        (ClientIp::direct().ipv4_prefix(33), "`ipv4_prefix` is 33; use 8 to 32"),
+        (
+            ClientIp::direct().ipv6_prefix(31),
+            "`ipv6_prefix` is 31; use 32 to 128",
+        ),
+        (
+            ClientIp::direct().ipv6_prefix(129),
+            "`ipv6_prefix` is 129; use 32 to 128",
+        ),
+        (
+            ClientIp::direct().ipv4_prefix(7),
+            "`ipv4_prefix` is 7; use 8 to 32",
+        ),
+        (
+            ClientIp::direct().ipv4_prefix(33),
+            "`ipv4_prefix` is 33; use 8 to 32",
+        ),
         (
             ClientIp::direct().header("X Real IP"),
             "`X Real IP` is not a header name (invalid HTTP header name); use a name such as \
@@ -566,20 +754,37 @@ fn address_of_the_peer_can_come_from_an_extension() {
     };
     let mut parts = head(PROXY, &[("x-forwarded-for", "192.0.2.1")]);
     assert_eq!(
-        from(ClientIp::direct()).address(&parts).unwrap_err().to_string(),
+        from(ClientIp::direct())
+            .address(&parts)
+            .unwrap_err()
+            .to_string(),
         unknown().unwrap_err()
     );
-    parts.extensions.insert(Proxied("::ffff:198.51.100.7".parse().unwrap()));
-    assert_eq!(from(ClientIp::direct()).address(&parts).unwrap().to_string(), "198.51.100.7");
+    parts
+        .extensions
+        .insert(Proxied("::ffff:198.51.100.7".parse().unwrap()));
+    assert_eq!(
+        from(ClientIp::direct())
+            .address(&parts)
+            .unwrap()
+            .to_string(),
+        "198.51.100.7"
+    );
     let behind = from(ClientIp::behind(["198.51.100.0/24"]).unwrap());
     assert_eq!(behind.address(&parts).unwrap().to_string(), "192.0.2.1");
 }
 
 #[test]
 fn unknown_peer_is_an_error_except_behind_hops() {
-    let parts = Request::builder().header("x-forwarded-for", "192.0.2.1").body(()).unwrap();
+    let parts = Request::builder()
+        .header("x-forwarded-for", "192.0.2.1")
+        .body(())
+        .unwrap();
     let parts = parts.into_parts().0;
-    for unknown in [ClientIp::direct(), ClientIp::behind(["10.0.0.0/8"]).unwrap()] {
+    for unknown in [
+        ClientIp::direct(),
+        ClientIp::behind(["10.0.0.0/8"]).unwrap(),
+    ] {
         let error = unknown.address(&parts).unwrap_err();
         assert_eq!(error.to_string(), "the peer's address is unknown");
     }

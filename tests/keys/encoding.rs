@@ -31,7 +31,11 @@ fn grown(trees: &[Tree]) -> Vec<Tree> {
     let mut all = trees.to_vec();
     for a in trees {
         all.push(Fallback(a.clone().into()));
-        all.extend(trees.iter().map(|b| Join(a.clone().into(), b.clone().into())));
+        all.extend(
+            trees
+                .iter()
+                .map(|b| Join(a.clone().into(), b.clone().into())),
+        );
     }
     all
 }
@@ -41,20 +45,31 @@ fn keys_of_all_small_trees_are_distinct() {
     let atoms: [&[u8]; 2] = [b"", b"a"];
     let mut lists: Vec<Vec<Vec<u8>>> = vec![vec![]];
     for _ in 0..3 {
-        let longer =
-            lists.iter().flat_map(|list| atoms.map(|atom| [&**list, &[atom.to_vec()]].concat()));
-        lists = longer.chain(lists.iter().cloned()).collect::<HashSet<_>>().into_iter().collect();
+        let longer = lists
+            .iter()
+            .flat_map(|list| atoms.map(|atom| [&**list, &[atom.to_vec()]].concat()));
+        lists = longer
+            .chain(lists.iter().cloned())
+            .collect::<HashSet<_>>()
+            .into_iter()
+            .collect();
     }
     let leaves: Vec<Tree> = lists.into_iter().map(Parts).collect();
     let trees: HashSet<Tree> = grown(&grown(&leaves)).into_iter().collect();
     let keys: HashSet<Key> = trees.iter().map(Tree::key).collect();
-    assert_eq!((leaves.len(), trees.len(), keys.len()), (15, 65_295, 65_295));
+    assert_eq!(
+        (leaves.len(), trees.len(), keys.len()),
+        (15, 65_295, 65_295)
+    );
 }
 
 #[test]
 fn parts_cannot_move_between_joined_keys() {
     let org = |name: &str, region: &str| Key::from_parts([name, region]);
-    assert_ne!(org("acme", "eu").join(&"bob".into()), Key::new("acme").join(&org("eu", "bob")));
+    assert_ne!(
+        org("acme", "eu").join(&"bob".into()),
+        Key::new("acme").join(&org("eu", "bob"))
+    );
     assert_ne!(
         Key::new("acme").join(&Key::from_parts(["bob", "phone"])),
         Key::from_parts(["acme", "bob"]).join(&"phone".into())
@@ -91,7 +106,10 @@ fn one_part_is_a_plain_key_and_no_part_is_the_global_key() {
 #[test]
 fn ipv4_address_has_one_key_in_either_notation() {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    assert_eq!(Key::from(address("::ffff:192.0.2.1")), Key::new("192.0.2.1"));
+    assert_eq!(
+        Key::from(address("::ffff:192.0.2.1")),
+        Key::new("192.0.2.1")
+    );
     assert_ne!(Key::from(address("::192.0.2.1")), Key::new("192.0.2.1"));
 }
 
@@ -139,12 +157,14 @@ fn part() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn tree() -> impl Strategy<Value = Tree> {
-    prop::collection::vec(part(), 0..4).prop_map(Parts).prop_recursive(4, 12, 2, |inner| {
-        prop_oneof![
-            3 => (inner.clone(), inner.clone()).prop_map(|(a, b)| Join(a.into(), b.into())),
-            1 => inner.prop_map(|key| Fallback(key.into())),
-        ]
-    })
+    prop::collection::vec(part(), 0..4)
+        .prop_map(Parts)
+        .prop_recursive(4, 12, 2, |inner| {
+            prop_oneof![
+                3 => (inner.clone(), inner.clone()).prop_map(|(a, b)| Join(a.into(), b.into())),
+                1 => inner.prop_map(|key| Fallback(key.into())),
+            ]
+        })
 }
 
 /// The same pieces in another structure: the likeliest to be encoded alike.

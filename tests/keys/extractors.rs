@@ -17,16 +17,26 @@ use crate::support::requests::{from_peer, number, plain, request, send, status};
 /// The key of a request, as text.
 fn key_of(extractor: &impl KeyExtractor, request: Request<Body>) -> Result<String, String> {
     let (parts, _) = request.into_parts();
-    extractor.extract(&parts).map(|key| key.to_string()).map_err(|missing| missing.to_string())
+    extractor
+        .extract(&parts)
+        .map(|key| key.to_string())
+        .map_err(|missing| missing.to_string())
 }
 
 #[test]
 fn peer_key_is_the_ipv4_address_or_the_ipv6_network() {
     let key = |peer| key_of(&PeerIp, from_peer(peer)).unwrap();
     assert_eq!(key("192.0.2.1"), "192.0.2.1");
-    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"), "as a dual-stack listener shows it");
+    assert_eq!(
+        key("::ffff:192.0.2.1"),
+        key("192.0.2.1"),
+        "as a dual-stack listener shows it"
+    );
     assert_ne!(key("::ffff:192.0.2.1"), key("::ffff:192.0.2.2"));
-    assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff:ffff:ffff:ffff"));
+    assert_eq!(
+        key("2001:db8:0:1::1"),
+        key("2001:db8:0:1:ffff:ffff:ffff:ffff")
+    );
     assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
     assert_ne!(key("2001:db8:1234:5678::102:304"), key("1.2.3.4"));
     let wide = ClientIp::direct().ipv6_prefix(48).unwrap();
@@ -38,9 +48,17 @@ fn peer_key_is_the_ipv4_address_or_the_ipv6_network() {
 
 #[test]
 fn forwarded_headers_do_not_change_a_peers_key() {
-    for name in ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "x_forwarded_for"] {
+    for name in [
+        "x-forwarded-for",
+        "forwarded",
+        "x-real-ip",
+        "true-client-ip",
+        "x_forwarded_for",
+    ] {
         let mut spoofed = from_peer("192.0.2.1");
-        spoofed.headers_mut().insert(name, "203.0.113.9".parse().unwrap());
+        spoofed
+            .headers_mut()
+            .insert(name, "203.0.113.9".parse().unwrap());
         assert_eq!(key_of(&PeerIp, spoofed).unwrap(), "192.0.2.1");
     }
 }
@@ -60,8 +78,16 @@ fn header_key_needs_exactly_one_value_that_is_not_empty() {
     assert_eq!(with(&[b"\xff{}:"]).unwrap(), "%ff%7b%7d%3a");
     assert_eq!(with(&[]).unwrap_err(), "the header `x-user` is missing");
     assert_eq!(with(&[b""]).unwrap_err(), "the header `x-user` is empty");
-    assert_eq!(with(&[b"a", b"b"]).unwrap_err(), "the header `x-user` is sent more than once");
-    assert!(Header::new("x user").unwrap_err().to_string().contains("is not a header name"));
+    assert_eq!(
+        with(&[b"a", b"b"]).unwrap_err(),
+        "the header `x-user` is sent more than once"
+    );
+    assert!(
+        Header::new("x user")
+            .unwrap_err()
+            .to_string()
+            .contains("is not a header name")
+    );
 }
 
 #[tokio::test]
@@ -82,7 +108,11 @@ async fn route_key_is_the_method_and_the_template() {
     ] {
         let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
         left -= 1;
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
+        assert_eq!(
+            number(response.headers(), "x-ratelimit-remaining"),
+            left,
+            "{method} {path}"
+        );
     }
     for (method, path, left) in [
         ("POST", "/users/1", 99),
@@ -91,7 +121,11 @@ async fn route_key_is_the_method_and_the_template() {
         ("GET", "/other", 99),
     ] {
         let response = send(&app, request(method, path).body(Body::empty()).unwrap()).await;
-        assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left, "{method} {path}");
+        assert_eq!(
+            number(response.headers(), "x-ratelimit-remaining"),
+            left,
+            "{method} {path}"
+        );
     }
     assert_eq!(status(&app, plain("/nowhere")).await, 404);
 }
@@ -104,9 +138,18 @@ fn joined_key_needs_both_parts_and_fallback_keys_are_distinct() {
 
     let either = user().or(PeerIp);
     let mut spoofed = from_peer("192.0.2.1");
-    spoofed.headers_mut().insert("x-user", "192.0.2.9".parse().unwrap());
-    assert_ne!(key_of(&either, spoofed), key_of(&either, from_peer("192.0.2.9")));
-    assert!(key_of(&either, plain("/")).unwrap_err().contains("`x-user` is missing; the peer's"));
+    spoofed
+        .headers_mut()
+        .insert("x-user", "192.0.2.9".parse().unwrap());
+    assert_ne!(
+        key_of(&either, spoofed),
+        key_of(&either, from_peer("192.0.2.9"))
+    );
+    assert!(
+        key_of(&either, plain("/"))
+            .unwrap_err()
+            .contains("`x-user` is missing; the peer's")
+    );
 }
 
 #[derive(Clone)]
@@ -123,11 +166,17 @@ fn extension_extractor_is_copy_for_any_extension() {
 fn extensions_closures_and_boxed_extractors_give_keys() {
     let user = Extension::new(|user: &UserId| Key::from(user.0));
     let mut request = plain("/");
-    assert_eq!(key_of(&user, plain("/")).unwrap_err(), "the request has no rate limit key");
+    assert_eq!(
+        key_of(&user, plain("/")).unwrap_err(),
+        "the request has no rate limit key"
+    );
     request.extensions_mut().insert(UserId(7));
     assert_eq!(key_of(&user, request).unwrap(), "7");
 
     let path = from_fn(|parts| Some(Key::new(parts.uri.path())));
     let boxed: Arc<dyn KeyExtractor> = Arc::new(path);
-    assert_eq!(key_of(&boxed, plain("/a")).unwrap(), "%2fa".replace("%2f", "/"));
+    assert_eq!(
+        key_of(&boxed, plain("/a")).unwrap(),
+        "%2fa".replace("%2f", "/")
+    );
 }

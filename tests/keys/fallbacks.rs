@@ -31,7 +31,9 @@ fn request(user: Option<u64>, peer: Option<IpAddr>, headers: &[(&str, &str)]) ->
 }
 
 fn key_of(extractor: &dyn KeyExtractor, headers: &[(&str, &str)]) -> Key {
-    extractor.extract(&request(None, None, headers).into_parts().0).unwrap()
+    extractor
+        .extract(&request(None, None, headers).into_parts().0)
+        .unwrap()
 }
 
 fn header(name: &str) -> Header {
@@ -48,7 +50,10 @@ async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
 
     for (request, key) in [
         (request(Some(42), Some(peer), &[]), Key::from(42)),
-        (request(None, Some(peer), &[]), PeerIp::key_of(peer).fallback()),
+        (
+            request(None, Some(peer), &[]),
+            PeerIp::key_of(peer).fallback(),
+        ),
     ] {
         let parts = request.into_parts().0;
         let status = || async {
@@ -56,7 +61,13 @@ async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
                 Ok::<_, Infallible>(Response::new(Body::empty()))
             });
             let request = Request::from_parts(parts.clone(), Body::empty());
-            layer.layer(inner).oneshot(request).await.unwrap().status().as_u16()
+            layer
+                .layer(inner)
+                .oneshot(request)
+                .await
+                .unwrap()
+                .status()
+                .as_u16()
         };
         assert_eq!([status().await, status().await], [200, 429]);
         limiter.reset(&limit, &key).await.unwrap();
@@ -67,7 +78,10 @@ async fn reset_reaches_budgets_of_plain_and_fallback_keys() {
 #[test]
 fn keys_of_the_first_branch_are_unmarked() {
     let either = header("x-a").or(header("x-b"));
-    assert_eq!(key_of(&either, &[("x-a", "1"), ("x-b", "2")]), Key::new("1"));
+    assert_eq!(
+        key_of(&either, &[("x-a", "1"), ("x-b", "2")]),
+        Key::new("1")
+    );
     assert_eq!(key_of(&either, &[("x-b", "2")]), Key::new("2").fallback());
 }
 
@@ -95,7 +109,11 @@ fn chains() -> Vec<Arc<dyn KeyExtractor>> {
         Arc::new(a().or(b().or(c())).or(d())),
         Arc::new(a().or(b().or(c()).or(d()))),
         // A pointer keeps the order of its branches.
-        Arc::new((Arc::new(a().or(b())) as Arc<dyn KeyExtractor>).or(c()).or(d())),
+        Arc::new(
+            (Arc::new(a().or(b())) as Arc<dyn KeyExtractor>)
+                .or(c())
+                .or(d()),
+        ),
         Arc::new((Box::new(a().or(b().or(c()))) as Box<dyn KeyExtractor>).or(d())),
     ]
 }
@@ -113,10 +131,16 @@ fn branches_of_a_chain_have_distinct_keys_in_any_nesting() {
 
 #[test]
 fn fallback_key_is_independent_of_the_missing_part() {
-    let chain = header("x-a").or(header("x-b")).and(header("x-c")).or(header("x-d"));
+    let chain = header("x-a")
+        .or(header("x-b"))
+        .and(header("x-c"))
+        .or(header("x-d"));
     let expected = Key::new("7").fallback();
     for others in [&[][..], &[("x-a", "1")], &[("x-b", "1")], &[("x-c", "1")]] {
-        assert_eq!(key_of(&chain, &[others, &[("x-d", "7")]].concat()), expected);
+        assert_eq!(
+            key_of(&chain, &[others, &[("x-d", "7")]].concat()),
+            expected
+        );
     }
 }
 
@@ -129,7 +153,10 @@ async fn events_of(layer: &RateLimitLayer, requests: Vec<Request<Body>>) -> Vec<
         });
         layer.layer(inner).oneshot(request).await.unwrap();
     }
-    log.lines().into_iter().filter(|line| line.contains("key extractor")).collect()
+    log.lines()
+        .into_iter()
+        .filter(|line| line.contains("key extractor"))
+        .collect()
 }
 
 fn by_user_or_peer() -> RateLimitLayer {
@@ -149,9 +176,14 @@ async fn chain_that_always_falls_back_is_reported_once_with_the_reason() {
     let few = (0..999).map(|_| of_peer()).collect();
     assert_eq!(events_of(&layer, few).await, [""; 0]);
     let reported = events_of(&layer, (0..2_000).map(|_| of_peer()).collect()).await;
-    let [event] = &*reported else { panic!("{reported:?}") };
+    let [event] = &*reported else {
+        panic!("{reported:?}")
+    };
     assert!(event.contains("found no key in any request"), "{event}");
-    assert!(event.contains("limit=\"api\"") && event.contains("requests=1000"), "{event}");
+    assert!(
+        event.contains("limit=\"api\"") && event.contains("requests=1000"),
+        "{event}"
+    );
     assert!(event.contains("::UserId` extension"), "{event}");
     assert!(event.contains("is inside this one"), "{event}");
 }
@@ -165,7 +197,11 @@ async fn value_within_axums_extension_is_named_as_the_reason() {
     });
     let reported = events_of(&by_user_or_peer(), wrapped.collect()).await;
     assert_eq!(reported.len(), 1);
-    assert!(reported[0].contains("Insert the value itself"), "{}", reported[0]);
+    assert!(
+        reported[0].contains("Insert the value itself"),
+        "{}",
+        reported[0]
+    );
 }
 
 #[tokio::test]
@@ -174,7 +210,10 @@ async fn chain_whose_first_extractor_finds_a_key_now_and_then_is_not_reported() 
         let user = (number == 500).then_some(42);
         request(user, Some(peer()), &[])
     });
-    assert_eq!(events_of(&by_user_or_peer(), requests.collect()).await, [""; 0]);
+    assert_eq!(
+        events_of(&by_user_or_peer(), requests.collect()).await,
+        [""; 0]
+    );
 }
 
 #[tokio::test]
@@ -189,9 +228,13 @@ async fn chain_within_a_join_or_of_chosen_limits_is_reported() {
         RateLimitLayer::new(&limiter, limit("right"), Global.and(user().or(PeerIp))),
         RateLimitLayer::from_key(&limiter, user().or(PeerIp), choose),
     ] {
-        let requests = (0..1_000).map(|_| request(None, Some(peer()), &[])).collect();
+        let requests = (0..1_000)
+            .map(|_| request(None, Some(peer()), &[]))
+            .collect();
         let reported = events_of(&layer.unwrap(), requests).await;
-        let [event] = &*reported else { panic!("{reported:?}") };
+        let [event] = &*reported else {
+            panic!("{reported:?}")
+        };
         assert!(event.contains("::UserId` extension"), "{event}");
     }
 }

@@ -22,7 +22,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const TICK: Duration = Duration::from_micros(1);
 
 fn window(units: u64, policy: BlockPolicy) -> Limit {
-    Limit::fixed_window("api", Quota::per_hour(units)).unwrap().with_block_policy(policy).unwrap()
+    Limit::fixed_window("api", Quota::per_hour(units))
+        .unwrap()
+        .with_block_policy(policy)
+        .unwrap()
 }
 
 fn after(denials: u32) -> BlockPolicy {
@@ -50,7 +53,10 @@ async fn caller_whose_units_come_too_late_is_an_offender_under_every_algorithm()
                     limiter.check(&limit, &key).await.unwrap();
                 }
                 let denied = limiter.acquire(&limit, &key, wait).await.unwrap();
-                assert!(!denied.allowed() && !denied.is_blocked(), "{limit}, {wait:?}: {denied:?}");
+                assert!(
+                    !denied.allowed() && !denied.is_blocked(),
+                    "{limit}, {wait:?}: {denied:?}"
+                );
             }
             let denied = limiter.acquire(&limit, &key, 20 * SECOND).await.unwrap();
             assert!(denied.is_blocked(), "{limit}: the fourth: {denied:?}");
@@ -70,9 +76,12 @@ async fn caller_that_waits_in_vain_is_an_offender() {
         let limiter = RateLimiter::in_memory();
         let waiting = (0..100).map(|_| {
             let (limiter, limit) = (limiter.clone(), limit.clone());
-            tokio::spawn(
-                async move { limiter.acquire(&limit, &mallory(), 3 * SECOND).await.unwrap() },
-            )
+            tokio::spawn(async move {
+                limiter
+                    .acquire(&limit, &mallory(), 3 * SECOND)
+                    .await
+                    .unwrap()
+            })
         });
         let mut allowed = 0;
         for decision in waiting.collect::<Vec<_>>() {
@@ -80,7 +89,10 @@ async fn caller_that_waits_in_vain_is_an_offender() {
         }
         // The first denials block the key, also for those that still wait.
         assert!((1..=4).contains(&allowed), "{limit}: {allowed}");
-        let next = limiter.acquire(&limit, &mallory(), 3 * SECOND).await.unwrap();
+        let next = limiter
+            .acquire(&limit, &mallory(), 3 * SECOND)
+            .await
+            .unwrap();
         assert!(next.is_blocked(), "{limit}: 96 were denied");
     }
 }
@@ -88,10 +100,18 @@ async fn caller_that_waits_in_vain_is_an_offender() {
 #[tokio::test(start_paused = true)]
 async fn caller_waits_for_the_end_of_a_block_under_every_algorithm() {
     for limit in every_algorithm(100, 1_000_000) {
-        let limit = limit.with_block_policy(BlockPolicy::by_operators()).unwrap();
+        let limit = limit
+            .with_block_policy(BlockPolicy::by_operators())
+            .unwrap();
         let limiter = RateLimiter::in_memory();
-        limiter.block(&limit, &mallory(), 30 * SECOND).await.unwrap();
-        let denied = limiter.acquire(&limit, &mallory(), 10 * SECOND).await.unwrap();
+        limiter
+            .block(&limit, &mallory(), 30 * SECOND)
+            .await
+            .unwrap();
+        let denied = limiter
+            .acquire(&limit, &mallory(), 10 * SECOND)
+            .await
+            .unwrap();
         assert_eq!(denied.retry_after(), Some(30 * SECOND), "{limit}");
         let started = Instant::now();
         let allowed = limiter.acquire(&limit, &mallory(), MINUTE).await.unwrap();
@@ -104,23 +124,34 @@ async fn caller_waits_for_the_end_of_a_block_under_every_algorithm() {
 async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked_key() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
-    let limit =
-        window(5, after(1)).with_on_store_failure(OnStoreFailure::Local { replicas: 1 }).unwrap();
+    let limit = window(5, after(1))
+        .with_on_store_failure(OnStoreFailure::Local { replicas: 1 })
+        .unwrap();
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     for _ in 0..5 {
         assert!(limiter.check(&limit, &alice).await.unwrap().allowed());
     }
     limiter.block(&limit, &mallory(), HOUR).await.unwrap();
     store.switch_off(true);
-    assert_eq!(limiter.check(&limit, &alice).await.unwrap().source(), Source::Local);
+    assert_eq!(
+        limiter.check(&limit, &alice).await.unwrap().source(),
+        Source::Local
+    );
     for _ in 0..3 {
         assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
     }
     store.switch_off(false);
     limiter.check(&limit, &bob).await.unwrap();
     sleep(10 * SECOND).await;
-    assert!(!limiter.peek(&limit, &alice, 1).await.unwrap().is_blocked(), "she was never denied");
-    assert_eq!(store.used(&limit, &mallory()).await, 3, "what was allowed locally");
+    assert!(
+        !limiter.peek(&limit, &alice, 1).await.unwrap().is_blocked(),
+        "she was never denied"
+    );
+    assert_eq!(
+        store.used(&limit, &mallory()).await,
+        3,
+        "what was allowed locally"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +159,12 @@ async fn limit_without_its_policy_blocks_nothing_from_the_next_check_on() {
     let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
     let plain = Limit::gcra("api", Quota::per_second(1)).unwrap();
     let limit = plain.clone().with_block_policy(after(1)).unwrap();
-    while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
+    while !limiter
+        .check(&limit, &mallory())
+        .await
+        .unwrap()
+        .is_blocked()
+    {}
     advance(2 * SECOND).await;
     assert!(!limiter.check(&limit, &mallory()).await.unwrap().allowed());
     assert!(limiter.check(&plain, &mallory()).await.unwrap().allowed());
@@ -139,16 +175,32 @@ async fn remembered_block_ends_when_the_block_ends() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(10, BlockPolicy::after(1, HOUR).lasting(SECOND));
-    let limit = limit.with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     limiter.check_n(&limit, &mallory(), 6).await.unwrap();
     let blocked = limiter.check_n(&limit, &mallory(), 5).await.unwrap();
     assert_eq!(blocked.deciding().blocked_for(), Some(SECOND));
-    assert_eq!(blocked.retry_after(), Some(HOUR), "the budget has no five units before");
+    assert_eq!(
+        blocked.retry_after(),
+        Some(HOUR),
+        "the budget has no five units before"
+    );
     let other = limiter.check(&limit, &mallory()).await.unwrap();
-    assert_eq!((other.source(), other.retry_after()), (Source::DenyCache, Some(SECOND)));
+    assert_eq!(
+        (other.source(), other.retry_after()),
+        (Source::DenyCache, Some(SECOND))
+    );
     advance(SECOND).await;
     assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
-    assert!(limiter.check_n(&limit, &mallory(), 5).await.unwrap().is_blocked(), "an offence again");
+    assert!(
+        limiter
+            .check_n(&limit, &mallory(), 5)
+            .await
+            .unwrap()
+            .is_blocked(),
+        "an offence again"
+    );
     store.switch_off(true);
     advance(SECOND).await;
     let open = limiter.check(&limit, &mallory()).await.unwrap();
@@ -160,7 +212,9 @@ async fn longest_of_several_known_blocks_decides_a_group() {
     let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
     let of = |name: &str| {
         let limit = Limit::gcra(name, Quota::per_second(100)).unwrap();
-        limit.with_block_policy(BlockPolicy::by_operators()).unwrap()
+        limit
+            .with_block_policy(BlockPolicy::by_operators())
+            .unwrap()
     };
     let (user, ip) = (of("user"), of("ip"));
     limiter.block(&user, &mallory(), MINUTE).await.unwrap();
@@ -168,9 +222,15 @@ async fn longest_of_several_known_blocks_decides_a_group() {
     for cost in [1, 2] {
         let group = [&user, &ip].map(|limit| Check::new(limit, mallory()).with_cost(cost));
         let denied = limiter.check_all(group).await.unwrap();
-        assert_eq!((denied.source(), denied.limit().name()), (Source::DenyCache, "ip"));
+        assert_eq!(
+            (denied.source(), denied.limit().name()),
+            (Source::DenyCache, "ip")
+        );
         assert_eq!(denied.retry_after(), Some(HOUR));
-        let left = denied.verdicts().iter().map(|verdict| verdict.blocked_for());
+        let left = denied
+            .verdicts()
+            .iter()
+            .map(|verdict| verdict.blocked_for());
         assert_eq!(left.collect::<Vec<_>>(), [Some(MINUTE), Some(HOUR)]);
     }
 }
@@ -186,7 +246,10 @@ async fn blocked_client_does_not_reach_the_store_by_refunds_of_others() {
     while !limiter.check_all(group()).await.unwrap().is_blocked() {}
     for _ in 0..100 {
         let charged = limiter.check_n(&tenant, &acme, 2).await.unwrap();
-        limiter.refund(&tenant, &acme, 1, charged.receipt().unwrap()).await.unwrap();
+        limiter
+            .refund(&tenant, &acme, 1, charged.receipt().unwrap())
+            .await
+            .unwrap();
         store.asked();
         assert!(limiter.check_all(group()).await.unwrap().is_blocked());
         assert_eq!(store.asked(), 0);
@@ -198,12 +261,26 @@ async fn operators_block_stands_on_his_replica_while_the_store_is_away() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(5, BlockPolicy::by_operators());
-    let limit = limit.with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     limiter.block(&limit, &mallory(), HOUR).await.unwrap();
     store.switch_off(true);
     advance(MINUTE).await;
-    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
-    assert!(limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
+    assert!(
+        limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked()
+    );
+    assert!(
+        limiter
+            .check(&limit, &Key::new("alice"))
+            .await
+            .unwrap()
+            .allowed()
+    );
     store.switch_off(false);
     limiter.unblock(&limit, &mallory()).await.unwrap();
     assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
@@ -219,7 +296,10 @@ async fn event_comes_once_though_the_cache_repeats_the_denial_and_has_the_length
         limiter.check(&limit, &mallory()).await.unwrap();
     }
     let lines = log.lines();
-    let events: Vec<_> = lines.iter().filter(|line| line.contains("key blocked")).collect();
+    let events: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("key blocked"))
+        .collect();
     assert_eq!(events.len(), 1, "{events:?}");
     assert!(events[0].contains("blocked_for_ms=60000") && events[0].contains("unreported=0"));
 }
@@ -241,7 +321,13 @@ async fn block_is_reported_though_the_client_did_not_wait_for_its_denial() {
         }
     });
     reported.await.expect("the block is reported");
-    assert!(limiter.peek(&limit, &mallory(), 1).await.unwrap().is_blocked());
+    assert!(
+        limiter
+            .peek(&limit, &mallory(), 1)
+            .await
+            .unwrap()
+            .is_blocked()
+    );
 }
 
 #[tokio::test]
@@ -256,7 +342,13 @@ async fn no_block_begins_on_a_server_that_cannot_write() {
             .query(&mut server.connection())
             .unwrap();
     };
-    assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+    assert!(
+        !limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked()
+    );
     memory("1");
     for _ in 0..3 {
         let denied = limiter.check(&limit, &mallory()).await.unwrap();
@@ -264,7 +356,11 @@ async fn no_block_begins_on_a_server_that_cannot_write() {
     }
     memory("0");
     assert!(
-        limiter.check(&limit, &mallory()).await.unwrap().is_blocked(),
+        limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked(),
         "the second that counts"
     );
 }
@@ -273,14 +369,37 @@ async fn no_block_begins_on_a_server_that_cannot_write() {
 async fn blocked_key_is_never_evicted_from_a_full_store() {
     let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
     let bucket = Limit::token_bucket("api", Quota::per_hour(2)).unwrap();
-    let limit = bucket.with_block_policy(BlockPolicy::after(1, HOUR).lasting(HOUR)).unwrap();
+    let limit = bucket
+        .with_block_policy(BlockPolicy::after(1, HOUR).lasting(HOUR))
+        .unwrap();
     let charged = limiter.check_n(&limit, &mallory(), 2).await.unwrap();
-    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
-    limiter.refund(&limit, &mallory(), 2, charged.receipt().unwrap()).await.unwrap();
+    assert!(
+        limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked()
+    );
+    limiter
+        .refund(&limit, &mallory(), 2, charged.receipt().unwrap())
+        .await
+        .unwrap();
     for user in 0..3_u64 {
-        assert!(limiter.check(&limit, &Key::from(user)).await.unwrap_err().is_full());
+        assert!(
+            limiter
+                .check(&limit, &Key::from(user))
+                .await
+                .unwrap_err()
+                .is_full()
+        );
     }
-    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+    assert!(
+        limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked()
+    );
     limiter.unblock(&limit, &mallory()).await.unwrap();
     assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
 }
@@ -338,7 +457,10 @@ async fn block_ends_exactly_at_any_time_of_a_clock() {
         let key = Key::from(number as u64);
         for limiter in [&memory, &redis] {
             clock.set(Duration::from_secs(start));
-            let limit = window(1, BlockPolicy::after(1, year).lasting(year).growing(100, year));
+            let limit = window(
+                1,
+                BlockPolicy::after(1, year).lasting(year).growing(100, year),
+            );
             limiter.check(&limit, &key).await.unwrap();
             let blocked = limiter.check(&limit, &key).await.unwrap();
             assert_eq!(blocked.retry_after(), Some(year), "at {start} s");
@@ -366,7 +488,13 @@ async fn waiter_whose_turn_comes_just_before_its_deadline_is_no_offender() {
     for wait in waits {
         assert!(wait.await.unwrap().allowed());
     }
-    assert!(!limiter.peek(&limit, &mallory(), 1).await.unwrap().is_blocked());
+    assert!(
+        !limiter
+            .peek(&limit, &mallory(), 1)
+            .await
+            .unwrap()
+            .is_blocked()
+    );
 }
 
 #[tokio::test]
@@ -384,7 +512,10 @@ async fn waiter_is_denied_by_a_server_that_cannot_write() {
     memory("1");
     for _ in 0..3 {
         let group = [Check::new(&limit, mallory())];
-        let waiting = limiter.acquire_all(group, Duration::from_millis(20)).await.unwrap();
+        let waiting = limiter
+            .acquire_all(group, Duration::from_millis(20))
+            .await
+            .unwrap();
         assert!(!waiting.allowed() && !waiting.is_blocked());
     }
     memory("0");
@@ -396,18 +527,39 @@ async fn client_that_was_unblocked_elsewhere_stays_free_in_a_later_outage() {
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
     let (here, there) = (replica(), replica());
     let limit = window(100, BlockPolicy::by_operators());
-    let limit = limit.with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     here.block(&limit, &mallory(), 24 * HOUR).await.unwrap();
     for cost in [1, 2] {
-        assert!(there.check_n(&limit, &mallory(), cost).await.unwrap().is_blocked());
+        assert!(
+            there
+                .check_n(&limit, &mallory(), cost)
+                .await
+                .unwrap()
+                .is_blocked()
+        );
     }
     here.unblock(&limit, &mallory()).await.unwrap();
     advance(10 * SECOND).await;
-    assert!(there.check_n(&limit, &mallory(), 2).await.unwrap().allowed());
+    assert!(
+        there
+            .check_n(&limit, &mallory(), 2)
+            .await
+            .unwrap()
+            .allowed()
+    );
     store.switch_off(true);
     advance(HOUR).await;
     for cost in [1, 2] {
-        assert!(there.check_n(&limit, &mallory(), cost).await.unwrap().allowed(), "cost {cost}");
+        assert!(
+            there
+                .check_n(&limit, &mallory(), cost)
+                .await
+                .unwrap()
+                .allowed(),
+            "cost {cost}"
+        );
     }
 }
 
@@ -417,9 +569,15 @@ async fn corrupt_offences_heal_though_no_check_is_denied() {
     let limiter = server.limiter().await;
     let limit = window(100, BlockPolicy::by_operators());
     let stored = "tollgate:{mallory}:wx:api";
-    let () = redis::cmd("SET").arg(&[stored, "garbage"]).query(&mut server.connection()).unwrap();
+    let () = redis::cmd("SET")
+        .arg(&[stored, "garbage"])
+        .query(&mut server.connection())
+        .unwrap();
     assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
-    let exists: u32 = redis::cmd("EXISTS").arg(stored).query(&mut server.connection()).unwrap();
+    let exists: u32 = redis::cmd("EXISTS")
+        .arg(stored)
+        .query(&mut server.connection())
+        .unwrap();
     assert_eq!(exists, 0);
 }
 
@@ -429,11 +587,26 @@ async fn cost_above_the_capacity_is_reported_as_such_during_a_block() {
     let limit = window(5, BlockPolicy::by_operators());
     for limiter in [RateLimiter::in_memory(), server.limiter().await] {
         limiter.block(&limit, &mallory(), HOUR).await.unwrap();
-        assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+        assert!(
+            limiter
+                .check(&limit, &mallory())
+                .await
+                .unwrap()
+                .is_blocked()
+        );
         let larger = limiter.check_n(&limit, &mallory(), 6).await.unwrap();
-        assert!(larger.exceeds_capacity() && !larger.is_blocked(), "{larger:?}");
+        assert!(
+            larger.exceeds_capacity() && !larger.is_blocked(),
+            "{larger:?}"
+        );
         assert_eq!(larger.retry_after(), None);
-        assert!(limiter.check_n(&limit, &mallory(), 0).await.unwrap().allowed());
+        assert!(
+            limiter
+                .check_n(&limit, &mallory(), 0)
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
 }
 
@@ -445,31 +618,56 @@ async fn block_that_begins_under_a_local_limit_is_reported() {
     let local = OnStoreFailure::Local { replicas: 1 };
     // Whatever is set first.
     let plain = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
-    let limit = plain.with_on_store_failure(local).unwrap().with_block_policy(after(2)).unwrap();
+    let limit = plain
+        .with_on_store_failure(local)
+        .unwrap()
+        .with_block_policy(after(2))
+        .unwrap();
     store.switch_off(true);
     for _ in 0..5 {
         limiter.check(&limit, &mallory()).await.unwrap();
     }
     let lines = log.lines();
-    assert_eq!(lines.iter().filter(|line| line.contains("key blocked")).count(), 1, "{lines:?}");
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|line| line.contains("key blocked"))
+            .count(),
+        1,
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]
 async fn redis_store_asks_again_after_the_time_that_is_set() {
     let server = RedisServer::start();
-    let asking = server.store().deny_blocked_for(Duration::ZERO).deny_for(HOUR);
+    let asking = server
+        .store()
+        .deny_blocked_for(Duration::ZERO)
+        .deny_for(HOUR);
     let limiter = RateLimiter::new(asking.connect().await.unwrap());
     let limit = window(1, after(1));
-    while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
+    while !limiter
+        .check(&limit, &mallory())
+        .await
+        .unwrap()
+        .is_blocked()
+    {}
     server.reset_calls();
     for _ in 0..5 {
-        assert_eq!(limiter.check(&limit, &mallory()).await.unwrap().source(), Source::Store);
+        assert_eq!(
+            limiter.check(&limit, &mallory()).await.unwrap().source(),
+            Source::Store
+        );
     }
     assert_eq!(server.calls("evalsha"), 5);
     let remembering = server.store().deny_for(Duration::ZERO);
     let limiter = RateLimiter::new(remembering.connect().await.unwrap());
     limiter.check(&limit, &mallory()).await.unwrap();
-    assert_eq!(limiter.check(&limit, &mallory()).await.unwrap().source(), Source::DenyCache);
+    assert_eq!(
+        limiter.check(&limit, &mallory()).await.unwrap().source(),
+        Source::DenyCache
+    );
 }
 
 #[tokio::test]
@@ -480,20 +678,36 @@ async fn denials_are_counted_on_after_a_clock_was_set_back() {
     let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
     let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
     let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
-    let limit = limit.with_block_policy(BlockPolicy::after(3, MINUTE)).unwrap();
+    let limit = limit
+        .with_block_policy(BlockPolicy::after(3, MINUTE))
+        .unwrap();
     for limiter in [memory, redis] {
         clock.set(start);
         for _ in 0..2 {
             limiter.check(&limit, &mallory()).await.unwrap();
         }
         clock.set(start - HOUR);
-        assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked(), "the second");
+        assert!(
+            !limiter
+                .check(&limit, &mallory())
+                .await
+                .unwrap()
+                .is_blocked(),
+            "the second"
+        );
         // A minute after that, the window is over: it began anew with the earlier time.
         clock.set(start - HOUR + MINUTE + SECOND);
         while limiter.peek(&limit, &mallory(), 1).await.unwrap().allowed() {
             limiter.check(&limit, &mallory()).await.unwrap();
         }
-        assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked(), "the first again");
+        assert!(
+            !limiter
+                .check(&limit, &mallory())
+                .await
+                .unwrap()
+                .is_blocked(),
+            "the first again"
+        );
     }
 }
 
@@ -503,8 +717,13 @@ async fn growth_ends_at_a_longest_block_that_is_no_multiple() {
     let clock = ManualClock::new();
     let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
     let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
-    let policy = BlockPolicy::after(1, MINUTE).lasting(10 * SECOND).growing(3, 31 * SECOND);
-    let limit = Limit::gcra("api", Quota::per_day(1)).unwrap().with_block_policy(policy).unwrap();
+    let policy = BlockPolicy::after(1, MINUTE)
+        .lasting(10 * SECOND)
+        .growing(3, 31 * SECOND);
+    let limit = Limit::gcra("api", Quota::per_day(1))
+        .unwrap()
+        .with_block_policy(policy)
+        .unwrap();
     for limiter in [memory, redis] {
         let mut now = Duration::from_secs(1_790_000_000);
         for expected in [10, 30, 31, 31] {
@@ -530,9 +749,22 @@ async fn unblock_forgets_denials_that_did_not_yet_block() {
     }
     limiter.unblock(&limit, &mallory()).await.unwrap();
     for _ in 0..2 {
-        assert!(!limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+        assert!(
+            !limiter
+                .check(&limit, &mallory())
+                .await
+                .unwrap()
+                .is_blocked()
+        );
     }
-    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked(), "the third since then");
+    assert!(
+        limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked(),
+        "the third since then"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -541,13 +773,24 @@ async fn sweep_of_the_embedded_store_keeps_blocks_and_frees_what_is_over() {
     let limiter = RateLimiter::new(std::sync::Arc::clone(&store));
     let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
     let limit = limit.with_block_policy(after(1)).unwrap();
-    while !limiter.check(&limit, &mallory()).await.unwrap().is_blocked() {}
+    while !limiter
+        .check(&limit, &mallory())
+        .await
+        .unwrap()
+        .is_blocked()
+    {}
     // The budget is full again, and the block stands.
     advance(30 * SECOND).await;
     for user in 0..10_000_u64 {
         limiter.check(&limit, &Key::from(user)).await.unwrap();
     }
-    assert!(limiter.check(&limit, &mallory()).await.unwrap().is_blocked());
+    assert!(
+        limiter
+            .check(&limit, &mallory())
+            .await
+            .unwrap()
+            .is_blocked()
+    );
     advance(2 * HOUR).await;
     for user in 0..30_000_u64 {
         limiter.check(&limit, &Key::from(user % 2)).await.unwrap();

@@ -32,15 +32,30 @@ async fn acquire_denies_at_once_what_max_wait_cannot_satisfy() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(2), Key::new("k"));
     let started = Instant::now();
-    assert!(limiter.acquire_n(&limit, &key, 2, Duration::ZERO).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire_n(&limit, &key, 2, Duration::ZERO)
+            .await
+            .unwrap()
+            .allowed()
+    );
     let decision = limiter.acquire_n(&limit, &key, 2, 199 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(200 * MS));
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert!(limiter.acquire_n(&limit, &key, 2, 200 * MS).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire_n(&limit, &key, 2, 200 * MS)
+            .await
+            .unwrap()
+            .allowed()
+    );
     assert_eq!(started.elapsed(), 200 * MS);
 
-    let never = limiter.acquire_n(&limit, &key, 3, Duration::MAX).await.unwrap();
+    let never = limiter
+        .acquire_n(&limit, &key, 3, Duration::MAX)
+        .await
+        .unwrap();
     assert!(never.exceeds_capacity());
 }
 
@@ -56,7 +71,10 @@ async fn waiters_are_served_in_order_of_arrival() {
         let (limiter, limit, key, done) =
             (limiter.clone(), limit.clone(), key.clone(), done.clone());
         waiters.spawn(async move {
-            let decision = limiter.acquire_n(&limit, &key, units, 10_000 * MS).await.unwrap();
+            let decision = limiter
+                .acquire_n(&limit, &key, units, 10_000 * MS)
+                .await
+                .unwrap();
             assert!(decision.allowed());
             done.send(number).unwrap();
         });
@@ -83,7 +101,13 @@ async fn cancelled_waiter_gives_up_its_turn() {
     cancelled.abort();
     assert!(cancelled.await.unwrap_err().is_cancelled());
     let started = Instant::now();
-    assert!(limiter.acquire(&limit, &key, 100 * MS).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire(&limit, &key, 100 * MS)
+            .await
+            .unwrap()
+            .allowed()
+    );
     assert_eq!(started.elapsed(), 100 * MS);
 }
 
@@ -101,9 +125,19 @@ async fn acquire_is_denied_at_once_behind_a_queue_that_is_too_long() {
     let started = Instant::now();
     let decision = limiter.acquire(&limit, &key, 250 * MS).await.unwrap();
     assert!(!decision.allowed());
-    assert_eq!(decision.retry_after(), Some(600 * MS), "after the five in front");
+    assert_eq!(
+        decision.retry_after(),
+        Some(600 * MS),
+        "after the five in front"
+    );
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert!(front.join_all().await.into_iter().all(|it| it.unwrap().allowed()));
+    assert!(
+        front
+            .join_all()
+            .await
+            .into_iter()
+            .all(|it| it.unwrap().allowed())
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,11 +177,20 @@ async fn group_is_acquired_as_a_whole() {
     let fast = Limit::gcra("fast", Quota::per_second(10).burst(1)).unwrap();
     let slow = Limit::gcra("slow", Quota::per_second(2).burst(1)).unwrap();
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [Check::new(&fast, &alice).with_cost(1), Check::new(&slow, &acme)];
+    let group = [
+        Check::new(&fast, &alice).with_cost(1),
+        Check::new(&slow, &acme),
+    ];
     assert!(limiter.check_all(&group).await.unwrap().allowed());
 
     let started = Instant::now();
-    assert!(limiter.acquire_all(&group, 1_000 * MS).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire_all(&group, 1_000 * MS)
+            .await
+            .unwrap()
+            .allowed()
+    );
     assert_eq!(started.elapsed(), 500 * MS);
     assert_eq!(limiter.peek(&fast, &alice, 0).await.unwrap().remaining(), 0);
 }
@@ -158,7 +201,10 @@ async fn empty_group_and_duplicate_budget_are_errors() {
     let (limit, key) = (ten_a_second(1), Key::new("k"));
     let error = limiter.check_all([]).await.unwrap_err();
     assert!(error.is_misuse(), "{error}");
-    let twice = [Check::new(&limit, &key).with_cost(1), Check::new(&limit, &key)];
+    let twice = [
+        Check::new(&limit, &key).with_cost(1),
+        Check::new(&limit, &key),
+    ];
     let error = limiter.acquire_all(&twice, MS).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -192,8 +238,20 @@ async fn zero_cost_and_excessive_cost_do_not_wait_for_a_turn() {
     };
     tokio::task::yield_now().await;
     let started = Instant::now();
-    assert!(limiter.acquire_n(&limit, &key, 0, 50 * MS).await.unwrap().allowed());
-    assert!(limiter.acquire_n(&limit, &key, 2, 50 * MS).await.unwrap().exceeds_capacity());
+    assert!(
+        limiter
+            .acquire_n(&limit, &key, 0, 50 * MS)
+            .await
+            .unwrap()
+            .allowed()
+    );
+    assert!(
+        limiter
+            .acquire_n(&limit, &key, 2, 50 * MS)
+            .await
+            .unwrap()
+            .exceeds_capacity()
+    );
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(waiter.await.unwrap().unwrap().allowed());
 }
@@ -204,7 +262,12 @@ async fn refund_and_reset_wake_the_waiter() {
         let limiter = RateLimiter::in_memory();
         let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
         let key = Key::new("k");
-        let receipt = limiter.check(&limit, &key).await.unwrap().receipt().unwrap();
+        let receipt = limiter
+            .check(&limit, &key)
+            .await
+            .unwrap()
+            .receipt()
+            .unwrap();
         let waiter = {
             let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
             tokio::spawn(async move { limiter.acquire(&limit, &key, Duration::MAX).await })
@@ -242,7 +305,10 @@ async fn refund_wakes_only_waiters_of_its_key() {
     tokio::time::sleep(MS).await;
     store.asked();
     let receipt = receipt.lock().unwrap().unwrap();
-    limiter.refund(&limit, &Key::from(7_u32), 1, receipt).await.unwrap();
+    limiter
+        .refund(&limit, &Key::from(7_u32), 1, receipt)
+        .await
+        .unwrap();
     assert!(waiters.join_next().await.unwrap().unwrap().allowed());
     assert_eq!(store.asked(), 2, "the refund, and one waiter");
 }
@@ -257,8 +323,14 @@ async fn crossing_groups_do_not_deadlock() {
         waiters.spawn(async move {
             let keys = [Key::new("a"), Key::new("b")];
             let (one, other) = (&keys[number % 2], &keys[1 - number % 2]);
-            let group = [Check::new(&limit, one).with_cost(1), Check::new(&limit, other)];
-            limiter.acquire_all(&group, Duration::from_secs(60)).await.unwrap()
+            let group = [
+                Check::new(&limit, one).with_cost(1),
+                Check::new(&limit, other),
+            ];
+            limiter
+                .acquire_all(&group, Duration::from_secs(60))
+                .await
+                .unwrap()
         });
     }
     assert!(waiters.join_all().await.iter().all(Decision::allowed));
@@ -272,11 +344,17 @@ async fn denied_group_reports_the_deciding_limit_and_its_budget() {
     let wide = Limit::gcra("wide", Quota::per_second(100)).unwrap();
     let key = Key::new("k");
     limiter.check_n(&queue, &key, 3).await.unwrap();
-    let group = [Check::new(&wide, &key).with_cost(1), Check::new(&queue, &key)];
+    let group = [
+        Check::new(&wide, &key).with_cost(1),
+        Check::new(&queue, &key),
+    ];
     let decision = limiter.acquire_all(&group, 1_000 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(2_000 * MS));
-    assert_eq!((decision.remaining(), decision.reset_after()), (2, 3_000 * MS));
+    assert_eq!(
+        (decision.remaining(), decision.reset_after()),
+        (2, 3_000 * MS)
+    );
     assert!(decision.verdicts().contains(decision.deciding()));
     assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), 100);
 }

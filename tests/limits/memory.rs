@@ -60,17 +60,28 @@ fn crossing_groups_do_not_deadlock_and_are_charged_as_a_whole() {
             threads.spawn(move || {
                 for turn in 0..250 {
                     let (one, other) = (&keys[number], &keys[(number + turn % 7 + 1) % 8]);
-                    let group = [Check::new(limit, other).with_cost(1), Check::new(limit, one)];
+                    let group = [
+                        Check::new(limit, other).with_cost(1),
+                        Check::new(limit, one),
+                    ];
                     drop(store.apply(Op::Charge, Group::new(group).unwrap()));
                 }
             });
         }
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let used: u64 = keys
         .iter()
-        .map(|key| 2_000 - runtime.block_on(limiter.peek(&limit, key, 0)).unwrap().remaining())
+        .map(|key| {
+            2_000
+                - runtime
+                    .block_on(limiter.peek(&limit, key, 0))
+                    .unwrap()
+                    .remaining()
+        })
         .sum();
     assert_eq!(used, 8 * 250 * 2);
 }
@@ -114,7 +125,10 @@ async fn peek_refund_and_zero_cost_store_no_entry() {
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
     limiter.peek(&limit, &key(1), 1).await.unwrap();
     limiter.check_n(&limit, &key(1), 0).await.unwrap();
-    limiter.refund(&limit, &key(1), 1, Receipt::new(0, 1)).await.unwrap();
+    limiter
+        .refund(&limit, &key(1), 1, Receipt::new(0, 1))
+        .await
+        .unwrap();
     assert!(store.is_empty());
     limiter.check(&limit, &key(1)).await.unwrap();
     limiter.reset(&limit, &key(1)).await.unwrap();
@@ -135,7 +149,10 @@ async fn capped_store_never_evicts_a_denied_key() {
             assert!(decision.is_ok_and(|it| it.allowed()) || cap < 100);
             assert!(store.len() <= cap);
         }
-        assert!(!limiter.check(&limit, &denied).await.unwrap().allowed(), "cap {cap}");
+        assert!(
+            !limiter.check(&limit, &denied).await.unwrap().allowed(),
+            "cap {cap}"
+        );
     }
 }
 
@@ -151,12 +168,23 @@ async fn store_full_of_denied_keys_is_an_error() {
     assert!(error.to_string().contains("max_keys"), "{error}");
 
     let (known, fresh, other) = (key(3), key(11), key(12));
-    let group = [Check::new(&limit, &other).with_cost(1), Check::new(&limit, &fresh)];
+    let group = [
+        Check::new(&limit, &other).with_cost(1),
+        Check::new(&limit, &fresh),
+    ];
     assert!(limiter.check_all(&group).await.unwrap_err().is_full());
     // A denied group stays denied, with or without room for its other key.
-    let group = [Check::new(&limit, &known).with_cost(1), Check::new(&limit, &fresh)];
+    let group = [
+        Check::new(&limit, &known).with_cost(1),
+        Check::new(&limit, &fresh),
+    ];
     assert!(!limiter.check_all(&group).await.unwrap().allowed());
-    assert!(!limiter.check(&limit, &fresh).await.is_ok_and(|decision| decision.allowed()));
+    assert!(
+        !limiter
+            .check(&limit, &fresh)
+            .await
+            .is_ok_and(|decision| decision.allowed())
+    );
 }
 
 #[tokio::test]
@@ -180,13 +208,25 @@ async fn denied_key_is_kept_after_checks_of_other_costs() {
     let longer = Limit::gcra("longer", Quota::per_day(1_000)).unwrap();
     let denied = Key::new("denied");
     limiter.check_n(&limit, &denied, 990).await.unwrap();
-    assert!(!limiter.check_n(&limit, &denied, 100).await.unwrap().allowed());
+    assert!(
+        !limiter
+            .check_n(&limit, &denied, 100)
+            .await
+            .unwrap()
+            .allowed()
+    );
     limiter.check_n(&limit, &denied, 0).await.unwrap();
     limiter.check_n(&limit, &denied, 5_000).await.unwrap();
     for number in 0..300 {
         limiter.check(&longer, &key(number)).await.unwrap();
     }
-    assert!(!limiter.check_n(&limit, &denied, 100).await.unwrap().allowed());
+    assert!(
+        !limiter
+            .check_n(&limit, &denied, 100)
+            .await
+            .unwrap()
+            .allowed()
+    );
 }
 
 #[tokio::test]
@@ -198,9 +238,21 @@ async fn replenished_key_can_make_room() {
     for number in 0..64 {
         limiter.check_n(&limit, &key(number), 1_000).await.unwrap();
     }
-    assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
+    assert!(
+        limiter
+            .check(&limit, &Key::new("fresh"))
+            .await
+            .unwrap_err()
+            .is_full()
+    );
     clock.advance(Duration::from_secs(500));
-    assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed());
+    assert!(
+        limiter
+            .check(&limit, &Key::new("fresh"))
+            .await
+            .unwrap()
+            .allowed()
+    );
 }
 
 #[tokio::test]
@@ -211,9 +263,24 @@ async fn refunded_or_reset_key_can_make_room() {
         let denied = Key::new("denied");
         let receipt = limiter.check(&limit, &denied).await.unwrap().receipt();
         while limiter.check(&limit, &denied).await.unwrap().allowed() {}
-        assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap_err().is_full());
-        let check = Check::new(&limit, &denied).with_cost(1).with_receipt(receipt.unwrap());
+        assert!(
+            limiter
+                .check(&limit, &Key::new("fresh"))
+                .await
+                .unwrap_err()
+                .is_full()
+        );
+        let check = Check::new(&limit, &denied)
+            .with_cost(1)
+            .with_receipt(receipt.unwrap());
         limiter.apply(op, check).await.unwrap();
-        assert!(limiter.check(&limit, &Key::new("fresh")).await.unwrap().allowed(), "{op:?}");
+        assert!(
+            limiter
+                .check(&limit, &Key::new("fresh"))
+                .await
+                .unwrap()
+                .allowed(),
+            "{op:?}"
+        );
     }
 }

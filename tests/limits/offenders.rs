@@ -25,7 +25,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn login(policy: BlockPolicy) -> Limit {
-    Limit::fixed_window("login", Quota::per_second(1)).unwrap().with_block_policy(policy).unwrap()
+    Limit::fixed_window("login", Quota::per_second(1))
+        .unwrap()
+        .with_block_policy(policy)
+        .unwrap()
 }
 
 fn three_in_a_minute() -> BlockPolicy {
@@ -64,13 +67,22 @@ async fn denial_that_reaches_the_number_blocks_the_key_and_others_stay_free() {
             exhaust(&limiter, &limit, &mallory).await;
             for _ in 0..2 {
                 let denied = check(&limiter, &limit, &mallory).await;
-                assert!(!denied.allowed() && !denied.is_blocked(), "{limit}: {denied:?}");
+                assert!(
+                    !denied.allowed() && !denied.is_blocked(),
+                    "{limit}: {denied:?}"
+                );
                 assert!(denied.retry_after() <= Some(2 * SECOND));
             }
             let blocked = check(&limiter, &limit, &mallory).await;
-            assert!(blocked.is_blocked() && !blocked.allowed(), "{limit}: {blocked:?}");
+            assert!(
+                blocked.is_blocked() && !blocked.allowed(),
+                "{limit}: {blocked:?}"
+            );
             assert_eq!(blocked.retry_after(), Some(10 * MINUTE));
-            assert_eq!((blocked.remaining(), blocked.reset_after()), (0, 10 * MINUTE));
+            assert_eq!(
+                (blocked.remaining(), blocked.reset_after()),
+                (0, 10 * MINUTE)
+            );
             assert!(check(&limiter, &limit, &alice).await.allowed());
 
             clock.set(START + 10 * MINUTE - TICK);
@@ -98,10 +110,17 @@ async fn denials_are_counted_in_a_window_that_starts_with_the_first() {
             exhaust(&limiter, &limit, &key).await;
             denials.push(check(&limiter, &limit, &key).await);
         }
-        assert!(denials.iter().all(|denial| !denial.allowed() && !denial.is_blocked()));
+        assert!(
+            denials
+                .iter()
+                .all(|denial| !denial.allowed() && !denial.is_blocked())
+        );
         clock.set(START + 2 * MINUTE + SECOND - TICK);
         exhaust(&limiter, &limit, &key).await;
-        assert!(check(&limiter, &limit, &key).await.is_blocked(), "the third of the second minute");
+        assert!(
+            check(&limiter, &limit, &key).await.is_blocked(),
+            "the third of the second minute"
+        );
     }
 }
 
@@ -142,7 +161,10 @@ async fn blocks_grow_by_the_factor_up_to_the_longest_and_are_forgotten_after_it(
 async fn client_that_goes_on_during_its_block_is_not_blocked_for_longer() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
-    let (limit, key) = (login(three_in_a_minute().growing(2, DAY)), Key::new("mallory"));
+    let (limit, key) = (
+        login(three_in_a_minute().growing(2, DAY)),
+        Key::new("mallory"),
+    );
     for limiter in limiters {
         clock.set(START);
         offend(&limiter, &limit, &key).await;
@@ -153,7 +175,10 @@ async fn client_that_goes_on_during_its_block_is_not_blocked_for_longer() {
         }
         clock.set(START + 600 * SECOND);
         assert!(check(&limiter, &limit, &key).await.allowed());
-        assert!(!check(&limiter, &limit, &key).await.is_blocked(), "it is the first denial");
+        assert!(
+            !check(&limiter, &limit, &key).await.is_blocked(),
+            "it is the first denial"
+        );
     }
 }
 
@@ -170,10 +195,18 @@ async fn budget_refills_during_a_block_and_outlasts_it_in_retry_after() {
         limiter.check_n(&day, &key, 5).await.unwrap();
         let blocked = check(&limiter, &day, &key).await;
         assert!(blocked.is_blocked());
-        assert_eq!(blocked.retry_after(), Some(DAY), "the block ends sooner than the window");
+        assert_eq!(
+            blocked.retry_after(),
+            Some(DAY),
+            "the block ends sooner than the window"
+        );
         clock.set(START + MINUTE);
         let denied = check(&limiter, &day, &key).await;
-        assert_eq!(denied.retry_after(), Some(DAY - MINUTE), "nothing was minted");
+        assert_eq!(
+            denied.retry_after(),
+            Some(DAY - MINUTE),
+            "nothing was minted"
+        );
     }
 }
 
@@ -190,7 +223,10 @@ async fn check_of_cost_0_passes_and_a_peek_neither_counts_nor_begins_a_block() {
         check(&limiter, &limit, &key).await;
         check(&limiter, &limit, &key).await;
         let next = limiter.peek(&limit, &key, 1).await.unwrap();
-        assert!(!next.allowed() && !next.is_blocked(), "the key is not blocked yet");
+        assert!(
+            !next.allowed() && !next.is_blocked(),
+            "the key is not blocked yet"
+        );
         offend(&limiter, &limit, &key).await;
         assert!(limiter.check_n(&limit, &key, 0).await.unwrap().allowed());
     }
@@ -202,7 +238,9 @@ async fn group_counts_the_denials_of_the_limits_that_deny_and_charges_none_durin
     let (_, limiters) = both(&server).await;
     let user = login(three_in_a_minute());
     let tenant = Limit::token_bucket("tenant", Quota::per_day(100)).unwrap();
-    let tenant = tenant.with_block_policy(BlockPolicy::after(1, MINUTE)).unwrap();
+    let tenant = tenant
+        .with_block_policy(BlockPolicy::after(1, MINUTE))
+        .unwrap();
     let (mallory, acme) = (Key::new("mallory"), Key::new("acme"));
     for limiter in limiters {
         let group = [Check::new(&user, &mallory), Check::new(&tenant, &acme)];
@@ -210,7 +248,10 @@ async fn group_counts_the_denials_of_the_limits_that_deny_and_charges_none_durin
             limiter.check_all(group.clone()).await.unwrap();
         }
         let blocked = limiter.check_all(group.clone()).await.unwrap();
-        assert!(blocked.is_blocked() && blocked.limit().name() == "login", "{blocked:?}");
+        assert!(
+            blocked.is_blocked() && blocked.limit().name() == "login",
+            "{blocked:?}"
+        );
         let of_tenant = &blocked.verdicts()[1];
         assert!(!of_tenant.is_blocked(), "the tenant was never denied");
         assert_eq!(of_tenant.remaining(), 99);
@@ -228,7 +269,10 @@ async fn key_in_shadow_mode_is_neither_counted_nor_blocked() {
             let decision = check(&limiter, &shadow, &key).await;
             assert!(decision.allowed() && !decision.is_blocked());
         }
-        assert!(!check(&limiter, &limit, &key).await.is_blocked(), "the first that counts");
+        assert!(
+            !check(&limiter, &limit, &key).await.is_blocked(),
+            "the first that counts"
+        );
         limiter.block(&limit, &key, HOUR).await.unwrap();
         assert!(check(&limiter, &shadow, &key).await.allowed());
         assert!(!check(&limiter, &limit, &key).await.allowed());
@@ -240,7 +284,10 @@ async fn operator_blocks_and_unblocks_and_consumed_units_stay_consumed() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
     let policy = BlockPolicy::by_operators();
-    let day = Limit::gcra("day", Quota::per_day(24)).unwrap().with_block_policy(policy).unwrap();
+    let day = Limit::gcra("day", Quota::per_day(24))
+        .unwrap()
+        .with_block_policy(policy)
+        .unwrap();
     let key = Key::new("mallory");
     for limiter in limiters {
         clock.set(START);
@@ -256,11 +303,18 @@ async fn operator_blocks_and_unblocks_and_consumed_units_stay_consumed() {
         assert!(free.allowed() && !free.is_blocked());
         assert_eq!(check(&limiter, &day, &key).await.remaining(), 3);
         for _ in 0..100 {
-            assert!(!limiter.check_n(&day, &key, 24).await.unwrap().is_blocked(), "by operators");
+            assert!(
+                !limiter.check_n(&day, &key, 24).await.unwrap().is_blocked(),
+                "by operators"
+            );
         }
         limiter.block(&day, &key, HOUR).await.unwrap();
         limiter.reset(&day, &key).await.unwrap();
-        assert_eq!(check(&limiter, &day, &key).await.remaining(), 23, "a reset ends it, too");
+        assert_eq!(
+            check(&limiter, &day, &key).await.remaining(),
+            23,
+            "a reset ends it, too"
+        );
     }
 }
 
@@ -278,29 +332,61 @@ async fn operator_blocks_under_any_limit_and_the_budget_stays_as_it_was() {
                 check(&limiter, &limit, &mallory).await;
             }
             let charged = check(&limiter, &limit, &mallory).await;
-            assert!(limiter.block(&limit, &mallory, HOUR).await.unwrap().is_blocked());
+            assert!(
+                limiter
+                    .block(&limit, &mallory, HOUR)
+                    .await
+                    .unwrap()
+                    .is_blocked()
+            );
             let denied = check(&limiter, &limit, &mallory).await;
-            assert!(denied.is_blocked() && denied.retry_after() == Some(HOUR), "{number}: {limit}");
+            assert!(
+                denied.is_blocked() && denied.retry_after() == Some(HOUR),
+                "{number}: {limit}"
+            );
             assert!(check(&limiter, &limit, &alice).await.allowed(), "{limit}");
-            assert!(limiter.check_n(&limit, &mallory, 0).await.unwrap().allowed(), "{limit}");
+            assert!(
+                limiter
+                    .check_n(&limit, &mallory, 0)
+                    .await
+                    .unwrap()
+                    .allowed(),
+                "{limit}"
+            );
 
             let receipt = charged.receipt().unwrap();
             limiter.refund(&limit, &mallory, 1, receipt).await.unwrap();
-            assert!(check(&limiter, &limit, &mallory).await.is_blocked(), "{limit}");
+            assert!(
+                check(&limiter, &limit, &mallory).await.is_blocked(),
+                "{limit}"
+            );
             clock.advance(HOUR - TICK);
-            assert!(check(&limiter, &limit, &mallory).await.is_blocked(), "{limit}");
+            assert!(
+                check(&limiter, &limit, &mallory).await.is_blocked(),
+                "{limit}"
+            );
             limiter.block(&limit, &mallory, DAY).await.unwrap();
             let free = limiter.unblock(&limit, &mallory).await.unwrap();
             assert!(free.allowed() && !free.is_blocked(), "{limit}");
             // A bucket has refilled one or two meanwhile.
             let next = limiter.check_n(&limit, &mallory, 8).await.unwrap();
-            assert!(next.allowed() && (2..=5).contains(&next.remaining()), "{limit}: {next:?}");
+            assert!(
+                next.allowed() && (2..=5).contains(&next.remaining()),
+                "{limit}: {next:?}"
+            );
             limiter.block(&limit, &mallory, TICK).await.unwrap();
             clock.advance(TICK);
-            assert_eq!(check(&limiter, &limit, &mallory).await.remaining(), next.remaining() - 1);
+            assert_eq!(
+                check(&limiter, &limit, &mallory).await.remaining(),
+                next.remaining() - 1
+            );
             limiter.block(&limit, &mallory, HOUR).await.unwrap();
             limiter.reset(&limit, &mallory).await.unwrap();
-            assert_eq!(check(&limiter, &limit, &mallory).await.remaining(), 39, "{limit}");
+            assert_eq!(
+                check(&limiter, &limit, &mallory).await.remaining(),
+                39,
+                "{limit}"
+            );
         }
         server.connection().flushall::<()>().unwrap();
     }
@@ -310,12 +396,18 @@ async fn operator_blocks_under_any_limit_and_the_budget_stays_as_it_was() {
 async fn block_by_an_operator_outlives_a_clock_that_is_set_back_by_its_length_at_most() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
-    let (limit, key) = (Limit::gcra("api", Quota::per_second(5)).unwrap(), Key::new("mallory"));
+    let (limit, key) = (
+        Limit::gcra("api", Quota::per_second(5)).unwrap(),
+        Key::new("mallory"),
+    );
     for limiter in limiters {
         clock.set(START);
         limiter.block(&limit, &key, MINUTE).await.unwrap();
         clock.set(START - HOUR);
-        assert_eq!(check(&limiter, &limit, &key).await.retry_after(), Some(MINUTE));
+        assert_eq!(
+            check(&limiter, &limit, &key).await.retry_after(),
+            Some(MINUTE)
+        );
         clock.advance(MINUTE);
         assert!(check(&limiter, &limit, &key).await.allowed());
     }
@@ -330,17 +422,30 @@ async fn block_in_front_of_a_value_that_is_no_budget_stands() {
         let mut redis = server.connection();
         limiter.check(&limit, &key).await.unwrap();
         let keys: Vec<String> = redis.keys("*").unwrap();
-        let [name] = &keys[..] else { panic!("{keys:?}") };
+        let [name] = &keys[..] else {
+            panic!("{keys:?}")
+        };
         for garbage in [&b""[..], b"\x0a", b"\x0a garbage", &[0xff; 300]] {
             redis.del::<_, ()>(name).unwrap();
             match garbage.is_empty() {
                 true => redis.rpush::<_, _, ()>(name, "a list").unwrap(),
                 false => redis.set::<_, _, ()>(name, garbage).unwrap(),
             }
-            assert!(limiter.block(&limit, &key, HOUR).await.unwrap().is_blocked(), "{limit}");
+            assert!(
+                limiter
+                    .block(&limit, &key, HOUR)
+                    .await
+                    .unwrap()
+                    .is_blocked(),
+                "{limit}"
+            );
             assert!(check(&limiter, &limit, &key).await.is_blocked(), "{limit}");
             limiter.unblock(&limit, &key).await.unwrap();
-            assert_eq!(check(&limiter, &limit, &key).await.remaining(), 4, "{limit}");
+            assert_eq!(
+                check(&limiter, &limit, &key).await.remaining(),
+                4,
+                "{limit}"
+            );
         }
         redis.flushall::<()>().unwrap();
     }
@@ -350,7 +455,10 @@ async fn block_in_front_of_a_value_that_is_no_budget_stands() {
 async fn unblock_forgets_what_was_counted() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
-    let (limit, key) = (login(three_in_a_minute().growing(2, DAY)), Key::new("mallory"));
+    let (limit, key) = (
+        login(three_in_a_minute().growing(2, DAY)),
+        Key::new("mallory"),
+    );
     for limiter in limiters {
         clock.set(START);
         offend(&limiter, &limit, &key).await;
@@ -386,8 +494,14 @@ async fn block_that_denials_began_ends_by_any_limit_of_the_name() {
 async fn block_of_no_time_is_misuse_and_the_longest_lasts_366_days() {
     let (limiter, key) = (RateLimiter::in_memory(), Key::new("mallory"));
     let limit = login(three_in_a_minute());
-    let error = limiter.block(&limit, &key, Duration::ZERO).await.unwrap_err();
-    assert!(error.is_misuse() && error.to_string().contains("`unblock`"), "{error}");
+    let error = limiter
+        .block(&limit, &key, Duration::ZERO)
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_misuse() && error.to_string().contains("`unblock`"),
+        "{error}"
+    );
     let longest = limiter.block(&limit, &key, Duration::MAX).await.unwrap();
     assert_eq!(longest.retry_after(), Some(366 * DAY));
 }
@@ -400,10 +514,19 @@ async fn caller_that_waits_for_its_units_is_no_offender() {
     for _ in 0..20 {
         let group = [Check::new(&limit, &key), Check::new(&log, &key)];
         assert!(limiter.acquire_all(group, MINUTE).await.unwrap().allowed());
-        assert!(limiter.acquire(&limit, &key, MINUTE).await.unwrap().allowed());
+        assert!(
+            limiter
+                .acquire(&limit, &key, MINUTE)
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
     check(&limiter, &limit, &key).await;
-    let denied = limiter.acquire(&limit, &key, Duration::from_millis(1)).await.unwrap();
+    let denied = limiter
+        .acquire(&limit, &key, Duration::from_millis(1))
+        .await
+        .unwrap();
     assert!(denied.is_blocked(), "it waits for less than its units need");
     let denied = limiter.acquire(&limit, &key, MINUTE).await.unwrap();
     assert!(denied.is_blocked(), "the block lasts longer than the wait");
@@ -418,7 +541,10 @@ async fn clock_that_steps_back_prolongs_a_block_by_at_most_its_length() {
         clock.set(START);
         offend(&limiter, &limit, &key).await;
         clock.set(START - DAY);
-        assert_eq!(check(&limiter, &limit, &key).await.retry_after(), Some(10 * MINUTE));
+        assert_eq!(
+            check(&limiter, &limit, &key).await.retry_after(),
+            Some(10 * MINUTE)
+        );
         clock.set(START - DAY + 10 * MINUTE);
         assert!(check(&limiter, &limit, &key).await.allowed());
     }
@@ -427,9 +553,15 @@ async fn clock_that_steps_back_prolongs_a_block_by_at_most_its_length() {
 #[tokio::test]
 async fn replicas_count_together_and_agree() {
     let server = RedisServer::start();
-    let replicas = [server.limiter().await, server.limiter().await, server.limiter().await];
+    let replicas = [
+        server.limiter().await,
+        server.limiter().await,
+        server.limiter().await,
+    ];
     let limit = Limit::fixed_window("login", Quota::per_hour(1)).unwrap();
-    let limit = limit.with_block_policy(BlockPolicy::after(10, HOUR)).unwrap();
+    let limit = limit
+        .with_block_policy(BlockPolicy::after(10, HOUR))
+        .unwrap();
     let key = Key::new("mallory");
     check(&replicas[0], &limit, &key).await;
     for number in 0..9 {
@@ -447,7 +579,9 @@ async fn concurrent_denials_begin_one_block_after_exactly_their_number() {
     let server = RedisServer::start();
     let replicas = [server.limiter().await, server.limiter().await];
     let limit = Limit::gcra("login", Quota::per_hour(1)).unwrap();
-    let limit = limit.with_block_policy(BlockPolicy::after(300, HOUR)).unwrap();
+    let limit = limit
+        .with_block_policy(BlockPolicy::after(300, HOUR))
+        .unwrap();
     let key = Key::new("mallory");
     let checks = (0..1_000).map(|number| {
         let (limiter, limit, key) = (replicas[number % 2].clone(), limit.clone(), key.clone());
@@ -478,15 +612,28 @@ async fn blocked_client_costs_redis_nothing_however_it_varies_its_requests() {
             Check::new(&limit, &mallory).with_cost(1 + number as u32 % 5),
         ];
         let denied = limiter.check_all(group).await.unwrap();
-        assert!(denied.is_blocked() && denied.source() == Source::DenyCache, "{denied:?}");
+        assert!(
+            denied.is_blocked() && denied.source() == Source::DenyCache,
+            "{denied:?}"
+        );
         assert_eq!(denied.limit().name(), "api");
-        assert!(denied.verdicts()[0].is_unlimited(), "nothing is known of the other budget");
+        assert!(
+            denied.verdicts()[0].is_unlimited(),
+            "nothing is known of the other budget"
+        );
     }
     assert_eq!(server.calls("evalsha"), 0);
-    let group = [Check::new(&path, Key::from(0)), Check::new(&limit, Key::new("alice"))];
+    let group = [
+        Check::new(&path, Key::from(0)),
+        Check::new(&limit, Key::new("alice")),
+    ];
     let other = limiter.check_all(group).await.unwrap();
     assert!(other.allowed());
-    assert_eq!(other.verdicts()[0].remaining(), 4, "the blocked client took nothing from it");
+    assert_eq!(
+        other.verdicts()[0].remaining(),
+        4,
+        "the blocked client took nothing from it"
+    );
 }
 
 #[tokio::test]
@@ -503,7 +650,9 @@ async fn allowed_check_costs_one_call_as_without_blocks() {
         assert!(check(&limiter, &limit, &Key::from(user)).await.allowed());
     }
     assert_eq!(server.calls("evalsha"), 100);
-    let keys: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();
+    let keys: u64 = redis::cmd("DBSIZE")
+        .query(&mut server.connection())
+        .unwrap();
     assert_eq!(keys, 100, "there are no offences to keep");
 }
 
@@ -523,7 +672,10 @@ async fn end_of_a_block_counts_at_once_here_and_within_ten_seconds_elsewhere() {
     assert_eq!(store.asked(), 2);
     advance(9 * SECOND - TICK).await;
     let denied = check(&there, &limit, &key).await;
-    assert_eq!((denied.is_blocked(), denied.source()), (true, Source::DenyCache));
+    assert_eq!(
+        (denied.is_blocked(), denied.source()),
+        (true, Source::DenyCache)
+    );
     advance(TICK).await;
     assert!(check(&there, &limit, &key).await.allowed());
 }
@@ -550,7 +702,9 @@ async fn replica_asks_again_after_its_time_and_learns_that_the_block_stands() {
 async fn known_block_stands_while_the_store_is_unavailable() {
     let store = Counting::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
-    let limit = login(three_in_a_minute()).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = login(three_in_a_minute())
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     let (mallory, alice) = (Key::new("mallory"), Key::new("alice"));
     offend(&limiter, &limit, &mallory).await;
     store.switch_off(true);
@@ -558,7 +712,10 @@ async fn known_block_stands_while_the_store_is_unavailable() {
     let denied = limiter.check_n(&limit, &mallory, 1).await.unwrap();
     assert!(denied.is_blocked());
     assert_eq!(denied.retry_after(), Some(9 * MINUTE));
-    assert_eq!(check(&limiter, &limit, &alice).await.source(), Source::FailOpen);
+    assert_eq!(
+        check(&limiter, &limit, &alice).await.source(),
+        Source::FailOpen
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -566,14 +723,20 @@ async fn local_limit_counts_denials_and_blocks_for_itself() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
     let policy = OnStoreFailure::Local { replicas: 1 };
-    let limit = login(three_in_a_minute()).with_on_store_failure(policy).unwrap();
+    let limit = login(three_in_a_minute())
+        .with_on_store_failure(policy)
+        .unwrap();
     let key = Key::new("mallory");
     store.switch_off(true);
     assert_eq!(offend(&limiter, &limit, &key).await, 10 * MINUTE);
     limiter.unblock(&limit, &key).await.unwrap_err();
     advance(SECOND).await;
     let free = check(&limiter, &limit, &key).await;
-    assert_eq!((free.allowed(), free.source()), (true, Source::Local), "it ended here");
+    assert_eq!(
+        (free.allowed(), free.source()),
+        (true, Source::Local),
+        "it ended here"
+    );
 }
 
 #[tokio::test]
@@ -581,10 +744,13 @@ async fn corrupt_offences_count_as_none_and_are_replaced() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_hour(1)).unwrap();
-    let limit = limit.with_block_policy(BlockPolicy::after(2, HOUR)).unwrap();
+    let limit = limit
+        .with_block_policy(BlockPolicy::after(2, HOUR))
+        .unwrap();
     let mut connection = server.connection();
-    for (number, value) in
-        ["", "garbage", &"\u{8}".repeat(33), &"\u{ff}".repeat(40)].iter().enumerate()
+    for (number, value) in ["", "garbage", &"\u{8}".repeat(33), &"\u{ff}".repeat(40)]
+        .iter()
+        .enumerate()
     {
         let key = Key::from(number as u64);
         let stored = format!("tollgate:{{{number}}}:bx:api");
@@ -593,10 +759,15 @@ async fn corrupt_offences_count_as_none_and_are_replaced() {
         assert!(!check(&limiter, &limit, &key).await.is_blocked());
         assert!(check(&limiter, &limit, &key).await.is_blocked());
         let ttl: i64 = connection.ttl(&stored).unwrap();
-        assert!((598..=601).contains(&ttl), "it expires after the block: {ttl} s");
+        assert!(
+            (598..=601).contains(&ttl),
+            "it expires after the block: {ttl} s"
+        );
     }
     let key = Key::new("list");
-    let () = connection.lpush("tollgate:{list}:bx:api", "garbage").unwrap();
+    let () = connection
+        .lpush("tollgate:{list}:bx:api", "garbage")
+        .unwrap();
     assert!(check(&limiter, &limit, &key).await.allowed());
     check(&limiter, &limit, &key).await;
     assert!(check(&limiter, &limit, &key).await.is_blocked());
@@ -606,16 +777,34 @@ async fn corrupt_offences_count_as_none_and_are_replaced() {
 async fn every_key_of_offences_expires() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
-    let policy = BlockPolicy::after(2, MINUTE).lasting(HOUR).growing(2, 3 * HOUR);
-    let limit = Limit::gcra("api", Quota::per_hour(1)).unwrap().with_block_policy(policy).unwrap();
+    let policy = BlockPolicy::after(2, MINUTE)
+        .lasting(HOUR)
+        .growing(2, 3 * HOUR);
+    let limit = Limit::gcra("api", Quota::per_hour(1))
+        .unwrap()
+        .with_block_policy(policy)
+        .unwrap();
     let key = Key::new("mallory");
-    let ttl = || server.connection().ttl::<_, i64>("tollgate:{mallory}:bx:api").unwrap();
+    let ttl = || {
+        server
+            .connection()
+            .ttl::<_, i64>("tollgate:{mallory}:bx:api")
+            .unwrap()
+    };
     check(&limiter, &limit, &key).await;
     assert_eq!(ttl(), -2, "there is none without a denial");
     check(&limiter, &limit, &key).await;
-    assert!((58..=61).contains(&ttl()), "the window of denials: {} s", ttl());
+    assert!(
+        (58..=61).contains(&ttl()),
+        "the window of denials: {} s",
+        ttl()
+    );
     check(&limiter, &limit, &key).await;
-    assert!((4 * 3600 - 2..=4 * 3600 + 1).contains(&ttl()), "block and growth: {} s", ttl());
+    assert!(
+        (4 * 3600 - 2..=4 * 3600 + 1).contains(&ttl()),
+        "block and growth: {} s",
+        ttl()
+    );
     limiter.unblock(&limit, &key).await.unwrap();
     assert_eq!(ttl(), -2);
 }
@@ -626,17 +815,25 @@ fn limit_that_blocks_keys_is_not_prefetched() {
     let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
     let built = Prefetch::builder(MemoryStore::new()).limit(&limit).build();
     let error = built.unwrap_err().to_string();
-    assert!(error.contains("`api`") && error.contains("blocks keys"), "{error}");
+    assert!(
+        error.contains("`api`") && error.contains("blocks keys"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn policy_that_is_added_later_keeps_a_prefetched_key_from_its_stock() {
     let plain = Limit::gcra("api", Quota::per_second(10_000)).unwrap();
     let store = Counting::default();
-    let prefetch = Prefetch::builder(store.clone()).limit(&plain).build().unwrap();
+    let prefetch = Prefetch::builder(store.clone())
+        .limit(&plain)
+        .build()
+        .unwrap();
     prefetch.check_limits(&[&plain]).unwrap();
     let limiter = RateLimiter::new(prefetch);
-    let blocking = plain.with_block_policy(BlockPolicy::by_operators()).unwrap();
+    let blocking = plain
+        .with_block_policy(BlockPolicy::by_operators())
+        .unwrap();
     let key = Key::new("mallory");
     limiter.block(&blocking, &key, HOUR).await.unwrap();
     assert!(check(&limiter, &blocking, &key).await.is_blocked());
@@ -665,7 +862,9 @@ impl Numbers {
     fn policy(self) -> BlockPolicy {
         let [within, length, longest] =
             [self.within, self.length, self.longest].map(Duration::from_micros);
-        BlockPolicy::after(self.denials, within).lasting(length).growing(self.factor, longest)
+        BlockPolicy::after(self.denials, within)
+            .lasting(length)
+            .growing(self.factor, longest)
     }
 }
 
@@ -678,15 +877,23 @@ impl Model {
         if !is_denied {
             return None;
         }
-        if self.denials.first().is_some_and(|first| now >= first + numbers.within) {
+        if self
+            .denials
+            .first()
+            .is_some_and(|first| now >= first + numbers.within)
+        {
             self.denials.clear();
         }
         self.denials.push(now);
         if self.denials.len() < numbers.denials as usize {
             return None;
         }
-        let last = self.last.filter(|_| now < self.block_ends + numbers.longest);
-        let grown = last.map_or(0, |last| (last * u64::from(numbers.factor)).min(numbers.longest));
+        let last = self
+            .last
+            .filter(|_| now < self.block_ends + numbers.longest);
+        let grown = last.map_or(0, |last| {
+            (last * u64::from(numbers.factor)).min(numbers.longest)
+        });
         let length = grown.max(numbers.length);
         (self.denials, self.last, self.block_ends) = (Vec::new(), Some(length), now + length);
         Some(self.block_ends)
@@ -773,11 +980,18 @@ mod layers {
 
         let blocked = as_mallory(&app).await;
         assert_eq!(blocked.status(), 429);
-        let retry_after: u64 = blocked.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        let retry_after: u64 = blocked.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
         assert!(retry_after >= 600, "{retry_after} s");
         assert_eq!(blocked.headers()["x-ratelimit-remaining"], "0");
         let body = json(blocked).await;
-        assert_eq!((&body["error"], &body["limit"]), (&"blocked".into(), &"login".into()));
+        assert_eq!(
+            (&body["error"], &body["limit"]),
+            (&"blocked".into(), &"login".into())
+        );
         assert_eq!(
             body["message"],
             format!("blocked by the rate limit `login`: try again in {retry_after} s")
@@ -812,9 +1026,17 @@ mod layers {
             as_mallory(&apps[number % 2]).await;
         }
         let lines = log.lines();
-        let blocked: Vec<_> = lines.iter().filter(|line| line.contains("key blocked")).collect();
+        let blocked: Vec<_> = lines
+            .iter()
+            .filter(|line| line.contains("key blocked"))
+            .collect();
         assert_eq!(blocked.len(), 1, "{lines:?}");
-        for part in [" WARN ", "limit=\"login\"", "key=mallory", "blocked_for_ms=600000"] {
+        for part in [
+            " WARN ",
+            "limit=\"login\"",
+            "key=mallory",
+            "blocked_for_ms=600000",
+        ] {
             assert!(blocked[0].contains(part), "{part} is not in {}", blocked[0]);
         }
     }

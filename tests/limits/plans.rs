@@ -28,7 +28,9 @@ use crate::support::requests::{number, plain, request, send, status};
 const MS: Duration = Duration::from_millis(1);
 
 fn app(layer: RateLimitLayer) -> Router {
-    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer)
 }
 
 /// The application's limits: both plans have one name.
@@ -41,7 +43,10 @@ struct Plans {
 impl Plans {
     fn new() -> Self {
         let limit = |quota| Limit::fixed_window("api", quota).unwrap();
-        Self { free: limit(Quota::per_hour(2)), pro: limit(Quota::per_hour(5)) }
+        Self {
+            free: limit(Quota::per_hour(2)),
+            pro: limit(Quota::per_hour(5)),
+        }
     }
 
     fn limits(&self, plan: Option<&str>, user: &str) -> Limits {
@@ -56,11 +61,18 @@ impl Plans {
 }
 
 fn header<'a>(request: &'a Parts, name: &str) -> &'a str {
-    request.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    request
+        .headers
+        .get(name)
+        .map_or("", |value| value.to_str().unwrap())
 }
 
 fn of(user: &str, plan: &str) -> Request<Body> {
-    request("GET", "/").header("user", user).header("plan", plan).body(Body::empty()).unwrap()
+    request("GET", "/")
+        .header("user", user)
+        .header("plan", plan)
+        .body(Body::empty())
+        .unwrap()
 }
 
 fn by_header() -> Router {
@@ -102,7 +114,11 @@ async fn upgrade_keeps_what_was_used() {
         assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left);
     }
     assert_eq!(status(&app, of("alice", "pro")).await, 429);
-    assert_eq!(status(&app, of("alice", "free")).await, 429, "a downgrade mints nothing");
+    assert_eq!(
+        status(&app, of("alice", "free")).await,
+        429,
+        "a downgrade mints nothing"
+    );
 }
 
 #[tokio::test]
@@ -113,7 +129,10 @@ async fn rejected_request_gets_the_reason_and_consumes_nothing() {
         assert_eq!(response.status().as_u16(), expected);
         assert_eq!(response.headers()["cache-control"], "no-store");
         assert!(!response.headers().contains_key("retry-after"));
-        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), text);
+        assert_eq!(
+            response.into_body().collect().await.unwrap().to_bytes(),
+            text
+        );
     }
     let response = send(&app, of("alice", "free")).await;
     assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 1);
@@ -163,20 +182,32 @@ async fn chosen_and_fixed_limits_are_one_group() {
         let plans = plans.clone();
         move |_, user| Check::new(&plans.free, user).into()
     });
-    let layer = layer.unwrap().limit(tenant.clone(), Header::new("tenant").unwrap()).unwrap();
+    let layer = layer
+        .unwrap()
+        .limit(tenant.clone(), Header::new("tenant").unwrap())
+        .unwrap();
     let app = app(layer);
     let of = |user: &str| {
-        let request = request("GET", "/").header("tenant", "acme").header("user", user);
+        let request = request("GET", "/")
+            .header("tenant", "acme")
+            .header("user", user);
         request.body(Body::empty()).unwrap()
     };
     for (user, expected) in [("alice", 200), ("alice", 200), ("alice", 429), ("bob", 200)] {
         assert_eq!(status(&app, of(user)).await, expected);
     }
-    assert_eq!(status(&app, of("bob")).await, 429, "the tenant has used its three");
+    assert_eq!(
+        status(&app, of("bob")).await,
+        429,
+        "the tenant has used its three"
+    );
     let left = limiter.peek(&plans.free, &"bob".into(), 0).await.unwrap();
     assert_eq!(left.remaining(), 1, "a denied group charges nothing");
     // A request without a user.
-    let nobody = request("GET", "/").header("tenant", "acme").body(Body::empty()).unwrap();
+    let nobody = request("GET", "/")
+        .header("tenant", "acme")
+        .body(Body::empty())
+        .unwrap();
     assert_eq!(status(&app, nobody).await, 400);
 }
 
@@ -200,7 +231,10 @@ async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
         let layer =
             RateLimitLayer::from_fn(RateLimiter::in_memory(), move |_: &Parts| choose()).unwrap();
         assert_eq!(status(&app(layer), plain("/")).await, expected);
-        assert_eq!(log.lines().iter().any(|line| line.contains("ERROR")), expected == 500);
+        assert_eq!(
+            log.lines().iter().any(|line| line.contains("ERROR")),
+            expected == 500
+        );
     }
 }
 
@@ -208,7 +242,10 @@ async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
 async fn chosen_limits_fail_as_the_layer_says() {
     let quota = Quota::per_hour(4);
     let plain_limit = Limit::fixed_window("api", quota).unwrap();
-    let own = plain_limit.clone().with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let own = plain_limit
+        .clone()
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     // The share of a thousandth of a year-long period cannot be decided.
     let year = Quota::new(1, Duration::from_secs(365 * 24 * 60 * 60));
     let undecidable = Limit::token_bucket("api", year).unwrap();
@@ -247,8 +284,14 @@ async fn reason_is_in_a_json_body() {
 #[cfg(feature = "grpc")]
 #[tokio::test]
 async fn rejected_grpc_call_gets_a_grpc_status() {
-    for (status, code) in [(401, "16"), (402, "7"), (403, "7"), (429, "8"), (503, "14"), (409, "9")]
-    {
+    for (status, code) in [
+        (401, "16"),
+        (402, "7"),
+        (403, "7"),
+        (429, "8"),
+        (503, "14"),
+        (409, "9"),
+    ] {
         let status = StatusCode::from_u16(status).unwrap();
         let choose = move |_: &Parts| Limits::reject_with(status, "no");
         let app = app(RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap());
@@ -270,7 +313,11 @@ struct Database {
 impl Database {
     fn new() -> Self {
         let answer = Arc::new(std::sync::Mutex::new(Ok(Some("free"))));
-        Self { asked: Arc::default(), latency_ms: Arc::default(), answer }
+        Self {
+            asked: Arc::default(),
+            latency_ms: Arc::default(),
+            answer,
+        }
     }
 
     fn answers(&self, answer: Result<Option<&'static str>, &'static str>) {
@@ -337,7 +384,11 @@ async fn looked_up_plan_is_fresh_for_its_ttl() {
     sleep(9_999 * MS).await;
     assert_eq!(ask(&app, "alice").await, FREE);
     sleep(2 * MS).await;
-    assert_eq!(ask(&app, "alice").await, PRO, "an upgrade counts after the ttl");
+    assert_eq!(
+        ask(&app, "alice").await,
+        PRO,
+        "an upgrade counts after the ttl"
+    );
     assert_eq!(database.asked(), 1);
 }
 
@@ -391,7 +442,11 @@ async fn forgotten_id_is_looked_up_again_even_if_a_look_up_is_in_flight() {
     lookup.forget(&"alice".to_owned());
     let newer = ask(&app, "alice");
     assert_eq!((newer.await, late.await.unwrap()), (PRO, PRO));
-    assert_eq!(database.asked(), 4, "the look-up in flight does not count for later requests");
+    assert_eq!(
+        database.asked(),
+        4,
+        "the look-up in flight does not count for later requests"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -401,24 +456,40 @@ async fn announced_changes_are_looked_up_again_and_old_plans_stay_while_that_fai
     let (changes, source) = mpsc::channel(8);
     lookup.follow(source);
     let app = database.app(lookup);
-    assert_eq!((ask(&app, "alice").await, ask(&app, "bob").await), (FREE, FREE));
+    assert_eq!(
+        (ask(&app, "alice").await, ask(&app, "bob").await),
+        (FREE, FREE)
+    );
     database.answers(Ok(Some("pro")));
     changes.send(Change::Of("alice".to_owned())).await.unwrap();
     sleep(MS).await;
-    assert_eq!((ask(&app, "alice").await, ask(&app, "bob").await), (PRO, FREE));
+    assert_eq!(
+        (ask(&app, "alice").await, ask(&app, "bob").await),
+        (PRO, FREE)
+    );
     assert_eq!(database.asked(), 3);
 
     // Nobody is left without a plan because announcements were missed.
     database.answers(Err("away"));
     changes.send(Change::Unknown).await.unwrap();
     sleep(MS).await;
-    assert_eq!((ask(&app, "alice").await, ask(&app, "bob").await), (PRO, FREE));
+    assert_eq!(
+        (ask(&app, "alice").await, ask(&app, "bob").await),
+        (PRO, FREE)
+    );
     assert_eq!(database.asked(), 2);
     assert_eq!(ask(&app, "bob").await, FREE);
-    assert_eq!(database.asked(), 0, "a look-up that failed is repeated after a second");
+    assert_eq!(
+        database.asked(),
+        0,
+        "a look-up that failed is repeated after a second"
+    );
     database.answers(Ok(Some("pro")));
     sleep(1_001 * MS).await;
-    assert_eq!((ask(&app, "alice").await, ask(&app, "bob").await), (PRO, PRO));
+    assert_eq!(
+        (ask(&app, "alice").await, ask(&app, "bob").await),
+        (PRO, PRO)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -466,11 +537,19 @@ async fn old_plan_is_used_while_look_ups_fail() {
     }
     let asked = database.asked() - 1;
     assert!((4..=5).contains(&asked), "{asked} look-ups in 5 s");
-    assert!(log.lines()[0].contains("connection refused"), "{:?}", log.lines());
+    assert!(
+        log.lines()[0].contains("connection refused"),
+        "{:?}",
+        log.lines()
+    );
     sleep(60_000 * MS).await;
     assert_eq!(ask(&app, "alice").await, FAILED, "the old plan is too old");
     database.answers(Ok(Some("pro")));
-    assert_eq!(ask(&app, "alice").await, FAILED, "it is not looked up again at once");
+    assert_eq!(
+        ask(&app, "alice").await,
+        FAILED,
+        "it is not looked up again at once"
+    );
     sleep(1_001 * MS).await;
     assert_eq!(ask(&app, "alice").await, PRO);
 }
@@ -478,7 +557,13 @@ async fn old_plan_is_used_while_look_ups_fail() {
 #[tokio::test(start_paused = true)]
 async fn old_plan_is_used_if_a_look_up_is_slow() {
     let database = Database::new();
-    let app = database.app(database.lookup().ttl(1_000 * MS).patience(50 * MS).timeout(500 * MS));
+    let app = database.app(
+        database
+            .lookup()
+            .ttl(1_000 * MS)
+            .patience(50 * MS)
+            .timeout(500 * MS),
+    );
     assert_eq!(ask(&app, "alice").await, FREE);
     sleep(1_001 * MS).await;
     database.answers(Ok(Some("pro")));
@@ -519,8 +604,15 @@ async fn look_ups_in_flight_are_bounded() {
     }
     let answers = requests.join_all().await;
     assert_eq!(answers.iter().filter(|answer| **answer == FREE).count(), 8);
-    assert_eq!(answers.iter().filter(|answer| **answer == FAILED).count(), 992);
-    assert_eq!(ask(&app, "user-999").await, FREE, "an overload is not remembered");
+    assert_eq!(
+        answers.iter().filter(|answer| **answer == FAILED).count(),
+        992
+    );
+    assert_eq!(
+        ask(&app, "user-999").await,
+        FREE,
+        "an overload is not remembered"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -561,7 +653,10 @@ async fn cache_is_bounded() {
             assert_eq!(ask(&app, &format!("user-{number}")).await, FREE);
         }
     }
-    assert!(database.asked() >= 1_800, "at most about a hundred were in the cache");
+    assert!(
+        database.asked() >= 1_800,
+        "at most about a hundred were in the cache"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -569,12 +664,19 @@ async fn looked_up_limits_are_decided_with_the_others() {
     let database = Database::new();
     database.takes(20);
     let limiter = RateLimiter::in_memory();
-    let (all, plans) = (Limit::fixed_window("all", Quota::per_hour(3)).unwrap(), Plans::new());
+    let (all, plans) = (
+        Limit::fixed_window("all", Quota::per_hour(3)).unwrap(),
+        Plans::new(),
+    );
     let layer =
-        RateLimitLayer::from_lookup(&limiter, database.lookup(), move |_, user, plan| match plan {
-            Found::Known(plan) => plans.limits(Some(plan), user),
-            Found::Unknown | Found::Failed => Limits::reject("no plan"),
-        })
+        RateLimitLayer::from_lookup(
+            &limiter,
+            database.lookup(),
+            move |_, user, plan| match plan {
+                Found::Known(plan) => plans.limits(Some(plan), user),
+                Found::Unknown | Found::Failed => Limits::reject("no plan"),
+            },
+        )
         .unwrap()
         .limit(all, tollgate::key::Global)
         .unwrap();

@@ -29,14 +29,26 @@ fn quotas_out_of_range_are_errors_under_every_algorithm() {
         for (quota, why) in [
             (Quota::per_second(0), "the limit is 0"),
             (Quota::new(1, Duration::ZERO), "the period is 0"),
-            (Quota::new(1, Duration::from_nanos(1_500)), "not a whole number of microseconds"),
+            (
+                Quota::new(1, Duration::from_nanos(1_500)),
+                "not a whole number of microseconds",
+            ),
             (Quota::new(1, 367 * day), "longer than 366 days"),
-            (Quota::new(1, Duration::MAX), "not a whole number of microseconds"),
-            (Quota::new(1, Duration::from_secs(u64::MAX)), "longer than 366 days"),
+            (
+                Quota::new(1, Duration::MAX),
+                "not a whole number of microseconds",
+            ),
+            (
+                Quota::new(1, Duration::from_secs(u64::MAX)),
+                "longer than 366 days",
+            ),
             (Quota::per_second(u64::MAX), "beyond exact arithmetic"),
         ] {
             let message = message(limit("api", quota));
-            assert!(message.starts_with("limit `api`: ") && message.contains(why), "{message}");
+            assert!(
+                message.starts_with("limit `api`: ") && message.contains(why),
+                "{message}"
+            );
         }
         assert!(limit("api", Quota::new(1, 366 * day)).is_ok());
         assert!(limit("api", Quota::new(1, Duration::from_micros(7))).is_ok());
@@ -46,7 +58,17 @@ fn quotas_out_of_range_are_errors_under_every_algorithm() {
 #[test]
 fn names_unfit_for_a_header_value_are_errors() {
     for limit in CONSTRUCTORS {
-        for name in ["", "a\nb", "a\0b", "ä", "a\"b", "a\\b", " a", "a ", &"x".repeat(65)] {
+        for name in [
+            "",
+            "a\nb",
+            "a\0b",
+            "ä",
+            "a\"b",
+            "a\\b",
+            " a",
+            "a ",
+            &"x".repeat(65),
+        ] {
             let message = message(limit(name, Quota::per_second(1)));
             assert!(message.contains("name"), "{message}");
             assert!(message.chars().all(|it| !it.is_control()), "{message:?}");

@@ -22,7 +22,9 @@ use crate::support::recorded::{Recorded, counted};
 use crate::support::requests::{number, plain, request, send, status};
 
 fn app(layer: RateLimitLayer) -> Router {
-    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer)
 }
 
 fn two_an_hour(name: &str) -> Limit {
@@ -30,26 +32,42 @@ fn two_an_hour(name: &str) -> Limit {
 }
 
 fn of(user: &str) -> Request<Body> {
-    request("GET", "/").header("user", user).body(Body::empty()).unwrap()
+    request("GET", "/")
+        .header("user", user)
+        .body(Body::empty())
+        .unwrap()
 }
 
 #[tokio::test]
 async fn limit_in_shadow_mode_decides_and_allows() {
     let limiter = RateLimiter::in_memory();
     for limit in every_algorithm(2, 3_600_000_000) {
-        let (shadow, key) = (limit.clone().with_enforced_percent(0).unwrap(), Key::new("k"));
+        let (shadow, key) = (
+            limit.clone().with_enforced_percent(0).unwrap(),
+            Key::new("k"),
+        );
         for would_deny in [false, false, true, true] {
             let decision = limiter.check(&shadow, &key).await.unwrap();
             assert!(decision.allowed(), "{limit}");
             assert!(decision.delay().is_zero() && decision.retry_after().is_none());
             let verdict = decision.deciding();
-            assert_eq!((verdict.is_shadow(), verdict.would_deny()), (true, would_deny));
+            assert_eq!(
+                (verdict.is_shadow(), verdict.would_deny()),
+                (true, would_deny)
+            );
             assert_eq!(verdict.would_retry_after().is_some(), would_deny);
             assert_eq!(decision.shadow_denials().count(), usize::from(would_deny));
-            assert_eq!(decision.receipt().is_some(), !would_deny, "a denial consumes nothing");
+            assert_eq!(
+                decision.receipt().is_some(),
+                !would_deny,
+                "a denial consumes nothing"
+            );
         }
         let enforced = limiter.check(&limit, &key).await.unwrap();
-        assert!(!enforced.allowed(), "{limit}: it counted as if it were enforced");
+        assert!(
+            !enforced.allowed(),
+            "{limit}: it counted as if it were enforced"
+        );
     }
 }
 
@@ -57,7 +75,11 @@ async fn limit_in_shadow_mode_decides_and_allows() {
 async fn cost_above_the_capacity_is_allowed_in_shadow_mode() {
     let limiter = RateLimiter::in_memory();
     let decision = limiter
-        .check_n(&two_an_hour("a").with_enforced_percent(0).unwrap(), &Key::new("k"), 3)
+        .check_n(
+            &two_an_hour("a").with_enforced_percent(0).unwrap(),
+            &Key::new("k"),
+            3,
+        )
         .await
         .unwrap();
     assert!(decision.allowed() && !decision.exceeds_capacity());
@@ -67,8 +89,10 @@ async fn cost_above_the_capacity_is_allowed_in_shadow_mode() {
 #[tokio::test]
 async fn shadow_limit_does_not_keep_a_group_from_being_charged() {
     let limiter = RateLimiter::in_memory();
-    let (shadow, enforced) =
-        (two_an_hour("new").with_enforced_percent(0).unwrap(), two_an_hour("old"));
+    let (shadow, enforced) = (
+        two_an_hour("new").with_enforced_percent(0).unwrap(),
+        two_an_hour("old"),
+    );
     let group = || {
         let shadow = Check::new(&shadow, "k").with_cost(2);
         Group::new([shadow, Check::new(&enforced, "k")]).unwrap()
@@ -76,25 +100,59 @@ async fn shadow_limit_does_not_keep_a_group_from_being_charged() {
     let mut answers = Vec::new();
     for _ in 0..3 {
         let decision = limiter.check_all(group()).await.unwrap();
-        assert_eq!(decision.limit().name(), "old", "a shadow limit does not decide");
-        let charged: Vec<_> =
-            decision.receipts().map(|receipt| receipt.map_or(0, |it| it.cost())).collect();
-        answers.push((decision.allowed(), decision.shadow_denials().count(), charged));
+        assert_eq!(
+            decision.limit().name(),
+            "old",
+            "a shadow limit does not decide"
+        );
+        let charged: Vec<_> = decision
+            .receipts()
+            .map(|receipt| receipt.map_or(0, |it| it.cost()))
+            .collect();
+        answers.push((
+            decision.allowed(),
+            decision.shadow_denials().count(),
+            charged,
+        ));
     }
-    assert_eq!(answers, [(true, 0, vec![2, 1]), (true, 1, vec![0, 1]), (false, 1, vec![0, 0])]);
-    let left =
-        async |limit: &Limit| limiter.peek(limit, &Key::new("k"), 0).await.unwrap().remaining();
+    assert_eq!(
+        answers,
+        [
+            (true, 0, vec![2, 1]),
+            (true, 1, vec![0, 1]),
+            (false, 1, vec![0, 0])
+        ]
+    );
+    let left = async |limit: &Limit| {
+        limiter
+            .peek(limit, &Key::new("k"), 0)
+            .await
+            .unwrap()
+            .remaining()
+    };
     assert_eq!((left(&shadow).await, left(&enforced).await), (0, 0));
 }
 
 #[tokio::test]
 async fn denied_group_does_not_charge_a_shadow_limit() {
     let limiter = RateLimiter::in_memory();
-    let (shadow, enforced) =
-        (two_an_hour("new").with_enforced_percent(0).unwrap(), two_an_hour("old"));
-    let group = [Check::new(&shadow, "k"), Check::new(&enforced, "k").with_cost(3)];
+    let (shadow, enforced) = (
+        two_an_hour("new").with_enforced_percent(0).unwrap(),
+        two_an_hour("old"),
+    );
+    let group = [
+        Check::new(&shadow, "k"),
+        Check::new(&enforced, "k").with_cost(3),
+    ];
     assert!(!limiter.check_all(&group).await.unwrap().allowed());
-    assert_eq!(limiter.peek(&shadow, &Key::new("k"), 0).await.unwrap().remaining(), 2);
+    assert_eq!(
+        limiter
+            .peek(&shadow, &Key::new("k"), 0)
+            .await
+            .unwrap()
+            .remaining(),
+        2
+    );
 }
 
 #[tokio::test]
@@ -113,12 +171,26 @@ async fn limit_is_enforced_for_a_stable_share_of_keys() {
                 enforced.push(number);
             }
         }
-        assert!(enforced.len().abs_diff(usize::from(percent) * 10) < 50, "{}", enforced.len());
-        assert!(enforced_before.iter().all(|number| enforced.contains(number)));
+        assert!(
+            enforced.len().abs_diff(usize::from(percent) * 10) < 50,
+            "{}",
+            enforced.len()
+        );
+        assert!(
+            enforced_before
+                .iter()
+                .all(|number| enforced.contains(number))
+        );
         enforced_before = enforced;
     }
-    let error = two_an_hour("api").with_enforced_percent(101).unwrap_err().to_string();
-    assert_eq!(error, "limit `api`: `enforce` is 101 percent; use 0 (shadow mode) to 100");
+    let error = two_an_hour("api")
+        .with_enforced_percent(101)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "limit `api`: `enforce` is 101 percent; use 0 (shadow mode) to 100"
+    );
 }
 
 #[tokio::test]
@@ -130,7 +202,10 @@ async fn layer_in_shadow_mode_forwards_and_sends_no_headers() {
     for _ in 0..5 {
         let response = send(&app, plain("/")).await;
         assert_eq!(response.status(), 200);
-        let reported = response.headers().keys().find(|name| name.as_str().contains("ratelimit"));
+        let reported = response
+            .headers()
+            .keys()
+            .find(|name| name.as_str().contains("ratelimit"));
         assert_eq!(reported, None);
     }
     let lines = log.lines();
@@ -160,7 +235,10 @@ async fn layer_reports_the_enforced_limit_of_a_group() {
     for left in (5..10).rev() {
         let response = send(&app, plain("/")).await;
         assert_eq!(number(response.headers(), "x-ratelimit-remaining"), left);
-        assert_eq!(response.headers()["ratelimit-policy"], "\"wide\";q=10;w=3600");
+        assert_eq!(
+            response.headers()["ratelimit-policy"],
+            "\"wide\";q=10;w=3600"
+        );
     }
 }
 
@@ -179,10 +257,18 @@ async fn layer_is_enforced_for_a_share_of_its_keys() {
         for _ in 0..3 {
             last = status(&app, of(&user)).await;
         }
-        let expected = if limit.enforces(&Key::new(&user)) { 429 } else { 200 };
+        let expected = if limit.enforces(&Key::new(&user)) {
+            429
+        } else {
+            200
+        };
         assert_eq!(last, expected, "{user}");
     }
-    assert_eq!(status(&app, plain("/")).await, 200, "without a key, nothing is enforced");
+    assert_eq!(
+        status(&app, plain("/")).await,
+        200,
+        "without a key, nothing is enforced"
+    );
 }
 
 #[tokio::test]
@@ -194,12 +280,20 @@ async fn no_failure_denies_in_shadow_mode() {
         || Error::misuse("it cannot decide that"),
     ];
     for failure in failures {
-        for policy in [OnStoreFailure::FailClosed, OnStoreFailure::Local { replicas: 1 }] {
+        for policy in [
+            OnStoreFailure::FailClosed,
+            OnStoreFailure::Local { replicas: 1 },
+        ] {
             let limiter = RateLimiter::new(Failing(failure));
             let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
             let app = app(layer.on_store_failure(policy).unwrap().enforce(0).unwrap());
             for _ in 0..4 {
-                assert_eq!(status(&app, plain("/")).await, 200, "{:?} {policy:?}", failure());
+                assert_eq!(
+                    status(&app, plain("/")).await,
+                    200,
+                    "{:?} {policy:?}",
+                    failure()
+                );
             }
         }
     }
@@ -226,9 +320,17 @@ fn configuration_has_shadow_mode() {
     };
     assert_eq!(read("").unwrap().enforced_percent(), 100);
     assert_eq!(read(r#","enforce":0"#).unwrap().enforced_percent(), 0);
-    assert_eq!(read(r#","enforce":25,"max_debt":7"#).unwrap().enforced_percent(), 25);
+    assert_eq!(
+        read(r#","enforce":25,"max_debt":7"#)
+            .unwrap()
+            .enforced_percent(),
+        25
+    );
     for (fields, reason) in [
-        (r#","enforce":101"#, "`enforce` is 101 percent; use 0 (shadow mode) to 100"),
+        (
+            r#","enforce":101"#,
+            "`enforce` is 101 percent; use 0 (shadow mode) to 100",
+        ),
         (r#","enforce":-1"#, "invalid value"),
         (r#","shadow":true"#, "unknown field `shadow`"),
     ] {
@@ -250,7 +352,10 @@ async fn counter_has_the_outcome_of_each_limit() {
         Global,
     )
     .unwrap()
-    .limit(Limit::fixed_window("old", Quota::per_hour(3)).unwrap(), Global)
+    .limit(
+        Limit::fixed_window("old", Quota::per_hour(3)).unwrap(),
+        Global,
+    )
     .unwrap();
     let app = app(layer);
     for expected in [200, 200, 200, 429] {
@@ -277,7 +382,9 @@ mod on_redis {
         let shadow = two_an_hour("new").with_enforced_percent(0).unwrap();
         let enforced = Limit::fixed_window("old", Quota::per_hour(5)).unwrap();
         let group = Group::new([Check::new(&shadow, "k"), Check::new(&enforced, "k")]).unwrap();
-        let all: Vec<_> = (0..8).map(|_| limiter.apply(Op::Charge, group.clone())).collect();
+        let all: Vec<_> = (0..8)
+            .map(|_| limiter.apply(Op::Charge, group.clone()))
+            .collect();
         let mut answers = Vec::new();
         for answer in all {
             let decision = answer.await.unwrap();
@@ -307,5 +414,8 @@ async fn verdict_of_a_shadow_limit_has_the_delay_that_it_would_have_caused() {
     limiter.check(&limit, &Key::new("alice")).await.unwrap();
     let second = limiter.check(&limit, &Key::new("alice")).await.unwrap();
     assert_eq!(second.delay(), std::time::Duration::ZERO);
-    assert_eq!(second.verdicts()[0].delay(), std::time::Duration::from_millis(500));
+    assert_eq!(
+        second.verdicts()[0].delay(),
+        std::time::Duration::from_millis(500)
+    );
 }

@@ -30,7 +30,11 @@ async fn flood_of_one_key() {
     for (deny_for, keys, callers) in [(0, 1, 10_000), (1_000, 200, 20_000)] {
         let server = RedisServer::start();
         let builder = tollgate::RedisStore::builder("tollgate").url(server.url());
-        let store = builder.deny_for(Duration::from_millis(deny_for)).connect().await.unwrap();
+        let store = builder
+            .deny_for(Duration::from_millis(deny_for))
+            .connect()
+            .await
+            .unwrap();
         let limiter = RateLimiter::new(store);
         let counts: Arc<[AtomicU64; 5]> = Arc::default();
         let (started, mut flood) = (Instant::now(), JoinSet::new());
@@ -69,7 +73,9 @@ async fn flood_of_one_key() {
 async fn blocked_workers() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(250);
-    let builder = tollgate::RedisStore::builder("tollgate").url(server.url()).deadline(deadline);
+    let builder = tollgate::RedisStore::builder("tollgate")
+        .url(server.url())
+        .deadline(deadline);
     let limiter = RateLimiter::new(builder.deny_for(Duration::ZERO).connect().await.unwrap());
     let (longest, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
@@ -108,12 +114,21 @@ async fn blocked_workers() {
 #[ignore = "an attack, to be run by hand"]
 async fn cancelled_callers() {
     let server = RedisServer::start();
-    let builder = tollgate::RedisStore::builder("tollgate").url(server.url()).max_waiting(100);
-    let store =
-        builder.deadline(Duration::from_secs(10)).deny_for(Duration::ZERO).connect().await.unwrap();
+    let builder = tollgate::RedisStore::builder("tollgate")
+        .url(server.url())
+        .max_waiting(100);
+    let store = builder
+        .deadline(Duration::from_secs(10))
+        .deny_for(Duration::ZERO)
+        .connect()
+        .await
+        .unwrap();
     let limit = Limit::fixed_window("daily", Quota::per_day(10_000_000)).unwrap();
     let key = Key::new("k");
-    store.apply(Op::Charge, Check::new(&limit, &key).into()).await.unwrap();
+    store
+        .apply(Op::Charge, Check::new(&limit, &key).into())
+        .await
+        .unwrap();
     server.pause(true);
     let (started, mut calls, mut most) = (Instant::now(), 0_u64, 0);
     let metrics = tokio::runtime::Handle::current().metrics();
@@ -130,7 +145,10 @@ async fn cancelled_callers() {
     }
     server.pause(false);
     let left = loop {
-        match store.apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into()).await {
+        match store
+            .apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into())
+            .await
+        {
             Ok(decision) => break decision.remaining(),
             Err(_) => tokio::task::yield_now().await,
         }
@@ -215,8 +233,9 @@ async fn partitions() {
     println!("|---|---|---|---|---|---|");
     for partitions in [1, 4, 8, 16, 32, 64, 256, 1_024] {
         for at_once in [64, 256, 1_024] {
-            let store =
-                tollgate::RedisStore::builder("tollgate").url(cluster.url()).partitions(partitions);
+            let store = tollgate::RedisStore::builder("tollgate")
+                .url(cluster.url())
+                .partitions(partitions);
             let store = store.max_waiting(1 << 22).deadline(Duration::from_secs(20));
             let store = store.connect().await.unwrap();
             masters.iter().for_each(RedisServer::reset_calls);
@@ -253,11 +272,15 @@ async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Durat
             let (started, mut latencies) = (Instant::now(), Vec::new());
             while started.elapsed() < lasts {
                 let request = http::Request::get("/").header("x-client", client);
-                let request = request.header("host", "localhost").body(axum::body::Body::empty());
+                let request = request
+                    .header("host", "localhost")
+                    .body(axum::body::Body::empty());
                 let sent = Instant::now();
                 let response = sender.send_request(request.unwrap()).await.unwrap();
                 assert_eq!(response.status(), 200);
-                http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+                http_body_util::BodyExt::collect(response.into_body())
+                    .await
+                    .unwrap();
                 latencies.push(sent.elapsed());
             }
             latencies
@@ -266,7 +289,10 @@ async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Durat
     let mut latencies = load.join_all().await.concat();
     server.abort();
     latencies.sort();
-    (latencies.len() as f64 / lasts.as_secs_f64(), latencies[latencies.len() * 99 / 100])
+    (
+        latencies.len() as f64 / lasts.as_secs_f64(),
+        latencies[latencies.len() * 99 / 100],
+    )
 }
 
 /// A service in front of a Redis that hangs, against the bare service, side by side.
@@ -317,7 +343,11 @@ async fn hung_redis() {
             println!(
                 "{clients} clients, {}: {before:.0} requests/s before, {during:.0} in the 2 s from the hang on{}, \
                  then {:.2} of the bare service's ({:.2} to {:.2}), p99 {:.2?} (bare: {:.2?})",
-                if breaker.is_some() { "breaker" } else { "no breaker" },
+                if breaker.is_some() {
+                    "breaker"
+                } else {
+                    "no breaker"
+                },
                 if breaker.is_some() {
                     format!(", opened after {opened:.0?}")
                 } else {

@@ -65,7 +65,9 @@ impl Store for Hanging {
 /// A check, and how long it took.
 async fn timed(store: &impl Store) -> (Result<Decision, Error>, Duration) {
     let started = Instant::now();
-    let answer = store.apply(Op::Charge, Check::new(&limit(), "alice").into()).await;
+    let answer = store
+        .apply(Op::Charge, Check::new(&limit(), "alice").into())
+        .await;
     (answer, started.elapsed())
 }
 
@@ -93,7 +95,11 @@ async fn checks_of_an_outage_fail_at_once_after_the_first_few() {
         assert!(timed(&breaker).await.0.unwrap().allowed());
         sleep(MS).await;
     }
-    assert_eq!(open(&store, &breaker).await, 2, "two of the last three calls failed");
+    assert_eq!(
+        open(&store, &breaker).await,
+        2,
+        "two of the last three calls failed"
+    );
     let asked = store.asked();
     for _ in 0..1_000 {
         let (answer, took) = timed(&breaker).await;
@@ -125,7 +131,11 @@ async fn one_probe_at_a_time_finds_out_and_no_check_waits_for_it() {
     let recovered = Instant::now();
     let mut allowed_at = None;
     while breaker.state() != BreakerState::Closed {
-        assert!(recovered.elapsed() < Duration::from_secs(2), "{:?}", breaker.state());
+        assert!(
+            recovered.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            breaker.state()
+        );
         let (answer, took) = timed(&breaker).await;
         assert_eq!(took, Duration::ZERO);
         if answer.is_ok() {
@@ -133,7 +143,10 @@ async fn one_probe_at_a_time_finds_out_and_no_check_waits_for_it() {
         }
         sleep(MS).await;
     }
-    assert!(recovered.elapsed() - allowed_at.unwrap() > MS * 400, "it closes gradually");
+    assert!(
+        recovered.elapsed() - allowed_at.unwrap() > MS * 400,
+        "it closes gradually"
+    );
     for _ in 0..100 {
         assert!(timed(&breaker).await.0.is_ok());
     }
@@ -201,22 +214,40 @@ fn settings_out_of_range_are_errors() {
     let new = BreakerSettings::new;
     let (zero, long) = (Duration::ZERO, Duration::from_secs(61));
     for (settings, why) in [
-        (new().failure_percent(0), "`failure_percent` is 0; use 1 to 100"),
-        (new().failure_percent(101), "`failure_percent` is 101; use 1 to 100"),
+        (
+            new().failure_percent(0),
+            "`failure_percent` is 0; use 1 to 100",
+        ),
+        (
+            new().failure_percent(101),
+            "`failure_percent` is 101; use 1 to 100",
+        ),
         (new().min_calls(0), "`min_calls` is 0; use 1 to 32"),
         (new().min_calls(33), "`min_calls` is 33; use 1 to 32"),
         (new().window(zero), "`window` is 0ns; use 1 ms to a minute"),
         (new().window(long), "`window` is 61s; use 1 ms to a minute"),
-        (new().slow_after(zero), "`slow_after` is 0ns; use 1 ms to a minute"),
-        (new().recovery(long), "`recovery` is 61s; use 1 ms to a minute"),
-        (new().pause(zero, MS), "`pause` is 0ns; use 1 ms to a minute"),
+        (
+            new().slow_after(zero),
+            "`slow_after` is 0ns; use 1 ms to a minute",
+        ),
+        (
+            new().recovery(long),
+            "`recovery` is 61s; use 1 ms to a minute",
+        ),
+        (
+            new().pause(zero, MS),
+            "`pause` is 0ns; use 1 ms to a minute",
+        ),
         (
             new().pause(MS * 2, MS),
             "`pause` is 2ms, and then at most 1ms; use a longest pause of at least the first one",
         ),
     ] {
         let expected = format!("the circuit breaker's {why}");
-        let error = RedisStore::builder("tollgate").circuit_breaker(settings).build().unwrap_err();
+        let error = RedisStore::builder("tollgate")
+            .circuit_breaker(settings)
+            .build()
+            .unwrap_err();
         assert_eq!(error.to_string(), expected);
         let error = CircuitBreaker::new(MemoryStore::new(), settings).unwrap_err();
         assert_eq!(error.to_string(), expected);
@@ -229,19 +260,29 @@ async fn check_until(store: &RedisStore, state: BreakerState) {
         if store.breaker_state() == state {
             return;
         }
-        drop(store.apply(Op::Charge, Check::new(&limit(), number).into()).await);
+        drop(
+            store
+                .apply(Op::Charge, Check::new(&limit(), number).into())
+                .await,
+        );
         yield_now().await;
     }
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(30), future).await.expect("it does not hang")
+    timeout(Duration::from_secs(30), future)
+        .await
+        .expect("it does not hang")
 }
 
 /// The charges that Redis holds for a key.
 async fn used(store: &RedisStore, key: &Key) -> u64 {
     let peek = Check::new(&limit(), key).with_cost(0);
-    1_000_000 - in_time(store.apply(Op::Peek, peek.into())).await.unwrap().remaining()
+    1_000_000
+        - in_time(store.apply(Op::Peek, peek.into()))
+            .await
+            .unwrap()
+            .remaining()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,9 +321,18 @@ async fn hung_redis_is_not_asked_and_recovers_exactly() {
     ended.store(true, Ordering::Relaxed);
     let unknown: u64 = in_time(clients.join_all()).await.into_iter().sum();
     // Of each client the check in flight when it hung, and few more.
-    assert!(unknown <= 2 * 2 * 50, "{unknown} checks were sent to a hung server");
-    let (used, allowed) = (used(&store, &Key::global()).await, allowed.load(Ordering::Relaxed));
-    assert!((allowed..=allowed + unknown).contains(&used), "{used} of {allowed} and {unknown}");
+    assert!(
+        unknown <= 2 * 2 * 50,
+        "{unknown} checks were sent to a hung server"
+    );
+    let (used, allowed) = (
+        used(&store, &Key::global()).await,
+        allowed.load(Ordering::Relaxed),
+    );
+    assert!(
+        (allowed..=allowed + unknown).contains(&used),
+        "{used} of {allowed} and {unknown}"
+    );
 }
 
 #[tokio::test]
@@ -296,7 +346,11 @@ async fn killed_redis_opens_it_at_once_and_a_restart_closes_it() {
     let _restarted = RedisServer::start_on(server.port()).expect("the port is free again");
     in_time(check_until(&store, BreakerState::Closed)).await;
     let lines = log.lines();
-    for event in ["circuit breaker opened", "circuit breaker half-open", "circuit breaker closed"] {
+    for event in [
+        "circuit breaker opened",
+        "circuit breaker half-open",
+        "circuit breaker closed",
+    ] {
         let of_event: Vec<_> = lines.iter().filter(|line| line.contains(event)).collect();
         assert_eq!(of_event.len(), 1, "{event}: {lines:#?}");
         assert!(of_event[0].contains(&format!("Redis at 127.0.0.1:{}", server.port())));
@@ -314,7 +368,11 @@ async fn redis_that_dies_again_while_it_recovers_stalls_no_check() {
         let (store, ended) = (store.clone(), Arc::clone(&ended));
         clients.spawn(async move {
             while !ended.load(Ordering::Relaxed) {
-                drop(store.apply(Op::Charge, Check::new(&limit(), client).into()).await);
+                drop(
+                    store
+                        .apply(Op::Charge, Check::new(&limit(), client).into())
+                        .await,
+                );
                 sleep(MS * 20).await;
             }
         });
@@ -345,10 +403,20 @@ async fn redis_that_dies_again_while_it_recovers_stalls_no_check() {
 #[test]
 fn runtime_that_is_driven_by_checks_alone_closes_it() {
     let server = RedisServer::start();
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let second = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let second = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
     let (first, second) = (runtime(), second.unwrap());
-    let store = first.block_on(server.store().deadline(DEADLINE).connect()).unwrap();
+    let store = first
+        .block_on(server.store().deadline(DEADLINE).connect())
+        .unwrap();
     let check = |runtime: &tokio::runtime::Runtime| {
         runtime.block_on(store.apply(Op::Charge, Check::new(&limit(), "alice").into()))
     };
@@ -361,7 +429,11 @@ fn runtime_that_is_driven_by_checks_alone_closes_it() {
         server.pause(false);
         let started = std::time::Instant::now();
         while store.breaker_state() != BreakerState::Closed {
-            assert!(started.elapsed() < Duration::from_secs(20), "{:?}", store.breaker_state());
+            assert!(
+                started.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                store.breaker_state()
+            );
             drop(check(runtime));
             std::thread::sleep(MS);
         }
@@ -382,7 +454,11 @@ async fn distant_server_that_answers_within_the_deadline_decides_every_check() {
         clients.spawn(store.apply(Op::Charge, Check::new(&limit(), client).into()));
     }
     let answers = in_time(clients.join_all()).await;
-    assert!(answers.iter().all(Result::is_ok), "{:?}", answers.iter().find(|it| it.is_err()));
+    assert!(
+        answers.iter().all(Result::is_ok),
+        "{:?}",
+        answers.iter().find(|it| it.is_err())
+    );
     assert_eq!(store.breaker_state(), BreakerState::Closed);
 }
 
@@ -406,14 +482,18 @@ async fn checks_that_expire_in_a_call_that_is_in_time_do_not_open_it() {
         }
         millis.store(0, Ordering::Relaxed);
         // Until the late answer is here.
-        in_time(store.apply(Op::Charge, Check::new(&limit(), "bob").into())).await.unwrap();
+        in_time(store.apply(Op::Charge, Check::new(&limit(), "bob").into()))
+            .await
+            .unwrap();
         assert_eq!(store.breaker_state(), BreakerState::Closed);
     }
 }
 
 async fn futures_of(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
     let mut tasks = JoinSet::new();
-    answers.into_iter().for_each(|answer| drop(tasks.spawn(answer)));
+    answers
+        .into_iter()
+        .for_each(|answer| drop(tasks.spawn(answer)));
     tasks.join_all().await
 }
 
@@ -442,8 +522,16 @@ async fn queued_checks_fail_when_it_opens() {
     let server = RedisServer::start();
     // Long enough that only the breaker can end the wait of those in the queue.
     let settings = BreakerSettings::new().min_calls(1);
-    let store = server.store().circuit_breaker(settings).connect().await.unwrap();
-    store.apply(Op::Peek, Check::new(&limit(), "alice").into()).await.unwrap();
+    let store = server
+        .store()
+        .circuit_breaker(settings)
+        .connect()
+        .await
+        .unwrap();
+    store
+        .apply(Op::Peek, Check::new(&limit(), "alice").into())
+        .await
+        .unwrap();
     server.pause(true);
     let mut checks = JoinSet::new();
     for number in 0..5_000_u64 {
@@ -454,9 +542,16 @@ async fn queued_checks_fail_when_it_opens() {
     killed.kill();
     let answers = in_time(checks.join_all()).await;
     let errors: Vec<_> = answers.into_iter().map(Result::unwrap_err).collect();
-    let queued = errors.iter().filter(|error| error.is_circuit_open()).count();
+    let queued = errors
+        .iter()
+        .filter(|error| error.is_circuit_open())
+        .count();
     assert!(queued > 2_500, "{queued} of {} were queued", errors.len());
-    assert!(errors.iter().all(|error| !(error.is_circuit_open() && error.may_have_charged())));
+    assert!(
+        errors
+            .iter()
+            .all(|error| !(error.is_circuit_open() && error.may_have_charged()))
+    );
 }
 
 #[tokio::test]
@@ -470,7 +565,10 @@ async fn denial_stands_while_it_is_open() {
     server.pause(true);
     in_time(check_until(&store, BreakerState::Open)).await;
     let denied = check().await.unwrap();
-    assert_eq!((denied.allowed(), denied.source()), (false, Source::DenyCache));
+    assert_eq!(
+        (denied.allowed(), denied.source()),
+        (false, Source::DenyCache)
+    );
     server.pause(false);
 }
 
@@ -484,7 +582,10 @@ async fn redis_that_is_out_of_memory_does_not_open_it() {
         .query(&mut server.connection())
         .unwrap();
     for number in 0..50_u64 {
-        let error = store.apply(Op::Charge, Check::new(&limit(), number).into()).await.unwrap_err();
+        let error = store
+            .apply(Op::Charge, Check::new(&limit(), number).into())
+            .await
+            .unwrap_err();
         assert!(error.is_declined(), "{error}");
     }
     assert_eq!(store.breaker_state(), BreakerState::Closed);
@@ -499,7 +600,9 @@ async fn layer_fails_open_or_says_when_to_return() {
     let layer = |policy| {
         let limiter = RateLimiter::new(store.clone());
         let layer = RateLimitLayer::new(limiter, limit(), Global).unwrap();
-        Router::new().fallback(|| async {}).layer(layer.on_store_failure(policy).unwrap())
+        Router::new()
+            .fallback(|| async {})
+            .layer(layer.on_store_failure(policy).unwrap())
     };
     let open = send(&layer(OnStoreFailure::FailOpen), plain("/")).await;
     assert_eq!(open.status(), 200);
@@ -513,10 +616,18 @@ async fn layer_fails_open_or_says_when_to_return() {
 #[tokio::test]
 async fn store_without_a_breaker_asks_every_time() {
     let mut server = RedisServer::start();
-    let store = server.store().without_circuit_breaker().connect().await.unwrap();
+    let store = server
+        .store()
+        .without_circuit_breaker()
+        .connect()
+        .await
+        .unwrap();
     server.kill();
     for number in 0..100_u64 {
-        let error = store.apply(Op::Charge, Check::new(&limit(), number).into()).await.unwrap_err();
+        let error = store
+            .apply(Op::Charge, Check::new(&limit(), number).into())
+            .await
+            .unwrap_err();
         assert!(!error.is_circuit_open(), "{error}");
     }
     assert_eq!(store.breaker_state(), BreakerState::Closed);

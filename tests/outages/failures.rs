@@ -51,7 +51,12 @@ const EXACT: u64 = 100;
 
 const POLICIES: [(&str, OnStoreFailure); 3] = [
     ("open", OnStoreFailure::FailOpen),
-    ("local", OnStoreFailure::Local { replicas: PROCESSES }),
+    (
+        "local",
+        OnStoreFailure::Local {
+            replicas: PROCESSES,
+        },
+    ),
     ("closed", OnStoreFailure::FailClosed),
 ];
 
@@ -119,7 +124,10 @@ async fn application() {
     let url = std::env::var("APPLICATION_URL").unwrap();
     let (mut services, mut phases) = (Vec::new(), Vec::new());
     for (name, policy) in POLICIES {
-        let store = RedisStore::builder(name).url(&url).deadline(DEADLINE).build();
+        let store = RedisStore::builder(name)
+            .url(&url)
+            .deadline(DEADLINE)
+            .build();
         let limiter = RateLimiter::new(store.unwrap());
         let [load, exact] = service(&limiter, policy);
         let phase = Arc::new(Mutex::new((Instant::now(), Seen::default())));
@@ -128,11 +136,16 @@ async fn application() {
             tokio::spawn(async move {
                 loop {
                     let asked = Instant::now();
-                    let response =
-                        send(&load, request("GET", "/").body(axum::body::Body::empty()).unwrap())
-                            .await;
+                    let response = send(
+                        &load,
+                        request("GET", "/").body(axum::body::Body::empty()).unwrap(),
+                    )
+                    .await;
                     let latency = asked.elapsed();
-                    let source = response.extensions().get::<Decision>().map(Decision::source);
+                    let source = response
+                        .extensions()
+                        .get::<Decision>()
+                        .map(Decision::source);
                     note(&phase, response.status().as_u16(), source, latency);
                     sleep(Duration::from_millis(6)).await;
                 }
@@ -169,7 +182,12 @@ async fn application() {
                         });
                     }
                     let statuses = requests.join_all().await;
-                    allowed.push(statuses.iter().filter(|status| status.as_u16() == 200).count());
+                    allowed.push(
+                        statuses
+                            .iter()
+                            .filter(|status| status.as_u16() == 200)
+                            .count(),
+                    );
                 }
                 json!(allowed)
             }
@@ -236,7 +254,13 @@ struct Case {
 
 const fn case(name: &'static str) -> Case {
     let (lasts, server) = (Duration::from_millis(1_500), Duration::ZERO);
-    Case { name, lasts, server, loses: false, decides: false }
+    Case {
+        name,
+        lasts,
+        server,
+        loses: false,
+        decides: false,
+    }
 }
 
 struct Suite {
@@ -257,7 +281,10 @@ impl Suite {
             .map(|_| Process::start("failures::application", &[("APPLICATION_URL", url)]))
             .collect();
         let mut all = |command: &str| -> Vec<Vec<Value>> {
-            applications.iter_mut().map(|application| run(application, command)).collect()
+            applications
+                .iter_mut()
+                .map(|application| run(application, command))
+                .collect()
         };
         // All of them are connected.
         let ready = Instant::now();
@@ -266,7 +293,11 @@ impl Suite {
             if (0..POLICIES.len()).all(|policy| Sum::of(&seen, policy).redis > 0) {
                 break;
             }
-            assert!(ready.elapsed() < Duration::from_secs(20), "{}: never connected", case.name);
+            assert!(
+                ready.elapsed() < Duration::from_secs(20),
+                "{}: never connected",
+                case.name
+            );
             sleep(Duration::from_millis(200)).await;
         }
         let broken_at = Instant::now();
@@ -298,10 +329,17 @@ impl Suite {
             }
         }
         let lasted = broken_at.elapsed();
-        let user =
-            format!("user-{}", SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos());
-        let exact: Vec<_> =
-            applications.iter_mut().map(|it| run(it, &format!("exact {user}"))).collect();
+        let user = format!(
+            "user-{}",
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_nanos()
+        );
+        let exact: Vec<_> = applications
+            .iter_mut()
+            .map(|it| run(it, &format!("exact {user}")))
+            .collect();
 
         for (policy, (name, _)) in POLICIES.iter().enumerate() {
             let (during, after) = (Sum::of(&during, policy), Sum::of(&after, policy));
@@ -311,7 +349,10 @@ impl Suite {
             let by_redis = during.redis + after.redis;
             let local = during.local + after.local;
             let open = during.open + after.open;
-            let exact: u64 = exact.iter().map(|answer| answer[policy].as_u64().unwrap()).sum();
+            let exact: u64 = exact
+                .iter()
+                .map(|answer| answer[policy].as_u64().unwrap())
+                .sum();
             let unavailable = during.unavailable + after.unavailable;
             let outcome = [
                 ("by Redis", during.redis > RATE / 2),
@@ -319,8 +360,11 @@ impl Suite {
                 ("locally", local > 0),
                 ("503", unavailable > 0),
             ];
-            let outcome: Vec<_> =
-                outcome.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+            let outcome: Vec<_> = outcome
+                .iter()
+                .filter(|(_, is)| *is)
+                .map(|(name, _)| *name)
+                .collect();
             self.rows.push(format!(
                 "| {} | {name} | {} | {} ms | {} | {by_redis} | {} | {quota:.0} |",
                 case.name,
@@ -336,30 +380,52 @@ impl Suite {
             println!("{}", self.rows.last().unwrap());
             let mut expect = |is_so: bool, what: &str| {
                 if !is_so {
-                    self.failed
-                        .push(format!("{}, {name}: {what} ({during:?}, {after:?})", case.name));
+                    self.failed.push(format!(
+                        "{}, {name}: {what} ({during:?}, {after:?})",
+                        case.name
+                    ));
                 }
             };
             let otherwise = [during.open, during.local, during.unavailable][policy];
             expect(case.decides || otherwise > 10, "it did not fail");
-            expect(!case.decides || during.redis > RATE / 2, "Redis did not decide");
-            expect(during.wrong + after.wrong == 0, "a status that is none of 200, 429, 503");
-            expect(during.other + after.other == 0, "a request without a decision was allowed");
+            expect(
+                !case.decides || during.redis > RATE / 2,
+                "Redis did not decide",
+            );
+            expect(
+                during.wrong + after.wrong == 0,
+                "a status that is none of 200, 429, 503",
+            );
+            expect(
+                during.other + after.other == 0,
+                "a request without a decision was allowed",
+            );
             expect(worst <= WORST, "a request took too long");
             expect(recovery <= patience, "it took too long to recover");
             expect(*name == "open" || open == 0, "it failed open");
             expect(*name == "local" || local == 0, "it was limited locally");
             expect(*name == "closed" || unavailable == 0, "it failed closed");
-            expect(local as f64 <= quota, "more than the bound was allowed locally");
-            expect(case.loses || by_redis as f64 <= quota, "Redis allowed more than the quota");
-            expect(exact == EXACT, &format!("afterwards {exact} of {EXACT} were allowed"));
+            expect(
+                local as f64 <= quota,
+                "more than the bound was allowed locally",
+            );
+            expect(
+                case.loses || by_redis as f64 <= quota,
+                "Redis allowed more than the quota",
+            );
+            expect(
+                exact == EXACT,
+                &format!("afterwards {exact} of {EXACT} were allowed"),
+            );
         }
     }
 }
 
 /// Commands to the server on one connection. One that the server does not know is an error.
 fn command(connection: &mut redis::Connection, words: &[&str]) {
-    let answer = redis::cmd(words[0]).arg(&words[1..]).query::<redis::Value>(connection);
+    let answer = redis::cmd(words[0])
+        .arg(&words[1..])
+        .query::<redis::Value>(connection);
     answer.unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 
@@ -370,7 +436,11 @@ fn repeatedly(server: &RedisServer, lasts: Duration, words: &'static [&str]) {
         let started = Instant::now();
         let mut connection = client.get_connection().unwrap();
         while started.elapsed() < lasts {
-            drop(redis::cmd(words[0]).arg(&words[1..]).query::<redis::Value>(&mut connection));
+            drop(
+                redis::cmd(words[0])
+                    .arg(&words[1..])
+                    .query::<redis::Value>(&mut connection),
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     });
@@ -394,7 +464,10 @@ async fn every_failure_has_its_outcome_and_heals() {
         "| failure | policy | decided | worst latency | recovery | by Redis | otherwise | quota |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    let mut suite = Suite { rows: Vec::new(), failed: Vec::new() };
+    let mut suite = Suite {
+        rows: Vec::new(),
+        failed: Vec::new(),
+    };
     processes_that_fail(&mut suite).await;
     networks_that_fail(&mut suite).await;
     servers_that_decline(&mut suite).await;
@@ -403,30 +476,64 @@ async fn every_failure_has_its_outcome_and_heals() {
 }
 
 async fn processes_that_fail(suite: &mut Suite) {
-    let empty = Case { loses: true, ..case("killed, restarted empty") };
+    let empty = Case {
+        loses: true,
+        ..case("killed, restarted empty")
+    };
     let mut server = RedisServer::start();
     let (url, port) = (server.url(), server.port());
     let mut restarted = None;
-    suite.run(empty, &url, || server.kill(), || restarted = Some(restart(port, &[]))).await;
+    suite
+        .run(
+            empty,
+            &url,
+            || server.kill(),
+            || restarted = Some(restart(port, &[])),
+        )
+        .await;
     drop(restarted);
 
     let directory = temporary("aof");
-    let persistent = ["--appendonly", "yes", "--appendfsync", "always", "--dir", &*directory];
+    let persistent = [
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+        "--dir",
+        &*directory,
+    ];
     let mut server = RedisServer::start_with(&persistent);
     let (url, port) = (server.url(), server.port());
     let mut restarted = None;
     let kept = case("killed, restarted from an AOF");
-    suite.run(kept, &url, || server.kill(), || restarted = Some(restart(port, &persistent))).await;
+    suite
+        .run(
+            kept,
+            &url,
+            || server.kill(),
+            || restarted = Some(restart(port, &persistent)),
+        )
+        .await;
     drop(restarted);
 
     let server = RedisServer::start();
     let url = server.url();
-    suite.run(case("stopped (SIGSTOP)"), &url, || server.pause(true), || server.pause(false)).await;
+    suite
+        .run(
+            case("stopped (SIGSTOP)"),
+            &url,
+            || server.pause(true),
+            || server.pause(false),
+        )
+        .await;
 
     let mut server = RedisServer::start();
     let (url, port) = (server.url(), server.port());
     let (silent, mut restarted) = (Mutex::new(None), None);
-    let accepts = Case { loses: true, ..case("accepts and never answers") };
+    let accepts = Case {
+        loses: true,
+        ..case("accepts and never answers")
+    };
     let replace = || {
         server.kill();
         *silent.lock().unwrap() = Some(std::net::TcpListener::bind(("127.0.0.1", port)).unwrap());
@@ -440,16 +547,37 @@ async fn processes_that_fail(suite: &mut Suite) {
 
     // A data set that takes a second to load.
     let directory = temporary("loading");
-    let slow = ["--dir", &*directory, "--enable-debug-command", "yes", "--key-load-delay", "400"];
-    let slow = [&slow[..], &["--loading-process-events-interval-bytes", "1024"]].concat();
+    let slow = [
+        "--dir",
+        &*directory,
+        "--enable-debug-command",
+        "yes",
+        "--key-load-delay",
+        "400",
+    ];
+    let slow = [
+        &slow[..],
+        &["--loading-process-events-interval-bytes", "1024"],
+    ]
+    .concat();
     let mut server = RedisServer::start_with(&slow);
     command(&mut server.connection(), &["DEBUG", "POPULATE", "3000"]);
     command(&mut server.connection(), &["SAVE"]);
     let (url, port) = (server.url(), server.port());
     let mut restarted = None;
-    let loading =
-        Case { loses: true, server: Duration::from_secs(2), ..case("killed, then LOADING") };
-    suite.run(loading, &url, || server.kill(), || restarted = Some(restart(port, &slow))).await;
+    let loading = Case {
+        loses: true,
+        server: Duration::from_secs(2),
+        ..case("killed, then LOADING")
+    };
+    suite
+        .run(
+            loading,
+            &url,
+            || server.kill(),
+            || restarted = Some(restart(port, &slow)),
+        )
+        .await;
 }
 
 async fn networks_that_fail(suite: &mut Suite) {
@@ -461,15 +589,23 @@ async fn networks_that_fail(suite: &mut Suite) {
         let server = RedisServer::start();
         let chaos = Chaos::start(server.port()).await;
         let url = format!("redis://127.0.0.1:{}/", chaos.port);
-        let case = Case { decides: mode == Mode::Trickle, ..case(name) };
-        suite.run(case, &url, || chaos.set(mode), || chaos.set(Mode::Well)).await;
+        let case = Case {
+            decides: mode == Mode::Trickle,
+            ..case(name)
+        };
+        suite
+            .run(case, &url, || chaos.set(mode), || chaos.set(Mode::Well))
+            .await;
     }
     // A deadline of 250 ms leaves no time to wait for another call.
     let server = RedisServer::start();
     let millis = Arc::new(AtomicU64::new(1));
     let port = delaying(server.port(), Arc::clone(&millis)).await;
     let url = format!("redis://127.0.0.1:{port}/");
-    let slow = Case { decides: true, ..case("slow, and alive: 200 ms away") };
+    let slow = Case {
+        decides: true,
+        ..case("slow, and alive: 200 ms away")
+    };
     let set = |wanted: u64| millis.store(wanted, Ordering::Relaxed);
     suite.run(slow, &url, || set(200), || set(1)).await;
 }
@@ -478,12 +614,25 @@ async fn servers_that_decline(suite: &mut Suite) {
     let lasts = case("").lasts;
     for (name, words) in [
         ("SCRIPT FLUSH, 50 a second", &["SCRIPT", "FLUSH"][..]),
-        ("CLIENT KILL, 50 a second", &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]),
+        (
+            "CLIENT KILL, 50 a second",
+            &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
+        ),
     ] {
         let server = RedisServer::start();
         let decides = words[0] == "SCRIPT";
-        let case = Case { decides, ..case(name) };
-        suite.run(case, &server.url(), || repeatedly(&server, lasts, words), || {}).await;
+        let case = Case {
+            decides,
+            ..case(name)
+        };
+        suite
+            .run(
+                case,
+                &server.url(),
+                || repeatedly(&server, lasts, words),
+                || {},
+            )
+            .await;
     }
     let server = RedisServer::start();
     let keys = ["open", "local", "closed"].map(|prefix| format!("{prefix}:{{*}}:b:all"));
@@ -493,13 +642,21 @@ async fn servers_that_decline(suite: &mut Suite) {
             let (started, mut connection) = (Instant::now(), client.get_connection().unwrap());
             while started.elapsed() < lasts {
                 for key in &keys {
-                    let () = redis::pipe().del(key).lpush(key, "x").query(&mut connection).unwrap();
+                    let () = redis::pipe()
+                        .del(key)
+                        .lpush(key, "x")
+                        .query(&mut connection)
+                        .unwrap();
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
     };
-    let foreign = Case { loses: true, decides: true, ..case("a list at our key, 50 a second") };
+    let foreign = Case {
+        loses: true,
+        decides: true,
+        ..case("a list at our key, 50 a second")
+    };
     suite.run(foreign, &server.url(), overwrite, || {}).await;
 
     // Others fill the memory, and our keys are evicted.
@@ -510,8 +667,19 @@ async fn servers_that_decline(suite: &mut Suite) {
     ];
     let full = ["--maxmemory", "5mb", "--maxmemory-policy", "allkeys-random"];
     let server = RedisServer::start_with(&full);
-    let evicting = Case { loses: true, decides: true, ..case("maxmemory, keys are evicted") };
-    suite.run(evicting, &server.url(), || repeatedly(&server, lasts, FILL), || {}).await;
+    let evicting = Case {
+        loses: true,
+        decides: true,
+        ..case("maxmemory, keys are evicted")
+    };
+    suite
+        .run(
+            evicting,
+            &server.url(),
+            || repeatedly(&server, lasts, FILL),
+            || {},
+        )
+        .await;
 
     let paused: &[&[&str]] = &[&["CLIENT", "PAUSE", "1500", "ALL"]];
     let mended: &[&[&str]] = &[];
@@ -532,7 +700,9 @@ async fn servers_that_decline(suite: &mut Suite) {
         (
             "password changed (NOAUTH)",
             &[
-                &["ACL", "SETUSER", "admin", "on", ">admin", "+@all", "~*", "&*"],
+                &[
+                    "ACL", "SETUSER", "admin", "on", ">admin", "+@all", "~*", "&*",
+                ],
                 &["ACL", "SETUSER", "default", "resetpass", ">new"],
                 &["CLIENT", "KILL", "TYPE", "normal"],
             ],
@@ -549,7 +719,9 @@ async fn servers_that_decline(suite: &mut Suite) {
         let server = RedisServer::start();
         let run = |commands: &[&[&str]]| {
             let mut connection = server.connection();
-            commands.iter().for_each(|words| command(&mut connection, words));
+            commands
+                .iter()
+                .for_each(|words| command(&mut connection, words));
         };
         let mend = || {
             if !name.contains("NOAUTH") {
@@ -559,7 +731,17 @@ async fn servers_that_decline(suite: &mut Suite) {
             let mut admin = redis::Client::open(url).unwrap().get_connection().unwrap();
             command(&mut admin, &["ACL", "SETUSER", "default", "nopass"]);
         };
-        suite.run(Case { loses, ..case(name) }, &server.url(), || run(breaks), mend).await;
+        suite
+            .run(
+                Case {
+                    loses,
+                    ..case(name)
+                },
+                &server.url(),
+                || run(breaks),
+                mend,
+            )
+            .await;
     }
 
     let server = RedisServer::start_with(&["--busy-reply-threshold", "100"]);
@@ -567,12 +749,22 @@ async fn servers_that_decline(suite: &mut Suite) {
     let hog = || {
         spawn_blocking(move || {
             let mut connection = client.get_connection().unwrap();
-            let endless = redis::cmd("EVAL").arg("while true do end").arg(0).to_owned();
+            let endless = redis::cmd("EVAL")
+                .arg("while true do end")
+                .arg(0)
+                .to_owned();
             drop(endless.query::<redis::Value>(&mut connection));
         });
     };
     let kill = || command(&mut server.connection(), &["SCRIPT", "KILL"]);
-    suite.run(case("a script that hogs the server (BUSY)"), &server.url(), hog, kill).await;
+    suite
+        .run(
+            case("a script that hogs the server (BUSY)"),
+            &server.url(),
+            hog,
+            kill,
+        )
+        .await;
 
     let directory = temporary("misconf");
     let server = RedisServer::start_with(&["--dir", &directory, "--save", "3600 1000000"]);
@@ -584,15 +776,30 @@ async fn servers_that_decline(suite: &mut Suite) {
         let forgive = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
         command(&mut server.connection(), &forgive);
     };
-    suite.run(case("no disk to save to (MISCONF)"), &server.url(), break_it, mend).await;
+    suite
+        .run(
+            case("no disk to save to (MISCONF)"),
+            &server.url(),
+            break_it,
+            mend,
+        )
+        .await;
 }
 
 async fn topologies_that_change(suite: &mut Suite) {
     let failover = Duration::from_secs(6);
-    let lost = Case { loses: true, server: failover, ..case("sentinels: master killed") };
-    let mut sentinels = spawn_blocking(|| Sentinels::start(|_| Vec::new())).await.unwrap();
+    let lost = Case {
+        loses: true,
+        server: failover,
+        ..case("sentinels: master killed")
+    };
+    let mut sentinels = spawn_blocking(|| Sentinels::start(|_| Vec::new()))
+        .await
+        .unwrap();
     let url = sentinels.url();
-    suite.run(lost, &url, || sentinels.servers[0].kill(), || {}).await;
+    suite
+        .run(lost, &url, || sentinels.servers[0].kill(), || {})
+        .await;
 
     let planned = Case {
         name: "sentinels: planned failover",
@@ -600,21 +807,36 @@ async fn topologies_that_change(suite: &mut Suite) {
         decides: true,
         ..lost
     };
-    let sentinels = spawn_blocking(|| Sentinels::start(|_| Vec::new())).await.unwrap();
+    let sentinels = spawn_blocking(|| Sentinels::start(|_| Vec::new()))
+        .await
+        .unwrap();
     let url = sentinels.url();
-    suite.run(planned, &url, || sentinels.fail_over(), || {}).await;
+    suite
+        .run(planned, &url, || sentinels.fail_over(), || {})
+        .await;
     drop(sentinels);
 
-    let lost = Case { name: "cluster: master killed", ..lost };
+    let lost = Case {
+        name: "cluster: master killed",
+        ..lost
+    };
     let mut cluster = spawn_blocking(Cluster::start).await.unwrap();
     let url = cluster.url();
     let kill_owner = || {
         let is_owner = |node: &&mut RedisServer| {
-            let keys: Vec<String> =
-                redis::cmd("KEYS").arg("*:b:all").query(&mut node.connection()).unwrap();
+            let keys: Vec<String> = redis::cmd("KEYS")
+                .arg("*:b:all")
+                .query(&mut node.connection())
+                .unwrap();
             !keys.is_empty()
         };
-        cluster.nodes.iter_mut().take(3).find(is_owner).expect("one has the key").kill();
+        cluster
+            .nodes
+            .iter_mut()
+            .take(3)
+            .find(is_owner)
+            .expect("one has the key")
+            .kill();
     };
     suite.run(lost, &url, kill_owner, || {}).await;
     drop(cluster);
@@ -626,8 +848,10 @@ async fn topologies_that_change(suite: &mut Suite) {
         spawn_blocking(move || {
             for node in 0..3 {
                 let mut connection = moving.nodes[node].connection();
-                let stored: Vec<String> =
-                    redis::cmd("KEYS").arg("*:b:all").query(&mut connection).unwrap();
+                let stored: Vec<String> = redis::cmd("KEYS")
+                    .arg("*:b:all")
+                    .query(&mut connection)
+                    .unwrap();
                 let slots: BTreeSet<_> = stored.iter().map(|key| moving.slot(key)).collect();
                 for slot in slots {
                     if moving.master_of(slot) == node {
@@ -637,15 +861,19 @@ async fn topologies_that_change(suite: &mut Suite) {
             }
         });
     };
-    let moved = Case { decides: true, ..case("cluster: slots moved") };
+    let moved = Case {
+        decides: true,
+        ..case("cluster: slots moved")
+    };
     suite.run(moved, &url, move_slots, || {}).await;
     drop(cluster);
 
     // New connections are validated by the slots of some partitions. Those slots move, or have no owner. The slots of the
     // keys stay where they are.
-    for (name, is_moving) in
-        [("cluster: new connections, slots move", true), ("cluster: slots without an owner", false)]
-    {
+    for (name, is_moving) in [
+        ("cluster: new connections, slots move", true),
+        ("cluster: slots without an owner", false),
+    ] {
         let cluster = spawn_blocking(Cluster::start).await.unwrap();
         let url = cluster.url();
         let abandoned = RefCell::new(Vec::new());
@@ -665,12 +893,25 @@ async fn topologies_that_change(suite: &mut Suite) {
                 }
             }
             for node in &cluster.nodes[..3] {
-                command(&mut node.connection(), &["CLIENT", "KILL", "TYPE", "normal"]);
+                command(
+                    &mut node.connection(),
+                    &["CLIENT", "KILL", "TYPE", "normal"],
+                );
             }
         };
         // The key that is counted afterwards may be in one of the slots.
         let give_back = || cluster.adopt_slots(abandoned.take());
-        suite.run(Case { decides: true, ..case(name) }, &url, break_it, give_back).await;
+        suite
+            .run(
+                Case {
+                    decides: true,
+                    ..case(name)
+                },
+                &url,
+                break_it,
+                give_back,
+            )
+            .await;
     }
 }
 
@@ -679,7 +920,10 @@ const TAGS: [&str; 9] = ["18", "3", "61", "2", "60", "59", "49", "103", "0"];
 
 fn slots_of_keys(cluster: &Cluster) -> BTreeSet<u16> {
     let stored = cluster.nodes[..3].iter().flat_map(|node| -> Vec<String> {
-        redis::cmd("KEYS").arg("*:b:all").query(&mut node.connection()).unwrap()
+        redis::cmd("KEYS")
+            .arg("*:b:all")
+            .query(&mut node.connection())
+            .unwrap()
     });
     stored.map(|key| cluster.slot(&key)).collect()
 }

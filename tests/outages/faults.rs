@@ -21,61 +21,120 @@ fn daily() -> Limit {
 
 /// A store without a circuit breaker: each check meets the fault.
 fn store_of(url: &str) -> RedisStoreBuilder {
-    let store = RedisStore::builder("tollgate").url(url).without_circuit_breaker();
-    store.deadline(Duration::from_secs(20)).deny_for(Duration::ZERO)
+    let store = RedisStore::builder("tollgate")
+        .url(url)
+        .without_circuit_breaker();
+    store
+        .deadline(Duration::from_secs(20))
+        .deny_for(Duration::ZERO)
 }
 
 async fn check(store: &RedisStore, key: &str) -> Result<tollgate::Decision, Error> {
-    store.apply(Op::Charge, Check::new(&daily(), key).into()).await
+    store
+        .apply(Op::Charge, Check::new(&daily(), key).into())
+        .await
 }
 
 fn run(server: &RedisServer, command: &[&str]) {
-    let () = redis::cmd(command[0]).arg(&command[1..]).query(&mut server.connection()).unwrap();
+    let () = redis::cmd(command[0])
+        .arg(&command[1..])
+        .query(&mut server.connection())
+        .unwrap();
 }
 
 #[tokio::test]
 async fn missing_permission_is_named_when_the_store_connects() {
     let server = RedisServer::start();
-    for permission in ["mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del"]
-    {
-        run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
-        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
+    for permission in [
+        "mget", "psetex", "pexpire", "setrange", "getrange", "strlen", "set", "del",
+    ] {
+        run(
+            &server,
+            &[
+                "ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all",
+            ],
+        );
+        run(
+            &server,
+            &["ACL", "SETUSER", "limiter", &format!("-{permission}")],
+        );
         let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-        let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
+        let error = RedisStore::connect(&url, "tollgate")
+            .await
+            .unwrap_err()
+            .to_string();
         let named = format!("`{}`", permission.to_uppercase());
-        assert!(error.contains(&named) && !error.contains("secret"), "{permission}: {error}");
         assert!(
-            error.ends_with(&format!("add `+{permission}` to the ACL of this Redis user")),
+            error.contains(&named) && !error.contains("secret"),
+            "{permission}: {error}"
+        );
+        assert!(
+            error.ends_with(&format!(
+                "add `+{permission}` to the ACL of this Redis user"
+            )),
             "{error}"
         );
     }
     for permission in ["evalsha", "eval", "ping", "script"] {
-        run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
-        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{permission}")]);
+        run(
+            &server,
+            &[
+                "ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all",
+            ],
+        );
+        run(
+            &server,
+            &["ACL", "SETUSER", "limiter", &format!("-{permission}")],
+        );
         let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-        let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
+        let error = RedisStore::connect(&url, "tollgate")
+            .await
+            .unwrap_err()
+            .to_string();
         // Redis from 7 on names the subcommand: `script|load`.
-        assert!(error.contains(&format!("add `+{permission}")), "{permission}: {error}");
+        assert!(
+            error.contains(&format!("add `+{permission}")),
+            "{permission}: {error}"
+        );
     }
-    run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~other:*", "+@all"]);
+    run(
+        &server,
+        &[
+            "ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~other:*", "+@all",
+        ],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("add `~tollgate:*` to "), "{error}");
 }
 
 #[tokio::test]
 async fn revoked_read_permission_is_an_error_and_not_a_full_budget() {
     let server = RedisServer::start();
-    run(&server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
+    run(
+        &server,
+        &[
+            "ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all",
+        ],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let store = store_of(&url).connect().await.unwrap();
-    run(&server, &["ACL", "SETUSER", "limiter", "-get", "-getrange", "-mget"]);
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "-get", "-getrange", "-mget"],
+    );
     let log = Limit::sliding_log("log", Quota::per_day(5)).unwrap();
     let key = Key::new("k");
     for _ in 0..20 {
         let error = check(&store, "k").await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
-        let error = store.apply(Op::Charge, Check::new(&log, &key).into()).await.unwrap_err();
+        let error = store
+            .apply(Op::Charge, Check::new(&log, &key).into())
+            .await
+            .unwrap_err();
         assert!(error.is_unavailable(), "{error}");
     }
 }
@@ -91,18 +150,31 @@ async fn node_of_a_cluster_needs_the_url_of_a_cluster() {
             // Redis 6.2 has no ADDSLOTSRANGE.
             let slots: Vec<u16> = (0..16_384).collect();
             let mut assign = redis::cmd("CLUSTER");
-            let () = assign.arg("ADDSLOTS").arg(slots).query(&mut server.connection()).unwrap();
+            let () = assign
+                .arg("ADDSLOTS")
+                .arg(slots)
+                .query(&mut server.connection())
+                .unwrap();
             let state = || -> String {
-                redis::cmd("CLUSTER").arg("INFO").query(&mut server.connection()).unwrap()
+                redis::cmd("CLUSTER")
+                    .arg("INFO")
+                    .query(&mut server.connection())
+                    .unwrap()
             };
             while !state().contains("cluster_state:ok") {}
         }
-        let error = RedisStore::connect(&server.url(), "tollgate").await.unwrap_err().to_string();
+        let error = RedisStore::connect(&server.url(), "tollgate")
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("write redis-cluster://"), "{error}");
         // A store that does not connect when it is built fails at the first check.
         let store = store_of(&server.url()).build().unwrap();
         let error = check(&store, "k").await.unwrap_err();
-        assert!(error.to_string().contains("write redis-cluster://"), "{error}");
+        assert!(
+            error.to_string().contains("write redis-cluster://"),
+            "{error}"
+        );
         assert!(!error.may_have_charged());
     }
     drop(server);
@@ -129,15 +201,25 @@ async fn out_of_memory_fails_only_checks_that_write() {
     for answer in answers {
         decisions.push(answer.await);
     }
-    assert!(decisions[0].as_ref().unwrap().allowed(), "a peek needs no write");
+    assert!(
+        decisions[0].as_ref().unwrap().allowed(),
+        "a peek needs no write"
+    );
     for pair in decisions[1..].chunks(2) {
         let error = pair[0].as_ref().unwrap_err();
         assert!(error.is_declined() && !error.may_have_charged(), "{error}");
         assert!(error.to_string().contains("OOM"), "{error}");
-        assert!(!pair[1].as_ref().unwrap().allowed(), "a denial needs no write");
+        assert!(
+            !pair[1].as_ref().unwrap().allowed(),
+            "a denial needs no write"
+        );
     }
     run(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(check(&store, "7").await.unwrap().remaining(), 4, "nothing was charged");
+    assert_eq!(
+        check(&store, "7").await.unwrap().remaining(),
+        4,
+        "nothing was charged"
+    );
 }
 
 #[tokio::test]
@@ -145,11 +227,19 @@ async fn failed_refund_keeps_its_connection() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let charged =
-        store.apply(Op::Charge, Check::new(&limit, &key).with_cost(3).into()).await.unwrap();
+    let charged = store
+        .apply(Op::Charge, Check::new(&limit, &key).with_cost(3).into())
+        .await
+        .unwrap();
     let receipt = charged.receipt().unwrap();
     let refund = || {
-        store.apply(Op::Refund, Check::new(&limit, &key).with_cost(1).with_receipt(receipt).into())
+        store.apply(
+            Op::Refund,
+            Check::new(&limit, &key)
+                .with_cost(1)
+                .with_receipt(receipt)
+                .into(),
+        )
     };
     let (log, _guard) = Log::start();
     run(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -160,9 +250,16 @@ async fn failed_refund_keeps_its_connection() {
     let error = refund().await.unwrap_err();
     assert!(error.to_string().contains("OOM"), "{error}");
     run(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(refund().await.unwrap().remaining(), 3, "on the same connection");
+    assert_eq!(
+        refund().await.unwrap().remaining(),
+        3,
+        "on the same connection"
+    );
     let lines = log.lines();
-    assert!(lines.iter().all(|line| !line.contains("connection closed")), "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| !line.contains("connection closed")),
+        "{lines:#?}"
+    );
 }
 
 #[tokio::test]
@@ -176,7 +273,10 @@ async fn reply_of_another_type_closes_its_connection() {
     let store = store_of(&server.url()).build().unwrap();
     for connections in 1..3 {
         let error = check(&store, "k").await.unwrap_err();
-        assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");
+        assert!(
+            error.may_have_charged() && error.to_string().len() < 300,
+            "{error}"
+        );
         assert_eq!(server.connections(), connections);
     }
 }
@@ -185,7 +285,11 @@ async fn reply_of_another_type_closes_its_connection() {
 async fn late_answer_does_not_end_an_outage() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(300);
-    let store = store_of(&server.url()).deadline(deadline).connect().await.unwrap();
+    let store = store_of(&server.url())
+        .deadline(deadline)
+        .connect()
+        .await
+        .unwrap();
     check(&store, "k").await.unwrap();
     let (log, _guard) = Log::start();
     for _ in 0..2 {
@@ -195,20 +299,31 @@ async fn late_answer_does_not_end_an_outage() {
         server.pause(false);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let recoveries =
-        |lines: &[String]| lines.iter().filter(|line| line.contains("decides again")).count();
+    let recoveries = |lines: &[String]| {
+        lines
+            .iter()
+            .filter(|line| line.contains("decides again"))
+            .count()
+    };
     assert_eq!(recoveries(&log.lines()), 0);
     check(&store, "k").await.unwrap();
     let lines = log.lines();
     assert_eq!(recoveries(&lines), 1, "{lines:#?}");
-    assert!(lines.iter().any(|line| line.contains("undecided=2")), "{lines:#?}");
+    assert!(
+        lines.iter().any(|line| line.contains("undecided=2")),
+        "{lines:#?}"
+    );
 }
 
 #[tokio::test]
 async fn checks_that_time_out_in_the_queue_are_counted() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(200);
-    let store = store_of(&server.url()).deadline(deadline).connect().await.unwrap();
+    let store = store_of(&server.url())
+        .deadline(deadline)
+        .connect()
+        .await
+        .unwrap();
     check(&store, "k").await.unwrap();
     let (log, _guard) = Log::start();
     server.pause(true);
@@ -229,8 +344,14 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
         tokio::task::yield_now().await;
     }
     let lines = log.lines();
-    let end = lines.iter().find(|line| line.contains("decides again")).expect("it recovered");
-    let undecided = end.split("undecided=").nth(1).and_then(|it| it.split(' ').next());
+    let end = lines
+        .iter()
+        .find(|line| line.contains("decides again"))
+        .expect("it recovered");
+    let undecided = end
+        .split("undecided=")
+        .nth(1)
+        .and_then(|it| it.split(' ').next());
     assert!(undecided.unwrap().parse::<u64>().unwrap() >= 500, "{end}");
 }
 
@@ -244,11 +365,18 @@ async fn unresponsive_server_does_not_accumulate_connection_attempts() {
     // Accepts connections in its backlog, and never answers.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}/", listener.local_addr().unwrap());
-    let store = store_of(&url).deadline(Duration::from_millis(5)).build().unwrap();
+    let store = store_of(&url)
+        .deadline(Duration::from_millis(5))
+        .build()
+        .unwrap();
     let tasks = tokio::runtime::Handle::current().metrics();
     for _ in 0..200 {
         assert!(check(&store, "k").await.is_err());
-        assert!(tasks.num_alive_tasks() < 6, "{} tasks", tasks.num_alive_tasks());
+        assert!(
+            tasks.num_alive_tasks() < 6,
+            "{} tasks",
+            tasks.num_alive_tasks()
+        );
     }
 }
 
@@ -256,11 +384,15 @@ async fn unresponsive_server_does_not_accumulate_connection_attempts() {
 async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
     let server = RedisServer::start();
     let keys = "~tollgate:{probe}* ~tollgate:{a}:probe ~tollgate:{b}:probe ~tollgate:{u*";
-    let mut rules = vec!["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "+@all"];
+    let mut rules = vec![
+        "ACL", "SETUSER", "limiter", "reset", "on", ">secret", "+@all",
+    ];
     rules.extend(keys.split(' '));
     run(&server, &rules);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+    let store = RedisStore::builder("tollgate")
+        .url(&url)
+        .deadline(Duration::from_secs(20));
     let store = store.connect().await.unwrap();
     for round in 0..20 {
         let mut checks = tokio::task::JoinSet::new();
@@ -288,11 +420,27 @@ async fn key_that_the_user_has_no_right_to_fails_no_other_check() {
 
 /// A user with rights to the keys of alice alone, of a budget or of permits.
 async fn store_with_rights_to_alice(server: &RedisServer) -> RedisStore {
-    run(server, &["ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all"]);
+    run(
+        server,
+        &[
+            "ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all",
+        ],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+    let store = RedisStore::builder("tollgate")
+        .url(&url)
+        .deadline(Duration::from_secs(20));
     let store = store.connect().await.unwrap();
-    run(server, &["ACL", "SETUSER", "limiter", "resetkeys", "~tollgate:{alice*"]);
+    run(
+        server,
+        &[
+            "ACL",
+            "SETUSER",
+            "limiter",
+            "resetkeys",
+            "~tollgate:{alice*",
+        ],
+    );
     store
 }
 
@@ -312,7 +460,9 @@ async fn forbidden_key_fails_the_permits_of_no_other() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_with_rights_to_alice(&server).await);
     let limit = Limit::concurrency("in flight", 1).unwrap();
-    let limit = limit.with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     for round in 0..20 {
         let mut claims = tokio::task::JoinSet::new();
         for number in 0..100 {
@@ -334,17 +484,34 @@ async fn forbidden_key_fails_the_permits_of_no_other() {
 #[tokio::test]
 async fn divided_call_keeps_the_order_of_its_checks() {
     let server = RedisServer::start();
-    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let store = store_of(&url).connect().await.unwrap();
-    run(&server, &["ACL", "SETUSER", "limiter", "resetkeys", "~tollgate:{alice}*"]);
+    run(
+        &server,
+        &[
+            "ACL",
+            "SETUSER",
+            "limiter",
+            "resetkeys",
+            "~tollgate:{alice}*",
+        ],
+    );
     let limit = Limit::fixed_window("daily", Quota::per_day(1_000)).unwrap();
     let of = |key: &str, cost| Check::new(&limit, key).with_cost(cost);
-    let ask =
-        |check: Check| (check.key().as_str() == "alice", store.apply(Op::Charge, check.into()));
+    let ask = |check: Check| {
+        (
+            check.key().as_str() == "alice",
+            store.apply(Op::Charge, check.into()),
+        )
+    };
     // Checks of different costs are not decided together.
-    let asked: Vec<_> =
-        (1..=20).flat_map(|cost| [ask(of("alice", cost)), ask(of("mallory", cost))]).collect();
+    let asked: Vec<_> = (1..=20)
+        .flat_map(|cost| [ask(of("alice", cost)), ask(of("mallory", cost))])
+        .collect();
     let mut remaining = Vec::new();
     for (is_allowed, answer) in asked {
         match answer.await {
@@ -356,38 +523,76 @@ async fn divided_call_keeps_the_order_of_its_checks() {
         *used += cost;
         Some(*used)
     });
-    assert_eq!(remaining, used.map(|used| 1_000 - used).collect::<Vec<u64>>());
+    assert_eq!(
+        remaining,
+        used.map(|used| 1_000 - used).collect::<Vec<u64>>()
+    );
 }
 
 #[tokio::test]
 async fn right_that_is_revoked_between_the_writes_of_a_log_may_mean_a_charge() {
     let server = RedisServer::start();
-    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let store = store_of(&url).connect().await.unwrap();
     let log = Limit::sliding_log("log", Quota::per_day(5)).unwrap();
-    run(&server, &["ACL", "SETUSER", "limiter", "-setrange", "-psetex", "-pexpire"]);
-    let error = store.apply(Op::Charge, Check::new(&log, "alice").into()).await.unwrap_err();
+    run(
+        &server,
+        &[
+            "ACL",
+            "SETUSER",
+            "limiter",
+            "-setrange",
+            "-psetex",
+            "-pexpire",
+        ],
+    );
+    let error = store
+        .apply(Op::Charge, Check::new(&log, "alice").into())
+        .await
+        .unwrap_err();
     assert!(error.may_have_charged(), "{error}");
 }
 
 /// The calls that the server rejected before it ran them.
 fn rejected_calls(server: &RedisServer) -> u64 {
-    let stats: String =
-        redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
-    let rejected = line.split("rejected_calls=").nth(1).unwrap().split(',').next().unwrap();
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut server.connection())
+        .unwrap();
+    let line = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"))
+        .unwrap();
+    let rejected = line
+        .split("rejected_calls=")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap();
     rejected.parse().unwrap()
 }
 
 #[tokio::test]
 async fn user_that_loses_its_rights_to_all_keys_causes_no_flood_and_opens_the_breaker() {
     let server = RedisServer::start();
-    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+    let store = RedisStore::builder("tollgate")
+        .url(&url)
+        .deadline(Duration::from_secs(20));
     let store = store.connect().await.unwrap();
-    run(&server, &["ACL", "SETUSER", "limiter", "resetkeys", "~other:*"]);
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "resetkeys", "~other:*"],
+    );
     let mut waves = 0;
     while store.breaker_state() == tollgate::store::BreakerState::Closed && waves < 100 {
         let mut checks = tokio::task::JoinSet::new();
@@ -397,7 +602,10 @@ async fn user_that_loses_its_rights_to_all_keys_causes_no_flood_and_opens_the_br
         }
         for answer in checks.join_all().await {
             let error = answer.unwrap_err();
-            assert!(error.is_unavailable() && !error.may_have_charged(), "{error}");
+            assert!(
+                error.is_unavailable() && !error.may_have_charged(),
+                "{error}"
+            );
         }
         waves += 1;
     }
@@ -410,15 +618,31 @@ async fn user_that_loses_its_rights_to_all_keys_causes_no_flood_and_opens_the_br
 #[tokio::test]
 async fn right_that_is_revoked_while_running_means_that_nothing_was_charged() {
     let server = RedisServer::start();
-    run(&server, &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"]);
+    run(
+        &server,
+        &["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"],
+    );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let store = store_of(&url).connect().await.unwrap();
     check(&store, "alice").await.unwrap();
-    for (right, key) in [("psetex", "bob"), ("setrange", "alice"), ("getrange", "alice")] {
-        run(&server, &["ACL", "SETUSER", "limiter", &format!("-{right}")]);
+    for (right, key) in [
+        ("psetex", "bob"),
+        ("setrange", "alice"),
+        ("getrange", "alice"),
+    ] {
+        run(
+            &server,
+            &["ACL", "SETUSER", "limiter", &format!("-{right}")],
+        );
         let error = check(&store, key).await.unwrap_err();
-        assert!(!error.may_have_charged() && error.is_unavailable(), "{right}: {error}");
-        run(&server, &["ACL", "SETUSER", "limiter", &format!("+{right}")]);
+        assert!(
+            !error.may_have_charged() && error.is_unavailable(),
+            "{right}: {error}"
+        );
+        run(
+            &server,
+            &["ACL", "SETUSER", "limiter", &format!("+{right}")],
+        );
     }
     assert_eq!(check(&store, "alice").await.unwrap().remaining(), 3);
     assert_eq!(check(&store, "bob").await.unwrap().remaining(), 4);
@@ -428,9 +652,14 @@ async fn right_that_is_revoked_while_running_means_that_nothing_was_charged() {
 #[tokio::test]
 async fn huge_value_at_one_key_holds_up_nobody() {
     let server = RedisServer::start();
-    let store = RedisStore::builder("tollgate").url(server.url()).deadline(Duration::from_secs(1));
+    let store = RedisStore::builder("tollgate")
+        .url(server.url())
+        .deadline(Duration::from_secs(1));
     let store = store.connect().await.unwrap();
-    run(&server, &["SETRANGE", "tollgate:{alice}:w:daily", "400000000", "x"]);
+    run(
+        &server,
+        &["SETRANGE", "tollgate:{alice}:w:daily", "400000000", "x"],
+    );
     assert_eq!(check(&store, "alice").await.unwrap().remaining(), 4);
     assert_eq!(check(&store, "bob").await.unwrap().remaining(), 4);
     assert_eq!(check(&store, "alice").await.unwrap().remaining(), 3);
@@ -469,11 +698,16 @@ async fn malformed_reply_closes_its_connection() {
     });
     let store = store_of(&server.url()).build().unwrap();
     let (limit, keys) = (daily(), (0..200_u64).map(Key::from).collect::<Vec<_>>());
-    let answers: Vec<_> =
-        keys.iter().map(|key| store.apply(Op::Charge, Check::new(&limit, key).into())).collect();
+    let answers: Vec<_> = keys
+        .iter()
+        .map(|key| store.apply(Op::Charge, Check::new(&limit, key).into()))
+        .collect();
     for answer in answers {
         let error = answer.await.unwrap_err();
-        assert!(error.may_have_charged() && error.to_string().len() < 300, "{error}");
+        assert!(
+            error.may_have_charged() && error.to_string().len() < 300,
+            "{error}"
+        );
     }
     malformed.store(false, Ordering::SeqCst);
     while check(&store, "k").await.is_err() {
@@ -500,11 +734,21 @@ async fn attempts_to_replace_a_failing_connection_are_spaced_out() {
         tokio::task::yield_now().await;
     }
     assert!(checks > 100, "{checks} checks");
-    assert!(server.connections() <= 12, "{} connections in 2 s", server.connections());
+    assert!(
+        server.connections() <= 12,
+        "{} connections in 2 s",
+        server.connections()
+    );
     let lines = log.lines();
     assert!(lines.len() <= 8, "{lines:#?}");
-    let closed = lines.iter().find(|line| line.contains("Redis connection closed")).unwrap();
-    assert!(closed.contains(&server.address()) && !closed.contains("hunter2"), "{closed}");
+    let closed = lines
+        .iter()
+        .find(|line| line.contains("Redis connection closed"))
+        .unwrap();
+    assert!(
+        closed.contains(&server.address()) && !closed.contains("hunter2"),
+        "{closed}"
+    );
 }
 
 #[tokio::test]
@@ -525,24 +769,36 @@ async fn end_of_an_outage_is_one_event_with_duration_and_count() {
     }
     check(&store, "k").await.unwrap();
     let lines = log.lines();
-    let ends: Vec<_> = lines.iter().filter(|line| line.contains("Redis decides again")).collect();
+    let ends: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("Redis decides again"))
+        .collect();
     assert_eq!(ends.len(), 1, "{lines:#?}");
-    assert!(ends[0].contains(&format!("undecided={failed}")), "{failed}: {}", ends[0]);
+    assert!(
+        ends[0].contains(&format!("undecided={failed}")),
+        "{failed}: {}",
+        ends[0]
+    );
     assert!(ends[0].contains("outage_ms=") && ends[0].contains(&format!(":{}", restarted.port())));
 }
 
 #[tokio::test]
 async fn timeout_names_the_server() {
     let server = RedisServer::start();
-    let store =
-        store_of(&server.url()).deadline(Duration::from_millis(50)).connect().await.unwrap();
+    let store = store_of(&server.url())
+        .deadline(Duration::from_millis(50))
+        .connect()
+        .await
+        .unwrap();
     check(&store, "k").await.unwrap();
     server.pause(true);
     let error = check(&store, "k").await.unwrap_err();
     server.pause(false);
     assert!(error.is_timeout() && error.may_have_charged(), "{error}");
     assert!(
-        error.to_string().ends_with(&format!("Redis at 127.0.0.1:{}", server.port())),
+        error
+            .to_string()
+            .ends_with(&format!("Redis at 127.0.0.1:{}", server.port())),
         "{error}"
     );
 }
@@ -553,7 +809,11 @@ async fn every_connection_failure_has_a_reason() {
     let turns = AtomicU64::new(0);
     let server = FakeRedis::start(move |command, arguments| {
         let hangs_up = command == "PING" && turns.fetch_add(1, Ordering::SeqCst) % 2 == 1;
-        if hangs_up { None } else { greeting(command, arguments) }
+        if hangs_up {
+            None
+        } else {
+            greeting(command, arguments)
+        }
     });
     let store = store_of(&server.url()).build().unwrap();
     let mut checks = tokio::task::JoinSet::new();
@@ -570,6 +830,9 @@ async fn every_connection_failure_has_a_reason() {
     }
     for error in checks.join_all().await.concat() {
         let reason = error.rsplit(": ").next().unwrap_or_default();
-        assert!(!reason.is_empty() && error.contains(&server.address()), "{error}");
+        assert!(
+            !reason.is_empty() && error.contains(&server.address()),
+            "{error}"
+        );
     }
 }

@@ -50,9 +50,11 @@ async fn flood_after(
         let (layer, outcome, sent) = (layer.clone(), Arc::clone(&outcome), Arc::clone(&sent));
         flood.spawn(async move {
             let service =
-                ServiceBuilder::new().layer(layer).service(service_fn(async |_: Request<Body>| {
-                    Ok::<_, std::convert::Infallible>(Response::new(()))
-                }));
+                ServiceBuilder::new()
+                    .layer(layer)
+                    .service(service_fn(async |_: Request<Body>| {
+                        Ok::<_, std::convert::Infallible>(Response::new(()))
+                    }));
             for _ in 0..rounds {
                 let mut request = Request::new(Body::empty());
                 request.extensions_mut().insert(Client(task % clients));
@@ -91,24 +93,45 @@ async fn flood_allows_no_more_than_the_limit() {
         // The server answers when every task has sent a request: more than the queue holds.
         server.pause(true);
         let outcome = flood_after(&layer, 20_000, clients, 3, || server.pause(false)).await;
-        assert!(outcome.unavailable.load(Ordering::Relaxed) > 0, "{outcome:?}");
-        assert_eq!(outcome.forwarded.load(Ordering::Relaxed), clients, "{outcome:?}");
+        assert!(
+            outcome.unavailable.load(Ordering::Relaxed) > 0,
+            "{outcome:?}"
+        );
+        assert_eq!(
+            outcome.forwarded.load(Ordering::Relaxed),
+            clients,
+            "{outcome:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn overload_is_answered_with_503_by_default() {
     let server = RedisServer::start();
-    let store = server.store().deny_for(Duration::ZERO).max_waiting(10).connect().await.unwrap();
+    let store = server
+        .store()
+        .deny_for(Duration::ZERO)
+        .max_waiting(10)
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let rejecting = layer(&limiter, "rejecting");
     let outcome = flood(&rejecting, 100, 100, 1).await;
     assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 10, "{outcome:?}");
-    assert_eq!(outcome.unavailable.load(Ordering::Relaxed), 90, "{outcome:?}");
+    assert_eq!(
+        outcome.unavailable.load(Ordering::Relaxed),
+        90,
+        "{outcome:?}"
+    );
 
     let forwarding = layer(&limiter, "forwarding").on_overload(OnOverload::FailOpen);
     let outcome = flood(&forwarding, 100, 100, 1).await;
-    assert_eq!(outcome.forwarded.load(Ordering::Relaxed), 100, "{outcome:?}");
+    assert_eq!(
+        outcome.forwarded.load(Ordering::Relaxed),
+        100,
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -131,9 +154,17 @@ async fn denial_stands(deny_for: Duration) {
         flood(&layer, 10, 10, 3).await;
         server.pause(true);
         let outcome = flood(&layer, 10, 10, 2).await;
-        assert_eq!(outcome.denied.load(Ordering::Relaxed), 20, "{policy:?}: {outcome:?}");
+        assert_eq!(
+            outcome.denied.load(Ordering::Relaxed),
+            20,
+            "{policy:?}: {outcome:?}"
+        );
         let outcome = flood(&layer, 11, 11, 1).await;
-        assert_eq!(outcome.denied.load(Ordering::Relaxed), 10, "{policy:?}: {outcome:?}");
+        assert_eq!(
+            outcome.denied.load(Ordering::Relaxed),
+            10,
+            "{policy:?}: {outcome:?}"
+        );
         server.pause(false);
         // Until the store has recovered.
         while limiter.peek(&daily(), &Key::new("k"), 1).await.is_err() {
@@ -152,7 +183,10 @@ async fn late_denial_is_cached() {
     // Long enough to keep the connection: a late answer has the same time again.
     let deadline = Duration::from_millis(1_500);
     let store = server.store().deadline(deadline).connect().await.unwrap();
-    let (limit, key) = (Limit::fixed_window("api", Quota::per_hour(1)).unwrap(), Key::new("k"));
+    let (limit, key) = (
+        Limit::fixed_window("api", Quota::per_hour(1)).unwrap(),
+        Key::new("k"),
+    );
     let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     assert!(check().await.unwrap().allowed());
     server.pause(true);
@@ -161,7 +195,13 @@ async fn late_denial_is_cached() {
     assert!(dropped.is_err());
     server.pause(false);
     let other = Key::new("other");
-    assert!(store.apply(Op::Charge, Check::new(&limit, &other).into()).await.unwrap().allowed());
+    assert!(
+        store
+            .apply(Op::Charge, Check::new(&limit, &other).into())
+            .await
+            .unwrap()
+            .allowed()
+    );
     server.pause(true);
     assert!(!check().await.unwrap().allowed(), "the cache answers");
     server.pause(false);
@@ -170,7 +210,12 @@ async fn late_denial_is_cached() {
 #[test]
 fn check_times_out_while_the_sending_runtime_is_stalled() {
     let server = RedisServer::start();
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (stalled, other) = (runtime(), runtime());
     let deadline = Duration::from_millis(100);
     let store = server.store().deadline(deadline).build().unwrap();
@@ -184,7 +229,10 @@ fn check_times_out_while_the_sending_runtime_is_stalled() {
     let started = Instant::now();
     let error = other.block_on(second).unwrap_err();
     assert!(error.is_timeout() && !error.may_have_charged(), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(10), "it does not hang");
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "it does not hang"
+    );
 }
 
 #[test]
@@ -192,12 +240,18 @@ fn stalled_runtime_does_not_block_other_runtimes() {
     // A small queue, too: it is then full of checks behind the stalled ones.
     for max_waiting in [1_000, 22] {
         let server = RedisServer::start();
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+        };
         let (working, idle) = (runtime(), runtime());
         let deadline = Duration::from_millis(100);
         let store = server.store().deadline(deadline).deny_for(Duration::ZERO);
-        let store = working.block_on(store.max_waiting(max_waiting).connect()).unwrap();
+        let store = working
+            .block_on(store.max_waiting(max_waiting).connect())
+            .unwrap();
         let limiter = RateLimiter::new(store);
         let check = |number: u64| {
             let limiter = limiter.clone();
@@ -228,7 +282,11 @@ fn stalled_runtime_does_not_block_other_runtimes() {
 async fn cancelled_checks_count_towards_the_queue_bound() {
     let server = RedisServer::start();
     let deadline = Duration::from_secs(10);
-    let store = server.store().deadline(deadline).deny_for(Duration::ZERO).max_waiting(100);
+    let store = server
+        .store()
+        .deadline(deadline)
+        .deny_for(Duration::ZERO)
+        .max_waiting(100);
     let store = store.connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
     let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
@@ -239,7 +297,9 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
     for number in 0..20_000 {
         // Polled once, then dropped: half of them before a task of the store could send them.
         let mut answer = Box::pin(check());
-        let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let polled = answer
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
         overloaded += u64::from(polled.is_ready());
         if number % 2 == 0 {
             drop(answer);
@@ -249,11 +309,16 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
         }
     }
     assert!(overloaded > 19_000, "{overloaded} were rejected");
-    assert!(tasks.num_alive_tasks() < 10, "{} tasks", tasks.num_alive_tasks());
+    assert!(
+        tasks.num_alive_tasks() < 10,
+        "{} tasks",
+        tasks.num_alive_tasks()
+    );
     server.pause(false);
     let used = loop {
-        if let Ok(decision) =
-            store.apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into()).await
+        if let Ok(decision) = store
+            .apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into())
+            .await
         {
             break 1_000_000 - decision.remaining();
         }
@@ -266,18 +331,30 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
 async fn answer_polled_only_once_does_not_keep_its_place() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(100);
-    let store = server.store().deadline(deadline).deny_for(Duration::ZERO).connect().await.unwrap();
+    let store = server
+        .store()
+        .deadline(deadline)
+        .deny_for(Duration::ZERO)
+        .connect()
+        .await
+        .unwrap();
     let (limit, key) = (daily(), Key::new("k"));
     let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     let tasks = tokio::runtime::Handle::current().metrics();
     let before = tasks.num_alive_tasks();
     let mut polled_once = Box::pin(check());
-    let polled = polled_once.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let polled = polled_once
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending());
     // Its caller does not free the place, so a task sends this check.
     check().await.unwrap();
     tokio::time::sleep(deadline * 4).await;
     check().await.unwrap();
-    assert_eq!(tasks.num_alive_tasks(), before, "the lane is idle: no task was needed");
+    assert_eq!(
+        tasks.num_alive_tasks(),
+        before,
+        "the lane is idle: no task was needed"
+    );
     assert!(polled_once.await.unwrap().allowed());
 }

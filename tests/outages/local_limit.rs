@@ -24,7 +24,11 @@ type Allowed = (u64, u64);
 
 /// The units that were allowed from `from`, before `to`.
 fn between(allowed: &[Allowed], from: u64, to: u64) -> u64 {
-    allowed.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, cost)| cost).sum()
+    allowed
+        .iter()
+        .filter(|(at, _)| (from..to).contains(at))
+        .map(|(_, cost)| cost)
+        .sum()
 }
 
 /// The most units that the documented bound allows in a time of `micros` that starts at `from`.
@@ -46,7 +50,10 @@ fn is_within_bound(limit: &Limit, replicas: u32, allowed: &[Allowed]) -> bool {
     let period = limit.quota().period().as_micros() as u64;
     let is_bucket = limit.kind() == "b";
     allowed.iter().all(|&(from, _)| {
-        let ends = allowed.iter().map(|&(at, _)| at + 1).filter(|&to| to > from);
+        let ends = allowed
+            .iter()
+            .map(|&(at, _)| at + 1)
+            .filter(|&to| to > from);
         ends.filter(|to| is_bucket || to - from <= period)
             .all(|to| between(allowed, from, to) as f64 <= bound(limit, replicas, to - from) + 1e-6)
     })
@@ -101,7 +108,9 @@ fn limits(replicas: u32) -> Vec<Limit> {
     let limits = constructors.iter().enumerate().flat_map(|(number, new)| {
         [100, 7, 2, 1].map(|limit| {
             let limit = new(&format!("{number}-{limit}"), Quota::per_day(limit)).unwrap();
-            limit.with_on_store_failure(OnStoreFailure::Local { replicas }).unwrap()
+            limit
+                .with_on_store_failure(OnStoreFailure::Local { replicas })
+                .unwrap()
         })
     });
     limits.collect()
@@ -118,7 +127,10 @@ fn start(url: &str, replicas: u32) -> Process {
 /// Sends a command. Returns the units that each limit allowed.
 fn run(replica: &mut Process, command: &str) -> Vec<u64> {
     let answer = replica.ask(command);
-    answer.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    answer
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect()
 }
 
 // Its tasks run while it waits for a command.
@@ -149,8 +161,9 @@ async fn replica() {
             }
             _ => panic!("{command}"),
         }
-        let allowed =
-            limits.iter().map(|limit| allowed.get(limit.name()).unwrap_or(&0).to_string());
+        let allowed = limits
+            .iter()
+            .map(|limit| allowed.get(limit.name()).unwrap_or(&0).to_string());
         answer(&allowed.collect::<Vec<_>>().join(" "));
     }
 }
@@ -166,7 +179,10 @@ async fn processes_together_stay_within_the_bound_and_charge_it_after_the_outage
     for _ in 0..2 {
         for replica in &mut replicas {
             let more = run(replica, "flood");
-            allowed.iter_mut().zip(more).for_each(|(allowed, more)| *allowed += more);
+            allowed
+                .iter_mut()
+                .zip(more)
+                .for_each(|(allowed, more)| *allowed += more);
         }
     }
     for (limit, &allowed) in limits.iter().zip(&allowed) {
@@ -190,7 +206,9 @@ async fn processes_together_stay_within_the_bound_and_charge_it_after_the_outage
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), settled).await.expect("it is settled");
+        tokio::time::timeout(Duration::from_secs(60), settled)
+            .await
+            .expect("it is settled");
         assert_eq!(used().await, allowed.min(capacity), "{limit}");
     }
 }

@@ -43,7 +43,10 @@ async fn hung_server_fails_checks_at_the_deadline() {
     // A server that accepts connections and does not answer makes no difference.
     let error = limiter.check(&limit, &key).await.unwrap_err();
     assert!(error.is_timeout() || error.is_unreachable(), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(10), "it does not hang");
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "it does not hang"
+    );
 
     server.pause(false);
     let decision = decide_again(&limiter, &limit, &key).await;
@@ -60,13 +63,21 @@ async fn stopped_server_fails_checks_at_once_until_it_returns() {
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
 
     server.kill();
-    while limiter.check(&limit, &key).await.is_err_and(|error| error.may_have_charged()) {}
+    while limiter
+        .check(&limit, &key)
+        .await
+        .is_err_and(|error| error.may_have_charged())
+    {}
     let error = limiter.check(&limit, &key).await.unwrap_err();
     assert!(error.is_unreachable() || error.is_circuit_open(), "{error}");
 
     let _restarted = RedisServer::start_on(server.port()).expect("the port is free again");
     let decision = decide_again(&limiter, &limit, &key).await;
-    assert_eq!(decision.remaining(), 4, "the new server has neither keys nor the script");
+    assert_eq!(
+        decision.remaining(),
+        4,
+        "the new server has neither keys nor the script"
+    );
 }
 
 #[tokio::test]
@@ -78,8 +89,10 @@ async fn closed_idle_connection_is_replaced_within_the_same_check() {
     let mut connection = server.connection();
     for left in (40..50).rev() {
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
-        let () =
-            redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).query(&mut connection).unwrap();
+        let () = redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "normal"])
+            .query(&mut connection)
+            .unwrap();
         let list = |connection: &mut redis::Connection| -> String {
             redis::cmd("CLIENT").arg("LIST").query(connection).unwrap()
         };
@@ -113,8 +126,15 @@ async fn concurrent_checks_make_one_connection_after_an_outage() {
     decide_again(&limiter, &limit, &key).await;
     assert!(storm(limiter.clone()).await.iter().all(Result::is_ok));
     let mut connection = restarted.connection();
-    let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut connection).unwrap();
-    assert_eq!(clients.lines().count(), 2, "the store's and this one:\n{clients}");
+    let clients: String = redis::cmd("CLIENT")
+        .arg("LIST")
+        .query(&mut connection)
+        .unwrap();
+    assert_eq!(
+        clients.lines().count(),
+        2,
+        "the store's and this one:\n{clients}"
+    );
 }
 
 #[tokio::test]
@@ -125,18 +145,31 @@ async fn server_turned_replica_gets_a_new_connection() {
     let key = Key::new("alice");
     let mut connection = server.connection();
     let mut store_connection = || -> String {
-        let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut connection).unwrap();
+        let clients: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut connection)
+            .unwrap();
         let others = clients.lines().filter(|line| !line.contains("cmd=client"));
-        others.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+        others
+            .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
+            .collect()
     };
     limiter.check(&limit, &key).await.unwrap();
     let before = store_connection();
 
     let mut control = server.connection();
-    let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut control).unwrap();
+    let () = redis::cmd("REPLICAOF")
+        .arg("127.0.0.1")
+        .arg(1)
+        .query(&mut control)
+        .unwrap();
     let error = limiter.check(&limit, &key).await.unwrap_err();
     assert!(error.to_string().to_lowercase().contains("read"), "{error}");
-    let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut control).unwrap();
+    let () = redis::cmd("REPLICAOF")
+        .arg("NO")
+        .arg("ONE")
+        .query(&mut control)
+        .unwrap();
     drop(control);
     assert_eq!(decide_again(&limiter, &limit, &key).await.remaining(), 3);
     assert_ne!(store_connection(), before);
@@ -167,7 +200,10 @@ async fn concurrent_checks_share_one_connection_attempt() {
         checks.spawn(async move { limiter.check(&limit, &Key::new("k")).await });
     }
     assert!(checks.join_all().await.iter().all(Result::is_err));
-    let address = url.trim_start_matches("redis://").trim_end_matches('/').to_owned();
+    let address = url
+        .trim_start_matches("redis://")
+        .trim_end_matches('/')
+        .to_owned();
     let mut stop = std::net::TcpStream::connect(address).unwrap();
     std::io::Write::write_all(&mut stop, b"stop").unwrap();
     let accepted = accepted.join().unwrap();

@@ -23,7 +23,9 @@ async fn ends(tasks: usize) {
             yield_now().await;
         }
     };
-    timeout(Duration::from_secs(60), all).await.expect("the tasks end");
+    timeout(Duration::from_secs(60), all)
+        .await
+        .expect("the tasks end");
 }
 
 #[tokio::test]
@@ -47,7 +49,11 @@ async fn limiter_that_is_dropped_with_checks_in_flight_loses_no_charge_and_no_ta
 
     let limiter = server.limiter().await;
     for key in 0..10_u64 {
-        let left = limiter.peek(&limit, &Key::from(key), 0).await.unwrap().remaining();
+        let left = limiter
+            .peek(&limit, &Key::from(key), 0)
+            .await
+            .unwrap()
+            .remaining();
         assert_eq!(left, 1_000_000 - 500);
     }
 }
@@ -57,7 +63,9 @@ async fn limiter_that_is_dropped_during_an_outage_leaves_no_task() {
     let mut server = RedisServer::start();
     let tasks = Handle::current().metrics().num_alive_tasks();
     let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
-    let limit = limit.with_on_store_failure(OnStoreFailure::Local { replicas: 2 }).unwrap();
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::Local { replicas: 2 })
+        .unwrap();
     let limiter = RateLimiter::new(server.store().connect().await.unwrap());
     server.kill();
     // The breaker opens, and its task probes.
@@ -71,8 +79,16 @@ async fn limiter_that_is_dropped_during_an_outage_leaves_no_task() {
 /// The memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +99,9 @@ async fn ten_thousand_requests_at_once_while_redis_is_down_are_all_answered() {
         (OnStoreFailure::Local { replicas: 2 }, [200, 429]),
         (OnStoreFailure::FailClosed, [503, 503]),
     ] {
-        let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+        let store = RedisStore::builder("tollgate")
+            .url(&url)
+            .deadline(Duration::from_secs(20));
         let limiter = RateLimiter::new(store.build().unwrap());
         let layer = RateLimitLayer::fixed_window(
             limiter,
@@ -106,17 +124,34 @@ async fn ten_thousand_requests_at_once_while_redis_is_down_are_all_answered() {
         };
         let statuses = flood().await;
         assert_eq!(statuses.len(), 10_000);
-        assert!(statuses.iter().all(|status| expected.contains(status)), "{policy:?}");
+        assert!(
+            statuses.iter().all(|status| expected.contains(status)),
+            "{policy:?}"
+        );
         if policy == (OnStoreFailure::Local { replicas: 2 }) {
             // A share of 2 for each of a thousand users.
-            assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2_000);
+            assert_eq!(
+                statuses.iter().filter(|status| **status == 200).count(),
+                2_000
+            );
         }
         // What the first flood needed is used again by the others.
-        let before = if cfg!(target_os = "linux") { resident() } else { 0 };
+        let before = if cfg!(target_os = "linux") {
+            resident()
+        } else {
+            0
+        };
         for _ in 0..5 {
             flood().await;
         }
-        let after = if cfg!(target_os = "linux") { resident() } else { 0 };
-        assert!(after < before + 64 * 1024 * 1024, "{policy:?}: {before} to {after} bytes");
+        let after = if cfg!(target_os = "linux") {
+            resident()
+        } else {
+            0
+        };
+        assert!(
+            after < before + 64 * 1024 * 1024,
+            "{policy:?}: {before} to {after} bytes"
+        );
     }
 }

@@ -56,11 +56,15 @@ fn app(layer: RateLimitLayer) -> Router {
         Some(Extension(decision)) => format!("{:?}", decision.source()),
         None => "none".to_owned(),
     };
-    Router::new().fallback(handler).layer(layer.insert_decision())
+    Router::new()
+        .fallback(handler)
+        .layer(layer.insert_decision())
 }
 
 async fn text(response: http::Response<axum::body::Body>) -> String {
-    let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+    let body = axum::body::to_bytes(response.into_body(), 1_000)
+        .await
+        .unwrap();
     String::from_utf8(body.to_vec()).unwrap()
 }
 
@@ -86,17 +90,22 @@ async fn request_that_fails_open_has_no_rate_limit_headers_and_its_handler_can_t
     let response = send(&app(layer(&broken(), FailOpen)), plain("/")).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));
-    assert_eq!(response.extensions().get::<Decision>().unwrap().source(), Source::FailOpen);
+    assert_eq!(
+        response.extensions().get::<Decision>().unwrap().source(),
+        Source::FailOpen
+    );
     assert_eq!(text(response).await, "FailOpen");
 }
 
 #[tokio::test]
 async fn request_that_fails_closed_is_a_503_and_layers_outside_can_tell() {
     let layer = layer(&broken(), FailClosed);
-    let layer = layer.ietf_headers(IetfDraft::Draft11).respond_with(|rejection, response| {
-        assert!(matches!(rejection, Rejection { .. } if rejection.decision().is_none()));
-        response
-    });
+    let layer = layer
+        .ietf_headers(IetfDraft::Draft11)
+        .respond_with(|rejection, response| {
+            assert!(matches!(rejection, Rejection { .. } if rejection.decision().is_none()));
+            response
+        });
     let response = send(&app(layer), plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(number(response.headers(), "retry-after"), 1);
@@ -109,8 +118,13 @@ async fn request_that_fails_closed_is_a_503_and_layers_outside_can_tell() {
 #[tokio::test]
 async fn layer_outside_of_one_that_fails_closed_reports_its_budget() {
     let app = app(layer(&broken(), FailClosed)).layer(
-        RateLimitLayer::gcra(RateLimiter::in_memory(), "outer", Quota::per_hour(5), Global)
-            .unwrap(),
+        RateLimitLayer::gcra(
+            RateLimiter::in_memory(),
+            "outer",
+            Quota::per_hour(5),
+            Global,
+        )
+        .unwrap(),
     );
     let response = send(&app, plain("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -131,8 +145,14 @@ async fn local_limit_allows_the_share_and_reports_it() {
     let denied = send(&app, plain("/")).await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(number(denied.headers(), "retry-after"), 3_000);
-    assert_eq!(values(denied.headers(), &["ratelimit"]), [r#""api";r=0;t=3000"#]);
-    assert_eq!(denied.extensions().get::<Decision>().unwrap().source(), Source::Local);
+    assert_eq!(
+        values(denied.headers(), &["ratelimit"]),
+        [r#""api";r=0;t=3000"#]
+    );
+    assert_eq!(
+        denied.extensions().get::<Decision>().unwrap().source(),
+        Source::Local
+    );
 }
 
 #[tokio::test]
@@ -149,8 +169,16 @@ async fn limit_has_its_own_policy_and_otherwise_that_of_the_layer() {
             None => limit,
         };
         let layer = RateLimitLayer::new(broken(), limit, Global).unwrap();
-        let layer = layer.on_store_failure(FailOpen).unwrap().on_store_failure(of_layer).unwrap();
-        assert_eq!(status(&app(layer), plain("/")).await, expected, "{own:?} in {of_layer:?}");
+        let layer = layer
+            .on_store_failure(FailOpen)
+            .unwrap()
+            .on_store_failure(of_layer)
+            .unwrap();
+        assert_eq!(
+            status(&app(layer), plain("/")).await,
+            expected,
+            "{own:?} in {of_layer:?}"
+        );
     }
 }
 
@@ -158,20 +186,45 @@ async fn limit_has_its_own_policy_and_otherwise_that_of_the_layer() {
 async fn strictest_policy_of_a_group_decides() {
     let of = |name: &str, policy: Option<OnStoreFailure>| {
         let limit = Limit::fixed_window(name, Quota::per_hour(6)).unwrap();
-        let limit = policy.map_or(Ok(limit.clone()), |it| limit.with_on_store_failure(it)).unwrap();
+        let limit = policy
+            .map_or(Ok(limit.clone()), |it| limit.with_on_store_failure(it))
+            .unwrap();
         Check::new(&limit, alice())
     };
     let decide = async |policies: [Option<OnStoreFailure>; 2]| {
         let [one, other] = policies;
-        broken().check_all([of("one", one), of("other", other)]).await.map(|it| it.source())
+        broken()
+            .check_all([of("one", one), of("other", other)])
+            .await
+            .map(|it| it.source())
     };
     let closed = Some(FailClosed);
-    assert_eq!(decide([Some(FailOpen), Some(FailOpen)]).await.unwrap(), Source::FailOpen);
-    assert_eq!(decide([Some(FailOpen), Some(THIRD)]).await.unwrap(), Source::Local);
-    assert_eq!(decide([Some(THIRD), closed]).await.unwrap(), Source::FailClosed);
-    assert_eq!(decide([closed, Some(FailOpen)]).await.unwrap(), Source::FailClosed);
-    assert!(decide([closed, None]).await.unwrap_err().is_unreachable(), "no policy is an error");
-    assert!(decide([None, Some(FailOpen)]).await.unwrap_err().is_unreachable());
+    assert_eq!(
+        decide([Some(FailOpen), Some(FailOpen)]).await.unwrap(),
+        Source::FailOpen
+    );
+    assert_eq!(
+        decide([Some(FailOpen), Some(THIRD)]).await.unwrap(),
+        Source::Local
+    );
+    assert_eq!(
+        decide([Some(THIRD), closed]).await.unwrap(),
+        Source::FailClosed
+    );
+    assert_eq!(
+        decide([closed, Some(FailOpen)]).await.unwrap(),
+        Source::FailClosed
+    );
+    assert!(
+        decide([closed, None]).await.unwrap_err().is_unreachable(),
+        "no policy is an error"
+    );
+    assert!(
+        decide([None, Some(FailOpen)])
+            .await
+            .unwrap_err()
+            .is_unreachable()
+    );
 }
 
 #[tokio::test]
@@ -180,22 +233,44 @@ async fn limit_that_fails_open_is_not_checked_beside_a_local_one() {
     let open = open.with_on_store_failure(FailOpen).unwrap();
     let limiter = broken();
     let layer = RateLimitLayer::new(&limiter, open, Global).unwrap();
-    let layer = layer.limit(window(9, THIRD), Global).unwrap().ietf_headers(IetfDraft::Draft11);
+    let layer = layer
+        .limit(window(9, THIRD), Global)
+        .unwrap()
+        .ietf_headers(IetfDraft::Draft11);
     let app = app(layer.partition_key(b"sixteen bytes of secret").unwrap());
     let single = RateLimitLayer::new(&limiter, window(9, THIRD), Global).unwrap();
     let single = single.ietf_headers(IetfDraft::Draft11);
     let single = single.partition_key(b"sixteen bytes of secret").unwrap();
     let partition = |response: &http::Response<_>| {
-        let [value] = &*values(response.headers(), &["ratelimit"]) else { panic!("one limit") };
+        let [value] = &*values(response.headers(), &["ratelimit"]) else {
+            panic!("one limit")
+        };
         value.split("pk=").nth(1).unwrap().to_owned()
     };
     let response = send(&app, plain("/")).await;
-    assert_eq!(number(response.headers(), "x-ratelimit-remaining"), 2, "the local limit's");
-    let verdicts = response.extensions().get::<Decision>().unwrap().verdicts().to_vec();
+    assert_eq!(
+        number(response.headers(), "x-ratelimit-remaining"),
+        2,
+        "the local limit's"
+    );
+    let verdicts = response
+        .extensions()
+        .get::<Decision>()
+        .unwrap()
+        .verdicts()
+        .to_vec();
     assert_eq!(verdicts.len(), 2);
     assert!(verdicts[0].is_unlimited() && !verdicts[1].is_unlimited());
-    let alone = send(&Router::new().fallback(|| async {}).layer(single), plain("/")).await;
-    assert_eq!(partition(&response), partition(&alone), "it is of that limit");
+    let alone = send(
+        &Router::new().fallback(|| async {}).layer(single),
+        plain("/"),
+    )
+    .await;
+    assert_eq!(
+        partition(&response),
+        partition(&alone),
+        "it is of that limit"
+    );
     for expected in [200, 429] {
         assert_eq!(status(&app, plain("/")).await, expected);
     }
@@ -206,10 +281,18 @@ async fn cost_above_the_share_is_denied_until_the_store_is_asked_again() {
     let (limiter, limit) = (broken(), window(9, THIRD));
     let denied = limiter.check_n(&limit, &alice(), 4).await.unwrap();
     assert!(!denied.allowed() && !denied.exceeds_capacity());
-    assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)), "no breaker says when");
+    assert_eq!(
+        denied.retry_after(),
+        Some(Duration::from_secs(1)),
+        "no breaker says when"
+    );
     let never = limiter.check_n(&limit, &alice(), 10).await.unwrap();
     assert!(never.exceeds_capacity() && never.retry_after().is_none());
-    assert_eq!(allowed(&limiter, &limit, &alice()).await, 3, "neither consumed anything");
+    assert_eq!(
+        allowed(&limiter, &limit, &alice()).await,
+        3,
+        "neither consumed anything"
+    );
 }
 
 #[tokio::test]
@@ -279,20 +362,37 @@ async fn local_charge_that_is_settled_counts_once() {
         let limit = window(90, THIRD);
         store.switch_off(true);
         let charged = limiter.check_n(&limit, &alice(), 10).await.unwrap();
-        let other = limiter.check_n(&limit, &Key::new("carol"), 10).await.unwrap();
+        let other = limiter
+            .check_n(&limit, &Key::new("carol"), 10)
+            .await
+            .unwrap();
         // While the store is away, the local budget is settled.
-        let settled_here = limiter.settle(&limit, &alice(), cost, charged.receipt()).await.unwrap();
+        let settled_here = limiter
+            .settle(&limit, &alice(), cost, charged.receipt())
+            .await
+            .unwrap();
         assert_eq!(settled_here.source(), Source::Local);
         assert_eq!(settled_here.remaining(), 30 - u64::from(cost));
         store.switch_off(false);
         limiter.check(&limit, &Key::new("bob")).await.unwrap();
         settled().await;
-        assert_eq!(store.used(&limit, &alice()).await, expected, "settled at {cost}");
+        assert_eq!(
+            store.used(&limit, &alice()).await,
+            expected,
+            "settled at {cost}"
+        );
         // The store was charged for this one already: only more is charged.
         assert_eq!(store.used(&limit, &Key::new("carol")).await, 10);
-        limiter.settle(&limit, &Key::new("carol"), cost, other.receipt()).await.unwrap();
+        limiter
+            .settle(&limit, &Key::new("carol"), cost, other.receipt())
+            .await
+            .unwrap();
         let used = expected.max(10);
-        assert_eq!(store.used(&limit, &Key::new("carol")).await, used, "settled at {cost} later");
+        assert_eq!(
+            store.used(&limit, &Key::new("carol")).await,
+            used,
+            "settled at {cost} later"
+        );
     }
 }
 
@@ -310,7 +410,10 @@ async fn local_charge_that_is_refunded_is_not_charged_to_the_store() {
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 6);
     // Too late: what was charged to the store stands.
-    limiter.refund(&limit, &alice(), 6, receipt.after(4)).await.unwrap();
+    limiter
+        .refund(&limit, &alice(), 6, receipt.after(4))
+        .await
+        .unwrap();
     assert_eq!(store.used(&limit, &alice()).await, 6);
 }
 
@@ -422,7 +525,11 @@ async fn settlement_whose_answer_is_lost_is_not_repeated() {
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
     store.loses.store(true, Ordering::SeqCst);
     settled().await;
-    assert_eq!(store.store.used(&limit, &alice()).await, 30, "it was charged");
+    assert_eq!(
+        store.store.used(&limit, &alice()).await,
+        30,
+        "it was charged"
+    );
     store.loses.store(false, Ordering::SeqCst);
     for _ in 0..3 {
         sleep(Duration::from_secs(1)).await;
@@ -438,7 +545,11 @@ async fn what_the_store_may_have_charged_is_not_charged_again() {
     let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
     store.loses.store(true, Ordering::SeqCst);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
-    assert_eq!(store.store.used(&limit, &alice()).await, 31, "with the denied one");
+    assert_eq!(
+        store.store.used(&limit, &alice()).await,
+        31,
+        "with the denied one"
+    );
     store.loses.store(false, Ordering::SeqCst);
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
     settled().await;
@@ -451,7 +562,13 @@ async fn reset_ends_a_local_denial_and_forgets_what_is_owed() {
     let limit = window(90, THIRD);
     store.switch_off(true);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
-    assert!(limiter.reset(&limit, &alice()).await.unwrap_err().is_unavailable());
+    assert!(
+        limiter
+            .reset(&limit, &alice())
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     limiter.reset(&limit, &alice()).await.unwrap_err();
     store.switch_off(false);
@@ -491,7 +608,10 @@ impl Store for Partly {
         let fails = || {
             let left = |left: u32| left.checked_sub(1);
             op == Op::Charge
-                && self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok()
+                && self
+                    .failures
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, left)
+                    .is_ok()
         };
         if self.away.lock().unwrap().as_ref().is_some_and(is_away) || fails() {
             return Answer::ready(Err(Error::unreachable("its node is away")));
@@ -556,10 +676,17 @@ async fn acquire_waits_for_units_of_the_share() {
     let (limiter, limit) = (broken(), limit.with_on_store_failure(THIRD).unwrap());
     let start = tokio::time::Instant::now();
     for _ in 0..3 {
-        let decision = limiter.acquire(&limit, &alice(), Duration::from_secs(60)).await.unwrap();
+        let decision = limiter
+            .acquire(&limit, &alice(), Duration::from_secs(60))
+            .await
+            .unwrap();
         assert!(decision.allowed() && decision.source() == Source::Local);
     }
-    assert_eq!(start.elapsed().as_secs(), 6, "one at once, and one each three seconds");
+    assert_eq!(
+        start.elapsed().as_secs(),
+        6,
+        "one at once, and one each three seconds"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -583,8 +710,14 @@ async fn store_that_is_full_or_overloaded_is_not_unavailable() {
     let full = RateLimiter::new(Failing(|| Error::full("no room")));
     assert_eq!(status(&app(layer(&full, FailOpen)), plain("/")).await, 503);
     let overloaded = RateLimiter::new(Failing(|| Error::overloaded(1)));
-    assert_eq!(status(&app(layer(&overloaded, FailOpen)), plain("/")).await, 503);
-    assert_eq!(status(&app(layer(&overloaded, THIRD)), plain("/")).await, 503);
+    assert_eq!(
+        status(&app(layer(&overloaded, FailOpen)), plain("/")).await,
+        503
+    );
+    assert_eq!(
+        status(&app(layer(&overloaded, THIRD)), plain("/")).await,
+        503
+    );
     let open = layer(&overloaded, FailClosed).on_overload(OnOverload::FailOpen);
     assert_eq!(status(&app(open), plain("/")).await, 200);
 }
@@ -618,7 +751,12 @@ async fn outage_is_an_event_a_second_with_its_outcome_and_settlement_one() {
     }
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    for part in ["ERROR", "rate limit store unavailable", r#"outcome="local""#, r#"limits="api""#] {
+    for part in [
+        "ERROR",
+        "rate limit store unavailable",
+        r#"outcome="local""#,
+        r#"limits="api""#,
+    ] {
         assert!(lines[0].contains(part), "{lines:?}");
     }
     advance(Duration::from_secs(2)).await;
@@ -626,7 +764,9 @@ async fn outage_is_an_event_a_second_with_its_outcome_and_settlement_one() {
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
     settled().await;
     let lines = log.lines();
-    let [unreported, settled] = &*lines else { panic!("{lines:?}") };
+    let [unreported, settled] = &*lines else {
+        panic!("{lines:?}")
+    };
     assert!(unreported.contains("not reported before") && unreported.contains("unreported=9"));
     assert!(settled.contains("local charges settled"), "{settled}");
     assert!(settled.contains("budgets=1 units=10"), "{settled}");
@@ -636,17 +776,39 @@ async fn outage_is_an_event_a_second_with_its_outcome_and_settlement_one() {
 fn share_that_cannot_be_decided_is_an_error_of_the_builder() {
     let limit = |quota| Limit::token_bucket("api", quota).unwrap();
     for (limit, replicas, why) in [
-        (limit(Quota::per_day(1)), 0, "`OnStoreFailure::Local` has 0 replicas; use 1 to 10000"),
-        (limit(Quota::per_day(1)), 10_001, "has 10001 replicas; use 1 to 10000"),
+        (
+            limit(Quota::per_day(1)),
+            0,
+            "`OnStoreFailure::Local` has 0 replicas; use 1 to 10000",
+        ),
+        (
+            limit(Quota::per_day(1)),
+            10_001,
+            "has 10001 replicas; use 1 to 10000",
+        ),
         (limit(Quota::per_day(1)), 500, "longer than 366 days"),
     ] {
-        let error =
-            limit.clone().with_on_store_failure(Local { replicas }).unwrap_err().to_string();
-        assert!(error.starts_with("limit `api`: ") && error.contains(why), "{error}");
+        let error = limit
+            .clone()
+            .with_on_store_failure(Local { replicas })
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("limit `api`: ") && error.contains(why),
+            "{error}"
+        );
         let layer = RateLimitLayer::new(broken(), limit, Global).unwrap();
-        assert_eq!(layer.on_store_failure(Local { replicas }).unwrap_err().to_string(), error);
+        assert_eq!(
+            layer
+                .on_store_failure(Local { replicas })
+                .unwrap_err()
+                .to_string(),
+            error
+        );
     }
-    limit(Quota::per_day(500)).with_on_store_failure(Local { replicas: 500 }).unwrap();
+    limit(Quota::per_day(500))
+        .with_on_store_failure(Local { replicas: 500 })
+        .unwrap();
 }
 
 #[cfg(feature = "serde")]
@@ -668,7 +830,12 @@ fn failure_policy_is_part_of_a_limits_configuration() {
         let written = serde_json::to_string(&limit).unwrap();
         assert_eq!(serde_json::from_str::<Limit>(&written).unwrap(), limit);
     }
-    for wrong in [r#""open""#, r#"{"local":{}}"#, r#"{"local":{"replicas":0}}"#, r#""local""#] {
+    for wrong in [
+        r#""open""#,
+        r#"{"local":{}}"#,
+        r#"{"local":{"replicas":0}}"#,
+        r#""local""#,
+    ] {
         assert!(with(wrong).is_err(), "{wrong}");
     }
 }

@@ -34,7 +34,13 @@ async fn record(State(answers): State<Answers>, request: Request, next: Next) ->
     let header = response.headers().get("retry-after");
     let retry_after = header.map(|it| it.to_str().unwrap().parse().unwrap());
     let answer = (Instant::now(), response.status().as_u16(), retry_after);
-    answers.0.lock().unwrap().entry(client).or_default().push(answer);
+    answers
+        .0
+        .lock()
+        .unwrap()
+        .entry(client)
+        .or_default()
+        .push(answer);
     response
 }
 
@@ -48,8 +54,14 @@ async fn serve() -> (SocketAddr, Answers) {
     let answers = Answers::default();
     let app = Router::new()
         .route("/default", hello().layer(layer.clone()))
-        .route("/draft6", hello().layer(layer.clone().ietf_headers(IetfDraft::Draft6)))
-        .route("/draft7", hello().layer(layer.ietf_headers(IetfDraft::Draft7)))
+        .route(
+            "/draft6",
+            hello().layer(layer.clone().ietf_headers(IetfDraft::Draft6)),
+        )
+        .route(
+            "/draft7",
+            hello().layer(layer.ietf_headers(IetfDraft::Draft7)),
+        )
         .layer(middleware::from_fn_with_state(answers.clone(), record));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -65,11 +77,17 @@ fn installed(path: &str) -> PathBuf {
 async fn run(program: &str, script: Option<&str>, clients: usize) {
     let (server, answers) = serve().await;
     let mut command = Command::new(installed(program));
-    command.args(script.map(installed)).arg(format!("http://{server}"));
+    command
+        .args(script.map(installed))
+        .arg(format!("http://{server}"));
     let output = tokio::task::spawn_blocking(move || command.output().expect("run `make clients`"));
     let output = output.await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     print!("{text}");
 
     let answers = answers.0.lock().unwrap();
@@ -120,10 +138,18 @@ fn guide_names_the_versions_that_are_tested() {
     let pypi = include_str!("../clients/requirements.txt").lines();
     let pypi = pypi.map(|line| line.split_once("==").unwrap());
     // These are parts of the others.
-    let parts =
-        ["@bufbuild/protobuf", "@connectrpc/connect", "@octokit/core", "axios", "httpx", "node"];
+    let parts = [
+        "@bufbuild/protobuf",
+        "@connectrpc/connect",
+        "@octokit/core",
+        "axios",
+        "httpx",
+        "node",
+    ];
     for (name, version) in npm.chain(pypi).filter(|(name, _)| !parts.contains(name)) {
-        let row = guide.lines().find(|row| row.starts_with('|') && row.contains(name));
+        let row = guide
+            .lines()
+            .find(|row| row.starts_with('|') && row.contains(name));
         let row = row.unwrap_or_else(|| panic!("no row for {name}"));
         assert!(row.contains(version), "{name} {version}: {row}");
     }

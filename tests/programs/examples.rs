@@ -26,15 +26,23 @@ type Response = (u16, HeaderMap, String);
 /// Sends a request. With a `user`, it has that user's `Authorization`.
 async fn send(method: &str, port: u16, path: &str, user: Option<&str>) -> Response {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    let mut request =
-        Request::builder().method(method).uri(format!("http://127.0.0.1:{port}{path}"));
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("http://127.0.0.1:{port}{path}"));
     if let Some(user) = user {
         request = request.header("authorization", user);
     }
-    let response = client.request(request.body(Empty::new()).unwrap()).await.unwrap();
+    let response = client
+        .request(request.body(Empty::new()).unwrap())
+        .await
+        .unwrap();
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    (
+        parts.status.as_u16(),
+        parts.headers,
+        String::from_utf8(body.to_vec()).unwrap(),
+    )
 }
 
 /// Sends requests until one is denied. On a slow machine, a token a second is refilled meanwhile.
@@ -54,7 +62,10 @@ async fn quickstart_allows_ten_requests_at_once() {
     let example = start("quickstart", &[]);
     let started = Instant::now();
     let (allowed, (_, headers, body)) = until_denied(example.port, "/", None).await;
-    assert!((10..=10 + started.elapsed().as_secs() as usize).contains(&allowed), "{allowed}");
+    assert!(
+        (10..=10 + started.elapsed().as_secs() as usize).contains(&allowed),
+        "{allowed}"
+    );
     assert_eq!(number(&headers, "retry-after"), 1);
     assert_eq!(number(&headers, "x-ratelimit-limit"), 10);
     assert_eq!(number(&headers, "x-ratelimit-remaining"), 0);
@@ -75,7 +86,10 @@ async fn replicas_of_quickstart_share_a_budget_and_survive_their_redis() {
         }
         allowed += 1;
     }
-    assert!((10..=10 + started.elapsed().as_secs() as usize).contains(&allowed), "{allowed}");
+    assert!(
+        (10..=10 + started.elapsed().as_secs() as usize).contains(&allowed),
+        "{allowed}"
+    );
     redis.kill();
     for replica in &replicas {
         // A denial may stand for as long as it was made for. No other outcome is a failure of the service.
@@ -90,14 +104,33 @@ async fn examples_say_what_is_wrong_with_their_settings() {
     let taken = taken.local_addr().unwrap().port().to_string();
     for name in ["quickstart", "behind_proxy"] {
         for (setting, value, message) in [
-            ("PORT", "many", "PORT is not a port number: `many`".to_owned()),
-            ("PORT", &*taken, format!("cannot listen on 127.0.0.1:{taken}")),
-            ("REDIS_URL", "http://127.0.0.1/", "the Redis URL cannot be used".to_owned()),
-            ("REDIS_URL", "redis://127.0.0.1:1/", "127.0.0.1:1".to_owned()),
+            (
+                "PORT",
+                "many",
+                "PORT is not a port number: `many`".to_owned(),
+            ),
+            (
+                "PORT",
+                &*taken,
+                format!("cannot listen on 127.0.0.1:{taken}"),
+            ),
+            (
+                "REDIS_URL",
+                "http://127.0.0.1/",
+                "the Redis URL cannot be used".to_owned(),
+            ),
+            (
+                "REDIS_URL",
+                "redis://127.0.0.1:1/",
+                "127.0.0.1:1".to_owned(),
+            ),
         ] {
             let (succeeded, text) = run(program(name).env(setting, value));
             assert!(!succeeded, "{text}");
-            assert!(text.contains(&message), "{name} with {setting}={value}: {text}");
+            assert!(
+                text.contains(&message),
+                "{name} with {setting}={value}: {text}"
+            );
         }
     }
     let (succeeded, text) = run(program("behind_proxy").env("TRUSTED", "10.0.0.0/40"));
@@ -127,7 +160,10 @@ async fn service_limits_users_a_costly_route_and_not_its_health() {
 async fn service_serves_its_metrics_where_clients_do_not_reach_them() {
     let mut example = start("service", &[]);
     until_denied(example.port, "/search", Some("alice")).await;
-    assert_eq!(send("GET", example.port, "/metrics", Some("bob")).await.0, 404);
+    assert_eq!(
+        send("GET", example.port, "/metrics", Some("bob")).await.0,
+        404
+    );
     let (status, _, text) = send("GET", example.next_port(), "/metrics", None).await;
     assert_eq!(status, 200);
     let denied = r#"tollgate_decisions_total{limit="user",outcome="denied",source="store"} 1"#;
@@ -143,12 +179,18 @@ async fn service_is_healthy_without_redis_and_says_so() {
     redis.kill();
     let started = Instant::now();
     while health().await.2 == "fine\n" {
-        assert!(started.elapsed() < Duration::from_secs(20), "the circuit breaker does not open");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the circuit breaker does not open"
+        );
         let status = send("GET", example.port, "/search", Some("alice")).await.0;
         assert!([200, 429].contains(&status), "{status}");
     }
     let (status, _, body) = health().await;
-    assert_eq!((status, &*body), (200, "fine, and with local limits: Redis does not answer\n"));
+    assert_eq!(
+        (status, &*body),
+        (200, "fine, and with local limits: Redis does not answer\n")
+    );
 }
 
 #[tokio::test]
@@ -173,13 +215,19 @@ async fn tonic_service_allows_ten_calls_at_once() {
     };
     assert!(allowed >= 10, "{allowed}");
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert_eq!(denied.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
+    assert_eq!(
+        denied.metadata().get("grpc-retry-pushback-ms").unwrap(),
+        "1000"
+    );
 }
 
 #[test]
 fn three_processes_send_five_requests_a_second_together() {
     let (redis, provider) = (RedisServer::start(), start("hyper_service", &[]));
-    let (started, url) = (Instant::now(), format!("http://127.0.0.1:{}/", provider.port));
+    let (started, url) = (
+        Instant::now(),
+        format!("http://127.0.0.1:{}/", provider.port),
+    );
     let processes = [(); 3].map(|()| {
         let mut process = program("outgoing");
         process.args([&url, "8"]).env("REDIS_URL", redis.url());
@@ -188,10 +236,19 @@ fn three_processes_send_five_requests_a_second_together() {
     for process in processes {
         let (succeeded, text) = process.join().unwrap();
         assert!(succeeded, "{text}");
-        assert_eq!(text.lines().filter(|line| line.contains("request ")).count(), 8, "{text}");
+        assert_eq!(
+            text.lines()
+                .filter(|line| line.contains("request "))
+                .count(),
+            8,
+            "{text}"
+        );
         assert!(!text.contains("429 Too Many Requests after 0.0"), "{text}");
     }
-    assert!(started.elapsed() >= Duration::from_millis(4_600), "24 requests: 23 turns of 200 ms");
+    assert!(
+        started.elapsed() >= Duration::from_millis(4_600),
+        "24 requests: 23 turns of 200 ms"
+    );
 }
 
 #[tokio::test]
@@ -201,7 +258,13 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
     let (allowed, _) = until_denied(example.port, "/", Some("alice")).await;
     assert_eq!(allowed, 5);
     for (account, expected) in [
-        (None, (401, "no key for the rate limit: the request has no id to look up\n")),
+        (
+            None,
+            (
+                401,
+                "no key for the rate limit: the request has no id to look up\n",
+            ),
+        ),
         (Some("robot"), (200, "hello\n")),
         (Some("mallory"), (402, "the last invoice is not paid\n")),
         (Some("nobody"), (403, "no such account\n")),
@@ -217,11 +280,17 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
         if response.0 == 200 && number(&response.1, "x-ratelimit-limit") == 20 {
             break response;
         }
-        assert!(changed.elapsed() < Duration::from_secs(20), "the upgrade does not count");
+        assert!(
+            changed.elapsed() < Duration::from_secs(20),
+            "the upgrade does not count"
+        );
     };
     // Five were used, and one a second is replenished.
     let left = number(&upgraded.1, "x-ratelimit-remaining");
-    assert!((14..=14 + changed.elapsed().as_secs() + 1).contains(&left), "{left}");
+    assert!(
+        (14..=14 + changed.elapsed().as_secs() + 1).contains(&left),
+        "{left}"
+    );
 }
 
 #[tokio::test]
@@ -232,14 +301,26 @@ async fn in_flight_bounds_streams_of_a_tenant_on_all_replicas() {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let export = |port: u16, tenant: &str, seconds: u32| {
         let url = format!("http://127.0.0.1:{port}/export/{seconds}");
-        let request = Request::get(url).header("x-tenant", tenant).body(Empty::new()).unwrap();
+        let request = Request::get(url)
+            .header("x-tenant", tenant)
+            .body(Empty::new())
+            .unwrap();
         client.request(request)
     };
-    let mut streams =
-        [export(ports[0], "acme", 60).await.unwrap(), export(ports[1], "acme", 60).await.unwrap()];
+    let mut streams = [
+        export(ports[0], "acme", 60).await.unwrap(),
+        export(ports[1], "acme", 60).await.unwrap(),
+    ];
     for stream in &mut streams {
         assert_eq!(stream.status(), 200);
-        let part = stream.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+        let part = stream
+            .body_mut()
+            .frame()
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap();
         assert_eq!(part, "data: a part of the export\n\n");
     }
     for port in ports {
@@ -250,15 +331,27 @@ async fn in_flight_bounds_streams_of_a_tenant_on_all_replicas() {
     drop(streams);
     let started = Instant::now();
     while export(ports[0], "acme", 1).await.unwrap().status() == 429 {
-        assert!(started.elapsed() < Duration::from_secs(20), "the permits are not given back");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the permits are not given back"
+        );
     }
     let import = |port: u16| {
         let request = Request::post(format!("http://127.0.0.1:{port}/import/60"));
-        client.request(request.header("x-tenant", "initech").body(Empty::new()).unwrap())
+        client.request(
+            request
+                .header("x-tenant", "initech")
+                .body(Empty::new())
+                .unwrap(),
+        )
     };
     assert_eq!(import(ports[0]).await.unwrap().status(), 202);
     assert_eq!(import(ports[1]).await.unwrap().status(), 202);
-    assert_eq!(import(ports[0]).await.unwrap().status(), 429, "two go on after their responses");
+    assert_eq!(
+        import(ports[0]).await.unwrap().status(),
+        429,
+        "two go on after their responses"
+    );
 }
 
 #[tokio::test]
@@ -270,24 +363,45 @@ async fn offenders_are_shut_out_by_their_denials_and_by_the_operator() {
     for number in 0..16 {
         bodies.push(send("POST", ports[number % 2], "/login", None).await.2);
     }
-    assert!(bodies[..5].iter().all(|body| body == "wrong password\n"), "{bodies:?}");
-    assert!(bodies[5..14].iter().all(|body| body.contains("`login` exceeded")), "{bodies:?}");
-    assert!(bodies[14..].iter().all(|body| body.contains("blocked by")), "{bodies:?}");
+    assert!(
+        bodies[..5].iter().all(|body| body == "wrong password\n"),
+        "{bodies:?}"
+    );
+    assert!(
+        bodies[5..14]
+            .iter()
+            .all(|body| body.contains("`login` exceeded")),
+        "{bodies:?}"
+    );
+    assert!(
+        bodies[14..].iter().all(|body| body.contains("blocked by")),
+        "{bodies:?}"
+    );
     for port in ports {
         let (status, headers, _) = send("POST", port, "/login", None).await;
-        assert_eq!((status, number(&headers, "x-ratelimit-remaining")), (429, 0));
+        assert_eq!(
+            (status, number(&headers, "x-ratelimit-remaining")),
+            (429, 0)
+        );
     }
     let key = "/admin/block?key=127.0.0.1";
     let ask = async |method, path: &str| send(method, ports[1], path, None).await;
     assert!(ask("GET", key).await.2.starts_with("blocked for "));
     assert_eq!(ask("DELETE", key).await.2, "not blocked\n");
-    assert_eq!(send("POST", ports[1], "/login", None).await.0, 200, "and has its attempts back");
+    assert_eq!(
+        send("POST", ports[1], "/login", None).await.0,
+        200,
+        "and has its attempts back"
+    );
     assert_eq!(ask("GET", key).await.2, "not blocked\n");
     let long = ask("PUT", &format!("{key}&seconds=3600")).await;
     assert_eq!((long.0, &*long.2), (200, "blocked for 3600 s more\n"));
     assert_eq!(ask("PUT", &format!("{key}&seconds=0")).await.0, 400);
     let (status, _, body) = ask("GET", "/admin/block?key=(a").await;
-    assert!(status == 400 && body.contains("copy it from an event"), "{body}");
+    assert!(
+        status == 400 && body.contains("copy it from an event"),
+        "{body}"
+    );
 }
 
 #[tokio::test]
@@ -298,7 +412,10 @@ async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
     let redis = RedisServer::start();
     let settings = [("LIMITS", file.to_str().unwrap())];
     let of_file = start("live_configuration", &settings);
-    let of_redis = start("live_configuration", &[("LIMITS", "redis"), ("REDIS_URL", &redis.url())]);
+    let of_redis = start(
+        "live_configuration",
+        &[("LIMITS", "redis"), ("REDIS_URL", &redis.url())],
+    );
     for port in [of_file.port, of_redis.port] {
         assert_eq!(until_denied(port, "/search", None).await.0, 5);
         assert_eq!(send("GET", port, "/health", None).await.0, 200);
@@ -319,7 +436,10 @@ async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
     for port in [of_file.port, of_redis.port] {
         let changed = Instant::now();
         while !send("GET", port, "/limits", None).await.2.contains("8/10s") {
-            assert!(changed.elapsed() < Duration::from_secs(60), "the new limits are not in force");
+            assert!(
+                changed.elapsed() < Duration::from_secs(60),
+                "the new limits are not in force"
+            );
         }
         let denied_or_not = send("GET", port, "/search", None).await;
         assert_eq!(number(&denied_or_not.1, "x-ratelimit-limit"), 8);
@@ -337,14 +457,23 @@ async fn llm_gateway_settles_the_tokens_of_a_stream() {
         let request = request.header("x-user", user).body(Empty::new()).unwrap();
         let (parts, body) = client.request(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).unwrap())
+        (
+            parts.status.as_u16(),
+            parts.headers,
+            String::from_utf8(body.to_vec()).unwrap(),
+        )
     };
-    let limiter = tollgate::RateLimiter::redis(&redis.url(), "llm-gateway").await.unwrap();
+    let limiter = tollgate::RateLimiter::redis(&redis.url(), "llm-gateway")
+        .await
+        .unwrap();
     let limit = |name, quota| tollgate::Limit::token_bucket(name, quota).unwrap();
     let tokens = limit("tokens", tollgate::Quota::per_minute(1_000));
     let used = async |limit: &tollgate::Limit, user: &str| {
         let decision = limiter.peek(limit, &user.into(), 0).await.unwrap();
-        (decision.capacity() - decision.remaining(), decision.reset_after())
+        (
+            decision.capacity() - decision.remaining(),
+            decision.reset_after(),
+        )
     };
 
     let (status, _, body) = ask("alice", "/chat?tokens=20").await;
@@ -352,7 +481,10 @@ async fn llm_gateway_settles_the_tokens_of_a_stream() {
     // The stream ends when its task has ended, and the settlement is on its way.
     let started = Instant::now();
     while used(&tokens, "alice").await.0 > 20 {
-        assert!(started.elapsed() < Duration::from_secs(20), "the tokens are not settled");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the tokens are not settled"
+        );
     }
     ask("alice", "/chat?tokens=1500").await;
     let started = Instant::now();
@@ -361,17 +493,30 @@ async fn llm_gateway_settles_the_tokens_of_a_stream() {
         if status == 429 {
             break (headers, body);
         }
-        assert!(started.elapsed() < Duration::from_secs(20), "the debt does not count");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the debt does not count"
+        );
     };
-    assert!(denied.1.starts_with("rate limit `tokens` exceeded"), "{}", denied.1);
-    assert!(number(&denied.0, "retry-after") > 20, "500 tokens of debt, and an estimate of 100");
+    assert!(
+        denied.1.starts_with("rate limit `tokens` exceeded"),
+        "{}",
+        denied.1
+    );
+    assert!(
+        number(&denied.0, "retry-after") > 20,
+        "500 tokens of debt, and an estimate of 100"
+    );
 
     // A failure of the model costs neither a request nor a token.
     assert_eq!(ask("bob", "/chat?tokens=0").await.0, 502);
     let requests = limit("requests", tollgate::Quota::per_minute(10));
     let started = Instant::now();
     while used(&requests, "bob").await.0 + used(&tokens, "bob").await.0 > 0 {
-        assert!(started.elapsed() < Duration::from_secs(20), "the failure is not refunded");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the failure is not refunded"
+        );
     }
 }
 
@@ -381,7 +526,10 @@ fn workers_send_each_mail_once_and_five_a_second() {
     let started = Instant::now();
     let (succeeded, text) = run(program("worker").env("REDIS_URL", redis.url()));
     assert!(succeeded, "{text}");
-    let mails: Vec<_> = text.lines().filter_map(|line| line.split_once("sends mail ")).collect();
+    let mails: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_once("sends mail "))
+        .collect();
     let different: BTreeSet<_> = mails.iter().map(|(_, mail)| mail.trim()).collect();
     assert_eq!((mails.len(), different.len()), (20, 20), "{text}");
     assert!(started.elapsed() >= Duration::from_millis(3_800), "{text}");

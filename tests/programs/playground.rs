@@ -19,7 +19,11 @@ fn answer(port: u16, path: &str, headers: &str) -> String {
 
 fn answer_to(port: u16, host: &str, path: &str, headers: &str) -> String {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n").unwrap();
+    write!(
+        connection,
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     answer
@@ -30,7 +34,10 @@ fn page_needs_nothing_from_elsewhere() {
     let example = example::start("playground", &[]);
     let page = answer(example.port, "/", "Connection: close\r\n");
     assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
-    assert!(page.contains("content-security-policy: default-src 'none';"), "{page}");
+    assert!(
+        page.contains("content-security-policy: default-src 'none';"),
+        "{page}"
+    );
     for elsewhere in ["src=", "=\"//", "http:", "https:", "@import", "url("] {
         for (at, _) in page.match_indices(elsewhere) {
             // The page's script tells by the address whether it was loaded over TLS.
@@ -49,7 +56,12 @@ fn page_of_another_site_cannot_send_requests() {
     let upgrade = "Connection: upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let odd_scheme = format!("Origin: x://127.0.0.1:{}\r\n", example.port);
-    for origin in ["Origin: https://evil.example\r\n", "Origin: null\r\n", "", &*odd_scheme] {
+    for origin in [
+        "Origin: https://evil.example\r\n",
+        "Origin: null\r\n",
+        "",
+        &*odd_scheme,
+    ] {
         let answer = answer(example.port, "/tab", &format!("{upgrade}{origin}"));
         assert!(answer.starts_with("HTTP/1.1 403"), "{origin}: {answer}");
     }
@@ -76,7 +88,9 @@ fn port_and_redis_that_cannot_be_used_are_errors_that_say_why() {
 }
 
 fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/browser").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("target/browser")
+        .join(name);
     fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -97,11 +111,22 @@ fn page_does_in_a_browser_what_it_shows() {
     // The code that the page shows, as a crate of its own.
     let modules: Vec<_> = fs::read_dir(&code)
         .unwrap()
-        .map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .map(|file| {
+            file.unwrap()
+                .path()
+                .file_stem()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        })
         .filter(|name| name != "lib")
         .collect();
     assert_eq!(modules.len(), 13, "{modules:?}");
-    let lib: String = modules.iter().map(|name| format!("mod {name};\n")).collect();
+    let lib: String = modules
+        .iter()
+        .map(|name| format!("mod {name};\n"))
+        .collect();
     fs::write(code.join("lib.rs"), format!("#![allow(dead_code)]\n{lib}")).unwrap();
     let project = env!("CARGO_MANIFEST_DIR");
     let manifest = format!(
@@ -110,9 +135,20 @@ fn page_does_in_a_browser_what_it_shows() {
     );
     let package = folder("code");
     fs::write(package.join("Cargo.toml"), manifest).unwrap();
-    fs::copy(Path::new(project).join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+    fs::copy(
+        Path::new(project).join("Cargo.lock"),
+        package.join("Cargo.lock"),
+    )
+    .unwrap();
     let mut check = Command::new(env!("CARGO"));
-    check.args(["check", "--quiet", "--offline"]).current_dir(&package);
-    check.env("CARGO_TARGET_DIR", folder("code/target")).env("RUSTFLAGS", "-D warnings");
-    assert!(check.status().unwrap().success(), "code of the page does not compile");
+    check
+        .args(["check", "--quiet", "--offline"])
+        .current_dir(&package);
+    check
+        .env("CARGO_TARGET_DIR", folder("code/target"))
+        .env("RUSTFLAGS", "-D warnings");
+    assert!(
+        check.status().unwrap().success(),
+        "code of the page does not compile"
+    );
 }

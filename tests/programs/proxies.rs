@@ -80,8 +80,17 @@ async fn nginx(app: u16, location: &str) -> Proxy {
         ),
     );
     let log = folder.0.join("error.log");
-    let process = start("nginx", &["-e", log.to_str().unwrap(), "-c", conf.to_str().unwrap()]);
-    ready(Proxy { http1, http2, _process: process, _folder: folder }).await
+    let process = start(
+        "nginx",
+        &["-e", log.to_str().unwrap(), "-c", conf.to_str().unwrap()],
+    );
+    ready(Proxy {
+        http1,
+        http2,
+        _process: process,
+        _folder: folder,
+    })
+    .await
 }
 
 /// HAProxy, with options of its backend and of its server.
@@ -97,12 +106,22 @@ async fn haproxy(app: u16, backend: &str, server: &str) -> Proxy {
         ),
     );
     let process = start("haproxy", &["-db", "-q", "-f", conf.to_str().unwrap()]);
-    ready(Proxy { http1, http2, _process: process, _folder: folder }).await
+    ready(Proxy {
+        http1,
+        http2,
+        _process: process,
+        _folder: folder,
+    })
+    .await
 }
 
 fn start(program: &str, arguments: &[&str]) -> Process {
     let in_sbin = Path::new("/usr/sbin").join(program);
-    let program = if in_sbin.exists() { in_sbin } else { program.into() };
+    let program = if in_sbin.exists() {
+        in_sbin
+    } else {
+        program.into()
+    };
     let child = Command::new(&program).args(arguments).spawn();
     let child =
         child.unwrap_or_else(|error| panic!("{}: {error}: run `make proxies`", program.display()));
@@ -113,8 +132,14 @@ fn start(program: &str, arguments: &[&str]) -> Process {
 async fn ready(proxy: Proxy) -> Proxy {
     let start = Instant::now();
     for port in [proxy.http1, proxy.http2] {
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the proxy does not listen");
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .await
+            .is_err()
+        {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "the proxy does not listen"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -129,10 +154,19 @@ enum Version {
 
 /// A connection from an address of the loopback network, which the proxy sees.
 async fn connect(proxy: &Proxy, version: Version, client: [u8; 4]) -> TokioIo<TcpStream> {
-    let port = if version == Version::Http1 { proxy.http1 } else { proxy.http2 };
+    let port = if version == Version::Http1 {
+        proxy.http1
+    } else {
+        proxy.http2
+    };
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((client, 0))).unwrap();
-    TokioIo::new(socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await.unwrap())
+    TokioIo::new(
+        socket
+            .connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+            .await
+            .unwrap(),
+    )
 }
 
 /// One request of a client, with headers: the status and the text of the response.
@@ -143,7 +177,11 @@ async fn get(
     headers: &[(&str, &str)],
 ) -> (u16, String) {
     let io = connect(proxy, version, client).await;
-    let uri = if version == Version::Http1 { "/" } else { "http://localhost/" };
+    let uri = if version == Version::Http1 {
+        "/"
+    } else {
+        "http://localhost/"
+    };
     let mut request = Request::builder().uri(uri);
     if version == Version::Http1 {
         request = request.header("host", "localhost");
@@ -201,7 +239,10 @@ async fn spoofing_buys_no_budget(proxy: &Proxy) {
         for answer in &answers[..5] {
             assert_eq!(*answer, (200, address.clone()), "{version:?}");
         }
-        assert!(answers[5..].iter().all(|(status, _)| *status == 429), "{version:?} {answers:?}");
+        assert!(
+            answers[5..].iter().all(|(status, _)| *status == 429),
+            "{version:?} {answers:?}"
+        );
         let [a, b, c, d] = other;
         let answer = get(proxy, version, other, &[]).await;
         assert_eq!(answer, (200, format!("{a}.{b}.{c}.{d}")), "{version:?}");
@@ -214,8 +255,11 @@ const BEHIND_LOOPBACK: (&str, &str) = ("TRUSTED", "127.0.0.1");
 #[ignore = "needs nginx: make proxies"]
 async fn nginx_appends_to_x_forwarded_for() {
     let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
-    let proxy =
-        nginx(app.port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let proxy = nginx(
+        app.port,
+        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+    )
+    .await;
     spoofing_buys_no_budget(&proxy).await;
 }
 
@@ -239,8 +283,13 @@ async fn nginx_appends_to_forwarded() {
     spoofing_buys_no_budget(&proxy).await;
     // A client that leaves a quote open is rejected, and buys no budget.
     for open in ["for=\"", "for=192.0.2.1;by=\"a", "for=\"\\"] {
-        let (status, text) =
-            get(&proxy, Version::Http1, [127, 0, 0, 6], &[("forwarded", open)]).await;
+        let (status, text) = get(
+            &proxy,
+            Version::Http1,
+            [127, 0, 0, 6],
+            &[("forwarded", open)],
+        )
+        .await;
         assert_eq!(status, 400, "{text}");
     }
 }
@@ -249,9 +298,15 @@ async fn nginx_appends_to_forwarded() {
 #[ignore = "needs nginx: make proxies"]
 async fn client_cannot_make_nginx_drop_the_header() {
     let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
-    let proxy =
-        nginx(app.port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
-    let headers = [("connection", "close, x-forwarded-for"), ("x-forwarded-for", "203.0.113.9")];
+    let proxy = nginx(
+        app.port,
+        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+    )
+    .await;
+    let headers = [
+        ("connection", "close, x-forwarded-for"),
+        ("x-forwarded-for", "203.0.113.9"),
+    ];
     let answer = get(&proxy, Version::Http1, [127, 0, 0, 7], &headers).await;
     assert_eq!(answer, (200, "127.0.0.7".to_owned()));
 }
@@ -290,8 +345,11 @@ async fn haproxy_sends_the_proxy_protocol() {
 #[ignore = "needs nginx and HAProxy: make proxies"]
 async fn client_is_found_behind_two_proxies() {
     let app = example::start("behind_proxy", &[BEHIND_LOOPBACK]);
-    let inner =
-        nginx(app.port, "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let inner = nginx(
+        app.port,
+        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+    )
+    .await;
     let outer = haproxy(inner.http1, "option forwardfor", "").await;
     spoofing_buys_no_budget(&outer).await;
 }

@@ -66,15 +66,19 @@ fn limits() -> Vec<Limit> {
     let limits = limits.map(Result::unwrap);
     // Each a second time, and blocking keys: some after their first denial, some after several in one batch.
     let denials = [3, 0, 1, 7, 2, 20].into_iter().cycle();
-    let blocking = limits.clone().into_iter().zip(denials).map(|(limit, denials)| {
-        let policy = match denials {
-            0 => BlockPolicy::by_operators(),
-            denials => BlockPolicy::after(denials, Duration::from_secs(1))
-                .lasting(Duration::from_millis(700))
-                .growing(2, Duration::from_secs(2)),
-        };
-        limit.with_block_policy(policy).unwrap()
-    });
+    let blocking = limits
+        .clone()
+        .into_iter()
+        .zip(denials)
+        .map(|(limit, denials)| {
+            let policy = match denials {
+                0 => BlockPolicy::by_operators(),
+                denials => BlockPolicy::after(denials, Duration::from_secs(1))
+                    .lasting(Duration::from_millis(700))
+                    .growing(2, Duration::from_secs(2)),
+            };
+            limit.with_block_policy(policy).unwrap()
+        });
     blocking.chain(limits.clone()).collect()
 }
 
@@ -106,9 +110,14 @@ fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
 #[test]
 fn batched_checks_decide_as_sequential_checks() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let (clock, limits) = (ManualClock::new(), limits());
-    let redis = runtime.block_on(store(&server).clock(clock.clone()).connect()).unwrap();
+    let redis = runtime
+        .block_on(store(&server).clock(clock.clone()).connect())
+        .unwrap();
     let cases = AtomicU64::new(0);
     let runs = vec((vec(ask(), 1..80), 0..2_000_000_u64), 1..5);
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() }, |(runs in runs)| {
@@ -154,28 +163,54 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     let (three, one) = (three.unwrap(), one.unwrap());
     let other = Limit::gcra("other", quota).unwrap();
     let key = Key::new("alice");
-    store.apply(Op::Charge, Check::new(&three, &key).into()).await.unwrap();
-    let both = [Check::new(&three, &key).with_cost(1), Check::new(&other, &key)];
+    store
+        .apply(Op::Charge, Check::new(&three, &key).into())
+        .await
+        .unwrap();
+    let both = [
+        Check::new(&three, &key).with_cost(1),
+        Check::new(&other, &key),
+    ];
     let together = vec![
         store.apply(Op::Charge, Group::new(both).unwrap()),
         store.apply(Op::Charge, Check::new(&one, &key).into()),
     ];
-    assert!(at_once(together).await.iter().all(|it| it.as_ref().unwrap().allowed()));
+    assert!(
+        at_once(together)
+            .await
+            .iter()
+            .all(|it| it.as_ref().unwrap().allowed())
+    );
     assert_eq!(server.calls("evalsha"), 2);
     let mut connection = server.connection();
     let mut length = || -> usize {
-        redis::cmd("STRLEN").arg("tollgate:{alice}:s:window").query(&mut connection).unwrap()
+        redis::cmd("STRLEN")
+            .arg("tollgate:{alice}:s:window")
+            .query(&mut connection)
+            .unwrap()
     };
     assert_eq!(length(), 22 + 2 * 7 + 28 + 4 * 7, "a counter for each");
-    let left = store.apply(Op::Peek, Check::new(&one, &key).with_cost(0).into()).await.unwrap();
+    let left = store
+        .apply(Op::Peek, Check::new(&one, &key).with_cost(0).into())
+        .await
+        .unwrap();
     assert_eq!(left.remaining(), 37);
     clock.advance(Duration::from_secs(3));
-    store.apply(Op::Charge, Check::new(&one, &key).into()).await.unwrap();
-    let left = store.apply(Op::Peek, Check::new(&one, &key).with_cost(0).into()).await.unwrap();
+    store
+        .apply(Op::Charge, Check::new(&one, &key).into())
+        .await
+        .unwrap();
+    let left = store
+        .apply(Op::Peek, Check::new(&one, &key).with_cost(0).into())
+        .await
+        .unwrap();
     assert_eq!(left.remaining(), 38, "the first three fade");
     // The quota with three sub-windows was not used for one and a half of its periods.
     clock.advance(Duration::from_millis(1_500));
-    store.apply(Op::Charge, Check::new(&one, &key).into()).await.unwrap();
+    store
+        .apply(Op::Charge, Check::new(&one, &key).into())
+        .await
+        .unwrap();
     assert_eq!(length(), 22 + 2 * 7, "one counter");
 }
 
@@ -184,14 +219,28 @@ async fn concurrent_checks_of_one_key_share_calls_and_reads() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     server.reset_calls();
-    let (limit, key) = (Limit::gcra("all", Quota::per_day(1).burst(600)).unwrap(), Key::global());
-    let answers =
-        (0..1_000).map(|_| store.apply(Op::Charge, Check::new(&limit, &key).into())).collect();
+    let (limit, key) = (
+        Limit::gcra("all", Quota::per_day(1).burst(600)).unwrap(),
+        Key::global(),
+    );
+    let answers = (0..1_000)
+        .map(|_| store.apply(Op::Charge, Check::new(&limit, &key).into()))
+        .collect();
     let decisions = at_once(answers).await;
-    let remaining: Vec<_> =
-        decisions[..600].iter().map(|it| it.as_ref().unwrap().remaining()).collect();
-    assert_eq!(remaining, (0..600).rev().collect::<Vec<u64>>(), "first come, first served");
-    assert!(decisions[600..].iter().all(|it| !it.as_ref().unwrap().allowed()));
+    let remaining: Vec<_> = decisions[..600]
+        .iter()
+        .map(|it| it.as_ref().unwrap().remaining())
+        .collect();
+    assert_eq!(
+        remaining,
+        (0..600).rev().collect::<Vec<u64>>(),
+        "first come, first served"
+    );
+    assert!(
+        decisions[600..]
+            .iter()
+            .all(|it| !it.as_ref().unwrap().allowed())
+    );
     let batches = server.calls("evalsha");
     assert!(batches <= 4, "{batches} calls");
     assert!(server.calls("get") <= batches);
@@ -203,7 +252,10 @@ async fn lone_check_is_sent_at_once() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
     server.reset_calls();
-    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    let (limit, key) = (
+        Limit::gcra("all", Quota::per_second(9)).unwrap(),
+        Key::global(),
+    );
     for _ in 0..5 {
         limiter.check(&limit, &key).await.unwrap();
     }
@@ -231,7 +283,11 @@ async fn calls_to_a_distant_server_are_at_most_250_a_second() {
     }
     callers.join_all().await;
     let (calls, most) = (server.calls("evalsha"), start.elapsed().as_millis() / 4 + 2);
-    assert!(u128::from(calls) <= most, "{calls} calls in {:?}", start.elapsed());
+    assert!(
+        u128::from(calls) <= most,
+        "{calls} calls in {:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -267,18 +323,31 @@ async fn corrupt_value_and_cost_above_the_capacity_do_not_fail_their_batch() {
     let limit = Limit::token_bucket("all", Quota::per_second(9)).unwrap();
     let keys: Vec<_> = (0..9_u64).map(Key::from).collect();
     let mut connection = server.connection();
-    let () =
-        redis::cmd("SET").arg("tollgate:{3}:b:all").arg("garbage").query(&mut connection).unwrap();
-    let () = redis::cmd("LPUSH").arg("tollgate:{5}:b:all").arg("x").query(&mut connection).unwrap();
+    let () = redis::cmd("SET")
+        .arg("tollgate:{3}:b:all")
+        .arg("garbage")
+        .query(&mut connection)
+        .unwrap();
+    let () = redis::cmd("LPUSH")
+        .arg("tollgate:{5}:b:all")
+        .arg("x")
+        .query(&mut connection)
+        .unwrap();
     let mut answers = Vec::new();
     for key in &keys {
         answers.push(store.apply(Op::Charge, Check::new(&limit, key).into()));
-        answers.push(store.apply(Op::Charge, Check::new(&limit, key).with_cost(u32::MAX).into()));
+        answers.push(store.apply(
+            Op::Charge,
+            Check::new(&limit, key).with_cost(u32::MAX).into(),
+        ));
     }
     let mut decisions = at_once(answers).await.into_iter();
     for key in &keys {
         assert_eq!(decisions.next().unwrap().unwrap().remaining(), 8, "{key}");
-        assert!(decisions.next().unwrap().unwrap().exceeds_capacity(), "{key}");
+        assert!(
+            decisions.next().unwrap().unwrap().exceeds_capacity(),
+            "{key}"
+        );
     }
 }
 
@@ -313,14 +382,20 @@ async fn batch_without_an_answer_fails_and_is_not_sent_again() {
 async fn checks_in_one_call_are_bounded() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
-    let limits: Vec<_> =
-        (0..8).map(|n| Limit::gcra(&format!("l{n}"), Quota::per_day(9_999)).unwrap()).collect();
+    let limits: Vec<_> = (0..8)
+        .map(|n| Limit::gcra(&format!("l{n}"), Quota::per_day(9_999)).unwrap())
+        .collect();
     let key = Key::global();
-    let group: Vec<_> = limits.iter().map(|limit| Check::new(limit, &key).with_cost(1)).collect();
+    let group: Vec<_> = limits
+        .iter()
+        .map(|limit| Check::new(limit, &key).with_cost(1))
+        .collect();
     let group = Group::new(group).unwrap();
     store.apply(Op::Charge, group.clone()).await.unwrap();
     let before = server.calls("evalsha");
-    let answers = (0..1_024).map(|_| store.apply(Op::Charge, group.clone())).collect();
+    let answers = (0..1_024)
+        .map(|_| store.apply(Op::Charge, group.clone()))
+        .collect();
     for (number, decision) in (0..).zip(at_once(answers).await) {
         assert_eq!(decision.unwrap().remaining(), 9_997 - number);
     }
@@ -339,7 +414,11 @@ async fn lanes_allow_exactly_the_limit_together() {
         for number in 0..2_000_u64 {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             checks.spawn(async move {
-                limiter.check(&limit, &Key::from(number % 20)).await.unwrap().allowed()
+                limiter
+                    .check(&limit, &Key::from(number % 20))
+                    .await
+                    .unwrap()
+                    .allowed()
             });
         }
         let allowed = checks.join_all().await.into_iter().filter(|it| *it).count();

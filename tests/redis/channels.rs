@@ -51,18 +51,28 @@ impl Database {
         let layer = RateLimitLayer::from_lookup(limiter, lookup, |_, _, found| {
             Limits::reject(format!("{found:?}"))
         });
-        Router::new().route("/{user}", any(|| async { "hello" })).layer(layer.unwrap())
+        Router::new()
+            .route("/{user}", any(|| async { "hello" }))
+            .layer(layer.unwrap())
     }
 }
 
 async fn known(app: &Router, user: u64) -> String {
-    let response = send(app, request("GET", &format!("/{user}")).body("".into()).unwrap()).await;
-    let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+    let response = send(
+        app,
+        request("GET", &format!("/{user}")).body("".into()).unwrap(),
+    )
+    .await;
+    let body = axum::body::to_bytes(response.into_body(), 1_000)
+        .await
+        .unwrap();
     String::from_utf8(body.to_vec()).unwrap()
 }
 
 async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url(), "tollgate").await.unwrap()
+    RedisStore::connect(&server.url(), "tollgate")
+        .await
+        .unwrap()
 }
 
 async fn channel(server: &RedisServer) -> RedisChannel {
@@ -72,7 +82,10 @@ async fn channel(server: &RedisServer) -> RedisChannel {
 fn subscriptions(server: &RedisServer) -> u64 {
     let mut count = redis::cmd("PUBSUB");
     count.arg("NUMSUB").arg("tollgate-config:plans");
-    count.query::<(String, u64)>(&mut server.connection()).unwrap().1
+    count
+        .query::<(String, u64)>(&mut server.connection())
+        .unwrap()
+        .1
 }
 
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -81,22 +94,29 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(LONG, waiting).await.unwrap_or_else(|_| panic!("in time: {what}"));
+    timeout(LONG, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("in time: {what}"));
 }
 
 #[tokio::test]
 async fn announced_id_is_looked_up_again_on_all_replicas_and_no_other() {
     let server = RedisServer::start();
     let database = Database::default();
-    let replicas =
-        [database.replica(channel(&server).await), database.replica(channel(&server).await)];
+    let replicas = [
+        database.replica(channel(&server).await),
+        database.replica(channel(&server).await),
+    ];
     until("both have subscribed", async || subscriptions(&server) == 2).await;
     let operator = channel(&server).await;
     assert_eq!(operator.name(), "tollgate-config:plans");
     for app in &replicas {
         // What was announced before the subscription is unknown, so a first value may be asked for twice.
         for user in [1, 2] {
-            until("a value", async || known(app, user).await.contains("Known(0)")).await;
+            until("a value", async || {
+                known(app, user).await.contains("Known(0)")
+            })
+            .await;
         }
     }
     for app in &replicas {
@@ -111,7 +131,10 @@ async fn announced_id_is_looked_up_again_on_all_replicas_and_no_other() {
     database.change();
     operator.announce(1).await.unwrap();
     for app in &replicas {
-        until("the new value", async || known(app, 1).await.contains("Known(1)")).await;
+        until("the new value", async || {
+            known(app, 1).await.contains("Known(1)")
+        })
+        .await;
         assert!(known(app, 2).await.contains("Known(0)"));
     }
     assert_eq!(database.asked(), [1, 1]);
@@ -123,7 +146,10 @@ async fn values_are_looked_up_again_after_a_subscription_was_lost() {
     let database = Database::default();
     let app = database.replica(channel(&server).await);
     until("it has subscribed", async || subscriptions(&server) == 1).await;
-    until("a value", async || known(&app, 7).await.contains("Known(0)")).await;
+    until("a value", async || {
+        known(&app, 7).await.contains("Known(0)")
+    })
+    .await;
     database.change();
     let mut kill = redis::cmd("CLIENT");
     kill.arg("KILL").arg("TYPE").arg("pubsub");
@@ -131,7 +157,10 @@ async fn values_are_looked_up_again_after_a_subscription_was_lost() {
     assert_eq!(killed, 1);
     // This reaches nobody.
     channel(&server).await.announce(7).await.unwrap();
-    until("the new value", async || known(&app, 7).await.contains("Known(1)")).await;
+    until("the new value", async || {
+        known(&app, 7).await.contains("Known(1)")
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -146,10 +175,17 @@ async fn messages_that_are_no_ids_are_reported_and_change_nothing() {
     let mut lines = Vec::new();
     until("the event", async || {
         lines.extend(log.lines());
-        lines.iter().any(|line| line.contains("announced change has no id"))
+        lines
+            .iter()
+            .any(|line| line.contains("announced change has no id"))
     })
     .await;
-    assert!(lines.iter().any(|line| line.contains(r#"id="alice\u{1b}""#)), "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains(r#"id="alice\u{1b}""#)),
+        "{lines:?}"
+    );
     assert!(known(&app, 7).await.contains("Known(0)"));
 }
 
@@ -157,16 +193,26 @@ async fn messages_that_are_no_ids_are_reported_and_change_nothing() {
 async fn message_that_was_not_kept_may_have_been_of_any_id() {
     let server = RedisServer::start();
     let mut followed = channel(&server).await;
-    assert_eq!(followed.next().await, Some(Change::Unknown), "what was announced before");
+    assert_eq!(
+        followed.next().await,
+        Some(Change::Unknown),
+        "what was announced before"
+    );
     let operator = channel(&server).await;
     let long = "x".repeat(300);
     let error = operator.announce(&long).await.unwrap_err().to_string();
-    assert!(error.ends_with("the id has 300 bytes; use at most 256"), "{error}");
+    assert!(
+        error.ends_with("the id has 300 bytes; use at most 256"),
+        "{error}"
+    );
     // It is too long to be kept, so it may have been any.
     let mut publish = redis::cmd("PUBLISH");
     publish.arg(operator.name()).arg(&long);
     let () = publish.query(&mut server.connection()).unwrap();
-    assert_eq!(timeout(LONG, followed.next()).await.unwrap(), Some(Change::Unknown));
+    assert_eq!(
+        timeout(LONG, followed.next()).await.unwrap(),
+        Some(Change::Unknown)
+    );
     operator.announce("last").await.unwrap();
     let last = timeout(LONG, followed.next()).await.unwrap();
     assert_eq!(last, Some(Change::Of("last".to_owned())));
@@ -180,8 +226,14 @@ async fn channel_without_a_name_or_with_a_pool_is_an_error() {
         let error = RedisChannel::new(&with_url, name).unwrap_err().to_string();
         assert!(error.starts_with("the name of the channel is "), "{error}");
     }
-    let pool = deadpool_redis::Config::from_url(server.url()).create_pool(None).unwrap();
-    let pooled = RedisStore::builder("tollgate").pool(pool).connect().await.unwrap();
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .create_pool(None)
+        .unwrap();
+    let pooled = RedisStore::builder("tollgate")
+        .pool(pool)
+        .connect()
+        .await
+        .unwrap();
     let error = RedisChannel::new(&pooled, "plans").unwrap_err().to_string();
     assert!(error.contains("give the store a URL"), "{error}");
 }
@@ -190,16 +242,30 @@ async fn channel_without_a_name_or_with_a_pool_is_an_error() {
 async fn announcement_without_the_right_or_without_redis_is_an_error() {
     let mut server = RedisServer::start();
     let mut set_user = redis::cmd("ACL");
-    set_user.arg(&["SETUSER", "limited", "on", ">secret", "~tollgate:*", "+@all", "-publish"]);
+    set_user.arg(&[
+        "SETUSER",
+        "limited",
+        "on",
+        ">secret",
+        "~tollgate:*",
+        "+@all",
+        "-publish",
+    ]);
     let () = set_user.query(&mut server.connection()).unwrap();
     let url = format!("redis://limited:secret@127.0.0.1:{}/", server.port());
     let limited = RedisStore::connect(&url, "tollgate").await.unwrap();
     let limited = RedisChannel::new(&limited, "plans").unwrap();
     let error = limited.announce(1).await.unwrap_err().to_string();
-    assert!(error.contains("not announced: ") && error.contains("+publish"), "{error}");
+    assert!(
+        error.contains("not announced: ") && error.contains("+publish"),
+        "{error}"
+    );
 
     let operator = channel(&server).await;
     server.kill();
     let error = operator.announce(1).await.unwrap_err().to_string();
-    assert!(error.contains("tollgate-config:plans`: not announced: "), "{error}");
+    assert!(
+        error.contains("tollgate-config:plans`: not announced: "),
+        "{error}"
+    );
 }

@@ -25,7 +25,12 @@ async fn services_with_other_prefixes_share_no_budgets_and_start_without_redis()
     assert!(rest.check_n(&hundred, &alice, 100).await.unwrap().allowed());
     assert_eq!(grpc.check(&five, &alice).await.unwrap().remaining(), 4);
     let away = RateLimiter::redis_lazy("redis://127.0.0.1:1/", "rest").unwrap();
-    assert!(away.check(&five, &alice).await.unwrap_err().is_unavailable());
+    assert!(
+        away.check(&five, &alice)
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
 }
 
 #[tokio::test]
@@ -36,7 +41,10 @@ async fn replicas_on_one_redis_share_budgets() {
     for limit in limits() {
         assert_eq!(one.check_n(&limit, &key, 2).await.unwrap().remaining(), 3);
         assert_eq!(other.check_n(&limit, &key, 2).await.unwrap().remaining(), 1);
-        assert!(!one.check_n(&limit, &key, 2).await.unwrap().allowed(), "{limit}");
+        assert!(
+            !one.check_n(&limit, &key, 2).await.unwrap().allowed(),
+            "{limit}"
+        );
     }
 }
 
@@ -46,16 +54,40 @@ async fn hostile_keys_stay_in_their_own_budget() {
     let limiter = server.limiter().await;
     let mut connection = server.connection();
     let limit = Limit::fixed_window("api", Quota::per_minute(1)).unwrap();
-    let hostile = ["}{", "a}:api", "{a}", "a\r\nDEL *", "\0", "*", "", "ä", "a:b", "%00"];
-    let keys: Vec<Key> =
-        hostile.iter().map(Key::new).chain([Key::new("x".repeat(1 << 20))]).collect();
+    let hostile = [
+        "}{",
+        "a}:api",
+        "{a}",
+        "a\r\nDEL *",
+        "\0",
+        "*",
+        "",
+        "ä",
+        "a:b",
+        "%00",
+    ];
+    let keys: Vec<Key> = hostile
+        .iter()
+        .map(Key::new)
+        .chain([Key::new("x".repeat(1 << 20))])
+        .collect();
     for key in &keys {
-        assert!(limiter.check(&limit, key).await.unwrap().allowed(), "{key:?}");
-        assert!(!limiter.check(&limit, key).await.unwrap().allowed(), "{key:?}");
+        assert!(
+            limiter.check(&limit, key).await.unwrap().allowed(),
+            "{key:?}"
+        );
+        assert!(
+            !limiter.check(&limit, key).await.unwrap().allowed(),
+            "{key:?}"
+        );
     }
     let stored: Vec<String> = connection.keys("*").unwrap();
     assert_eq!(stored.len(), keys.len());
-    assert!(stored.iter().all(|key| key.len() < 160 && key.ends_with("}:w:api")));
+    assert!(
+        stored
+            .iter()
+            .all(|key| key.len() < 160 && key.ends_with("}:w:api"))
+    );
 }
 
 #[tokio::test]
@@ -81,7 +113,10 @@ async fn flushed_script_is_loaded_within_the_same_check() {
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
     for left in (0..5).rev() {
-        let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
+        let () = redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .query(&mut connection)
+            .unwrap();
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
     }
 }
@@ -92,12 +127,28 @@ async fn flushed_script_costs_a_distant_server_one_more_round_trip() {
     let delay = Arc::new(AtomicU64::new(0));
     let port = delaying(server.port(), Arc::clone(&delay)).await;
     let store = RedisStore::builder("tollgate").url(format!("redis://127.0.0.1:{port}/"));
-    let limiter = RateLimiter::new(store.deadline(Duration::from_secs(3)).connect().await.unwrap());
-    let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut server.connection()).unwrap();
+    let limiter = RateLimiter::new(
+        store
+            .deadline(Duration::from_secs(3))
+            .connect()
+            .await
+            .unwrap(),
+    );
+    let () = redis::cmd("SCRIPT")
+        .arg("FLUSH")
+        .query(&mut server.connection())
+        .unwrap();
     // Three round trips are later than the deadline.
     delay.store(1_200, Ordering::Relaxed);
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
-    assert_eq!(limiter.check(&limit, &Key::new("alice")).await.unwrap().remaining(), 4);
+    assert_eq!(
+        limiter
+            .check(&limit, &Key::new("alice"))
+            .await
+            .unwrap()
+            .remaining(),
+        4
+    );
 }
 
 #[tokio::test]
@@ -105,18 +156,28 @@ async fn user_that_must_not_load_scripts_is_told_so_when_the_script_was_flushed(
     let server = RedisServer::start();
     let mut connection = server.connection();
     let acl = |rules: &[&str], connection: &mut redis::Connection| {
-        let () =
-            redis::cmd("ACL").arg("SETUSER").arg("limiter").arg(rules).query(connection).unwrap();
+        let () = redis::cmd("ACL")
+            .arg("SETUSER")
+            .arg("limiter")
+            .arg(rules)
+            .query(connection)
+            .unwrap();
     };
     acl(&["on", ">secret", "~*", "+@all"], &mut connection);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let limiter = RateLimiter::redis(&url, "tollgate").await.unwrap();
     acl(&["-script"], &mut connection);
-    let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
+    let () = redis::cmd("SCRIPT")
+        .arg("FLUSH")
+        .query(&mut connection)
+        .unwrap();
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let error = limiter.check(&limit, &Key::new("alice")).await.unwrap_err();
     assert!(error.to_string().contains("script|load"), "{error}");
-    assert!(error.is_unavailable() && !error.may_have_charged(), "{error}");
+    assert!(
+        error.is_unavailable() && !error.may_have_charged(),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -129,7 +190,10 @@ async fn checks_send_pings_only_after_idle_time() {
         limiter.check(&limit, &Key::new("alice")).await.unwrap();
     }
     let pings = server.calls("ping");
-    assert!(pings < 5, "{pings} pings: only after the connection was idle");
+    assert!(
+        pings < 5,
+        "{pings} pings: only after the connection was idle"
+    );
     assert_eq!(server.calls("evalsha"), 50, "one for each check");
 }
 
@@ -154,7 +218,11 @@ async fn store_takes_one_connection_of_a_shared_pool() {
     }
     assert_eq!(allowed, 5);
     let mut own = pool.get().await.unwrap();
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut own).await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*")
+        .query_async(&mut own)
+        .await
+        .unwrap();
     assert_eq!(keys, ["shop:{alice}:b:api"]);
 }
 
@@ -171,9 +239,13 @@ async fn check_dropped_before_its_first_poll_consumes_nothing() {
 #[tokio::test]
 async fn invalid_settings_are_errors_of_the_builder() {
     let port = free_port();
-    let error =
-        RedisStore::connect(&format!("redis://127.0.0.1:{port}/"), "tollgate").await.unwrap_err();
-    assert!(error.to_string().contains("check that Redis runs"), "{error}");
+    let error = RedisStore::connect(&format!("redis://127.0.0.1:{port}/"), "tollgate")
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("check that Redis runs"),
+        "{error}"
+    );
 
     for (url, advice) in [
         ("", "add `redis://`"),
@@ -183,21 +255,51 @@ async fn invalid_settings_are_errors_of_the_builder() {
         ("redis://:hunter2@/", ""),
     ] {
         let error = RedisStore::builder("tollgate").url(url).build();
-        let error = error.err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(!error.contains("hunter2") && error.contains(advice), "{error}");
+        let error = error
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        assert!(
+            !error.contains("hunter2") && error.contains(advice),
+            "{error}"
+        );
     }
     for prefix in ["", "a b", "a{b", "ä", "redis://127.0.0.1/", "shop:"] {
         let error = RedisStore::builder(prefix).build().unwrap_err();
-        assert!(error.to_string().starts_with("the key prefix is "), "{error}");
+        assert!(
+            error.to_string().starts_with("the key prefix is "),
+            "{error}"
+        );
     }
-    let error = RedisStore::builder("tollgate").deadline(Duration::MAX).build().unwrap_err();
-    assert!(error.to_string().ends_with("; use more than 0 and at most 60s"), "{error}");
-    let one = deadpool_redis::Config::from_url("redis://127.0.0.1/").builder().unwrap();
-    let error =
-        RedisStore::builder("tollgate").pool(one.max_size(1).build().unwrap()).build().unwrap_err();
-    assert!(error.to_string().contains("a max_size of at least 2"), "{error}");
-    let error = RedisStore::builder("tollgate").deadline(Duration::ZERO).build().unwrap_err();
-    assert_eq!(error.to_string(), "`deadline` is 0ns; use more than 0 and at most 60s");
+    let error = RedisStore::builder("tollgate")
+        .deadline(Duration::MAX)
+        .build()
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("; use more than 0 and at most 60s"),
+        "{error}"
+    );
+    let one = deadpool_redis::Config::from_url("redis://127.0.0.1/")
+        .builder()
+        .unwrap();
+    let error = RedisStore::builder("tollgate")
+        .pool(one.max_size(1).build().unwrap())
+        .build()
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("a max_size of at least 2"),
+        "{error}"
+    );
+    let error = RedisStore::builder("tollgate")
+        .deadline(Duration::ZERO)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`deadline` is 0ns; use more than 0 and at most 60s"
+    );
 }
 
 #[tokio::test]
@@ -209,10 +311,19 @@ async fn wrong_or_missing_password_is_an_error_when_the_store_connects() {
         .query(&mut connection)
         .unwrap();
     let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
-    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
-    assert!(error.contains("WRONGPASS") || error.to_lowercase().contains("password"), "{error}");
+    let error = RedisStore::connect(&url, "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("WRONGPASS") || error.to_lowercase().contains("password"),
+        "{error}"
+    );
     let url = format!("redis://127.0.0.1:{}/", server.port());
-    let error = RedisStore::connect(&url, "tollgate").await.unwrap_err().to_string();
+    let error = RedisStore::connect(&url, "tollgate")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("NOAUTH"), "{error}");
 }
 
@@ -220,8 +331,10 @@ async fn wrong_or_missing_password_is_an_error_when_the_store_connects() {
 async fn connections_have_the_name_that_is_set() {
     let server = RedisServer::start();
     let names = || {
-        let list: String =
-            redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).unwrap();
+        let list: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut server.connection())
+            .unwrap();
         list.matches("name=orders-api ").count()
     };
     let named = |name: &str| server.store().client_name(name).lanes(2);
@@ -239,7 +352,10 @@ async fn connections_have_the_name_that_is_set() {
     forbid.arg(&["SETUSER", "default", "-client"]);
     let () = forbid.query(&mut server.connection()).unwrap();
     let error = named("orders-api").connect().await.unwrap_err().to_string();
-    assert!(error.contains("add `+client|setname`") || error.contains("add `+client`"), "{error}");
+    assert!(
+        error.contains("add `+client|setname`") || error.contains("add `+client`"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -249,9 +365,21 @@ async fn script_error_names_the_line_of_its_file() {
     let mut forbid = redis::cmd("ACL");
     forbid.arg(&["SETUSER", "default", "-psetex"]);
     let () = forbid.query(&mut server.connection()).unwrap();
-    let error = limiter.check(&limits()[0], &Key::new("alice")).await.unwrap_err().to_string();
+    let error = limiter
+        .check(&limits()[0], &Key::new("alice"))
+        .await
+        .unwrap_err()
+        .to_string();
     let (_, rest) = error.split_once("scripts/stored.lua:").expect(&error);
-    let line: usize = rest.split(|it: char| !it.is_ascii_digit()).next().unwrap().parse().unwrap();
-    let file = include_str!("../../scripts/stored.lua").lines().nth(line - 1).unwrap();
+    let line: usize = rest
+        .split(|it: char| !it.is_ascii_digit())
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let file = include_str!("../../scripts/stored.lua")
+        .lines()
+        .nth(line - 1)
+        .unwrap();
     assert!(file.contains("PSETEX"), "{error}: {file}");
 }

@@ -23,7 +23,11 @@ const DEADLINE: Duration = Duration::from_millis(250);
 
 /// Asserts that checks fail at their deadline, and not later: alone, and many at once.
 async fn assert_bounded(store: RedisStoreBuilder, phase: &str) {
-    let store = store.deadline(DEADLINE).without_circuit_breaker().build().unwrap();
+    let store = store
+        .deadline(DEADLINE)
+        .without_circuit_breaker()
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(store);
     let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
     for checks in [1, 100] {
@@ -39,8 +43,14 @@ async fn assert_bounded(store: RedisStoreBuilder, phase: &str) {
         }
         // tokio's timers have a resolution of a millisecond.
         let elapsed = start.elapsed();
-        assert!(elapsed >= DEADLINE, "{phase}: {checks} in {elapsed:?}: it does not hang there");
-        assert!(elapsed <= DEADLINE + Duration::from_millis(2), "{phase}: {checks} in {elapsed:?}");
+        assert!(
+            elapsed >= DEADLINE,
+            "{phase}: {checks} in {elapsed:?}: it does not hang there"
+        );
+        assert!(
+            elapsed <= DEADLINE + Duration::from_millis(2),
+            "{phase}: {checks} in {elapsed:?}"
+        );
     }
 }
 
@@ -111,11 +121,15 @@ async fn validation_and_script_without_an_answer_are_bounded() {
                 }
                 greeting(command, arguments)
             });
-            let store = RedisStore::builder("tollgate").url(server.url()).without_circuit_breaker();
+            let store = RedisStore::builder("tollgate")
+                .url(server.url())
+                .without_circuit_breaker();
             let limiter = RateLimiter::new(store.deadline(Duration::from_secs(1)).build().unwrap());
             let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
             let answer = timeout(PATIENCE, limiter.check(&limit, &Key::new("alice"))).await;
-            let error = answer.unwrap_or_else(|_| panic!("{about}: it hangs")).unwrap_err();
+            let error = answer
+                .unwrap_or_else(|_| panic!("{about}: it hangs"))
+                .unwrap_err();
             assert!(error.is_unavailable(), "{about}: {error}");
             assert!(was_asked.load(Ordering::SeqCst), "{about} was not sent");
         });

@@ -29,7 +29,10 @@ async fn repeated_denied_check_is_answered_from_the_cache() {
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
         let decision = limiter.check(&limit, &key).await.unwrap();
-        assert_eq!((decision.allowed(), decision.source()), (true, Source::Store));
+        assert_eq!(
+            (decision.allowed(), decision.source()),
+            (true, Source::Store)
+        );
     }
     let first = limiter.check(&limit, &key).await.unwrap();
     assert_eq!((first.allowed(), first.source()), (false, Source::Store));
@@ -38,9 +41,15 @@ async fn repeated_denied_check_is_answered_from_the_cache() {
     advance(Duration::from_millis(300)).await;
     let again = limiter.check(&limit, &key).await.unwrap();
     assert_eq!(store.asked(), 0);
-    assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
+    assert_eq!(
+        (again.allowed(), again.source()),
+        (false, Source::DenyCache)
+    );
     let elapsed = Duration::from_millis(300);
-    assert_eq!(again.retry_after(), Some(first.retry_after().unwrap() - elapsed));
+    assert_eq!(
+        again.retry_after(),
+        Some(first.retry_after().unwrap() - elapsed)
+    );
     assert_eq!(again.reset_after(), first.reset_after() - elapsed);
     assert_eq!((again.remaining(), again.capacity()), (0, 3));
 }
@@ -76,7 +85,12 @@ async fn reset_by_another_replica_takes_effect_within_a_second() {
 async fn refund_or_reset_by_the_same_store_takes_effect_at_once() {
     let (_, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    let receipt = limiter.check_n(&limit, &key, 3).await.unwrap().receipt().unwrap();
+    let receipt = limiter
+        .check_n(&limit, &key, 3)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     limiter.refund(&limit, &key, 1, receipt).await.unwrap();
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
@@ -92,10 +106,22 @@ async fn denial_is_cached_for_its_own_cost_limit_and_key_only() {
     limiter.check_n(&limit, &key, 2).await.unwrap();
     assert!(!limiter.check_n(&limit, &key, 2).await.unwrap().allowed());
     store.asked();
-    assert!(limiter.check(&limit, &key).await.unwrap().allowed(), "one unit was left");
-    assert!(limiter.check(&limit, &Key::new("bob")).await.unwrap().allowed());
+    assert!(
+        limiter.check(&limit, &key).await.unwrap().allowed(),
+        "one unit was left"
+    );
+    assert!(
+        limiter
+            .check(&limit, &Key::new("bob"))
+            .await
+            .unwrap()
+            .allowed()
+    );
     let more = Limit::token_bucket("api", Quota::per_second(100)).unwrap();
-    assert!(limiter.check(&more, &key).await.unwrap().allowed(), "the quota was raised");
+    assert!(
+        limiter.check(&more, &key).await.unwrap().allowed(),
+        "the quota was raised"
+    );
     assert!(!limiter.peek(&limit, &key, 4).await.unwrap().allowed());
     assert_eq!(store.asked(), 4);
 }
@@ -111,7 +137,10 @@ async fn cached_denial_does_not_outlive_its_quota() {
     // From now on the budget drains a hundred times as fast.
     assert!(!limiter.check(&fast, &key).await.unwrap().allowed());
     advance(Duration::from_millis(100)).await;
-    assert!(limiter.check(&slow, &key).await.unwrap().allowed(), "within the second");
+    assert!(
+        limiter.check(&slow, &key).await.unwrap().allowed(),
+        "within the second"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +158,9 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
             let key = group[0].key().clone();
             let reset = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                store.apply(Op::Reset, Check::new(&limit, &key).with_cost(0).into()).await
+                store
+                    .apply(Op::Reset, Check::new(&limit, &key).with_cost(0).into())
+                    .await
             });
             Answer::later(async move { reset.await.unwrap() })
         }
@@ -169,7 +200,10 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
     limiter.check_n(&limit, &key, 3).await.unwrap();
     let denied = limiter.apply(Op::Charge, Check::new(&limit, &key));
     limiter.reset(&limit, &key).await.unwrap();
-    assert!(!denied.await.unwrap().allowed(), "it was decided before the reset");
+    assert!(
+        !denied.await.unwrap().allowed(),
+        "it was decided before the reset"
+    );
     assert!(limiter.check(&limit, &key).await.unwrap().allowed());
 }
 
@@ -181,8 +215,12 @@ async fn cache_is_bounded_by_weight() {
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
         .collect();
     let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
-    let group =
-        |key| limits.iter().map(|limit| Check::new(limit, key).with_cost(1)).collect::<Vec<_>>();
+    let group = |key| {
+        limits
+            .iter()
+            .map(|limit| Check::new(limit, key).with_cost(1))
+            .collect::<Vec<_>>()
+    };
     for key in &keys {
         assert!(limiter.check_all(group(key)).await.unwrap().allowed());
         assert!(!limiter.check_all(group(key)).await.unwrap().allowed());
@@ -192,7 +230,10 @@ async fn cache_is_bounded_by_weight() {
     for key in &keys {
         cached += usize::from(limiter.check_all(group(key)).await.is_ok());
     }
-    assert!((10..150).contains(&cached), "{cached} groups of 48, each with the weight of 13");
+    assert!(
+        (10..150).contains(&cached),
+        "{cached} groups of 48, each with the weight of 13"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +242,13 @@ async fn longest_settings_do_not_overflow() {
     let limiter = RateLimiter::new(store);
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
-        assert!(limiter.check_n(&limit, &key, u32::MAX).await.unwrap().exceeds_capacity());
+        assert!(
+            limiter
+                .check_n(&limit, &key, u32::MAX)
+                .await
+                .unwrap()
+                .exceeds_capacity()
+        );
     }
     limiter.check_n(&limit, &key, 3).await.unwrap();
     for _ in 0..3 {
@@ -219,14 +266,23 @@ async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
     store.switch_off(true);
     advance(Duration::from_millis(9_999)).await;
     let cached = limiter.check(&limit, &key).await.unwrap();
-    assert_eq!((cached.allowed(), cached.source()), (false, Source::DenyCache));
+    assert_eq!(
+        (cached.allowed(), cached.source()),
+        (false, Source::DenyCache)
+    );
     assert_eq!(cached.retry_after(), Some(Duration::from_millis(1)));
     assert!(
         limiter.check(&limit, &Key::new("bob")).await.is_err(),
         "other keys have no cached denial"
     );
     advance(Duration::from_millis(1)).await;
-    assert!(limiter.check(&limit, &key).await.unwrap_err().is_unreachable());
+    assert!(
+        limiter
+            .check(&limit, &key)
+            .await
+            .unwrap_err()
+            .is_unreachable()
+    );
 
     // An allowed check removes the denial.
     store.switch_off(false);
@@ -243,7 +299,10 @@ async fn failed_reset_keeps_the_cached_denial() {
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     assert!(limiter.reset(&limit, &key).await.is_err());
-    assert!(!limiter.check(&limit, &key).await.unwrap().allowed(), "it is still cached");
+    assert!(
+        !limiter.check(&limit, &key).await.unwrap().allowed(),
+        "it is still cached"
+    );
     store.switch_off(false);
     limiter.reset(&limit, &key).await.unwrap();
     store.switch_off(true);
@@ -253,15 +312,23 @@ async fn failed_reset_keeps_the_cached_denial() {
 #[tokio::test(start_paused = true)]
 async fn denial_of_a_group_is_cached_as_a_whole() {
     let (store, limiter, _) = replicas();
-    let (tight, wide) =
-        (one_in_ten_seconds(), Limit::gcra("wide", Quota::per_second(1_000)).unwrap());
+    let (tight, wide) = (
+        one_in_ten_seconds(),
+        Limit::gcra("wide", Quota::per_second(1_000)).unwrap(),
+    );
     let (alice, acme) = (Key::new("alice"), Key::new("acme"));
-    let group = [Check::new(&tight, &alice).with_cost(3), Check::new(&wide, &acme)];
+    let group = [
+        Check::new(&tight, &alice).with_cost(3),
+        Check::new(&wide, &acme),
+    ];
     assert!(limiter.check_all(&group).await.unwrap().allowed());
     let first = limiter.check_all(&group).await.unwrap();
     store.asked();
     let again = limiter.check_all(&group).await.unwrap();
-    assert_eq!((again.allowed(), again.source()), (false, Source::DenyCache));
+    assert_eq!(
+        (again.allowed(), again.source()),
+        (false, Source::DenyCache)
+    );
     assert_eq!(again.verdicts(), first.verdicts());
     assert_eq!(store.asked(), 0);
     // A reset of one of its budgets is enough to ask the store again.
@@ -280,7 +347,13 @@ async fn cost_that_exceeds_the_capacity_is_cached() {
     }
     assert_eq!(store.asked(), 1);
     advance(Duration::from_secs(1)).await;
-    assert!(limiter.check_n(&limit, &key, 4).await.unwrap().exceeds_capacity());
+    assert!(
+        limiter
+            .check_n(&limit, &key, 4)
+            .await
+            .unwrap()
+            .exceeds_capacity()
+    );
     assert_eq!(store.asked(), 1);
 }
 
@@ -291,7 +364,13 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
     off.check_n(&limit, &Key::new("alice"), 3).await.unwrap();
     for _ in 0..5 {
-        assert_eq!(off.check(&limit, &Key::new("alice")).await.unwrap().source(), Source::Store);
+        assert_eq!(
+            off.check(&limit, &Key::new("alice"))
+                .await
+                .unwrap()
+                .source(),
+            Source::Store
+        );
     }
 
     let small = RateLimiter::new(DenyCache::new(store).capacity(100));
@@ -306,7 +385,10 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
         assert!(!decision.allowed());
         cached += usize::from(decision.source() == Source::DenyCache);
     }
-    assert!((1..=1_000).contains(&cached), "{cached} of 10,000 are cached");
+    assert!(
+        (1..=1_000).contains(&cached),
+        "{cached} of 10,000 are cached"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,13 +398,21 @@ async fn denial_of_an_enforced_limit_denies_no_check_in_shadow_mode() {
     for _ in 0..4 {
         limiter.check(&limit, &key).await.unwrap();
     }
-    assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::DenyCache);
-    let shadow =
-        limiter.check(&limit.clone().with_enforced_percent(0).unwrap(), &key).await.unwrap();
+    assert_eq!(
+        limiter.check(&limit, &key).await.unwrap().source(),
+        Source::DenyCache
+    );
+    let shadow = limiter
+        .check(&limit.clone().with_enforced_percent(0).unwrap(), &key)
+        .await
+        .unwrap();
     assert!(shadow.allowed() && shadow.deciding().would_deny());
     // That is the same for the share of keys for which it is not enforced.
     let partly = limit.clone().with_enforced_percent(1).unwrap();
-    assert!(!partly.enforces(&key), "this key is not of the first percent");
+    assert!(
+        !partly.enforces(&key),
+        "this key is not of the first percent"
+    );
     assert!(limiter.check(&partly, &key).await.unwrap().allowed());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
 }

@@ -45,11 +45,21 @@ async fn key_expires_within_a_second_of_full_replenishment() {
     for limit in limits(Quota::per_minute(5)) {
         let decision = limiter.check_n(&limit, &key, 2).await.unwrap();
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
-        let left: u64 = connection.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
+        let left: u64 = connection
+            .pttl::<_, i64>(&redis_key)
+            .unwrap()
+            .try_into()
+            .unwrap();
         let reset = decision.reset_after();
-        assert!(u128::from(left) <= reset.as_millis() + 1_000, "{limit}: {left} {reset:?}");
+        assert!(
+            u128::from(left) <= reset.as_millis() + 1_000,
+            "{limit}: {left} {reset:?}"
+        );
         // Some time has passed since the check.
-        assert!(Duration::from_millis(left) + Duration::from_secs(5) > reset, "{limit}");
+        assert!(
+            Duration::from_millis(left) + Duration::from_secs(5) > reset,
+            "{limit}"
+        );
     }
     assert_eq!(connection.keys::<_, Vec<String>>("*").unwrap().len(), 7);
 }
@@ -94,9 +104,14 @@ async fn no_key_expires_before_its_budget_is_full() {
         // One by one, or all but the log as a group: a group with a log takes the slow path.
         let together = if round % 2 == 0 { 1 } else { 6 };
         // A refund under another quota only peeks.
-        let op = if round % 5 == 4 && round < 90 { Op::Refund } else { Op::Charge };
-        let mut checks =
-            quotas[round % 4].each_ref().map(|limit| Check::new(limit, &key).with_cost(100));
+        let op = if round % 5 == 4 && round < 90 {
+            Op::Refund
+        } else {
+            Op::Charge
+        };
+        let mut checks = quotas[round % 4]
+            .each_ref()
+            .map(|limit| Check::new(limit, &key).with_cost(100));
         checks
             .iter_mut()
             .zip(receipts)
@@ -116,7 +131,11 @@ async fn no_key_expires_before_its_budget_is_full() {
                     -2 => now,
                     left => now + Duration::from_millis(left.try_into().expect("an expiry")),
                 };
-                assert!(expires_at >= full_at, "{}: {expires_at:?} {full_at:?}", check.limit());
+                assert!(
+                    expires_at >= full_at,
+                    "{}: {expires_at:?} {full_at:?}",
+                    check.limit()
+                );
             }
         }
     }
@@ -140,7 +159,9 @@ async fn restarted_log_frees_the_memory_of_the_old_one() {
             past.check(&limit, &key).await.unwrap();
         }
         limiter.check(&limit, &key).await.unwrap();
-        let length: usize = connection.strlen(format!("tollgate:{{{number}}}:l:log")).unwrap();
+        let length: usize = connection
+            .strlen(format!("tollgate:{{{number}}}:l:log"))
+            .unwrap();
         // The head alone, or nothing if it has expired already.
         assert!(length == 69 || length == 0, "{length}");
         seen += length;
@@ -159,10 +180,16 @@ async fn growing_log_wastes_no_memory_and_keeps_its_expiry() {
         limiter.check(&limit, &key).await.unwrap();
         let redis_key = "tollgate:{alice}:l:log";
         let length: usize = connection.strlen(redis_key).unwrap();
-        let usage: usize =
-            redis::cmd("MEMORY").arg("USAGE").arg(redis_key).query(&mut connection).unwrap();
+        let usage: usize = redis::cmd("MEMORY")
+            .arg("USAGE")
+            .arg(redis_key)
+            .query(&mut connection)
+            .unwrap();
         // Redis's overhead for any value, and its allocator's rounding.
-        assert!(usage <= length * 5 / 4 + 100, "{requests} requests: {usage} for {length} bytes");
+        assert!(
+            usage <= length * 5 / 4 + 100,
+            "{requests} requests: {usage} for {length} bytes"
+        );
         let left: i64 = connection.ttl(redis_key).unwrap();
         assert!(left > 3_000, "{requests} requests: {left}");
     }
@@ -173,17 +200,27 @@ async fn expiry_is_written_at_most_once_a_second() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     // 1,000 units a second, or 1,000 in a window that ends in an hour.
-    let (each_second, in_a_window) =
-        (Quota::per_second(1_000), Quota::new(1_000, Duration::from_secs(3_600)));
+    let (each_second, in_a_window) = (
+        Quota::per_second(1_000),
+        Quota::new(1_000, Duration::from_secs(3_600)),
+    );
     let [buckets, windows] = [each_second, in_a_window].map(limits);
     let key = Key::new("alice");
     let writes = || server.calls("psetex") + server.calls("pexpire");
     // Each limit alone, and a group of two.
-    let (both, alone) = ([&buckets[0], &buckets[2]], buckets[..3].iter().chain(&windows[3..]));
-    for group in alone.map(std::slice::from_ref).chain([both.map(Limit::clone).as_slice()]) {
+    let (both, alone) = (
+        [&buckets[0], &buckets[2]],
+        buckets[..3].iter().chain(&windows[3..]),
+    );
+    for group in alone
+        .map(std::slice::from_ref)
+        .chain([both.map(Limit::clone).as_slice()])
+    {
         let (before, start) = (writes(), Instant::now());
-        let checks: Vec<_> =
-            group.iter().map(|limit| Check::new(limit, &key).with_cost(1)).collect();
+        let checks: Vec<_> = group
+            .iter()
+            .map(|limit| Check::new(limit, &key).with_cost(1))
+            .collect();
         for _ in 0..100 {
             assert!(limiter.check_all(&checks[..]).await.unwrap().allowed());
         }
@@ -192,7 +229,12 @@ async fn expiry_is_written_at_most_once_a_second() {
         // For 1, 8, 16, 32 and 64 requests.
         let growths = if group[0].name() == "log" { 5 } else { 0 };
         let most = (1 + seconds) * group.len() as u64 + growths;
-        assert!(writes() - before <= most, "{}: {} of {most}", group[0], writes() - before);
+        assert!(
+            writes() - before <= most,
+            "{}: {} of {most}",
+            group[0],
+            writes() - before
+        );
     }
 }
 
@@ -209,11 +251,20 @@ async fn manual_clock_extends_each_expiry_by_an_hour() {
         // An hour and a half later, on the server's clock alone.
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let left: i64 = connection.pttl(&redis_key).unwrap();
-        let _: bool = connection.pexpire(&redis_key, (left - 5_400_000).max(1_000)).unwrap();
+        let _: bool = connection
+            .pexpire(&redis_key, (left - 5_400_000).max(1_000))
+            .unwrap();
         clock.advance(Duration::from_micros(1));
         let reset_after = limiter.check(&limit, &key).await.unwrap().reset_after();
-        let left: u64 = connection.pttl::<_, i64>(&redis_key).unwrap().try_into().unwrap();
-        assert!(Duration::from_millis(left) > reset_after + Duration::from_secs(3_000), "{limit}");
+        let left: u64 = connection
+            .pttl::<_, i64>(&redis_key)
+            .unwrap()
+            .try_into()
+            .unwrap();
+        assert!(
+            Duration::from_millis(left) > reset_after + Duration::from_secs(3_000),
+            "{limit}"
+        );
     }
 }
 
@@ -235,11 +286,24 @@ async fn first_charge_in_a_sub_window_extends_the_expiry() {
         value.copy_within(22..29, 29);
         value[22..29].fill(0);
         let sooner = DAY / u64::from(sub_windows) / 1_000;
-        let before: u64 = connection.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
-        let _: () = connection.pset_ex(redis_key, value, before - sooner).unwrap();
+        let before: u64 = connection
+            .pttl::<_, i64>(redis_key)
+            .unwrap()
+            .try_into()
+            .unwrap();
+        let _: () = connection
+            .pset_ex(redis_key, value, before - sooner)
+            .unwrap();
         let reset = limiter.check(&limit, &key).await.unwrap().reset_after();
-        let left: u64 = connection.pttl::<_, i64>(redis_key).unwrap().try_into().unwrap();
-        assert!(left > before - 5_000, "{sub_windows} sub-windows: {left} ms of {before} ms");
+        let left: u64 = connection
+            .pttl::<_, i64>(redis_key)
+            .unwrap()
+            .try_into()
+            .unwrap();
+        assert!(
+            left > before - 5_000,
+            "{sub_windows} sub-windows: {left} ms of {before} ms"
+        );
         assert!(
             Duration::from_millis(left) + Duration::from_secs(5) > reset,
             "{sub_windows} sub-windows"
@@ -261,7 +325,10 @@ async fn lost_ttl_is_restored_by_the_next_expiry() {
         clock.set(server_time(&mut connection) - Duration::from_secs(150));
         past.check_n(&limit, &key, 900).await.unwrap();
         let () = connection.persist(&redis_key).unwrap();
-        assert!(limiter.check_n(&limit, &key, 20).await.unwrap().allowed(), "{limit}");
+        assert!(
+            limiter.check_n(&limit, &key, 20).await.unwrap().allowed(),
+            "{limit}"
+        );
         assert!(connection.ttl::<_, i64>(&redis_key).unwrap() > 0, "{limit}");
     }
 }
@@ -278,10 +345,18 @@ async fn lost_ttl_does_not_lock_out_callers() {
         clock.set(Duration::from_secs(1_790_000_000));
         limiter.check_n(&limit, &key, 5).await.unwrap();
         let () = connection
-            .persist(format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name()))
+            .persist(format!(
+                "tollgate:{{alice}}:{}:{}",
+                limit.kind(),
+                limit.name()
+            ))
             .unwrap();
         // Two minutes: in a sliding window, units count for a sub-window longer than the period.
         clock.advance(Duration::from_secs(120));
-        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
+        assert_eq!(
+            limiter.check(&limit, &key).await.unwrap().remaining(),
+            4,
+            "{limit}"
+        );
     }
 }

@@ -23,10 +23,26 @@ async fn log_with_appended_bytes_is_replaced() {
         }
         let redis_key = format!("tollgate:{{{requests}}}:l:log");
         let () = connection.append(&redis_key, "junk").unwrap();
-        assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 40, "{requests}");
-        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 39, "{requests}");
-        assert_eq!(connection.strlen::<_, usize>(&redis_key).unwrap(), 69, "{requests}");
-        assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 39, "{requests}");
+        assert_eq!(
+            limiter.peek(&limit, &key, 0).await.unwrap().remaining(),
+            40,
+            "{requests}"
+        );
+        assert_eq!(
+            limiter.check(&limit, &key).await.unwrap().remaining(),
+            39,
+            "{requests}"
+        );
+        assert_eq!(
+            connection.strlen::<_, usize>(&redis_key).unwrap(),
+            69,
+            "{requests}"
+        );
+        assert_eq!(
+            limiter.peek(&limit, &key, 0).await.unwrap().remaining(),
+            39,
+            "{requests}"
+        );
     }
 }
 
@@ -56,7 +72,13 @@ async fn cost_of_a_thousand_is_one_log_entry() {
     let limit = Limit::sliding_log("log", Quota::per_minute(100_000)).unwrap();
     let key = Key::new("k");
     for _ in 0..5 {
-        assert!(limiter.check_n(&limit, &key, 1_000).await.unwrap().allowed());
+        assert!(
+            limiter
+                .check_n(&limit, &key, 1_000)
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
     let size: usize = server.connection().strlen("tollgate:{k}:l:log").unwrap();
     assert!(size < 200, "{size} bytes");
@@ -85,14 +107,20 @@ async fn growing_log_doubles_and_decides_as_the_embedded_store() {
         }
         let cost = if step % 100 == 0 { 7 } else { 1 };
         let expected = memory.check_n(&limit, &key, cost).await.unwrap();
-        assert_eq!(redis.check_n(&limit, &key, cost).await.unwrap(), expected, "step {step}");
+        assert_eq!(
+            redis.check_n(&limit, &key, cost).await.unwrap(),
+            expected,
+            "step {step}"
+        );
         receipts.extend(expected.receipt());
         if step % 500 == 499 {
             // Of the newest charge, with some newer ones, and with so many that the oldest entries
             // change.
-            for place in
-                [receipts.len() - 1, receipts.len() - 100, receipts.len().max(1_500) - 1_500]
-            {
+            for place in [
+                receipts.len() - 1,
+                receipts.len() - 100,
+                receipts.len().max(1_500) - 1_500,
+            ] {
                 let receipt = receipts[place];
                 let expected = memory.refund(&limit, &key, 5, receipt).await.unwrap();
                 let refunded = redis.refund(&limit, &key, 5, receipt).await.unwrap();
@@ -124,7 +152,10 @@ async fn log_of_alternating_quotas_is_bounded_by_the_larger_limit() {
         longest = longest.max(length);
     }
     assert!(passed > 2_500, "{passed}");
-    assert!(longest <= 69 + 200 * 6, "{longest} bytes for {passed} requests in the long period");
+    assert!(
+        longest <= 69 + 200 * 6,
+        "{longest} bytes for {passed} requests in the long period"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +184,11 @@ async fn log_restarts_its_sums_before_they_lose_precision() {
         assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), left);
     }
     let head: Vec<u8> = connection.getrange(redis_key, 62, 68).unwrap();
-    assert_eq!(head, 100_u64.to_be_bytes()[1..], "the sums start from zero again");
+    assert_eq!(
+        head,
+        100_u64.to_be_bytes()[1..],
+        "the sums start from zero again"
+    );
 }
 
 #[tokio::test]
@@ -161,7 +196,10 @@ async fn refund_through_the_largest_quota_exposes_no_entries_that_left_early() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let redis = RateLimiter::new(server.store().clock(clock.clone()).connect().await.unwrap());
-    for limiter in [redis, RateLimiter::new(MemoryStore::with_clock(clock.clone()))] {
+    for limiter in [
+        redis,
+        RateLimiter::new(MemoryStore::with_clock(clock.clone())),
+    ] {
         let hourly = Limit::sliding_log("log", Quota::per_hour(10)).unwrap();
         let each_minute = Limit::sliding_log("log", Quota::per_minute(5)).unwrap();
         let key = Key::new("k");

@@ -15,7 +15,10 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 use crate::support::counting::Counting;
 
 fn prefetch(store: &Counting, limit: &Limit) -> Prefetch<Counting> {
-    Prefetch::builder(store.clone()).limit(limit).build().unwrap()
+    Prefetch::builder(store.clone())
+        .limit(limit)
+        .build()
+        .unwrap()
 }
 
 /// Ten thousand a day: nothing replenishes while a test runs.
@@ -57,7 +60,11 @@ async fn remaining_counts_down_across_blocks() {
         let decision = limiter.check(&limit, &key).await.unwrap();
         // A decision of the store leaves out prefetched units.
         if decision.source() == Source::Prefetched {
-            assert!(decision.remaining() < before, "{} after {before}", decision.remaining());
+            assert!(
+                decision.remaining() < before,
+                "{} after {before}",
+                decision.remaining()
+            );
             before = decision.remaining();
         }
         advance(Duration::from_micros(100)).await;
@@ -71,7 +78,10 @@ async fn cold_key_is_always_decided_by_the_store() {
     let (store, limit) = (Counting::default(), ten_thousand());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     for number in 0..1_000_u64 {
-        let decision = limiter.check(&limit, &Key::from(number % 100)).await.unwrap();
+        let decision = limiter
+            .check(&limit, &Key::from(number % 100))
+            .await
+            .unwrap();
         assert_eq!(decision.source(), Source::Store);
         advance(Duration::from_millis(1)).await;
     }
@@ -81,7 +91,9 @@ async fn cold_key_is_always_decided_by_the_store() {
 #[tokio::test(start_paused = true)]
 async fn allowed_units_never_exceed_charged_units() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
-    let replicas: Vec<_> = (0..3).map(|_| RateLimiter::new(prefetch(&store, &limit))).collect();
+    let replicas: Vec<_> = (0..3)
+        .map(|_| RateLimiter::new(prefetch(&store, &limit)))
+        .collect();
     let mut allowed = 0;
     for turn in 0..150 {
         let (newly_allowed, _) = hammer(&replicas[turn % 3], &limit, &key, 100).await;
@@ -89,7 +101,10 @@ async fn allowed_units_never_exceed_charged_units() {
         let charged = store.used(&limit, &key).await;
         assert!(allowed <= charged, "{allowed} allowed, {charged} charged");
         // Each replica holds at most a block.
-        assert!(charged <= allowed + 3 * 1_000, "{charged} charged, {allowed} allowed");
+        assert!(
+            charged <= allowed + 3 * 1_000,
+            "{charged} charged, {allowed} allowed"
+        );
     }
     // Refunded units can be used: nothing is lost.
     sleep(Duration::from_secs(1)).await;
@@ -108,7 +123,10 @@ async fn interval_exceeds_the_limit_by_at_most_a_block_per_replica() {
     let limit = Limit::token_bucket("all", Quota::per_second(1_000).burst(burst)).unwrap();
     let key = Key::global();
     let replica = || {
-        let store = Prefetch::builder(store.clone()).limit_up_to(&limit, block).build().unwrap();
+        let store = Prefetch::builder(store.clone())
+            .limit_up_to(&limit, block)
+            .build()
+            .unwrap();
         RateLimiter::new(store)
     };
     let replicas = [replica(), replica(), replica()];
@@ -116,13 +134,24 @@ async fn interval_exceeds_the_limit_by_at_most_a_block_per_replica() {
     let mut allowed_at = Vec::new();
     let mut random = 7_u64;
     for _ in 0..20_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         let pick = (random >> 33) as usize;
-        if replicas[pick % 3].check(&limit, &key).await.unwrap().allowed() {
+        if replicas[pick % 3]
+            .check(&limit, &key)
+            .await
+            .unwrap()
+            .allowed()
+        {
             allowed_at.push(start.elapsed().as_secs_f64());
         }
         // Bursts, and pauses longer than `max_age`.
-        let pause = if pick.is_multiple_of(997) { 400_000 } else { 200 };
+        let pause = if pick.is_multiple_of(997) {
+            400_000
+        } else {
+            200
+        };
         advance(Duration::from_micros(pause)).await;
         yield_now().await;
     }
@@ -133,7 +162,11 @@ async fn interval_exceeds_the_limit_by_at_most_a_block_per_replica() {
             assert!(allowed <= promised + excess, "{allowed} in {} s", to - from);
         }
     }
-    assert!(allowed_at.len() > 4_000, "{} were allowed", allowed_at.len());
+    assert!(
+        allowed_at.len() > 4_000,
+        "{} were allowed",
+        allowed_at.len()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +174,10 @@ async fn unspent_units_are_refunded_at_max_age() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     let (allowed, _) = hammer(&limiter, &limit, &key, 1_000).await;
-    assert!(store.used(&limit, &key).await > u64::from(allowed), "unspent units are prefetched");
+    assert!(
+        store.used(&limit, &key).await > u64::from(allowed),
+        "unspent units are prefetched"
+    );
     sleep(Duration::from_millis(500)).await;
     assert_eq!(store.used(&limit, &key).await, u64::from(allowed));
 }
@@ -154,7 +190,10 @@ async fn stale_units_are_not_spent() {
     let last = limiter.check(&limit, &key).await.unwrap();
     assert_eq!(last.source(), Source::Prefetched);
     advance(Duration::from_millis(251)).await;
-    assert_eq!(limiter.check(&limit, &key).await.unwrap().source(), Source::Store);
+    assert_eq!(
+        limiter.check(&limit, &key).await.unwrap().source(),
+        Source::Store
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,10 +217,19 @@ async fn reset_discards_prefetched_units_and_peek_sees_them() {
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
     let peeked = limiter.peek(&limit, &key, 1).await.unwrap();
-    assert_eq!((peeked.source(), peeked.allowed()), (Source::Prefetched, true));
-    assert_eq!(limiter.reset(&limit, &key).await.unwrap().remaining(), 10_000);
+    assert_eq!(
+        (peeked.source(), peeked.allowed()),
+        (Source::Prefetched, true)
+    );
+    assert_eq!(
+        limiter.reset(&limit, &key).await.unwrap().remaining(),
+        10_000
+    );
     let decision = limiter.check(&limit, &key).await.unwrap();
-    assert_eq!((decision.source(), decision.remaining()), (Source::Store, 9_999));
+    assert_eq!(
+        (decision.source(), decision.remaining()),
+        (Source::Store, 9_999)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,23 +259,49 @@ fn unsupported_limits_are_errors_of_the_builder() {
     let none = Prefetch::builder(MemoryStore::new()).build().unwrap_err();
     assert!(none.to_string().contains("no limit is prefetched"));
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
-    let twice = Prefetch::builder(MemoryStore::new()).limit(&large).limit(&large).build();
-    assert!(twice.unwrap_err().to_string().contains("limit `large`: the limit is named twice"));
-    let old = Prefetch::builder(MemoryStore::new()).limit(&large).max_age(Duration::from_secs(11));
-    assert!(old.build().unwrap_err().to_string().contains("`max_age` is 11s; use 50ms to 10s"));
+    let twice = Prefetch::builder(MemoryStore::new())
+        .limit(&large)
+        .limit(&large)
+        .build();
+    assert!(
+        twice
+            .unwrap_err()
+            .to_string()
+            .contains("limit `large`: the limit is named twice")
+    );
+    let old = Prefetch::builder(MemoryStore::new())
+        .limit(&large)
+        .max_age(Duration::from_secs(11));
+    assert!(
+        old.build()
+            .unwrap_err()
+            .to_string()
+            .contains("`max_age` is 11s; use 50ms to 10s")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn group_with_a_prefetched_limit_is_an_error() {
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
     let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
-    let prefetch = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
+    let prefetch = Prefetch::builder(MemoryStore::new())
+        .limit(&large)
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(prefetch);
     let key = Key::global();
-    let group = [Check::new(&large, &key).with_cost(1), Check::new(&other, &key)];
+    let group = [
+        Check::new(&large, &key).with_cost(1),
+        Check::new(&other, &key),
+    ];
     let error = limiter.check_all(&group).await.unwrap_err();
     assert!(error.is_misuse());
-    assert!(error.to_string().contains("limit `large`: a prefetched limit"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("limit `large`: a prefetched limit"),
+        "{error}"
+    );
 }
 
 #[cfg(feature = "http")]
@@ -238,11 +312,17 @@ fn layer_of_several_limits_rejects_a_prefetched_limit() {
 
     let large = Limit::gcra("large", Quota::per_second(5_000)).unwrap();
     let other = Limit::gcra("other", Quota::per_second(5_000)).unwrap();
-    let prefetch = Prefetch::builder(MemoryStore::new()).limit(&large).build().unwrap();
+    let prefetch = Prefetch::builder(MemoryStore::new())
+        .limit(&large)
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(prefetch);
     let one = RateLimitLayer::new(&limiter, large.clone(), Global).unwrap();
     let error = one.limit(other, Global).unwrap_err().to_string();
-    assert!(error.contains("limit `large`: a prefetched limit"), "{error}");
+    assert!(
+        error.contains("limit `large`: a prefetched limit"),
+        "{error}"
+    );
     assert!(RateLimitLayer::new(&limiter, large, Global).is_ok());
 }
 
@@ -255,7 +335,9 @@ impl Store for LateRefunds {
         if op != Op::Refund {
             return self.0.apply(op, group);
         }
-        let [refund] = &*group else { return self.0.apply(op, group) };
+        let [refund] = &*group else {
+            return self.0.apply(op, group);
+        };
         let (store, refund) = (Arc::clone(&self.0), refund.clone());
         Answer::later(async move {
             sleep(Duration::from_millis(150)).await;
@@ -269,9 +351,13 @@ async fn late_refund_exceeds_a_window_by_at_most_a_block() {
     let limit = Limit::fixed_window_aligned("all", Quota::per_second(1_000)).unwrap();
     let key = Key::global();
     let mut most = 0;
-    for (max_age, first, second) in (0..50)
-        .map(|case| ([50, 100][case % 2], 110 + 6 * case as u32, 60 + 13 * (case as u32 % 17)))
-    {
+    for (max_age, first, second) in (0..50).map(|case| {
+        (
+            [50, 100][case % 2],
+            110 + 6 * case as u32,
+            60 + 13 * (case as u32 % 17),
+        )
+    }) {
         let store = Prefetch::builder(LateRefunds::default())
             .limit_up_to(&limit, 100)
             .max_age(Duration::from_millis(max_age))
@@ -298,7 +384,13 @@ async fn cost_that_exceeds_the_capacity_prefetches_nothing() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     for _ in 0..2_000 {
-        assert!(limiter.check_n(&limit, &key, 10_001).await.unwrap().exceeds_capacity());
+        assert!(
+            limiter
+                .check_n(&limit, &key, 10_001)
+                .await
+                .unwrap()
+                .exceeds_capacity()
+        );
         advance(Duration::from_micros(100)).await;
         yield_now().await;
     }
@@ -321,7 +413,12 @@ impl Store for Stalling {
 #[test]
 fn key_is_prefetched_again_after_its_runtime_ended() {
     let (store, limit, key) = (Stalling::default(), ten_thousand(), Key::global());
-    let limiter = RateLimiter::new(Prefetch::builder(store.clone()).limit(&limit).build().unwrap());
+    let limiter = RateLimiter::new(
+        Prefetch::builder(store.clone())
+            .limit(&limit)
+            .build()
+            .unwrap(),
+    );
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -338,7 +435,10 @@ fn key_is_prefetched_again_after_its_runtime_ended() {
         sleep(Duration::from_millis(50)).await;
         hammer(&limiter, &limit, &key, 5_000).await
     });
-    assert!(prefetched > 4_000, "{prefetched} of {allowed} were prefetched");
+    assert!(
+        prefetched > 4_000,
+        "{prefetched} of {allowed} were prefetched"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,12 +450,18 @@ async fn settled_charge_of_prefetched_units_is_settled_in_the_store() {
     let used_after = async |cost: u32, real: u32| {
         let charged = limiter.check_n(&limit, &key, cost).await.unwrap();
         assert_eq!(charged.source(), Source::Prefetched);
-        limiter.settle(&limit, &key, real, charged.receipt()).await.unwrap();
+        limiter
+            .settle(&limit, &key, real, charged.receipt())
+            .await
+            .unwrap();
     };
     used_after(5, 2).await;
     used_after(1, 30).await;
     prefetch.release().await.unwrap();
-    let stored = RateLimiter::new(store.clone()).peek(&limit, &key, 0).await.unwrap();
+    let stored = RateLimiter::new(store.clone())
+        .peek(&limit, &key, 0)
+        .await
+        .unwrap();
     assert_eq!(stored.remaining(), 10_000 - u64::from(hammered) - 2 - 30);
 }
 
@@ -364,9 +470,14 @@ async fn check_in_shadow_mode_is_not_answered_by_prefetched_units() {
     let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 2_000).await;
-    let shadow =
-        limiter.check(&limit.clone().with_enforced_percent(0).unwrap(), &key).await.unwrap();
+    let shadow = limiter
+        .check(&limit.clone().with_enforced_percent(0).unwrap(), &key)
+        .await
+        .unwrap();
     assert_eq!((shadow.allowed(), shadow.source()), (true, Source::Store));
     let enforced = limiter.check(&limit, &key).await.unwrap();
-    assert_eq!((enforced.allowed(), enforced.source()), (true, Source::Prefetched));
+    assert_eq!(
+        (enforced.allowed(), enforced.source()),
+        (true, Source::Prefetched)
+    );
 }

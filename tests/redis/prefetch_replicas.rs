@@ -21,11 +21,21 @@ struct Replica {
 
 impl Replica {
     async fn start(server: &RedisServer, limit: &Limit) -> Self {
-        let redis = server.store().without_circuit_breaker().connect().await.unwrap();
+        let redis = server
+            .store()
+            .without_circuit_breaker()
+            .connect()
+            .await
+            .unwrap();
         // The longest `max_age`: a slow machine must not make a block stale.
-        let prefetch = Prefetch::builder(redis).limit(limit).max_age(Duration::from_secs(10));
+        let prefetch = Prefetch::builder(redis)
+            .limit(limit)
+            .max_age(Duration::from_secs(10));
         let store = prefetch.build().unwrap();
-        Self { limiter: RateLimiter::new(store.clone()), store }
+        Self {
+            limiter: RateLimiter::new(store.clone()),
+            store,
+        }
     }
 
     /// Checks one unit at a time until a check is denied. Returns the allowed checks, and those
@@ -69,7 +79,9 @@ async fn used(server: &RedisServer, limit: &Limit) -> u64 {
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TIMEOUT, future).await.expect("it ends in a minute")
+    tokio::time::timeout(TIMEOUT, future)
+        .await
+        .expect("it ends in a minute")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +125,10 @@ async fn release_and_drop_refund_the_block_on_redis() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
     let replica = Replica::start(&server, &limit).await;
     let mut allowed = in_time(replica.heat(&limit)).await;
-    assert!(used(&server, &limit).await > allowed, "units are prefetched");
+    assert!(
+        used(&server, &limit).await > allowed,
+        "units are prefetched"
+    );
     replica.store.release().await.unwrap();
     assert_eq!(used(&server, &limit).await, allowed);
 
@@ -135,7 +150,10 @@ async fn outage_allows_only_prefetched_units_until_redis_returns() {
         loop {
             match replica.limiter.check(&limit, &Key::global()).await {
                 Ok(decision) => {
-                    assert_eq!((decision.allowed(), decision.source()), (true, Source::Prefetched));
+                    assert_eq!(
+                        (decision.allowed(), decision.source()),
+                        (true, Source::Prefetched)
+                    );
                     allowed += 1;
                 }
                 Err(error) => break error,
@@ -145,7 +163,11 @@ async fn outage_allows_only_prefetched_units_until_redis_returns() {
     let error = in_time(spend_block).await;
     assert!(error.is_unavailable(), "{error}");
     assert_eq!(allowed, charged, "only prefetched units can be spent");
-    let error = replica.limiter.check(&limit, &Key::global()).await.unwrap_err();
+    let error = replica
+        .limiter
+        .check(&limit, &Key::global())
+        .await
+        .unwrap_err();
     assert!(error.is_unavailable(), "{error}");
 
     let _server = RedisServer::start_on(server.port()).expect("the port is free again");
@@ -165,14 +187,20 @@ async fn quotas_that_change_while_units_are_prefetched_allow_no_more_than_the_la
     let server = RedisServer::start();
     let quotas =
         [10_000, 6_000].map(|units| Limit::token_bucket("api", Quota::per_day(units)).unwrap());
-    let replicas =
-        [Replica::start(&server, &quotas[0]).await, Replica::start(&server, &quotas[1]).await];
+    let replicas = [
+        Replica::start(&server, &quotas[0]).await,
+        Replica::start(&server, &quotas[1]).await,
+    ];
     let (mut allowed, mut denied, mut prefetched, mut random) = (0_u64, 0, 0, 1_u64);
     while denied < 5_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         let replica = &replicas[(random >> 33) as usize % 2];
         let limit = &quotas[(random >> 40) as usize % 2];
-        let decision = in_time(replica.limiter.check(limit, &Key::global())).await.unwrap();
+        let decision = in_time(replica.limiter.check(limit, &Key::global()))
+            .await
+            .unwrap();
         allowed += u64::from(decision.allowed());
         denied += u64::from(!decision.allowed());
         prefetched += u64::from(decision.source() == Source::Prefetched);
@@ -186,5 +214,8 @@ async fn quotas_that_change_while_units_are_prefetched_allow_no_more_than_the_la
     println!("{charged} charged, {allowed} allowed, {prefetched} of them prefetched");
     // A unit refills in nine seconds.
     assert!((6_000..=10_005).contains(&allowed), "{allowed}");
-    assert!(charged + 5 >= allowed, "{charged} charged, {allowed} allowed");
+    assert!(
+        charged + 5 >= allowed,
+        "{charged} charged, {allowed} allowed"
+    );
 }

@@ -16,7 +16,10 @@ use crate::support::RedisServer;
 
 /// A store without a circuit breaker: each check is queued.
 fn store(server: &RedisServer) -> RedisStoreBuilder {
-    server.store().deny_for(Duration::ZERO).without_circuit_breaker()
+    server
+        .store()
+        .deny_for(Duration::ZERO)
+        .without_circuit_breaker()
 }
 
 #[tokio::test]
@@ -24,7 +27,10 @@ async fn every_check_keeps_its_own_deadline_while_the_server_hangs() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(400);
     let limiter = RateLimiter::new(store(&server).deadline(deadline).connect().await.unwrap());
-    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    let (limit, key) = (
+        Limit::gcra("all", Quota::per_second(9)).unwrap(),
+        Key::global(),
+    );
     limiter.check(&limit, &key).await.unwrap();
     server.pause(true);
     let mut checks = JoinSet::new();
@@ -41,7 +47,12 @@ async fn every_check_keeps_its_own_deadline_while_the_server_hangs() {
     let waits = checks.join_all().await;
     server.pause(false);
     // Timers have a resolution of a millisecond, and a busy machine adds some.
-    assert!(waits.iter().all(|wait| *wait + Duration::from_millis(2) >= deadline), "{waits:?}");
+    assert!(
+        waits
+            .iter()
+            .all(|wait| *wait + Duration::from_millis(2) >= deadline),
+        "{waits:?}"
+    );
     assert!(waits.iter().all(|wait| *wait < deadline * 2), "{waits:?}");
 }
 
@@ -61,7 +72,12 @@ async fn full_queue_is_overload_and_one_key_fills_at_most_half() {
     };
     // Nothing is sent before this task waits for something, or polls the first answer.
     let mut waiting: Vec<_> = (0..600).map(|_| ask(&hot)).collect();
-    let rejected = waiting.iter_mut().skip(1).map(is_full).filter(|it| *it).count();
+    let rejected = waiting
+        .iter_mut()
+        .skip(1)
+        .map(is_full)
+        .filter(|it| *it)
+        .count();
     assert_eq!(rejected, 100, "one key gets half of the queue");
     let mut others: Vec<_> = (0..600_u64).map(|key| ask(&Key::from(key))).collect();
     let rejected = others.iter_mut().map(is_full).filter(|it| *it).count();
@@ -73,7 +89,11 @@ async fn full_queue_is_overload_and_one_key_fills_at_most_half() {
     );
     assert!(!error.may_have_charged());
     // Queued checks are answered.
-    for answer in waiting.into_iter().take(500).chain(others.into_iter().take(500)) {
+    for answer in waiting
+        .into_iter()
+        .take(500)
+        .chain(others.into_iter().take(500))
+    {
         assert!(answer.await.unwrap().allowed());
     }
 }
@@ -111,7 +131,11 @@ async fn unpolled_check_does_not_delay_others() {
 #[tokio::test]
 async fn cancelled_caller_does_not_cancel_other_checks() {
     let server = RedisServer::start();
-    let store = store(&server).deadline(Duration::from_secs(2)).connect().await.unwrap();
+    let store = store(&server)
+        .deadline(Duration::from_secs(2))
+        .connect()
+        .await
+        .unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
     let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
@@ -122,7 +146,11 @@ async fn cancelled_caller_does_not_cancel_other_checks() {
     let mut first = ask();
     let mut second = ask();
     server.pause(true);
-    assert!(timeout(Duration::from_millis(1), Pin::new(&mut second)).await.is_err());
+    assert!(
+        timeout(Duration::from_millis(1), Pin::new(&mut second))
+            .await
+            .is_err()
+    );
     let third = ask();
     assert!(Pin::new(&mut first).poll(&mut cx).is_pending());
     drop(first);
@@ -134,13 +162,22 @@ async fn cancelled_caller_does_not_cancel_other_checks() {
 #[tokio::test]
 async fn hung_connection_is_replaced_when_callers_give_up_early() {
     let server = RedisServer::start();
-    let store = store(&server).deadline(Duration::from_millis(100)).connect().await.unwrap();
+    let store = store(&server)
+        .deadline(Duration::from_millis(100))
+        .connect()
+        .await
+        .unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
     let key = Key::global();
     let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     let connections = || -> u64 {
-        let info: String = redis::cmd("INFO").arg("stats").query(&mut server.connection()).unwrap();
-        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        let info: String = redis::cmd("INFO")
+            .arg("stats")
+            .query(&mut server.connection())
+            .unwrap();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
         line.unwrap().parse().unwrap()
     };
     ask().await.unwrap();
@@ -211,9 +248,15 @@ async fn check_outside_a_runtime_is_an_error() {
 #[test]
 fn check_made_outside_the_runtime_is_sent_when_polled_inside() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let store = store(&server).build().unwrap();
-    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    let (limit, key) = (
+        Limit::gcra("all", Quota::per_second(9)).unwrap(),
+        Key::global(),
+    );
     let answer = store.apply(Op::Charge, Check::new(&limit, &key).into());
     assert!(runtime.block_on(answer).unwrap().allowed());
 }
@@ -221,10 +264,18 @@ fn check_made_outside_the_runtime_is_sent_when_polled_inside() {
 #[test]
 fn runtime_shutdown_fails_pending_checks() {
     let server = RedisServer::start();
-    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (first, second) = (runtime(), runtime());
     let store = store(&server).build().unwrap();
-    let (limit, key) = (Limit::gcra("all", Quota::per_second(9)).unwrap(), Key::global());
+    let (limit, key) = (
+        Limit::gcra("all", Quota::per_second(9)).unwrap(),
+        Key::global(),
+    );
     let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
     first.block_on(ask()).unwrap();
     server.pause(true);

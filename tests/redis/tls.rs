@@ -5,10 +5,20 @@
 #[cfg(not(feature = "tls"))]
 #[test]
 fn tls_url_without_the_feature_is_an_error_that_names_it() {
-    for url in ["rediss://127.0.0.1/", " REDISS://127.0.0.1/", "valkeys://127.0.0.1/"] {
-        let error =
-            tollgate::RedisStore::builder("tollgate").url(url).build().unwrap_err().to_string();
-        assert!(error.contains("enable the feature `tls` of the crate `tollgate`"), "{error}");
+    for url in [
+        "rediss://127.0.0.1/",
+        " REDISS://127.0.0.1/",
+        "valkeys://127.0.0.1/",
+    ] {
+        let error = tollgate::RedisStore::builder("tollgate")
+            .url(url)
+            .build()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("enable the feature `tls` of the crate `tollgate`"),
+            "{error}"
+        );
     }
 }
 
@@ -52,12 +62,18 @@ mod with_the_feature {
             let mut params = params("ca.test");
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             let pem = params.self_signed(&key).unwrap().pem();
-            Self { pem, issuer: Issuer::new(params, key) }
+            Self {
+                pem,
+                issuer: Issuer::new(params, key),
+            }
         }
 
         fn signed(&self, params: &CertificateParams) -> Pair {
             let key = KeyPair::generate().unwrap();
-            (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+            (
+                params.signed_by(&key, &self.issuer).unwrap().pem(),
+                key.serialize_pem(),
+            )
         }
     }
 
@@ -127,7 +143,9 @@ mod with_the_feature {
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+            stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                .unwrap();
             // Until the client has closed: unread bytes would reset the connection.
             drop(stream.read_to_end(&mut Vec::new()));
         });
@@ -137,21 +155,38 @@ mod with_the_feature {
     async fn assert_limits(store: RedisStoreBuilder) {
         let limiter = RateLimiter::new(store.connect().await.unwrap());
         let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
-        assert!(limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
-        assert!(!limiter.check(&limit, &Key::new("alice")).await.unwrap().allowed());
+        assert!(
+            limiter
+                .check(&limit, &Key::new("alice"))
+                .await
+                .unwrap()
+                .allowed()
+        );
+        assert!(
+            !limiter
+                .check(&limit, &Key::new("alice"))
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
 
     /// The error of a failed connection, without the password or a panic.
     async fn failure(store: RedisStoreBuilder) -> String {
         let error = store.connect().await.unwrap_err().to_string();
-        assert!(!error.contains(PASSWORD) && !error.contains("panicked"), "{error}");
+        assert!(
+            !error.contains(PASSWORD) && !error.contains("panicked"),
+            "{error}"
+        );
         error
     }
 
     /// A certificate for this machine, by name and address.
     fn of_this_machine(ca: &Ca) -> Pair {
         let mut names = params("localhost");
-        names.subject_alt_names.extend(params("127.0.0.1").subject_alt_names);
+        names
+            .subject_alt_names
+            .extend(params("127.0.0.1").subject_alt_names);
         ca.signed(&names)
     }
     #[tokio::test]
@@ -159,23 +194,39 @@ mod with_the_feature {
         let ca = Ca::new();
         let of_cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
         let server = TlsServer::start_with(&ca, &of_this_machine(&ca), "no", &of_cluster);
-        let mut connection =
-            redis::Client::open(format!("redis://:{PASSWORD}@127.0.0.1:{}/", server.plain.port()))
-                .and_then(|client| client.get_connection())
-                .unwrap();
+        let mut connection = redis::Client::open(format!(
+            "redis://:{PASSWORD}@127.0.0.1:{}/",
+            server.plain.port()
+        ))
+        .and_then(|client| client.get_connection())
+        .unwrap();
         let slots: Vec<_> = (0..16_384).collect();
-        let () = redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots).query(&mut connection).unwrap();
+        let () = redis::cmd("CLUSTER")
+            .arg("ADDSLOTS")
+            .arg(slots)
+            .query(&mut connection)
+            .unwrap();
         let mut is_ready = || {
-            let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection).unwrap();
+            let info: String = redis::cmd("CLUSTER")
+                .arg("INFO")
+                .query(&mut connection)
+                .unwrap();
             std::thread::sleep(Duration::from_millis(20));
             info.contains("cluster_state:ok")
         };
         assert!((0..500).any(|_| is_ready()), "the cluster is ready");
         let url = format!("rediss-cluster://:{PASSWORD}@localhost:{}", server.port);
-        let store = || RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+        let store = || {
+            RedisStore::builder("tollgate")
+                .url(&url)
+                .deadline(Duration::from_secs(20))
+        };
         assert_limits(store().tls(Tls::new().ca(ca.pem.as_str()))).await;
         let untrusted = failure(store().tls(Tls::new().ca(Ca::new().pem))).await;
-        assert!(untrusted.contains("pass the CA to `Tls::ca`"), "{untrusted}");
+        assert!(
+            untrusted.contains("pass the CA to `Tls::ca`"),
+            "{untrusted}"
+        );
     }
     #[tokio::test]
     async fn sentinels_and_their_master_are_reached_by_tls() {
@@ -206,7 +257,9 @@ mod with_the_feature {
             assert!(sentinel.try_wait().unwrap().is_none(), "the sentinel ended");
         }
         let url = format!("rediss-sentinel://:{PASSWORD}@localhost:{port}/limits");
-        let store = RedisStore::builder("tollgate").url(&url).deadline(Duration::from_secs(20));
+        let store = RedisStore::builder("tollgate")
+            .url(&url)
+            .deadline(Duration::from_secs(20));
         assert_limits(store.tls(Tls::new().ca(ca.pem.as_str()))).await;
         sentinel.kill().unwrap();
         sentinel.wait().unwrap();
@@ -218,7 +271,9 @@ mod with_the_feature {
         let server = TlsServer::start(&ca, &of_this_machine(&ca), "no");
         let store = |prefix, host| {
             let url = format!("rediss://:{PASSWORD}@{host}:{}/", server.port);
-            RedisStore::builder(prefix).url(url).deadline(Duration::from_secs(20))
+            RedisStore::builder(prefix)
+                .url(url)
+                .deadline(Duration::from_secs(20))
         };
         for host in ["127.0.0.1", "localhost"] {
             assert_limits(store(host, host).tls(Tls::new().ca(ca.pem.clone()))).await;
@@ -263,16 +318,25 @@ mod with_the_feature {
                 server.over_tls().tls(Tls::new().ca(Ca::new().pem)),
                 "signed by a CA that is not trusted",
             ),
-            (server.store("rediss", "localhost", server.port).tls(tls()), "is not for the host"),
+            (
+                server.store("rediss", "localhost", server.port).tls(tls()),
+                "is not for the host",
+            ),
             (expired.over_tls().tls(tls()), "has expired"),
             (early.over_tls().tls(tls()), "is not valid yet"),
-            (server.store("rediss", "127.0.0.1", http), "does not speak TLS on this port"),
+            (
+                server.store("rediss", "127.0.0.1", http),
+                "does not speak TLS on this port",
+            ),
             // Redis waits for the end of a line, which a handshake does not have.
             (
                 server.store("rediss", "127.0.0.1", plain),
                 "timed out; check that Redis runs there, and the URL's host, port and scheme",
             ),
-            (server.store("redis", "127.0.0.1", server.port), "(`rediss://` is TLS)"),
+            (
+                server.store("redis", "127.0.0.1", server.port),
+                "(`rediss://` is TLS)",
+            ),
         ] {
             let error = failure(store).await;
             assert!(error.contains(why), "{why}: {error}");
@@ -288,30 +352,73 @@ mod with_the_feature {
         let not_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let url = "rediss://:hunter2@127.0.0.1/";
         for (url, tls, why) in [
-            (url, Tls::new().ca(""), "the PEM of `Tls::ca` holds no certificate"),
-            (url, Tls::new().ca(key.clone()), "the PEM of `Tls::ca` holds no certificate"),
-            (url, Tls::new().ca(broken), "the PEM of `Tls::ca` is malformed"),
-            (url, Tls::new().ca(not_x509), "a certificate of `Tls::ca` is malformed"),
+            (
+                url,
+                Tls::new().ca(""),
+                "the PEM of `Tls::ca` holds no certificate",
+            ),
+            (
+                url,
+                Tls::new().ca(key.clone()),
+                "the PEM of `Tls::ca` holds no certificate",
+            ),
+            (
+                url,
+                Tls::new().ca(broken),
+                "the PEM of `Tls::ca` is malformed",
+            ),
+            (
+                url,
+                Tls::new().ca(not_x509),
+                "a certificate of `Tls::ca` is malformed",
+            ),
             (
                 url,
                 Tls::new().client_cert("", key.clone()),
                 "`Tls::client_cert` holds no certificate",
             ),
-            (url, Tls::new().client_cert(cert.clone(), ""), "is not the PEM of an unencrypted"),
+            (
+                url,
+                Tls::new().client_cert(cert.clone(), ""),
+                "is not the PEM of an unencrypted",
+            ),
             (
                 url,
                 Tls::new().client_cert(cert.clone(), other_key),
                 "cannot be used: keys may not be",
             ),
-            ("redis://:hunter2@127.0.0.1/", Tls::new().ca(ca.pem.clone()), "write `rediss://`"),
-            ("rediss://:hunter2@127.0.0.1/#insecure", Tls::new(), "ends with `#insecure`"),
-            (" REDISS://:hunter2@127.0.0.1/#insecure", Tls::new(), "ends with `#insecure`"),
-            ("rediss://:hunter2@127.0.0.1/zero", Tls::new(), "the Redis URL cannot be used"),
-            ("rediss://:hunter2@127.0.0.1:99999/", Tls::new(), "the Redis URL cannot be used"),
+            (
+                "redis://:hunter2@127.0.0.1/",
+                Tls::new().ca(ca.pem.clone()),
+                "write `rediss://`",
+            ),
+            (
+                "rediss://:hunter2@127.0.0.1/#insecure",
+                Tls::new(),
+                "ends with `#insecure`",
+            ),
+            (
+                " REDISS://:hunter2@127.0.0.1/#insecure",
+                Tls::new(),
+                "ends with `#insecure`",
+            ),
+            (
+                "rediss://:hunter2@127.0.0.1/zero",
+                Tls::new(),
+                "the Redis URL cannot be used",
+            ),
+            (
+                "rediss://:hunter2@127.0.0.1:99999/",
+                Tls::new(),
+                "the Redis URL cannot be used",
+            ),
         ] {
             let builder = RedisStore::builder("tollgate").url(url).tls(tls);
             let error = builder.build().unwrap_err().to_string();
-            assert!(error.contains(why) && !error.contains(PASSWORD), "{why}: {error}");
+            assert!(
+                error.contains(why) && !error.contains(PASSWORD),
+                "{why}: {error}"
+            );
         }
         let tls = Tls::new().client_cert(cert, key);
         assert_eq!(format!("{tls:?}"), "Tls { ca: false, client_cert: true }");
@@ -320,8 +427,19 @@ mod with_the_feature {
     #[test]
     fn pool_and_tls_settings_are_an_error() {
         let pool = deadpool_redis::Config::from_url("redis://127.0.0.1/");
-        let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
-        let error = RedisStore::builder("tollgate").pool(pool).tls(Tls::new()).build().unwrap_err();
-        assert!(error.to_string().contains("a pool has certificates of its own"), "{error}");
+        let pool = pool
+            .create_pool(Some(deadpool_redis::Runtime::Tokio1))
+            .unwrap();
+        let error = RedisStore::builder("tollgate")
+            .pool(pool)
+            .tls(Tls::new())
+            .build()
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("a pool has certificates of its own"),
+            "{error}"
+        );
     }
 }

@@ -27,8 +27,15 @@ async fn peek_changes_neither_value_nor_ttl() {
         assert!(limiter.peek(&limit, &key, 3).await.unwrap().allowed());
         assert!(!limiter.peek(&limit, &key, 4).await.unwrap().allowed());
         assert!(limiter.check_n(&limit, &key, 0).await.unwrap().allowed());
-        assert_eq!(connection.get::<_, Vec<u8>>(&redis_key).unwrap(), before, "{limit}");
-        assert!(connection.ttl::<_, i64>(&redis_key).unwrap() > 900_000, "{limit}");
+        assert_eq!(
+            connection.get::<_, Vec<u8>>(&redis_key).unwrap(),
+            before,
+            "{limit}"
+        );
+        assert!(
+            connection.ttl::<_, i64>(&redis_key).unwrap() > 900_000,
+            "{limit}"
+        );
     }
 }
 
@@ -57,15 +64,27 @@ async fn reset_and_full_refund_leave_no_key() {
         clock.set(Duration::from_secs(1_790_000_000));
         let store = server.store().clock(clock.clone()).build().unwrap();
         let stopped = RateLimiter::new(store);
-        let receipt = stopped.check_n(&limit, &key, 5).await.unwrap().receipt().unwrap();
+        let receipt = stopped
+            .check_n(&limit, &key, 5)
+            .await
+            .unwrap()
+            .receipt()
+            .unwrap();
         let refund = async |units| stopped.refund(&limit, &key, units, receipt).await.unwrap();
         assert_eq!(refund(2).await.remaining(), 2, "{limit}");
         assert_eq!(refund(900).await.remaining(), 5, "{limit}");
         let key = Key::new("alice");
         limiter.check_n(&limit, &key, 5).await.unwrap();
-        assert_eq!(limiter.reset(&limit, &key).await.unwrap().remaining(), 5, "{limit}");
+        assert_eq!(
+            limiter.reset(&limit, &key).await.unwrap().remaining(),
+            5,
+            "{limit}"
+        );
     }
-    assert_eq!(connection.keys::<_, Vec<String>>("*").unwrap(), Vec::<String>::new());
+    assert_eq!(
+        connection.keys::<_, Vec<String>>("*").unwrap(),
+        Vec::<String>::new()
+    );
 }
 
 #[tokio::test]
@@ -75,7 +94,9 @@ async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
     let mut connection = server.connection();
     let key = Key::new("alice");
     // With two entries a log has a ring.
-    for (limit, entries) in limits().into_iter().flat_map(|limit| [(limit.clone(), 1), (limit, 2)])
+    for (limit, entries) in limits()
+        .into_iter()
+        .flat_map(|limit| [(limit.clone(), 1), (limit, 2)])
     {
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         limiter.reset(&limit, &key).await.unwrap();
@@ -111,13 +132,31 @@ async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
         }
         for other_type in ["LPUSH", "SADD"] {
             let () = connection.del(&redis_key).unwrap();
-            let () =
-                redis::cmd(other_type).arg(&redis_key).arg("x").query(&mut connection).unwrap();
-            assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5, "{limit}");
-            let refund = limiter.refund(&limit, &key, 1, Receipt::new(0, 1)).await.unwrap();
+            let () = redis::cmd(other_type)
+                .arg(&redis_key)
+                .arg("x")
+                .query(&mut connection)
+                .unwrap();
+            assert_eq!(
+                limiter.peek(&limit, &key, 0).await.unwrap().remaining(),
+                5,
+                "{limit}"
+            );
+            let refund = limiter
+                .refund(&limit, &key, 1, Receipt::new(0, 1))
+                .await
+                .unwrap();
             assert_eq!(refund.remaining(), 5, "{limit}");
-            assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
-            assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 3, "{limit}");
+            assert_eq!(
+                limiter.check(&limit, &key).await.unwrap().remaining(),
+                4,
+                "{limit}"
+            );
+            assert_eq!(
+                limiter.check(&limit, &key).await.unwrap().remaining(),
+                3,
+                "{limit}"
+            );
         }
     }
 }
@@ -132,8 +171,9 @@ async fn impossible_values_count_as_full_budgets() {
     let mut connection = server.connection();
     let key = Key::new("k");
     let packed = |kind: u8, numbers: &[(u64, usize)]| -> Vec<u8> {
-        let bytes =
-            numbers.iter().flat_map(|(number, size)| number.to_be_bytes()[8 - size..].to_vec());
+        let bytes = numbers
+            .iter()
+            .flat_map(|(number, size)| number.to_be_bytes()[8 - size..].to_vec());
         std::iter::once(kind).chain(bytes).collect()
     };
     let (now, huge) = (1_790_000_000_000_000, (1 << 53) - 1);
@@ -147,16 +187,41 @@ async fn impossible_values_count_as_full_budgets() {
         // Its window would end in 150 years.
         (
             Limit::fixed_window("limit", quota).unwrap(),
-            packed(1, &[(5, 7), (now, 7), (now + (1 << 52), 7), (120_000_000, 6), (now, 7)]),
+            packed(
+                1,
+                &[
+                    (5, 7),
+                    (now, 7),
+                    (now + (1 << 52), 7),
+                    (120_000_000, 6),
+                    (now, 7),
+                ],
+            ),
         ),
         // The counts of two sub-windows could not be added exactly.
         (
             Limit::sliding_window("limit", quota).unwrap(),
-            packed(2, &[(2, 1), (60_000_000, 6), (now, 7), (now, 7), (huge, 7), (huge, 7)]),
+            packed(
+                2,
+                &[
+                    (2, 1),
+                    (60_000_000, 6),
+                    (now, 7),
+                    (now, 7),
+                    (huge, 7),
+                    (huge, 7),
+                ],
+            ),
         ),
     ] {
-        let () = connection.set(format!("tollgate:{{k}}:{}:limit", limit.kind()), value).unwrap();
-        assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 4, "{limit}");
+        let () = connection
+            .set(format!("tollgate:{{k}}:{}:limit", limit.kind()), value)
+            .unwrap();
+        assert_eq!(
+            limiter.check(&limit, &key).await.unwrap().remaining(),
+            4,
+            "{limit}"
+        );
     }
 }
 
@@ -174,15 +239,24 @@ async fn stored_values_have_the_format_of_their_kind() {
     for (limit, expected) in [
         (
             Limit::gcra("limit", quota),
-            ("b", "04065bfeda25e001000000022550ff00000000000001000000b71b00065bfeda25e000"),
+            (
+                "b",
+                "04065bfeda25e001000000022550ff00000000000001000000b71b00065bfeda25e000",
+            ),
         ),
         (
             Limit::fixed_window("limit", quota),
-            ("w", "0100000000000003065bfeda25e001065bfeddb96700000007270e00065bfeda25e000"),
+            (
+                "w",
+                "0100000000000003065bfeda25e001065bfeddb96700000007270e00065bfeda25e000",
+            ),
         ),
         (
             Limit::sliding_window("limit", quota),
-            ("s", "0202000003938700065bfeda25e001065bfeda25e0000000000000000300000000000000"),
+            (
+                "s",
+                "0202000003938700065bfeda25e001065bfeda25e0000000000000000300000000000000",
+            ),
         ),
         (
             Limit::sliding_log("limit", quota),
@@ -197,8 +271,9 @@ async fn stored_values_have_the_format_of_their_kind() {
         limiter.check(&limit, &key).await.unwrap();
         clock.advance(Duration::from_micros(1));
         limiter.check_n(&limit, &key, 2).await.unwrap();
-        let value: Vec<u8> =
-            connection.get(format!("tollgate:{{k}}:{}:limit", limit.kind())).unwrap();
+        let value: Vec<u8> = connection
+            .get(format!("tollgate:{{k}}:{}:limit", limit.kind()))
+            .unwrap();
         let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!((limit.kind(), &*hex), expected, "{limit}");
         clock.set(Duration::from_secs(1_790_000_000));

@@ -24,7 +24,10 @@ pub struct Budget {
 
 impl Budget {
     pub fn new(limit: Limit) -> Self {
-        Self { limit, state: [None] }
+        Self {
+            limit,
+            state: [None],
+        }
     }
 
     pub fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
@@ -35,20 +38,26 @@ impl Budget {
 
     pub fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
         let key = Key::new("k");
-        let refund = Check::new(&self.limit, &key).with_cost(units).with_receipt(receipt);
+        let refund = Check::new(&self.limit, &key)
+            .with_cost(units)
+            .with_receipt(receipt);
         decide(Op::Refund, &refund.into(), &mut self.state, now).unwrap()
     }
 
     /// Settles a charge at `cost`, or charges it whole if there is no receipt.
     pub fn settle(&mut self, now: u64, cost: u32, receipt: Option<Receipt>) -> Decision {
-        let settled = Check::new(&self.limit, "k").with_cost(cost).with_receipt(receipt);
+        let settled = Check::new(&self.limit, "k")
+            .with_cost(cost)
+            .with_receipt(receipt);
         decide(Op::Settle, &settled.into(), &mut self.state, now).unwrap()
     }
 
     /// Charges units that the caller waits for.
     pub fn reserve(&mut self, now: u64, cost: u32, max_wait_us: u64) -> Decision {
         let max_wait = Duration::from_micros(max_wait_us);
-        let check = Check::new(&self.limit, "k").with_cost(cost).with_max_wait(max_wait);
+        let check = Check::new(&self.limit, "k")
+            .with_cost(cost)
+            .with_max_wait(max_wait);
         decide(Op::Charge, &check.into(), &mut self.state, now).unwrap()
     }
 

@@ -54,7 +54,9 @@ async fn carry(mut client: TcpStream, server: u16, mode: Arc<AtomicU8>) {
     while is(Mode::BlackHole) {
         sleep(Duration::from_millis(20)).await;
     }
-    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        return;
+    };
     for stream in [&client, &server] {
         stream.set_nodelay(true).unwrap();
     }

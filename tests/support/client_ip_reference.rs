@@ -21,10 +21,16 @@ const MALFORMED: [Option<IpAddr>; 3] = [None; 3];
 /// Reads settings and headers from bytes, and compares. The first byte chooses the header and the
 /// trusted proxies. The other bytes are the lines of the header.
 pub fn compare(input: &[u8]) {
-    let Some((&settings, text)) = input.split_first() else { return };
+    let Some((&settings, text)) = input.split_first() else {
+        return;
+    };
     let is_forwarded = settings & 1 == 1;
     let hops = usize::from(settings >> 1 & 3);
-    let name = if is_forwarded { "forwarded" } else { "x-forwarded-for" };
+    let name = if is_forwarded {
+        "forwarded"
+    } else {
+        "x-forwarded-for"
+    };
     let mut request = Request::new(());
     let mut lines = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {
@@ -33,25 +39,45 @@ pub fn compare(input: &[u8]) {
             lines.push(line);
         }
     }
-    request.extensions_mut().insert(SocketAddr::new(PEER.parse().unwrap(), 1));
+    request
+        .extensions_mut()
+        .insert(SocketAddr::new(PEER.parse().unwrap(), 1));
     let parts = request.into_parts().0;
 
     let client = match hops {
         0 => ClientIp::behind(["10.0.0.0/8", "fd00::/8"]).unwrap(),
         hops => ClientIp::behind_hops(hops).unwrap(),
     };
-    let client = if is_forwarded { client.forwarded() } else { client };
+    let client = if is_forwarded {
+        client.forwarded()
+    } else {
+        client
+    };
     let found = client.address(&parts).ok();
 
     let entries: Vec<Option<IpAddr>> = lines
         .iter()
-        .flat_map(|line| if is_forwarded { forwarded(line) } else { list(line) })
+        .flat_map(|line| {
+            if is_forwarded {
+                forwarded(line)
+            } else {
+                list(line)
+            }
+        })
         .collect();
-    let pieces: usize = lines.iter().map(|line| line.split(|&it| it == b',').count()).sum();
+    let pieces: usize = lines
+        .iter()
+        .map(|line| line.split(|&it| it == b',').count())
+        .sum();
     if text.len() > LONGEST || pieces > MOST_ENTRIES {
         return;
     }
-    assert_eq!(found, expected(&entries, hops), "{} {entries:?}", String::from_utf8_lossy(text));
+    assert_eq!(
+        found,
+        expected(&entries, hops),
+        "{} {entries:?}",
+        String::from_utf8_lossy(text)
+    );
 }
 
 fn expected(entries: &[Option<IpAddr>], hops: usize) -> Option<IpAddr> {
@@ -62,25 +88,39 @@ fn expected(entries: &[Option<IpAddr>], hops: usize) -> Option<IpAddr> {
         IpAddr::V4(address) => address.octets()[0] == 10,
         IpAddr::V6(address) => address.octets()[0] == 0xfd,
     };
-    let untrusted = entries.iter().rev().find(|entry| !entry.as_ref().is_some_and(is_trusted));
+    let untrusted = entries
+        .iter()
+        .rev()
+        .find(|entry| !entry.as_ref().is_some_and(is_trusted));
     untrusted.copied().unwrap_or_else(|| PEER.parse().ok())
 }
 
 /// The entries of a line of `X-Forwarded-For`.
 fn list(line: &[u8]) -> Vec<Option<IpAddr>> {
     let entries = line.split(|&byte| byte == b',').map(trimmed);
-    entries.filter(|entry| !entry.is_empty()).map(address).collect()
+    entries
+        .filter(|entry| !entry.is_empty())
+        .map(address)
+        .collect()
 }
 
 /// The elements of a line of `Forwarded`.
 fn forwarded(line: &[u8]) -> Vec<Option<IpAddr>> {
     let mut elements = Vec::new();
-    let Some(pieces) = split_unquoted(line, b',') else { return MALFORMED.to_vec() };
+    let Some(pieces) = split_unquoted(line, b',') else {
+        return MALFORMED.to_vec();
+    };
     for element in pieces {
-        let Some(pairs) = split_unquoted(element, b';') else { return MALFORMED.to_vec() };
+        let Some(pairs) = split_unquoted(element, b';') else {
+            return MALFORMED.to_vec();
+        };
         let mut addresses = Vec::new();
         let mut count = 0;
-        for pair in pairs.into_iter().map(trimmed).filter(|pair| !pair.is_empty()) {
+        for pair in pairs
+            .into_iter()
+            .map(trimmed)
+            .filter(|pair| !pair.is_empty())
+        {
             let Some(equals) = pair.iter().position(|&byte| byte == b'=') else {
                 return MALFORMED.to_vec();
             };
@@ -94,7 +134,11 @@ fn forwarded(line: &[u8]) -> Vec<Option<IpAddr>> {
             }
         }
         if count > 0 {
-            elements.push(if addresses.len() == 1 { addresses[0] } else { None });
+            elements.push(if addresses.len() == 1 {
+                addresses[0]
+            } else {
+                None
+            });
         }
     }
     elements
@@ -138,11 +182,15 @@ fn value_of(value: &[u8]) -> Option<Vec<u8>> {
 fn is_token(text: &[u8]) -> bool {
     let separators = b"(),/:;<=>?@[\\]{}\" \t";
     !text.is_empty()
-        && text.iter().all(|byte| byte.is_ascii_graphic() && !separators.contains(byte))
+        && text
+            .iter()
+            .all(|byte| byte.is_ascii_graphic() && !separators.contains(byte))
 }
 
 fn address(entry: &[u8]) -> Option<IpAddr> {
-    let entry = std::str::from_utf8(entry).ok().filter(|entry| entry.len() <= 128)?;
+    let entry = std::str::from_utf8(entry)
+        .ok()
+        .filter(|entry| entry.len() <= 128)?;
     // Everything that could be an address, and everything that could be a port behind it.
     let colons = entry.matches(':').count();
     let (host, port) = if let Some(end) = entry.rfind("]:").filter(|_| entry.starts_with('[')) {
@@ -154,7 +202,10 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
         (entry, None)
     };
     let is_name = |name: &str| {
-        !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || "._-".contains(it))
+        !name.is_empty()
+            && name
+                .chars()
+                .all(|it| it.is_ascii_alphanumeric() || "._-".contains(it))
     };
     if let Some(port) = port {
         let is_number = port.chars().all(|it| it.is_ascii_digit()) && port.parse::<u16>().is_ok();
@@ -165,7 +216,10 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = host.parse::<Ipv4Addr>() {
         return Some(v4.into());
     }
-    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
     let (inner, zone) = inner.split_once('%').unwrap_or((inner, "none"));
     let v6: Ipv6Addr = inner.parse().ok().filter(|_| is_name(zone))?;
     Some(v6.to_ipv4_mapped().map_or(v6.into(), IpAddr::V4))

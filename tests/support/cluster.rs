@@ -29,7 +29,10 @@ impl Cluster {
         let (nodes, directories): (Vec<_>, Vec<_>) = (0..MASTERS * 2).map(|_| start_node()).unzip();
         let cluster = Self { nodes, directories };
         for master in 0..MASTERS {
-            let slots: Vec<_> = cluster.slots_of(master).map(|slot| slot.to_string()).collect();
+            let slots: Vec<_> = cluster
+                .slots_of(master)
+                .map(|slot| slot.to_string())
+                .collect();
             cluster.ask::<()>(master, "ADDSLOTS", &slots).unwrap();
         }
         for node in 1..MASTERS * 2 {
@@ -39,7 +42,9 @@ impl Cluster {
         for master in 0..MASTERS {
             let id = [cluster.id(master)];
             cluster.wait_until("the nodes know each other", || {
-                cluster.ask::<()>(master + MASTERS, "REPLICATE", &id).is_ok()
+                cluster
+                    .ask::<()>(master + MASTERS, "REPLICATE", &id)
+                    .is_ok()
             });
         }
         cluster.wait_until("the cluster is complete", || {
@@ -49,8 +54,10 @@ impl Cluster {
                 let replicas = all.lines().filter(|line| line.contains("slave"));
                 let connected = all.lines().filter(|line| line.contains(" connected"));
                 let mut connection = cluster.nodes[node].connection();
-                let replication: String =
-                    redis::cmd("INFO").arg("replication").query(&mut connection).unwrap();
+                let replication: String = redis::cmd("INFO")
+                    .arg("replication")
+                    .query(&mut connection)
+                    .unwrap();
                 info.contains("cluster_state:ok")
                     && (node < MASTERS || replication.contains("master_link_status:up"))
                     && replicas.count() == MASTERS
@@ -74,7 +81,9 @@ impl Cluster {
 
     /// The master that starts with a slot.
     pub fn master_of(&self, slot: u16) -> usize {
-        (0..MASTERS).find(|master| self.slots_of(*master).contains(&slot.into())).unwrap()
+        (0..MASTERS)
+            .find(|master| self.slots_of(*master).contains(&slot.into()))
+            .unwrap()
     }
 
     /// The slot of a key, as the cluster says.
@@ -93,7 +102,10 @@ impl Cluster {
         arguments: &[String],
     ) -> RedisResult<T> {
         let mut connection = self.nodes[node].client().get_connection()?;
-        redis::cmd("CLUSTER").arg(command).arg(arguments).query(&mut connection)
+        redis::cmd("CLUSTER")
+            .arg(command)
+            .arg(arguments)
+            .query(&mut connection)
     }
 
     /// Moves a slot with its keys from one master to another, key by key.
@@ -116,9 +128,17 @@ impl Cluster {
     pub fn move_key(&self, slot: u16, from: usize, to: usize) -> bool {
         let arguments = [slot.to_string(), "1".to_owned()];
         let keys: Vec<String> = self.ask(from, "GETKEYSINSLOT", &arguments).unwrap();
-        let Some(key) = keys.first() else { return false };
+        let Some(key) = keys.first() else {
+            return false;
+        };
         let () = redis::cmd("MIGRATE")
-            .arg(&["127.0.0.1", &self.nodes[to].port().to_string(), key, "0", "5000"])
+            .arg(&[
+                "127.0.0.1",
+                &self.nodes[to].port().to_string(),
+                key,
+                "0",
+                "5000",
+            ])
             .query(&mut self.nodes[from].connection())
             .unwrap();
         true
@@ -145,7 +165,8 @@ impl Cluster {
     /// Gives each slot without a master to this one. Returns when all nodes know it.
     pub fn adopt_slots(&self, slots: Vec<(u16, usize)>) {
         for (slot, owner) in slots {
-            self.ask::<()>(owner, "ADDSLOTS", &[slot.to_string()]).unwrap();
+            self.ask::<()>(owner, "ADDSLOTS", &[slot.to_string()])
+                .unwrap();
         }
         self.wait_until("each slot has a master", || {
             (0..MASTERS * 2).all(|node| {
@@ -158,7 +179,10 @@ impl Cluster {
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "not within a minute: {what}"
+            );
             // Their gossip has no event to wait for.
             sleep(Duration::from_millis(50));
         }
@@ -175,7 +199,12 @@ fn start_node() -> (RedisServer, PathBuf) {
         let directory = temp_dir().join(format!("tollgate-cluster-{port}"));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.display().to_string();
-        let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT];
+        let arguments = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            NODE_TIMEOUT,
+        ];
         let more = [
             "--cluster-require-full-coverage",
             "no",

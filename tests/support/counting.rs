@@ -28,8 +28,11 @@ impl Counting {
 
     /// The units that the store has charged. This call is not counted.
     pub async fn used(&self, limit: &Limit, key: &Key) -> u64 {
-        let left =
-            self.store.apply(Op::Peek, Check::new(limit, key).with_cost(0).into()).await.unwrap();
+        let left = self
+            .store
+            .apply(Op::Peek, Check::new(limit, key).with_cost(0).into())
+            .await
+            .unwrap();
         limit.quota().capacity() - left.remaining()
     }
 }

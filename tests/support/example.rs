@@ -47,12 +47,28 @@ pub fn program(name: &str) -> Command {
             }
         }
         let release = (!cfg!(debug_assertions)).then_some("--release");
-        build.args(["build", "--quiet", "-p", "tollgate", "-p", "tollgate-examples"]);
+        build.args([
+            "build",
+            "--quiet",
+            "-p",
+            "tollgate",
+            "-p",
+            "tollgate-examples",
+        ]);
         build.args(["--all-features", "--examples"]).args(release);
-        assert!(build.status().unwrap().success(), "the examples do not compile");
+        assert!(
+            build.status().unwrap().success(),
+            "the examples do not compile"
+        );
     });
     let tests = std::env::current_exe().unwrap();
-    let mut command = Command::new(tests.parent().unwrap().with_file_name("examples").join(name));
+    let mut command = Command::new(
+        tests
+            .parent()
+            .unwrap()
+            .with_file_name("examples")
+            .join(name),
+    );
     for setting in ["PORT", "REDIS_URL", "TRUSTED", "FORWARDED", "HEADER"] {
         command.env_remove(setting);
     }
@@ -69,20 +85,31 @@ pub fn start(name: &str, settings: &[(&str, &str)]) -> Example {
         .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
-    let mut example = Example { child, output, port: 0 };
+    let mut example = Example {
+        child,
+        output,
+        port: 0,
+    };
     example.port = example.next_port();
     example
 }
 
 /// The port of the first address of a line.
 fn port(line: &str) -> Option<u16> {
-    let (_, rest) = line.split_once("127.0.0.1:").or_else(|| line.split_once("0.0.0.0:"))?;
-    rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()
+    let (_, rest) = line
+        .split_once("127.0.0.1:")
+        .or_else(|| line.split_once("0.0.0.0:"))?;
+    rest.split(|it: char| !it.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// Runs a program to its end: whether it succeeded, and all that it printed.
 pub fn run(command: &mut Command) -> (bool, String) {
     let output = command.output().unwrap();
-    let text = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
+    let text = [output.stdout, output.stderr]
+        .map(|it| String::from_utf8(it).unwrap())
+        .concat();
     (output.status.success(), text)
 }

@@ -59,9 +59,13 @@ pub fn greeting(command: &str, arguments: &[Vec<u8>]) -> Option<Vec<u8>> {
 fn serve(stream: &TcpStream, answer: &impl Fn(&str, &[Vec<u8>]) -> Option<Vec<u8>>) {
     let mut input = BufReader::new(stream);
     while let Some(command) = read_command(&mut input) {
-        let Some((name, arguments)) = command.split_first() else { return };
+        let Some((name, arguments)) = command.split_first() else {
+            return;
+        };
         let name = String::from_utf8_lossy(name).to_uppercase();
-        let Some(reply) = answer(&name, arguments) else { return };
+        let Some(reply) = answer(&name, arguments) else {
+            return;
+        };
         let mut output = stream;
         if output.write_all(&reply).is_err() {
             return;

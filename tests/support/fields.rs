@@ -16,13 +16,18 @@ pub const START: u64 = 1_790_000_000;
 pub fn limiter() -> (RateLimiter, ManualClock) {
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(START));
-    (RateLimiter::new(MemoryStore::with_clock(clock.clone())), clock)
+    (
+        RateLimiter::new(MemoryStore::with_clock(clock.clone())),
+        clock,
+    )
 }
 
 /// The values of these headers, in order.
 pub fn values(headers: &HeaderMap, names: &[&str]) -> Vec<String> {
     let lines = names.iter().flat_map(|name| headers.get_all(*name).iter());
-    lines.map(|value| value.to_str().unwrap().to_owned()).collect()
+    lines
+        .map(|value| value.to_str().unwrap().to_owned())
+        .collect()
 }
 
 /// The waits that the headers of a response state, from now.
@@ -40,7 +45,10 @@ pub fn waits(headers: &HeaderMap, now: Duration) -> Vec<(String, Duration)> {
         // A client of several limits waits for all that it has used up: for the last of them.
         let seconds = text.split([';', ',']).filter_map(|it| {
             let it = it.trim();
-            it.strip_prefix("t=").or(it.strip_prefix("reset="))?.parse().ok()
+            it.strip_prefix("t=")
+                .or(it.strip_prefix("reset="))?
+                .parse()
+                .ok()
         });
         // Where a member has no time, `Retry-After` has.
         let is_complete = text.matches(";r=").count() == text.matches(";t=").count();
@@ -51,5 +59,9 @@ pub fn waits(headers: &HeaderMap, now: Duration) -> Vec<(String, Duration)> {
 }
 
 pub fn any_draft() -> impl Strategy<Value = IetfDraft> {
-    prop::sample::select(vec![IetfDraft::Draft6, IetfDraft::Draft7, IetfDraft::Draft11])
+    prop::sample::select(vec![
+        IetfDraft::Draft6,
+        IetfDraft::Draft7,
+        IetfDraft::Draft11,
+    ])
 }

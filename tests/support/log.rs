@@ -39,7 +39,10 @@ impl Log {
     /// The lines of this crate since the last call.
     pub fn lines(&self) -> Vec<String> {
         let text = String::from_utf8(mem::take(&mut self.0.lock().unwrap())).unwrap();
-        text.lines().filter(|line| line.contains(" tollgate: ")).map(str::to_owned).collect()
+        text.lines()
+            .filter(|line| line.contains(" tollgate: "))
+            .map(str::to_owned)
+            .collect()
     }
 }
 

@@ -1,6 +1,11 @@
 //! Helpers that several test files share.
 
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
 
 pub mod budget;
 pub mod chaos;

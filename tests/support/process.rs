@@ -21,7 +21,11 @@ impl Process {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, input, output }
+        Self {
+            child,
+            input,
+            output,
+        }
     }
 
     /// Sends a line. Returns what the next line that it prints with [`answer`] has.
@@ -30,7 +34,10 @@ impl Process {
         let mut printed = String::new();
         loop {
             printed.clear();
-            assert!(self.output.read_line(&mut printed).unwrap() > 0, "the process ended");
+            assert!(
+                self.output.read_line(&mut printed).unwrap() > 0,
+                "the process ended"
+            );
             // The test harness prints lines of its own.
             if let Some((_, answer)) = printed.split_once("answer: ") {
                 return answer.trim_end().to_owned();

@@ -22,7 +22,10 @@ impl Recorded {
         let handle = recorder.handle();
         // A guard borrows its recorder. A test has one.
         let guard = metrics::set_default_local_recorder(Box::leak(Box::new(recorder)));
-        Self { handle, _guard: guard }
+        Self {
+            handle,
+            _guard: guard,
+        }
     }
 
     /// What Prometheus would scrape.
@@ -41,11 +44,15 @@ impl Recorded {
                 None if labels.is_empty() => "",
                 None => return None,
             };
-            let mut pairs: Vec<_> =
-                labels.split("\",").filter_map(|pair| pair.split_once("=\"")).collect();
+            let mut pairs: Vec<_> = labels
+                .split("\",")
+                .filter_map(|pair| pair.split_once("=\""))
+                .collect();
             pairs.sort_unstable();
-            let values: Vec<_> =
-                pairs.iter().map(|(_, value)| value.trim_end_matches('"')).collect();
+            let values: Vec<_> = pairs
+                .iter()
+                .map(|(_, value)| value.trim_end_matches('"'))
+                .collect();
             Some((values.join(" "), value.parse().ok()?))
         });
         of_metric.filter(|(_, value)| *value != 0.0).collect()
@@ -64,5 +71,7 @@ impl Recorded {
 
 /// What [`Recorded::decisions`] should be.
 pub fn counted<const N: usize>(expected: [(&str, u32); N]) -> Vec<(String, f64)> {
-    expected.map(|(labels, count)| (labels.to_owned(), f64::from(count))).to_vec()
+    expected
+        .map(|(labels, count)| (labels.to_owned(), f64::from(count)))
+        .to_vec()
 }

@@ -1,6 +1,10 @@
 //! A real redis-server, started on a free port and stopped when dropped.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -62,7 +66,9 @@ impl RedisServer {
         (0..ATTEMPTS)
             .find_map(|_| {
                 let mut command = Command::new(binary());
-                command.env("LD_PRELOAD", &*LIBRARY).env("CLOCK_OFFSET", offset.to_string());
+                command
+                    .env("LD_PRELOAD", &*LIBRARY)
+                    .env("CLOCK_OFFSET", offset.to_string());
                 Self::launch(command, free_port(), arguments)
             })
             .unwrap_or_else(|| panic!("redis-server did not start with another clock"))
@@ -73,7 +79,14 @@ impl RedisServer {
         let directory = env::temp_dir().join(format!("tollgate-redis-{port}-{}", process::id()));
         fs::create_dir_all(&directory).expect("a directory can be created");
         let mut process = command
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+            ])
             .args(["--appendonly", "no", "--dir"])
             .arg(&directory)
             .args(arguments)
@@ -96,7 +109,11 @@ impl RedisServer {
             process.wait().expect("a child can be waited for");
             drop(fs::remove_dir_all(&directory));
         }
-        ready.then_some(Self { process, port, directory })
+        ready.then_some(Self {
+            process,
+            port,
+            directory,
+        })
     }
 
     pub fn port(&self) -> u16 {
@@ -114,7 +131,9 @@ impl RedisServer {
 
     /// Such a store with budgets of its own.
     pub fn store_of(&self, prefix: impl Into<String>) -> RedisStoreBuilder {
-        RedisStore::builder(prefix).url(self.url()).deadline(Duration::from_secs(20))
+        RedisStore::builder(prefix)
+            .url(self.url())
+            .deadline(Duration::from_secs(20))
     }
 
     /// A limiter on such a store.
@@ -133,13 +152,18 @@ impl RedisServer {
 
     /// Resets the counts of calls, which include those of a connection's greeting.
     pub fn reset_calls(&self) {
-        let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut self.connection()).unwrap();
+        let () = redis::cmd("CONFIG")
+            .arg("RESETSTAT")
+            .query(&mut self.connection())
+            .unwrap();
     }
 
     /// The number of calls of a command since the server started, or since `reset_calls`.
     pub fn calls(&self, command: &str) -> u64 {
-        let info: String =
-            redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut self.connection())
+            .unwrap();
         let start = format!("cmdstat_{command}:calls=");
         info.lines()
             .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
@@ -148,10 +172,14 @@ impl RedisServer {
 
     /// The number of errors with a code since the server started.
     pub fn errors(&self, code: &str) -> u64 {
-        let info: String =
-            redis::cmd("INFO").arg("errorstats").query(&mut self.connection()).unwrap();
+        let info: String = redis::cmd("INFO")
+            .arg("errorstats")
+            .query(&mut self.connection())
+            .unwrap();
         let start = format!("errorstat_{code}:count=");
-        info.lines().find_map(|line| line.strip_prefix(&start)?.trim().parse().ok()).unwrap_or(0)
+        info.lines()
+            .find_map(|line| line.strip_prefix(&start)?.trim().parse().ok())
+            .unwrap_or(0)
     }
 
     /// Kills the server.

@@ -57,23 +57,36 @@ impl Sentinels {
             }
         };
         let master = start(0, &[]);
-        let replica_of = ["--replicaof".to_owned(), host.to_owned(), master.port().to_string()];
+        let replica_of = [
+            "--replicaof".to_owned(),
+            host.to_owned(),
+            master.port().to_string(),
+        ];
         let replicas = (1..3).map(|number| start(number, &replica_of));
         let servers: Vec<_> = replicas.collect();
-        let sentinels = (0..3).map(|_| Sentinel::start(host, master.port())).collect();
-        let all = Self { servers: std::iter::once(master).chain(servers).collect(), sentinels };
+        let sentinels = (0..3)
+            .map(|_| Sentinel::start(host, master.port()))
+            .collect();
+        let all = Self {
+            servers: std::iter::once(master).chain(servers).collect(),
+            sentinels,
+        };
         // What a replica does not have yet is lost with its master.
         all.wait_until("the replicas follow the master", || {
             all.servers[1..].iter().all(|replica| {
-                let info: String =
-                    redis::cmd("INFO").arg("replication").query(&mut replica.connection()).unwrap();
+                let info: String = redis::cmd("INFO")
+                    .arg("replication")
+                    .query(&mut replica.connection())
+                    .unwrap();
                 info.contains("master_link_status:up")
             })
         });
         all.wait_until("the sentinels know each other", || {
             all.sentinels.iter().all(|sentinel| {
                 sentinel.count("SENTINELS").is_ok_and(|others| others == 2)
-                    && sentinel.count("REPLICAS").is_ok_and(|replicas| replicas == 2)
+                    && sentinel
+                        .count("REPLICAS")
+                        .is_ok_and(|replicas| replicas == 2)
             })
         });
         all
@@ -81,8 +94,14 @@ impl Sentinels {
 
     /// The URL of all sentinels.
     pub fn url(&self) -> String {
-        let ports = self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port));
-        format!("redis-sentinel://{}/{SERVICE}", ports.collect::<Vec<_>>().join(","))
+        let ports = self
+            .sentinels
+            .iter()
+            .map(|it| format!("127.0.0.1:{}", it.port));
+        format!(
+            "redis-sentinel://{}/{SERVICE}",
+            ports.collect::<Vec<_>>().join(",")
+        )
     }
 
     /// The port of the master, as the sentinels say.
@@ -96,7 +115,11 @@ impl Sentinels {
         let mut named: Vec<u16> = self
             .sentinels
             .iter()
-            .map(|it| it.ask::<(String, u16)>(&["GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap().1)
+            .map(|it| {
+                it.ask::<(String, u16)>(&["GET-MASTER-ADDR-BY-NAME", SERVICE])
+                    .unwrap()
+                    .1
+            })
             .collect();
         named.sort_unstable();
         named[1]
@@ -113,13 +136,22 @@ impl Sentinels {
     pub fn pause_sentinel(&self, number: usize, paused: bool) {
         let signal = if paused { "-STOP" } else { "-CONT" };
         let process = self.sentinels[number].process.id().to_string();
-        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args([signal, &process])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "not within a minute: {what}"
+            );
             // Their gossip has a period of seconds, and no event to wait for.
             sleep(Duration::from_millis(50));
         }
@@ -151,17 +183,24 @@ impl Sentinel {
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
-        Self { process, port, directory }
+        Self {
+            process,
+            port,
+            directory,
+        }
     }
 
     fn ask<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> RedisResult<T> {
         let client = redis::Client::open(("127.0.0.1", self.port))?;
-        redis::cmd("SENTINEL").arg(arguments).query(&mut client.get_connection()?)
+        redis::cmd("SENTINEL")
+            .arg(arguments)
+            .query(&mut client.get_connection()?)
     }
 
     /// The number of other sentinels, or of replicas, that it knows.
     fn count(&self, what: &str) -> RedisResult<usize> {
-        self.ask::<Vec<redis::Value>>(&[what, SERVICE]).map(|all| all.len())
+        self.ask::<Vec<redis::Value>>(&[what, SERVICE])
+            .map(|all| all.len())
     }
 }
 

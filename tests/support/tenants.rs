@@ -14,5 +14,8 @@ pub fn tenant() -> Header {
 }
 
 pub fn of(tenant: &str) -> Request<Body> {
-    Request::get("/").header("x-tenant", tenant).body(Body::empty()).unwrap()
+    Request::get("/")
+        .header("x-tenant", tenant)
+        .body(Body::empty())
+        .unwrap()
 }

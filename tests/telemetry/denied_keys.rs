@@ -31,7 +31,11 @@ fn counting() -> (RateLimiter, DeniedKeys) {
 }
 
 fn found(summary: &DeniedSummary) -> Vec<(&str, &str, u64)> {
-    summary.keys().iter().map(|it| (it.limit(), it.key(), it.denials())).collect()
+    summary
+        .keys()
+        .iter()
+        .map(|it| (it.limit(), it.key(), it.denials()))
+        .collect()
 }
 
 /// Checks a key until it is denied so often.
@@ -49,9 +53,16 @@ async fn keys_come_in_the_order_of_their_denials() {
     deny(&limiter, &one_an_hour("search"), "alice", 3).await;
     let summary = denied.current();
     assert_eq!(summary.denials(), 12);
-    let expected = [("login", "mallory", 7), ("search", "alice", 3), ("login", "alice", 2)];
+    let expected = [
+        ("login", "mallory", 7),
+        ("search", "alice", 3),
+        ("login", "alice", 2),
+    ];
     assert_eq!(found(&summary), expected);
-    assert!(summary.keys().iter().all(|key| key.error() == 0), "few keys are counted exactly");
+    assert!(
+        summary.keys().iter().all(|key| key.error() == 0),
+        "few keys are counted exactly"
+    );
 }
 
 #[tokio::test]
@@ -61,19 +72,30 @@ async fn requests_of_all_layers_of_the_limiter_count() {
     let first = RateLimitLayer::new(&limiter, one_an_hour("first"), user()).unwrap();
     let second = RateLimitLayer::new(&limiter, one_an_hour("second"), user()).unwrap();
     for layer in [first, second] {
-        let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
+        let app = Router::new()
+            .route("/", any(|| async { "hello" }))
+            .layer(layer);
         for expected in [200, 429, 429] {
             let of = request("GET", "/").header("x-user", "mallory");
-            assert_eq!(status(&app, of.body(Body::empty()).unwrap()).await, expected);
+            assert_eq!(
+                status(&app, of.body(Body::empty()).unwrap()).await,
+                expected
+            );
         }
     }
-    assert_eq!(found(&denied.current()), [("first", "mallory", 2), ("second", "mallory", 2)]);
+    assert_eq!(
+        found(&denied.current()),
+        [("first", "mallory", 2), ("second", "mallory", 2)]
+    );
 }
 
 #[tokio::test]
 async fn only_the_limits_that_deny_and_are_enforced_count() {
     let (limiter, denied) = counting();
-    let (wide, tight) = (Limit::gcra("wide", Quota::per_hour(9)).unwrap(), one_an_hour("tight"));
+    let (wide, tight) = (
+        Limit::gcra("wide", Quota::per_hour(9)).unwrap(),
+        one_an_hour("tight"),
+    );
     let shadow = one_an_hour("shadow").with_enforced_percent(0).unwrap();
     for _ in 0..3 {
         let checks = [&wide, &tight, &shadow].map(|limit| Check::new(limit, "alice"));
@@ -84,11 +106,21 @@ async fn only_the_limits_that_deny_and_are_enforced_count() {
 
 #[tokio::test]
 async fn requests_that_fail_closed_are_no_denials() {
-    let (limiter, denied) =
-        (RateLimiter::new(Failing(|| Error::unreachable("away"))), DeniedKeys::new());
+    let (limiter, denied) = (
+        RateLimiter::new(Failing(|| Error::unreachable("away"))),
+        DeniedKeys::new(),
+    );
     limiter.count_denied_keys(&denied).unwrap();
-    let limit = one_an_hour("api").with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
-    assert!(!limiter.check(&limit, &Key::global()).await.unwrap().allowed());
+    let limit = one_an_hour("api")
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
+    assert!(
+        !limiter
+            .check(&limit, &Key::global())
+            .await
+            .unwrap()
+            .allowed()
+    );
     assert_eq!(denied.current().denials(), 0);
 }
 
@@ -97,8 +129,17 @@ async fn keys_without_a_permit_count() {
     let (limiter, denied) = (RateLimiter::in_memory(), DeniedKeys::new());
     limiter.count_denied_keys(&denied).unwrap();
     let exports = Limit::concurrency("exports", 1).unwrap();
-    let _held = limiter.try_acquire_permit(&exports, &Key::new("acme")).await.unwrap();
-    assert!(limiter.try_acquire_permit(&exports, &Key::new("acme")).await.unwrap().is_none());
+    let _held = limiter
+        .try_acquire_permit(&exports, &Key::new("acme"))
+        .await
+        .unwrap();
+    assert!(
+        limiter
+            .try_acquire_permit(&exports, &Key::new("acme"))
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(found(&denied.current()), [("exports", "acme", 1)]);
 }
 
@@ -118,7 +159,10 @@ async fn event_a_minute_names_the_first_ten_and_begins_another_period() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     let expected = "INFO tollgate: most denied keys period_ms=60000 denials=78 \
         keys=\"login user12: 12, login user11: 11,";
-    assert!(lines[0].contains(expected) && lines[0].contains("login user3: 3\""), "{lines:?}");
+    assert!(
+        lines[0].contains(expected) && lines[0].contains("login user3: 3\""),
+        "{lines:?}"
+    );
     assert_eq!(denied.previous().denials(), 78);
     assert_eq!(denied.previous().period(), MINUTE);
     assert_eq!(denied.previous().keys().len(), 12);
@@ -128,25 +172,39 @@ async fn event_a_minute_names_the_first_ten_and_begins_another_period() {
     assert!(log.lines().is_empty(), "nothing was denied");
     deny(&limiter, &limit, "mallory", 1).await;
     sleep(MINUTE + Duration::from_secs(1)).await;
-    let lines: Vec<_> =
-        log.lines().into_iter().filter(|line| line.contains("most denied")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("login mallory: 1"), "{lines:?}");
+    let lines: Vec<_> = log
+        .lines()
+        .into_iter()
+        .filter(|line| line.contains("most denied"))
+        .collect();
+    assert!(
+        lines.len() == 1 && lines[0].contains("login mallory: 1"),
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]
 async fn hashed_keys_are_those_of_partition_keys() {
     let secret = b"sixteen random bytes";
-    let (limiter, denied) = (RateLimiter::in_memory(), DeniedKeys::hashed(secret).unwrap());
+    let (limiter, denied) = (
+        RateLimiter::in_memory(),
+        DeniedKeys::hashed(secret).unwrap(),
+    );
     limiter.count_denied_keys(&denied).unwrap();
     let layer = RateLimitLayer::new(&limiter, one_an_hour("api"), Global)
         .unwrap()
         .ietf_headers(IetfDraft::Draft11)
         .partition_key(secret)
         .unwrap();
-    let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
+    let app = Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer);
     let send = async || {
         let plain = request("GET", "/").body(Body::empty()).unwrap();
-        send(&app, plain).await.headers()["ratelimit"].to_str().unwrap().to_owned()
+        send(&app, plain).await.headers()["ratelimit"]
+            .to_str()
+            .unwrap()
+            .to_owned()
     };
     let (first, _) = (send().await, send().await);
     let summary = denied.current();
@@ -155,7 +213,10 @@ async fn hashed_keys_are_those_of_partition_keys() {
     let bytes: Vec<u8> = (0..16)
         .map(|byte| u8::from_str_radix(&digest[2 * byte..2 * byte + 2], 16).unwrap())
         .collect();
-    let partition = format!(";pk={}", sfv::ItemSerializer::new().bare_item(&*bytes).finish());
+    let partition = format!(
+        ";pk={}",
+        sfv::ItemSerializer::new().bare_item(&*bytes).finish()
+    );
     assert!(first.contains(&partition), "{first} has {partition}");
 }
 
@@ -167,7 +228,10 @@ fn short_secret_and_second_counter_are_errors() {
         "the secret of `DeniedKeys::hashed` has 5 bytes; use at least 16 random bytes"
     );
     let (limiter, _denied) = counting();
-    let error = limiter.count_denied_keys(&DeniedKeys::new()).unwrap_err().to_string();
+    let error = limiter
+        .count_denied_keys(&DeniedKeys::new())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("call `count_denied_keys` once"), "{error}");
 }
 
@@ -177,9 +241,15 @@ async fn flood_of_new_keys_needs_bounded_memory_and_hides_no_heavy_one() {
     let nothing = Limit::gcra("api", Quota::per_hour(1)).unwrap();
     for number in 0..50_000_u64 {
         // A cost above the capacity is denied at once.
-        limiter.check_n(&nothing, &Key::from(number), 2).await.unwrap();
+        limiter
+            .check_n(&nothing, &Key::from(number), 2)
+            .await
+            .unwrap();
         if number % 20 == 0 {
-            limiter.check_n(&nothing, &Key::new("mallory"), 2).await.unwrap();
+            limiter
+                .check_n(&nothing, &Key::new("mallory"), 2)
+                .await
+                .unwrap();
         }
     }
     let summary = denied.current();

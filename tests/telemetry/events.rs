@@ -19,15 +19,25 @@ use tower::ServiceExt;
 
 async fn send(app: &Router) -> u16 {
     let request = Request::new(Body::empty());
-    app.clone().oneshot(request).await.unwrap().status().as_u16()
+    app.clone()
+        .oneshot(request)
+        .await
+        .unwrap()
+        .status()
+        .as_u16()
 }
 
 #[tokio::test]
 async fn denial_is_a_debug_event() {
     let (log, _guard) = Log::start();
     let app = Router::new().route("/", get(|| async {})).layer(
-        RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1), Global)
-            .unwrap(),
+        RateLimitLayer::gcra(
+            RateLimiter::in_memory(),
+            "api",
+            Quota::per_minute(1),
+            Global,
+        )
+        .unwrap(),
     );
     assert_eq!(send(&app).await, 200);
     assert!(log.lines().is_empty());
@@ -68,7 +78,10 @@ async fn unavailable_store_is_an_error_event_with_its_outcome() {
     log.lines();
     assert_eq!(send(&app).await, 200);
     let lines = log.lines();
-    let error = lines.iter().find(|line| line.contains("ERROR")).expect("there is an event");
+    let error = lines
+        .iter()
+        .find(|line| line.contains("ERROR"))
+        .expect("there is an event");
     assert!(
         error.contains("rate limit store unavailable")
             && error.contains(r#"outcome="fail_open""#)
@@ -115,12 +128,18 @@ async fn unreported_failures_are_counted_at_the_end_of_their_outage() {
             assert_eq!(send(&app).await, 200);
         }
         let lines = log.lines();
-        assert!(lines.len() == 1 && lines[0].contains("unreported=0"), "{lines:?}");
+        assert!(
+            lines.len() == 1 && lines[0].contains("unreported=0"),
+            "{lines:?}"
+        );
         store.switch_off(false);
         advance(Duration::from_secs(1)).await;
         assert_eq!(send(&app).await, 200);
         let lines = log.lines();
-        assert!(lines.len() == 1 && lines[0].contains("unreported=9"), "{lines:?}");
+        assert!(
+            lines.len() == 1 && lines[0].contains("unreported=9"),
+            "{lines:?}"
+        );
         assert_eq!(send(&app).await, 200);
         assert!(log.lines().is_empty());
         advance(Duration::from_secs(1)).await;
@@ -143,8 +162,14 @@ async fn unreported_requests_without_a_key_are_counted_after_a_second() {
     }
     assert_eq!(log.lines().len(), 1);
     advance(Duration::from_secs(1)).await;
-    let request = Request::get("/").header("x-user", "alice").body(Body::empty()).unwrap();
+    let request = Request::get("/")
+        .header("x-user", "alice")
+        .body(Body::empty())
+        .unwrap();
     assert_eq!(app.clone().oneshot(request).await.unwrap().status(), 200);
     let lines = log.lines();
-    assert!(lines.len() == 1 && lines[0].contains("unreported=4"), "{lines:?}");
+    assert!(
+        lines.len() == 1 && lines[0].contains("unreported=4"),
+        "{lines:?}"
+    );
 }

@@ -35,7 +35,9 @@ fn an_hour(name: &str, limit: u64) -> Limit {
 }
 
 fn app(layer: RateLimitLayer) -> Router {
-    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer)
 }
 
 /// Calls `is` until it is true, for at most 20 seconds.
@@ -45,7 +47,9 @@ async fn until(mut is: impl AsyncFnMut() -> bool) {
             sleep(MS).await;
         }
     };
-    timeout(20 * SECOND, waiting).await.expect("it takes less than 20 seconds");
+    timeout(20 * SECOND, waiting)
+        .await
+        .expect("it takes less than 20 seconds");
 }
 
 /// A store that is there, or not.
@@ -85,12 +89,24 @@ async fn each_limit_of_a_group_has_its_outcome() {
 async fn only_charges_count_as_decisions_and_each_caller_once() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::in_memory();
-    let (limit, alice) = (Limit::gcra("api", Quota::per_second(1)).unwrap(), Key::new("alice"));
+    let (limit, alice) = (
+        Limit::gcra("api", Quota::per_second(1)).unwrap(),
+        Key::new("alice"),
+    );
     let first = limiter.check(&limit, &alice).await.unwrap();
     limiter.peek(&limit, &alice, 1).await.unwrap();
     // The store is asked twice: for the wait, and when the units are there.
-    assert!(limiter.acquire(&limit, &alice, 5 * SECOND).await.unwrap().allowed());
-    limiter.refund(&limit, &alice, 1, first.receipt().unwrap()).await.unwrap();
+    assert!(
+        limiter
+            .acquire(&limit, &alice, 5 * SECOND)
+            .await
+            .unwrap()
+            .allowed()
+    );
+    limiter
+        .refund(&limit, &alice, 1, first.receipt().unwrap())
+        .await
+        .unwrap();
     limiter.reset(&limit, &alice).await.unwrap();
     assert_eq!(recorded.decisions(), counted([("api allowed store", 2)]));
 }
@@ -123,7 +139,10 @@ async fn every_source_is_a_label() {
     ];
     assert_eq!(recorded.decisions(), counted(expected));
     assert_eq!(recorded.one("tollgate_deny_cache_hits_total", ""), 1.0);
-    assert_eq!(recorded.one("tollgate_store_failures_total", "unreachable"), 3.0);
+    assert_eq!(
+        recorded.one("tollgate_store_failures_total", "unreachable"),
+        3.0
+    );
 }
 
 #[tokio::test]
@@ -135,8 +154,11 @@ async fn blocked_key_is_an_outcome_and_its_block_is_counted_once() {
     for _ in 0..5 {
         limiter.check(&login, &Key::new("mallory")).await.unwrap();
     }
-    let expected =
-        [("login allowed store", 1), ("login blocked store", 3), ("login denied store", 1)];
+    let expected = [
+        ("login allowed store", 1),
+        ("login blocked store", 3),
+        ("login denied store", 1),
+    ];
     assert_eq!(recorded.decisions(), counted(expected));
     assert_eq!(recorded.one("tollgate_blocks_total", "login"), 1.0);
 }
@@ -151,22 +173,32 @@ async fn full_store_is_an_error_of_the_limit() {
         failed += u32::from(limiter.check(&limit, &Key::from(key)).await.is_err());
     }
     assert!(failed > 0);
-    assert_eq!(recorded.one("tollgate_decisions_total", "api error none"), f64::from(failed));
-    assert_eq!(recorded.one("tollgate_store_failures_total", "full"), f64::from(failed));
+    assert_eq!(
+        recorded.one("tollgate_decisions_total", "api error none"),
+        f64::from(failed)
+    );
+    assert_eq!(
+        recorded.one("tollgate_store_failures_total", "full"),
+        f64::from(failed)
+    );
 }
 
 #[tokio::test]
 async fn overload_is_an_error_that_says_what_the_layer_did() {
-    for (on_overload, source) in
-        [(OnOverload::FailOpen, "fail_open"), (OnOverload::FailClosed, "fail_closed")]
-    {
+    for (on_overload, source) in [
+        (OnOverload::FailOpen, "fail_open"),
+        (OnOverload::FailClosed, "fail_closed"),
+    ] {
         let recorded = Recorded::start();
         let limiter = RateLimiter::new(Failing(|| Error::overloaded(1)));
         let layer = RateLimitLayer::new(&limiter, an_hour("api", 1), Global).unwrap();
         status(&app(layer.on_overload(on_overload)), plain("/")).await;
         let labels = format!("api error {source}");
         assert_eq!(recorded.decisions(), counted([(&*labels, 1)]));
-        assert_eq!(recorded.one("tollgate_store_failures_total", "overloaded"), 1.0);
+        assert_eq!(
+            recorded.one("tollgate_store_failures_total", "overloaded"),
+            1.0
+        );
     }
 }
 
@@ -185,7 +217,14 @@ async fn requests_that_no_limit_is_asked_about_have_a_reason() {
     }
     let unchecked = recorded.of("tollgate_unchecked_requests_total");
     let reasons: Vec<_> = unchecked.keys().map(String::as_str).collect();
-    assert_eq!(reasons, ["rejected forbidden", "rejected missing_key", "rejected rejected"]);
+    assert_eq!(
+        reasons,
+        [
+            "rejected forbidden",
+            "rejected missing_key",
+            "rejected rejected"
+        ]
+    );
 }
 
 #[tokio::test]
@@ -199,14 +238,22 @@ async fn keys_are_counted_by_the_extractor_that_found_them() {
     let app = app(layer.unwrap());
     for (name, times) in [("x-a", 3), ("x-b", 2), ("x-c", 1)] {
         for _ in 0..times {
-            let request = request("GET", "/").header(name, "1").body(Body::empty()).unwrap();
+            let request = request("GET", "/")
+                .header(name, "1")
+                .body(Body::empty())
+                .unwrap();
             assert_eq!(status(&app, request).await, 200);
         }
     }
     let counted = recorded.of("tollgate_keys_total");
-    let counted: Vec<_> =
-        counted.iter().map(|(labels, count)| format!("{labels} {count}")).collect();
-    assert_eq!(counted, ["first chain 3", "second chain 2", "third chain 1"]);
+    let counted: Vec<_> = counted
+        .iter()
+        .map(|(labels, count)| format!("{labels} {count}"))
+        .collect();
+    assert_eq!(
+        counted,
+        ["first chain 3", "second chain 2", "third chain 1"]
+    );
 }
 
 #[tokio::test]
@@ -230,7 +277,10 @@ async fn failed_look_ups_are_counted() {
 async fn prefetched_units_are_charged_and_what_is_left_is_returned() {
     let recorded = Recorded::start();
     let limit = Limit::fixed_window("hot", Quota::per_day(10_000)).unwrap();
-    let store = Prefetch::builder(MemoryStore::new()).limit(&limit).build().unwrap();
+    let store = Prefetch::builder(MemoryStore::new())
+        .limit(&limit)
+        .build()
+        .unwrap();
     let limiter = RateLimiter::new(store.clone());
     for _ in 0..1_000 {
         limiter.check(&limit, &Key::global()).await.unwrap();
@@ -248,11 +298,15 @@ async fn prefetched_units_are_charged_and_what_is_left_is_returned() {
 #[tokio::test(start_paused = true)]
 async fn waiting_requests_are_a_gauge() {
     let recorded = Recorded::start();
-    let app =
-        app(RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(1), Global)
-            .unwrap()
-            .wait_up_to(90 * SECOND)
-            .unwrap());
+    let app = app(RateLimitLayer::gcra(
+        RateLimiter::in_memory(),
+        "api",
+        Quota::per_minute(1),
+        Global,
+    )
+    .unwrap()
+    .wait_up_to(90 * SECOND)
+    .unwrap());
     assert_eq!(status(&app, plain("/")).await, 200);
     let mut waiting = JoinSet::new();
     waiting.spawn({
@@ -270,7 +324,12 @@ async fn waiting_requests_are_a_gauge() {
 async fn calls_to_redis_have_a_duration_and_a_number_of_checks() {
     let recorded = Recorded::start();
     let server = RedisServer::start();
-    let store = server.store().metrics_label("sessions").connect().await.unwrap();
+    let store = server
+        .store()
+        .metrics_label("sessions")
+        .connect()
+        .await
+        .unwrap();
     let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
     let mut checks = JoinSet::new();
     for key in 0..500_u64 {
@@ -280,10 +339,19 @@ async fn calls_to_redis_have_a_duration_and_a_number_of_checks() {
     checks.join_all().await;
     let calls = recorded.one("tollgate_store_call_duration_seconds_count", "sessions");
     assert!((1.0..100.0).contains(&calls), "{calls} calls");
-    assert_eq!(recorded.one("tollgate_store_call_checks_count", "sessions"), calls);
-    assert_eq!(recorded.one("tollgate_store_call_checks_sum", "sessions"), 500.0);
+    assert_eq!(
+        recorded.one("tollgate_store_call_checks_count", "sessions"),
+        calls
+    );
+    assert_eq!(
+        recorded.one("tollgate_store_call_checks_sum", "sessions"),
+        500.0
+    );
     assert!(recorded.one("tollgate_store_call_duration_seconds_sum", "sessions") > 0.0);
-    assert_eq!(recorded.one("tollgate_store_connections_total", "opened sessions"), 1.0);
+    assert_eq!(
+        recorded.one("tollgate_store_connections_total", "opened sessions"),
+        1.0
+    );
     assert_eq!(recorded.one("tollgate_queued_checks", "sessions"), 0.0);
 }
 
@@ -293,7 +361,9 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
     let server = RedisServer::start();
     let store = server.store().deadline(100 * MS).connect().await.unwrap();
     let limiter = RateLimiter::new(store);
-    let limit = an_hour("api", 1_000).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = an_hour("api", 1_000)
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     limiter.check(&limit, &Key::global()).await.unwrap();
     server.pause(true);
     let mut checks = JoinSet::new();
@@ -303,7 +373,10 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
     }
     until(async || recorded.one("tollgate_queued_checks", "redis") >= 40.0).await;
     checks.join_all().await;
-    assert_eq!(recorded.one("tollgate_decisions_total", "api allowed fail_open"), 50.0);
+    assert_eq!(
+        recorded.one("tollgate_decisions_total", "api allowed fail_open"),
+        50.0
+    );
     until(async || {
         limiter.check(&limit, &Key::global()).await.unwrap();
         recorded.one("tollgate_circuit_breakers", "open redis") == 1.0
@@ -328,12 +401,21 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
 async fn lost_and_failed_connections_are_counted() {
     let recorded = Recorded::start();
     let mut server = RedisServer::start();
-    let store = server.store().without_circuit_breaker().connect().await.unwrap();
+    let store = server
+        .store()
+        .without_circuit_breaker()
+        .connect()
+        .await
+        .unwrap();
     let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
     limiter.check(&limit, &Key::global()).await.unwrap();
     server.kill();
-    let connections =
-        |event: &str| recorded.one("tollgate_store_connections_total", &format!("{event} redis"));
+    let connections = |event: &str| {
+        recorded.one(
+            "tollgate_store_connections_total",
+            &format!("{event} redis"),
+        )
+    };
     until(async || {
         assert!(limiter.check(&limit, &Key::global()).await.is_err());
         connections("failed") >= 1.0
@@ -351,7 +433,10 @@ async fn malformed_reply_is_a_failure_of_its_own() {
         "EVALSHA" if arguments.len() > 5 => Some(b"+what?\r\n".to_vec()),
         _ => greeting(command, arguments),
     });
-    let store = tollgate::RedisStore::builder("tollgate").url(server.url()).build().unwrap();
+    let store = tollgate::RedisStore::builder("tollgate")
+        .url(server.url())
+        .build()
+        .unwrap();
     let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
     for _ in 0..3 {
         assert!(limiter.check(&limit, &Key::global()).await.is_err());
@@ -371,7 +456,12 @@ async fn breaker_of_any_store_is_measured_and_leaves_the_gauge_when_it_is_droppe
     for _ in 0..10 {
         drop(limiter.check(&limit, &Key::global()).await);
     }
-    let open = || recorded.of("tollgate_circuit_breakers").values().sum::<f64>();
+    let open = || {
+        recorded
+            .of("tollgate_circuit_breakers")
+            .values()
+            .sum::<f64>()
+    };
     assert_eq!(open(), 1.0);
     drop(limiter);
     // The task that probes holds it for a moment.
@@ -384,7 +474,13 @@ async fn permits_of_direct_callers_are_counted() {
     let limiter = RateLimiter::in_memory();
     let (limit, acme) = (Limit::concurrency("exports", 1).unwrap(), Key::new("acme"));
     let permit = limiter.try_acquire_permit(&limit, &acme).await.unwrap();
-    assert!(limiter.acquire_permit(&limit, &acme, 10 * MS).await.unwrap().is_none());
+    assert!(
+        limiter
+            .acquire_permit(&limit, &acme, 10 * MS)
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(recorded.one("tollgate_permits_held", "exports"), 1.0);
     drop(permit);
     assert_eq!(recorded.of("tollgate_permits_held"), [].into());
@@ -418,7 +514,11 @@ async fn dropped_call_counts_as_no_decision() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::new(Hangs);
     let (limit, key) = (an_hour("api", 9), Key::global());
-    assert!(tokio::time::timeout(MS, limiter.check(&limit, &key)).await.is_err());
+    assert!(
+        tokio::time::timeout(MS, limiter.check(&limit, &key))
+            .await
+            .is_err()
+    );
     assert_eq!(recorded.decisions(), []);
 }
 
@@ -430,9 +530,15 @@ async fn no_label_has_a_key_a_path_or_an_address() {
     let policy = BlockPolicy::after(2, SECOND * 60);
     let limit = an_hour("api", 2).with_block_policy(policy).unwrap();
     let layer = RateLimitLayer::new(&limiter, limit, Header::new("x-user").unwrap()).unwrap();
-    let of =
-        |user| request("GET", "/secret/path").header("x-user", user).body(Body::empty()).unwrap();
-    let app = Router::new().route("/{*path}", any(|| async { "hello" })).layer(layer);
+    let of = |user| {
+        request("GET", "/secret/path")
+            .header("x-user", user)
+            .body(Body::empty())
+            .unwrap()
+    };
+    let app = Router::new()
+        .route("/{*path}", any(|| async { "hello" }))
+        .layer(layer);
     for _ in 0..6 {
         status(&app, of("mallory")).await;
     }
@@ -443,9 +549,21 @@ async fn no_label_has_a_key_a_path_or_an_address() {
     let text = recorded.text();
     assert!(text.contains("tollgate_decisions_total") && text.contains("tollgate_blocks_total"));
     assert!(text.contains("tollgate_store_connections_total"));
-    for secret in ["mallory", "trudy", "secret", "127.0.0.1", &server.port().to_string()] {
-        assert!(!text.contains(&format!("\"{secret}")), "{secret} is in {text}");
-        assert!(!text.contains(&format!("{secret}\"")), "{secret} is in {text}");
+    for secret in [
+        "mallory",
+        "trudy",
+        "secret",
+        "127.0.0.1",
+        &server.port().to_string(),
+    ] {
+        assert!(
+            !text.contains(&format!("\"{secret}")),
+            "{secret} is in {text}"
+        );
+        assert!(
+            !text.contains(&format!("{secret}\"")),
+            "{secret} is in {text}"
+        );
     }
 }
 
@@ -453,13 +571,19 @@ async fn no_label_has_a_key_a_path_or_an_address() {
 async fn metrics_are_described() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::in_memory();
-    limiter.check(&an_hour("api", 9), &Key::global()).await.unwrap();
+    limiter
+        .check(&an_hour("api", 9), &Key::global())
+        .await
+        .unwrap();
     let text = recorded.text();
     assert!(
         text.contains("# HELP tollgate_decisions_total Decisions, one for each limit"),
         "{text}"
     );
-    assert!(text.contains("# TYPE tollgate_decisions_total counter"), "{text}");
+    assert!(
+        text.contains("# TYPE tollgate_decisions_total counter"),
+        "{text}"
+    );
 }
 
 #[cfg(feature = "config")]
@@ -501,11 +625,16 @@ async fn rejected_version_of_a_configuration_is_a_gauge_until_a_valid_one_comes(
     for key in ["unknown", "missing"] {
         sender.send(config(key)).unwrap();
         let is_rejected = async {
-            while limits.rejected().is_none_or(|error| !error.to_string().contains(key)) {
+            while limits
+                .rejected()
+                .is_none_or(|error| !error.to_string().contains(key))
+            {
                 yield_now().await;
             }
         };
-        timeout(Duration::from_secs(10), is_rejected).await.expect(key);
+        timeout(Duration::from_secs(10), is_rejected)
+            .await
+            .expect(key);
         assert_eq!(rejected(), 1.0);
     }
     sender.send(config("all")).unwrap();
@@ -514,7 +643,9 @@ async fn rejected_version_of_a_configuration_is_a_gauge_until_a_valid_one_comes(
             yield_now().await;
         }
     };
-    timeout(Duration::from_secs(10), is_valid).await.expect("a valid version");
+    timeout(Duration::from_secs(10), is_valid)
+        .await
+        .expect("a valid version");
     assert_eq!(rejected(), 0.0);
 }
 
@@ -528,9 +659,15 @@ async fn settlements_that_fail_are_counted() {
     let layer = RateLimitLayer::new(&limiter, an_hour("tokens", 100), Global).unwrap();
     let handler = move |request: http::Request<Body>| async move {
         store.is_away.store(true, Ordering::Relaxed);
-        request.extensions().get::<Settlement>().unwrap().settle("tokens", 9);
+        request
+            .extensions()
+            .get::<Settlement>()
+            .unwrap()
+            .settle("tokens", 9);
     };
-    let app = Router::new().route("/", any(handler)).layer(layer.insert_settlement());
+    let app = Router::new()
+        .route("/", any(handler))
+        .layer(layer.insert_settlement());
     assert_eq!(status(&app, plain("/")).await, 200);
     until(async || recorded.one("tollgate_settlement_failures_total", "") == 1.0).await;
 }

@@ -23,7 +23,9 @@ use crate::support::{RedisServer, free_port};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn deploy(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("deploy")
+        .join(path)
 }
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -38,7 +40,9 @@ fn dashboard() -> Value {
 fn documented() -> BTreeSet<String> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide/observability.md");
     let text = read(guide);
-    let rows = text.lines().filter_map(|line| line.strip_prefix("| `tollgate_")?.split_once('`'));
+    let rows = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `tollgate_")?.split_once('`'));
     rows.map(|(name, _)| format!("tollgate_{name}")).collect()
 }
 
@@ -47,7 +51,9 @@ fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
     let metrics = words.filter(|word| word.starts_with("tollgate_"));
     let of_histogram = |word: &str| {
-        let part = ["_bucket", "_sum", "_count"].iter().find_map(|part| word.strip_suffix(part));
+        let part = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|part| word.strip_suffix(part));
         part.unwrap_or(word).to_owned()
     };
     metrics.map(of_histogram).collect()
@@ -73,7 +79,9 @@ fn expressions() -> Vec<(String, String)> {
 /// An expression as Grafana sends it, with all values of the variables.
 fn filled_in(expression: &str) -> String {
     let filled = expression.replace("$__rate_interval", "10s");
-    ["$job", "$limit", "$store"].iter().fold(filled, |it, variable| it.replace(variable, ".*"))
+    ["$job", "$limit", "$store"]
+        .iter()
+        .fold(filled, |it, variable| it.replace(variable, ".*"))
 }
 
 #[test]
@@ -84,15 +92,23 @@ fn guide_lists_every_metric_of_the_crate() {
 
 #[test]
 fn dashboard_shows_every_metric_and_no_other() {
-    let shown: String = expressions().into_iter().map(|(_, expression)| expression).collect();
-    assert_eq!(named(&shown.replace("tollgate_", " tollgate_")), documented());
+    let shown: String = expressions()
+        .into_iter()
+        .map(|(_, expression)| expression)
+        .collect();
+    assert_eq!(
+        named(&shown.replace("tollgate_", " tollgate_")),
+        documented()
+    );
 }
 
 #[test]
 fn service_trusts_the_address_of_its_balancer_and_no_other() {
     let compose = read(deploy("compose.yaml"));
     let value = |name: &str| {
-        let mut values = compose.lines().filter_map(|line| line.trim().strip_prefix(name));
+        let mut values = compose
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(name));
         (values.next().unwrap().to_owned(), values.next())
     };
     let (proxies, balancer) = (value("PROXIES: "), value("ipv4_address: "));
@@ -145,21 +161,31 @@ impl Prometheus {
             std::env::temp_dir().join(format!("tollgate-prometheus-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let config = read(deploy("prometheus/prometheus.yml"));
-        let (before, _) =
-            config.split_once("    dns_sd_configs:").expect("replicas are found by DNS");
-        let targets: Vec<_> = targets.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let (before, _) = config
+            .split_once("    dns_sd_configs:")
+            .expect("replicas are found by DNS");
+        let targets: Vec<_> = targets
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
         let before = before.replace("15s", "1s");
         let config = format!("{before}    static_configs:\n      - targets: {targets:?}\n");
         fs::write(folder.join("prometheus.yml"), config).unwrap();
         let alerts = read(deploy("prometheus/alerts.yml"));
-        let alerts = ["10m", "5m", "1m"]
-            .iter()
-            .fold(alerts, |it, pause| it.replace(&format!("for: {pause}"), "for: 1s"));
+        let alerts = ["10m", "5m", "1m"].iter().fold(alerts, |it, pause| {
+            it.replace(&format!("for: {pause}"), "for: 1s")
+        });
         fs::write(folder.join("alerts.yml"), alerts).unwrap();
         let port = free_port();
         let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!(
+                "--config.file={}",
+                folder.join("prometheus.yml").display()
+            ))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.join("data").display()
+            ))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .stderr(Stdio::null())
             .spawn()
@@ -171,14 +197,27 @@ impl Prometheus {
         let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
         let uri = format!("http://127.0.0.1:{}/api/v1/{path}", self.port);
         let request = Request::get(uri).body(Empty::new()).unwrap();
-        let body = client.request(request).await.ok()?.into_body().collect().await.ok()?;
+        let body = client
+            .request(request)
+            .await
+            .ok()?
+            .into_body()
+            .collect()
+            .await
+            .ok()?;
         serde_json::from_slice(&body.to_bytes()).ok()
     }
 
     /// The series of an expression. An error of the expression fails the test.
     async fn query(&self, expression: &str) -> Vec<Value> {
-        let escaped: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let answer = self.get(&format!("query?query={escaped}")).await.expect("it answers");
+        let escaped: String = expression
+            .bytes()
+            .map(|byte| format!("%{byte:02X}"))
+            .collect();
+        let answer = self
+            .get(&format!("query?query={escaped}"))
+            .await
+            .expect("it answers");
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
         answer["data"]["result"].as_array().unwrap().clone()
     }
@@ -187,7 +226,9 @@ impl Prometheus {
         let answer = self.get("alerts").await.expect("it answers");
         let alerts = answer["data"]["alerts"].as_array().unwrap().clone();
         let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
-        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+        firing
+            .map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned())
+            .collect()
     }
 }
 
@@ -197,7 +238,9 @@ async fn until(mut is: impl AsyncFnMut() -> bool) {
             sleep(SECOND / 5).await;
         }
     };
-    timeout(60 * SECOND, waiting).await.expect("it takes less than a minute");
+    timeout(60 * SECOND, waiting)
+        .await
+        .expect("it takes less than a minute");
 }
 
 /// Sends requests of a few users to both replicas, some of them more than their limit.
@@ -206,7 +249,10 @@ async fn traffic(ports: &[u16]) {
     for number in 0..200 {
         let uri = format!("http://127.0.0.1:{}/search", ports[number % ports.len()]);
         let request = Request::get(uri).header("authorization", format!("user{}", number % 7));
-        client.request(request.body(Empty::new()).unwrap()).await.unwrap();
+        client
+            .request(request.body(Empty::new()).unwrap())
+            .await
+            .unwrap();
     }
 }
 
@@ -214,13 +260,17 @@ async fn traffic(ports: &[u16]) {
 async fn scraped(port: u16) -> Bytes {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let uri = format!("http://127.0.0.1:{port}/metrics");
-    let response = client.request(Request::get(uri).body(Empty::new()).unwrap()).await.unwrap();
+    let response = client
+        .request(Request::get(uri).body(Empty::new()).unwrap())
+        .await
+        .unwrap();
     response.into_body().collect().await.unwrap().to_bytes()
 }
 
 fn promtool(arguments: &[&str]) -> String {
-    let (succeeded, text) =
-        run(Command::new("promtool").args(arguments).current_dir(deploy("prometheus")));
+    let (succeeded, text) = run(Command::new("promtool")
+        .args(arguments)
+        .current_dir(deploy("prometheus")));
     assert!(succeeded, "{arguments:?}: {text}");
     text
 }
@@ -231,10 +281,18 @@ fn promtool_accepts_the_configuration_and_the_tests_of_the_alerts() {
     promtool(&["check", "config", "prometheus.yml"]);
     assert!(promtool(&["check", "rules", "alerts.yml"]).contains("11 rules found"));
     promtool(&["test", "rules", "alerts.test.yml"]);
-    let (alerts, tests) =
-        (read(deploy("prometheus/alerts.yml")), read(deploy("prometheus/alerts.test.yml")));
-    for alert in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
-        assert!(tests.contains(&format!("alertname: {alert}\n        exp_alerts")), "{alert}");
+    let (alerts, tests) = (
+        read(deploy("prometheus/alerts.yml")),
+        read(deploy("prometheus/alerts.test.yml")),
+    );
+    for alert in alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+    {
+        assert!(
+            tests.contains(&format!("alertname: {alert}\n        exp_alerts")),
+            "{alert}"
+        );
     }
 }
 
@@ -287,7 +345,9 @@ async fn prometheus_scrapes_replicas_and_evaluates_every_expression() {
         .args(["check", "metrics"])
         .stdin(fs::File::open(&metrics).unwrap()));
     assert!(succeeded && text.is_empty(), "{text}");
-    let denied = prometheus.query("sum(tollgate_decisions_total{outcome=\"denied\"})").await;
+    let denied = prometheus
+        .query("sum(tollgate_decisions_total{outcome=\"denied\"})")
+        .await;
     assert_ne!(denied[0]["value"][1], "0");
     until(async || {
         traffic(&ports).await;
@@ -299,7 +359,11 @@ async fn prometheus_scrapes_replicas_and_evaluates_every_expression() {
     until(async || {
         traffic(&ports).await;
         let firing = prometheus.firing().await;
-        let expected = ["TollgateBreakerOpen", "TollgateLimitsLocally", "TollgateStoreFails"];
+        let expected = [
+            "TollgateBreakerOpen",
+            "TollgateLimitsLocally",
+            "TollgateStoreFails",
+        ];
         expected.iter().all(|alert| firing.contains(*alert))
     })
     .await;

@@ -34,11 +34,17 @@ impl Traced {
     fn start_at(level: LevelFilter) -> Self {
         subscribe_everywhere();
         let exporter = InMemorySpanExporter::default();
-        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(exporter.clone())
+            .build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(level));
         let guard = subscriber.set_default();
-        Self { exporter, _provider: provider, _guard: guard }
+        Self {
+            exporter,
+            _provider: provider,
+            _guard: guard,
+        }
     }
 
     fn start() -> Self {
@@ -59,12 +65,17 @@ impl Traced {
 }
 
 fn field<'a>(span: &'a SpanData, name: &'static str) -> Option<&'a Value> {
-    let found = span.attributes.iter().find(|it| it.key == Name::from_static_str(name));
+    let found = span
+        .attributes
+        .iter()
+        .find(|it| it.key == Name::from_static_str(name));
     found.map(|it| &it.value)
 }
 
 fn text(span: &SpanData, name: &'static str) -> String {
-    field(span, name).map(|value| value.as_str().into_owned()).unwrap_or_default()
+    field(span, name)
+        .map(|value| value.as_str().into_owned())
+        .unwrap_or_default()
 }
 
 fn id(span: &SpanData) -> SpanId {
@@ -95,9 +106,15 @@ async fn check_of_a_request_is_a_child_of_its_trace_and_has_the_decision() {
         assert_eq!(field(check, "remaining"), Some(&Value::I64(0)));
     }
     let allowed = checks.iter().map(|check| field(check, "allowed").unwrap());
-    assert_eq!(allowed.collect::<Vec<_>>(), [&Value::Bool(true), &Value::Bool(false)]);
+    assert_eq!(
+        allowed.collect::<Vec<_>>(),
+        [&Value::Bool(true), &Value::Bool(false)]
+    );
     assert_eq!(field(&checks[0], "retry_after_ms"), None);
-    assert!(matches!(field(&checks[1], "retry_after_ms"), Some(Value::I64(3_000_000..))));
+    assert!(matches!(
+        field(&checks[1], "retry_after_ms"),
+        Some(Value::I64(3_000_000..))
+    ));
 }
 
 #[tokio::test]
@@ -127,7 +144,10 @@ async fn lone_call_to_redis_is_a_child_of_its_check_in_the_terms_of_open_telemet
     assert_eq!(text(&call, "db.system.name"), "redis");
     assert_eq!(text(&call, "db.operation.name"), "EVALSHA");
     assert_eq!(text(&call, "server.address"), "127.0.0.1");
-    assert_eq!(field(&call, "server.port"), Some(&Value::I64(server.port().into())));
+    assert_eq!(
+        field(&call, "server.port"),
+        Some(&Value::I64(server.port().into()))
+    );
     assert_eq!(field(&call, "checks"), Some(&Value::I64(1)));
     assert_eq!(field(&call, "error.type"), None);
 }
@@ -148,10 +168,16 @@ async fn checks_of_one_call_link_to_it() {
     let mut carried = 0;
     for call in &calls {
         let links = |check: &&SpanData| {
-            check.links.iter().any(|link| link.span_context.span_id() == id(call))
+            check
+                .links
+                .iter()
+                .any(|link| link.span_context.span_id() == id(call))
         };
         let linked = checks.iter().filter(links).count();
-        let children = checks.iter().filter(|check| id(check) == call.parent_span_id).count();
+        let children = checks
+            .iter()
+            .filter(|check| id(check) == call.parent_span_id)
+            .count();
         let number = field(call, "checks").unwrap().clone();
         assert_eq!(Value::I64((linked + children) as i64), number);
         carried += linked + children;
@@ -164,11 +190,24 @@ async fn checks_of_one_call_link_to_it() {
 async fn call_that_fails_has_the_error_and_its_check_the_outcome() {
     let traced = Traced::start();
     let server = RedisServer::start();
-    let store = server.store().deadline(Duration::from_millis(50)).connect().await.unwrap();
+    let store = server
+        .store()
+        .deadline(Duration::from_millis(50))
+        .connect()
+        .await
+        .unwrap();
     let limiter = RateLimiter::new(store);
-    let limit = api(9).with_on_store_failure(OnStoreFailure::FailOpen).unwrap();
+    let limit = api(9)
+        .with_on_store_failure(OnStoreFailure::FailOpen)
+        .unwrap();
     server.pause(true);
-    assert!(limiter.check(&limit, &Key::global()).await.unwrap().allowed());
+    assert!(
+        limiter
+            .check(&limit, &Key::global())
+            .await
+            .unwrap()
+            .allowed()
+    );
     let check = traced.only("rate_limit");
     assert_eq!(text(&check, "source"), "fail_open");
     server.pause(false);
@@ -178,7 +217,9 @@ async fn call_that_fails_has_the_error_and_its_check_the_outcome() {
     assert!(limiter.check(&api(9), &Key::global()).await.is_ok());
     let config = |value: &str| {
         let mut connection = server.connection();
-        let set = redis::cmd("CONFIG").arg(&["SET", "maxmemory", value]).exec(&mut connection);
+        let set = redis::cmd("CONFIG")
+            .arg(&["SET", "maxmemory", value])
+            .exec(&mut connection);
         set.unwrap();
     };
     config("1");
@@ -202,11 +243,19 @@ async fn permit_has_a_span_with_its_outcome() {
     let limiter = RateLimiter::in_memory();
     let exports = Limit::concurrency("exports", 1).unwrap();
     let layer = RateLimitLayer::new(&limiter, exports.clone(), Global).unwrap();
-    let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
-    let _held = limiter.try_acquire_permit(&exports, &Key::global()).await.unwrap();
+    let app = Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer);
+    let _held = limiter
+        .try_acquire_permit(&exports, &Key::global())
+        .await
+        .unwrap();
     assert_eq!(status(&app, plain("/")).await, 429);
     let spans = traced.spans("rate_limit");
-    let allowed: Vec<_> = spans.iter().map(|span| field(span, "allowed").unwrap()).collect();
+    let allowed: Vec<_> = spans
+        .iter()
+        .map(|span| field(span, "allowed").unwrap())
+        .collect();
     assert_eq!(allowed, [&Value::Bool(true), &Value::Bool(false)]);
     assert!(spans.iter().all(|span| text(span, "limit") == "exports"));
 }
@@ -215,6 +264,11 @@ async fn permit_has_a_span_with_its_outcome() {
 async fn subscriber_that_asks_for_less_gets_no_span() {
     let traced = Traced::start_at(LevelFilter::INFO);
     let server = RedisServer::start();
-    server.limiter().await.check(&api(9), &Key::new("alice")).await.unwrap();
+    server
+        .limiter()
+        .await
+        .check(&api(9), &Key::new("alice"))
+        .await
+        .unwrap();
     assert!(traced.exporter.get_finished_spans().unwrap().is_empty());
 }

@@ -27,13 +27,22 @@ struct Late {
 impl Late {
     fn limiter(slow: fn(Op, usize) -> Option<Duration>) -> (RateLimiter, Arc<Self>) {
         let (memory, asked) = (MemoryStore::new(), Mutex::default());
-        let store = Arc::new(Self { memory, slow, asked, started: Instant::now() });
+        let store = Arc::new(Self {
+            memory,
+            slow,
+            asked,
+            started: Instant::now(),
+        });
         (RateLimiter::new(Arc::clone(&store)), store)
     }
 
     fn asked(&self, op: Op) -> Vec<Duration> {
         let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(asked, _)| *asked == op).map(|(_, at)| *at).collect()
+        asked
+            .iter()
+            .filter(|(asked, _)| *asked == op)
+            .map(|(_, at)| *at)
+            .collect()
     }
 }
 
@@ -87,7 +96,9 @@ async fn acquire_at_once(
     for _ in 0..waiters {
         let limiter = limiter.clone();
         tasks.spawn(async move {
-            let decision = limiter.acquire(&one_in_any_second(), &Key::new("k"), max_wait).await;
+            let decision = limiter
+                .acquire(&one_in_any_second(), &Key::new("k"), max_wait)
+                .await;
             (started.elapsed(), decision)
         });
         tokio::task::yield_now().await;
@@ -104,7 +115,10 @@ async fn callers_on_a_hung_store_return_at_its_deadline() {
     let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
     let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
     assert_eq!(times, [STORE_DEADLINE; 10]);
-    let errors: Vec<_> = ended.iter().map(|(_, it)| it.as_ref().unwrap_err()).collect();
+    let errors: Vec<_> = ended
+        .iter()
+        .map(|(_, it)| it.as_ref().unwrap_err())
+        .collect();
     assert!(errors.iter().all(|error| error.is_timeout()), "{errors:?}");
     assert_eq!(store.asked(Op::Charge), [Duration::ZERO; 10]);
 }
@@ -138,7 +152,11 @@ async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
     let mut callers = JoinSet::new();
     for number in 0..20 {
         let (limiter, limit) = (limiter.clone(), limit.clone());
-        let max_wait = if number % 2 == 0 { Duration::ZERO } else { 1_000 * MS };
+        let max_wait = if number % 2 == 0 {
+            Duration::ZERO
+        } else {
+            1_000 * MS
+        };
         callers.spawn(async move { limiter.acquire(&limit, &Key::new("k"), max_wait).await });
     }
     for decision in callers.join_all().await {
@@ -151,13 +169,23 @@ async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
 async fn waiter_does_not_call_the_store_after_its_max_wait() {
     // The first charge takes the unit, the second is denied. Then the store hangs.
     let (limiter, store) = Late::limiter(|_, asked| (asked > 1).then_some(STORE_DEADLINE));
-    limiter.check(&one_in_any_second(), &Key::new("k")).await.unwrap();
+    limiter
+        .check(&one_in_any_second(), &Key::new("k"))
+        .await
+        .unwrap();
     let ended = acquire_at_once(&limiter, 10, 1_100 * MS).await;
     let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
     // Each waits for the one answer that it had asked for in time.
     assert_eq!(times, [1_250 * MS; 10]);
-    assert!(ended.iter().all(|(_, answer)| answer.as_ref().is_err_and(Error::is_timeout)));
-    assert_eq!(store.asked(Op::Charge), [Duration::ZERO, Duration::ZERO, 1_000 * MS]);
+    assert!(
+        ended
+            .iter()
+            .all(|(_, answer)| answer.as_ref().is_err_and(Error::is_timeout))
+    );
+    assert_eq!(
+        store.asked(Op::Charge),
+        [Duration::ZERO, Duration::ZERO, 1_000 * MS]
+    );
     assert_eq!(store.asked(Op::Peek), [1_000 * MS; 9]);
 }
 
@@ -178,7 +206,10 @@ async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
     assert_eq!(started.elapsed(), 250 * MS);
     // The rest of the second in which the first unit replenishes.
     let retry_after = decision.retry_after().unwrap();
-    assert!((730 * MS..=740 * MS).contains(&retry_after), "{retry_after:?}");
+    assert!(
+        (730 * MS..=740 * MS).contains(&retry_after),
+        "{retry_after:?}"
+    );
     assert!(front.await.unwrap().unwrap().allowed());
 }
 
@@ -240,7 +271,9 @@ impl Store for FarRefunds {
         if op != Op::Refund {
             return self.memory.apply(op, group);
         }
-        let [refund] = &*group else { panic!("one refund") };
+        let [refund] = &*group else {
+            panic!("one refund")
+        };
         let (memory, refund) = (Arc::clone(&self.memory), refund.clone());
         Answer::later(async move {
             sleep(200 * MS).await;
@@ -253,7 +286,9 @@ impl Store for FarRefunds {
 async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
     for timeout_after in [10 * MS, Duration::MAX] {
         let memory = Arc::new(MemoryStore::new());
-        let limiter = RateLimiter::new(FarRefunds { memory: Arc::clone(&memory) });
+        let limiter = RateLimiter::new(FarRefunds {
+            memory: Arc::clone(&memory),
+        });
         let key = Key::new("k");
         let started = Instant::now();
         limiter.check_n(&queue(), &key, 4).await.unwrap();
@@ -294,8 +329,20 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
     let (limiter, store) = Late::limiter(|op, _| (op == Op::Charge).then_some(30 * MS));
     let key = Key::new("k");
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();
-    assert!(limiter.acquire(&limit, &key, Duration::ZERO).await.unwrap().allowed());
-    assert!(!limiter.acquire(&limit, &key, Duration::ZERO).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire(&limit, &key, Duration::ZERO)
+            .await
+            .unwrap()
+            .allowed()
+    );
+    assert!(
+        !limiter
+            .acquire(&limit, &key, Duration::ZERO)
+            .await
+            .unwrap()
+            .allowed()
+    );
     assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 30 * MS]);
 }
 
@@ -304,7 +351,10 @@ fn acquire_outside_a_runtime_is_an_error() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (one_a_second(), Key::new("k"));
     let mut acquire = pin!(limiter.acquire(&limit, &key, MS));
-    let Poll::Ready(answer) = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+    let Poll::Ready(answer) = acquire
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    else {
         panic!("it waits without a runtime")
     };
     assert!(answer.unwrap_err().is_misuse());

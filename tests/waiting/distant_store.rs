@@ -31,7 +31,10 @@ impl Store for Distant {
 }
 
 fn distant(round_trip: Duration) -> RateLimiter {
-    RateLimiter::new(Distant { memory: Arc::new(MemoryStore::new()), round_trip })
+    RateLimiter::new(Distant {
+        memory: Arc::new(MemoryStore::new()),
+        round_trip,
+    })
 }
 
 fn limits(per_second: u64) -> [Limit; 4] {
@@ -55,7 +58,12 @@ async fn ten_seconds(limiter: &RateLimiter, limit: &Limit, max_wait: Duration) -
             let (mut allowed, mut denied) = (0, 0);
             while start.elapsed() < 10 * SECOND {
                 let key = Key::global();
-                match limiter.acquire(&limit, &key, max_wait).await.unwrap().allowed() {
+                match limiter
+                    .acquire(&limit, &key, max_wait)
+                    .await
+                    .unwrap()
+                    .allowed()
+                {
                     true => allowed += 1,
                     false => denied += 1,
                 }
@@ -65,7 +73,8 @@ async fn ten_seconds(limiter: &RateLimiter, limit: &Limit, max_wait: Duration) -
         });
     }
     let all = callers.join_all().await;
-    all.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    all.into_iter()
+        .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +92,10 @@ async fn waiters_use_the_quota_however_far_away_the_store_is() {
                     60 => 1_600,
                     _ => 1_900,
                 };
-                assert!((least..=2_220).contains(&allowed), "{case}: {allowed} allowed");
+                assert!(
+                    (least..=2_220).contains(&allowed),
+                    "{case}: {allowed} allowed"
+                );
                 // The units of a bucket are always there within a second. Those of a window may be later.
                 let may_deny = !is_bucket || max_wait < SECOND;
                 assert!(may_deny || denied == 0, "{case}: {denied} denied");
@@ -102,13 +114,19 @@ async fn large_request_is_not_starved_by_small_ones_of_a_distant_store() {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             callers.spawn(async move {
                 while start.elapsed() < 20 * SECOND {
-                    limiter.acquire(&limit, &Key::global(), SECOND).await.unwrap();
+                    limiter
+                        .acquire(&limit, &Key::global(), SECOND)
+                        .await
+                        .unwrap();
                 }
             });
         }
         sleep(SECOND).await;
         for _ in 0..5 {
-            let large = limiter.acquire_n(&limit, &Key::global(), 150, 3 * SECOND).await.unwrap();
+            let large = limiter
+                .acquire_n(&limit, &Key::global(), 150, 3 * SECOND)
+                .await
+                .unwrap();
             assert!(large.allowed(), "{}: {large:?}", limit.name());
         }
         callers.abort_all();
@@ -123,7 +141,11 @@ async fn one_request_of_another_cost_does_not_slow_the_others_for_ever() {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             async move {
                 sleep(SECOND).await;
-                limiter.acquire_n(&limit, &Key::global(), 2, 5 * SECOND).await.unwrap().allowed()
+                limiter
+                    .acquire_n(&limit, &Key::global(), 2, 5 * SECOND)
+                    .await
+                    .unwrap()
+                    .allowed()
             }
         });
         let (allowed, _) = ten_seconds(&limiter, &limit, SECOND).await;
@@ -143,7 +165,10 @@ async fn waiters_that_were_denied_get_their_units_in_the_order_of_their_arrival(
             callers.spawn(async move {
                 // Later than the answer to the one before.
                 sleep(number * 25 * MS).await;
-                let decision = limiter.acquire(&limit, &Key::global(), 20 * SECOND).await.unwrap();
+                let decision = limiter
+                    .acquire(&limit, &Key::global(), 20 * SECOND)
+                    .await
+                    .unwrap();
                 assert!(decision.allowed());
                 served.lock().unwrap().push(number);
             });
@@ -151,7 +176,10 @@ async fn waiters_that_were_denied_get_their_units_in_the_order_of_their_arrival(
         callers.join_all().await;
         let served = served.lock().unwrap();
         // Those that ask at once may be answered in any order, and they are few.
-        let late = served.iter().enumerate().map(|(at, number)| (*number as usize).abs_diff(at));
+        let late = served
+            .iter()
+            .enumerate()
+            .map(|(at, number)| (*number as usize).abs_diff(at));
         let most = late.max().unwrap();
         assert!(most <= 4, "{}: {served:?}", limit.name());
     }

@@ -28,7 +28,10 @@ fn ten() -> Limit {
 fn go(l: &RateLimiter, m: &Limit, max: Duration) -> tokio::task::JoinHandle<(bool, Duration)> {
     let (l, m, s) = (l.clone(), m.clone(), Instant::now());
     tokio::spawn(async move {
-        (l.acquire(&m, &Key::new("k"), max).await.unwrap().allowed(), s.elapsed())
+        (
+            l.acquire(&m, &Key::new("k"), max).await.unwrap().allowed(),
+            s.elapsed(),
+        )
     })
 }
 
@@ -62,7 +65,11 @@ async fn reset_voids_units_that_a_waiter_left() {
     drop(first);
     limiter.reset(&limit, &key).await.unwrap();
     assert!(second.await.unwrap().allowed());
-    assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 0, "charged once");
+    assert_eq!(
+        limiter.peek(&limit, &key, 0).await.unwrap().remaining(),
+        0,
+        "charged once"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +86,9 @@ async fn group_behind_a_reservation_gets_its_units() {
     let group = {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move {
-            l.acquire_all([Check::new(&m, &k), Check::new(&other, &k)], 10_000 * MS).await.unwrap()
+            l.acquire_all([Check::new(&m, &k), Check::new(&other, &k)], 10_000 * MS)
+                .await
+                .unwrap()
         })
     };
     tokio::task::yield_now().await;
@@ -109,7 +118,9 @@ async fn stale_units_are_not_used_beside_a_full_budget() {
     let group = {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move {
-            l.acquire_all([Check::new(&m, &k), Check::new(&other, &k)], 100_000 * MS).await.unwrap()
+            l.acquire_all([Check::new(&m, &k), Check::new(&other, &k)], 100_000 * MS)
+                .await
+                .unwrap()
         })
     };
     tokio::task::yield_now().await;
@@ -118,7 +129,11 @@ async fn stale_units_are_not_used_beside_a_full_budget() {
     sleep(50 * MS).await;
     first.abort();
     assert!(group.await.unwrap().allowed());
-    assert_eq!(third.await.unwrap(), 100 * MS, "the group waits for its other limit alone");
+    assert_eq!(
+        third.await.unwrap(),
+        100 * MS,
+        "the group waits for its other limit alone"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,8 +144,10 @@ async fn group_of_two_kinds_under_one_name_does_not_wait_for_itself() {
         Limit::fixed_window("api", Quota::per_day(100)).unwrap(),
     );
     let started = Instant::now();
-    let d =
-        limiter.acquire_all([Check::new(&a, "k"), Check::new(&b, "k")], 5_000 * MS).await.unwrap();
+    let d = limiter
+        .acquire_all([Check::new(&a, "k"), Check::new(&b, "k")], 5_000 * MS)
+        .await
+        .unwrap();
     assert!(d.allowed());
     assert_eq!(started.elapsed(), Duration::ZERO);
 }
@@ -149,7 +166,12 @@ async fn max_waiters_bounds_a_leaky_bucket_as_a_queue() {
         let app = app.clone();
         all.spawn(async move { status(&app, plain("/")).await });
     }
-    let denied = all.join_all().await.into_iter().filter(|s| *s == 429).count();
+    let denied = all
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|s| *s == 429)
+        .count();
     assert_eq!(denied, 96);
 }
 
@@ -178,7 +200,11 @@ async fn queued_request_is_not_held_by_an_outage() {
     sleep(10 * MS).await;
     store.switch_off(true);
     assert_eq!(one.await.unwrap().0, 200);
-    assert_eq!(two.await.unwrap(), (503, 1_000 * MS), "as for a request that comes now");
+    assert_eq!(
+        two.await.unwrap(),
+        (503, 1_000 * MS),
+        "as for a request that comes now"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,12 +244,18 @@ fn two_refunds_before_a_turn_share_its_spare_units() {
     let mut b = Budget::new(Limit::token_bucket("api", quota(1, SECOND).burst(2)).unwrap());
     let first = b.charge(START, 1).receipt().unwrap();
     let second = b.charge(START, 1).receipt().unwrap();
-    assert_eq!(b.reserve(START, 1, 10 * SECOND).delay(), Duration::from_secs(1));
+    assert_eq!(
+        b.reserve(START, 1, 10 * SECOND).delay(),
+        Duration::from_secs(1)
+    );
     b.reserve(START, 1, 10 * SECOND);
     // At its turn a check of one unit leaves room for one.
     b.refund(START, 1, first);
     b.refund(START, 1, second);
-    assert_eq!(b.reserve(START, 1, 10 * SECOND).delay(), Duration::from_secs(2));
+    assert_eq!(
+        b.reserve(START, 1, 10 * SECOND).delay(),
+        Duration::from_secs(2)
+    );
 }
 
 #[tokio::test]
@@ -232,11 +264,27 @@ async fn redis_keeps_the_turns_of_reserved_units() {
     let limiter = RateLimiter::new(server.store().build().unwrap());
     let limit = Limit::token_bucket("api", Quota::per_minute(1).burst(2)).unwrap();
     let key = Key::new("k");
-    let first = limiter.check(&limit, &key).await.unwrap().receipt().unwrap();
-    let second = limiter.check(&limit, &key).await.unwrap().receipt().unwrap();
+    let first = limiter
+        .check(&limit, &key)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
+    let second = limiter
+        .check(&limit, &key)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
     let reserve = async || {
         let check = Check::new(&limit, &key).with_max_wait(Duration::from_secs(3_600));
-        limiter.apply(Op::Charge, check).await.unwrap().delay().as_secs_f64() / 60.0
+        limiter
+            .apply(Op::Charge, check)
+            .await
+            .unwrap()
+            .delay()
+            .as_secs_f64()
+            / 60.0
     };
     reserve().await;
     reserve().await;
@@ -298,12 +346,20 @@ async fn refund_does_not_void_a_reservation() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::token_bucket("limit", Quota::per_second(10).burst(2)).unwrap();
     let key = Key::new("k");
-    let receipt = limiter.check_n(&limit, &key, 2).await.unwrap().receipt().unwrap();
+    let receipt = limiter
+        .check_n(&limit, &key, 2)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
     let waiter = go(&limiter, &limit, 10_000 * MS);
     sleep(20 * MS).await;
     limiter.refund(&limit, &key, 0, receipt).await.unwrap();
     assert_eq!(waiter.await.unwrap(), (true, 100 * MS));
-    assert_eq!(limiter.peek(&limit, &key, 2).await.unwrap().retry_after(), Some(200 * MS));
+    assert_eq!(
+        limiter.peek(&limit, &key, 2).await.unwrap().retry_after(),
+        Some(200 * MS)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,7 +371,12 @@ async fn cheap_request_does_not_pass_an_expensive_one_that_waits() {
         .wait_up_to(10_000 * MS)
         .unwrap();
     let app = Router::new().route("/", any(|| async { "x" })).layer(layer);
-    let of = |cost: u32| request("GET", "/").header("cost", cost).body(Body::empty()).unwrap();
+    let of = |cost: u32| {
+        request("GET", "/")
+            .header("cost", cost)
+            .body(Body::empty())
+            .unwrap()
+    };
     let s = Instant::now();
     assert_eq!(status(&app, of(1)).await, 200);
     let big = {
@@ -333,7 +394,10 @@ async fn cheap_request_does_not_pass_an_expensive_one_that_waits() {
             s.elapsed()
         })
     };
-    assert_eq!((big.await.unwrap(), small.await.unwrap()), (1_000 * MS, 2_000 * MS));
+    assert_eq!(
+        (big.await.unwrap(), small.await.unwrap()),
+        (1_000 * MS, 2_000 * MS)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,9 +409,16 @@ async fn group_that_can_never_be_allowed_does_not_queue_behind_waiters() {
     let waiter = go(&limiter, &log, 10_000 * MS);
     sleep(10 * MS).await;
     let start = Instant::now();
-    let group = vec![Check::new(&log, &key), Check::new(&small, &key).with_cost(100)];
+    let group = vec![
+        Check::new(&log, &key),
+        Check::new(&small, &key).with_cost(100),
+    ];
     let denied = limiter.acquire_all(group, 10_000 * MS).await.unwrap();
-    assert!(denied.exceeds_capacity() && start.elapsed().is_zero(), "{:?}", start.elapsed());
+    assert!(
+        denied.exceeds_capacity() && start.elapsed().is_zero(),
+        "{:?}",
+        start.elapsed()
+    );
     assert_eq!(waiter.await.unwrap(), (true, 1_000 * MS));
 }
 
@@ -359,7 +430,14 @@ async fn given_up_units_return_to_a_store_that_answers_later() {
     sleep(20 * MS).await;
     waiter.abort();
     sleep(10 * MS).await;
-    assert_eq!(limiter.peek(&ten(), &Key::new("k"), 1).await.unwrap().retry_after(), Some(70 * MS));
+    assert_eq!(
+        limiter
+            .peek(&ten(), &Key::new("k"), 1)
+            .await
+            .unwrap()
+            .retry_after(),
+        Some(70 * MS)
+    );
 }
 
 #[test]
@@ -370,19 +448,27 @@ fn reservation_before_the_last_keeps_its_share_after_a_small_charge() {
     b.reserve(START, 1, 10 * SECOND);
     // The turns are at 4 and 5 s. Three of the four units are not behind the later turn.
     b.refund(START, 4, big);
-    assert_eq!(b.reserve(START, 1, 20 * SECOND).delay(), Duration::from_secs(3));
+    assert_eq!(
+        b.reserve(START, 1, 20 * SECOND).delay(),
+        Duration::from_secs(3)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn acquire_asks_again_after_a_limit_failed_closed() {
     let store = Counting::default();
     let limiter = RateLimiter::new(store.clone());
-    let limit = ten().with_on_store_failure(OnStoreFailure::FailClosed).unwrap();
+    let limit = ten()
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
     store.switch_off(true);
     let waiter = go(&limiter, &limit, 10_000 * MS);
     sleep(2_500 * MS).await;
     store.switch_off(false);
     assert_eq!(waiter.await.unwrap(), (true, 3_000 * MS));
     store.switch_off(true);
-    assert_eq!(go(&limiter, &limit, 500 * MS).await.unwrap(), (false, Duration::ZERO));
+    assert_eq!(
+        go(&limiter, &limit, 500 * MS).await.unwrap(),
+        (false, Duration::ZERO)
+    );
 }

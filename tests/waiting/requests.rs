@@ -23,7 +23,9 @@ use crate::support::requests::{number, plain, request, send, status};
 const MS: Duration = Duration::from_millis(1);
 
 fn app(layer: RateLimitLayer) -> Router {
-    Router::new().route("/", any(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(layer)
 }
 
 /// Ten a second, one at once, under each algorithm that has neither a window nor a queue.
@@ -32,7 +34,10 @@ fn ten_a_second() -> Limit {
 }
 
 fn waiting(limiter: &RateLimiter, limit: Limit, max_wait: Duration) -> RateLimitLayer {
-    RateLimitLayer::new(limiter, limit, Global).unwrap().wait_up_to(max_wait).unwrap()
+    RateLimitLayer::new(limiter, limit, Global)
+        .unwrap()
+        .wait_up_to(max_wait)
+        .unwrap()
 }
 
 /// Sends a request in a task of its own, and lets it come to its wait.
@@ -46,7 +51,10 @@ async fn start(app: &Router, request: Request<Body>) -> JoinHandle<(u16, Duratio
 }
 
 fn of(user: &str) -> Request<Body> {
-    request("GET", "/").header("user", user).body(Body::empty()).unwrap()
+    request("GET", "/")
+        .header("user", user)
+        .body(Body::empty())
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +69,11 @@ async fn request_waits_exactly_until_its_units_are_available() {
         Limit::sliding_log("api", quota),
     ] {
         let limit = limit.unwrap();
-        let app = app(waiting(&RateLimiter::in_memory(), limit.clone(), 5_000 * MS));
+        let app = app(waiting(
+            &RateLimiter::in_memory(),
+            limit.clone(),
+            5_000 * MS,
+        ));
         let started = Instant::now();
         for second in 0..4 {
             let response = send(&app, plain("/")).await;
@@ -79,7 +91,10 @@ async fn longer_wait_is_denied_at_once() {
     assert_eq!(status(&app, plain("/")).await, 200);
     let started = Instant::now();
     let response = send(&app, plain("/")).await;
-    assert_eq!((response.status().as_u16(), started.elapsed()), (429, Duration::ZERO));
+    assert_eq!(
+        (response.status().as_u16(), started.elapsed()),
+        (429, Duration::ZERO)
+    );
     assert_eq!(number(response.headers(), "retry-after"), 60);
     sleep(30_000 * MS).await;
     assert_eq!(status(&app, plain("/")).await, 200);
@@ -88,7 +103,10 @@ async fn longer_wait_is_denied_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_served_in_the_order_of_their_arrival() {
-    for limit in [ten_a_second(), Limit::sliding_log("api", Quota::per_second(1)).unwrap()] {
+    for limit in [
+        ten_a_second(),
+        Limit::sliding_log("api", Quota::per_second(1)).unwrap(),
+    ] {
         let turn = limit.quota().period() / u32::try_from(limit.quota().limit()).unwrap();
         let app = app(waiting(&RateLimiter::in_memory(), limit, 60_000 * MS));
         let mut requests = Vec::new();
@@ -119,9 +137,16 @@ async fn waiters_are_bounded_in_all() {
     }
     let started = Instant::now();
     let response = send(&app, of("d")).await;
-    assert_eq!((response.status().as_u16(), started.elapsed()), (429, Duration::ZERO));
+    assert_eq!(
+        (response.status().as_u16(), started.elapsed()),
+        (429, Duration::ZERO)
+    );
     assert_eq!(number(response.headers(), "retry-after"), 1);
-    assert_eq!(status(&app, of("e")).await, 200, "a request that need not wait has no place");
+    assert_eq!(
+        status(&app, of("e")).await,
+        200,
+        "a request that need not wait has no place"
+    );
     for request in waiting {
         assert_eq!(request.await.unwrap().0, 200);
     }
@@ -174,11 +199,17 @@ async fn waiters_are_bounded_for_each_key() {
     for user in ["greedy", "modest"] {
         assert_eq!(status(&app, of(user)).await, 200);
     }
-    let waiting = [start(&app, of("greedy")).await, start(&app, of("greedy")).await];
+    let waiting = [
+        start(&app, of("greedy")).await,
+        start(&app, of("greedy")).await,
+    ];
     let started = Instant::now();
     assert_eq!(status(&app, of("greedy")).await, 429);
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert_eq!(start(&app, of("modest")).await.await.unwrap(), (200, 100 * MS));
+    assert_eq!(
+        start(&app, of("modest")).await.await.unwrap(),
+        (200, 100 * MS)
+    );
     for request in waiting {
         assert_eq!(request.await.unwrap().0, 200);
     }
@@ -186,7 +217,11 @@ async fn waiters_are_bounded_for_each_key() {
 
 #[tokio::test(start_paused = true)]
 async fn flood_beyond_the_bounds_is_denied_at_once() {
-    let app = app(waiting(&RateLimiter::in_memory(), ten_a_second(), 3_000 * MS));
+    let app = app(waiting(
+        &RateLimiter::in_memory(),
+        ten_a_second(),
+        3_000 * MS,
+    ));
     let mut requests = JoinSet::new();
     for _ in 0..10_000 {
         let app = app.clone();
@@ -194,16 +229,27 @@ async fn flood_beyond_the_bounds_is_denied_at_once() {
         requests.spawn(async move { (status(&app, plain("/")).await, started.elapsed()) });
     }
     let answers = requests.join_all().await;
-    let at_once = answers.iter().filter(|(_, waited)| waited.is_zero()).count();
+    let at_once = answers
+        .iter()
+        .filter(|(_, waited)| waited.is_zero())
+        .count();
     let allowed = answers.iter().filter(|(status, _)| *status == 200).count();
     assert_eq!(allowed, 31);
-    assert_eq!(at_once, 10_000 - 30, "one is allowed, and those that cannot be in time are denied");
+    assert_eq!(
+        at_once,
+        10_000 - 30,
+        "one is allowed, and those that cannot be in time are denied"
+    );
     assert!(answers.iter().all(|(_, waited)| *waited <= 3_000 * MS));
 }
 
 #[tokio::test(start_paused = true)]
 async fn request_that_cannot_be_in_time_behind_others_is_denied_at_once() {
-    let app = app(waiting(&RateLimiter::in_memory(), ten_a_second(), 2_000 * MS));
+    let app = app(waiting(
+        &RateLimiter::in_memory(),
+        ten_a_second(),
+        2_000 * MS,
+    ));
     let mut requests = Vec::new();
     for _ in 0..30 {
         requests.push(start(&app, plain("/")).await);
@@ -222,7 +268,10 @@ async fn request_that_cannot_be_in_time_behind_others_is_denied_at_once() {
 async fn outage_that_begins_during_a_wait_is_not_waited_for() {
     for (limit, last) in [
         (ten_a_second(), 200 * MS),
-        (Limit::sliding_log("api", Quota::per_second(1)).unwrap(), 1_000 * MS),
+        (
+            Limit::sliding_log("api", Quota::per_second(1)).unwrap(),
+            1_000 * MS,
+        ),
     ] {
         let store = Counting::default();
         let layer = waiting(&RateLimiter::new(store.clone()), limit, 60_000 * MS);
@@ -241,7 +290,11 @@ async fn outage_that_begins_during_a_wait_is_not_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn client_that_disconnects_gives_up_its_place() {
-    let app = app(waiting(&RateLimiter::in_memory(), ten_a_second(), 60_000 * MS));
+    let app = app(waiting(
+        &RateLimiter::in_memory(),
+        ten_a_second(),
+        60_000 * MS,
+    ));
     assert_eq!(status(&app, plain("/")).await, 200);
     let mut waiting = Vec::new();
     for _ in 0..6 {
@@ -274,7 +327,10 @@ async fn waiting_request_does_not_hold_the_inner_service() {
         .unwrap()
         .wait_up_to(60_000 * MS)
         .unwrap();
-    let service = tower::ServiceBuilder::new().layer(layer).concurrency_limit(1).service(inner);
+    let service = tower::ServiceBuilder::new()
+        .layer(layer)
+        .concurrency_limit(1)
+        .service(inner);
     let call = |user: &str| tower::ServiceExt::oneshot(service.clone(), of(user));
     call("slow").await.unwrap();
     let waits = tokio::spawn(call("slow"));
@@ -313,7 +369,10 @@ async fn client_over_its_own_limit_does_not_stall_others_that_share_a_budget() {
         .unwrap();
     let app = app(layer.wait_up_to(5_000 * MS).unwrap());
     assert_eq!(status(&app, of("greedy")).await, 200);
-    let greedy = [start(&app, of("greedy")).await, start(&app, of("greedy")).await];
+    let greedy = [
+        start(&app, of("greedy")).await,
+        start(&app, of("greedy")).await,
+    ];
     for number in 0..200 {
         let other = start(&app, of(&format!("user-{number}"))).await;
         assert_eq!(other.await.unwrap(), (200, Duration::ZERO));
@@ -341,7 +400,11 @@ async fn group_denied_by_one_limit_after_another_asks_only_when_its_units_are_av
     // Meanwhile the slow budget is used up, too.
     limiter.check(&slow, &key).await.unwrap();
     assert_eq!(waits.await.unwrap(), (200, 5_000 * MS));
-    assert_eq!(store.asked(), 4, "the check in between, and at 0, 1 and 5 s");
+    assert_eq!(
+        store.asked(),
+        4,
+        "the check in between, and at 0, 1 and 5 s"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,8 +414,11 @@ async fn request_that_no_wait_changes_does_not_queue() {
     assert_eq!(status(&waiting_app, plain("/")).await, 200);
     let _waiter = start(&waiting_app, plain("/")).await;
     let layer = || waiting(&limiter, ten_a_second(), 60_000 * MS);
-    let (free, large, shadow) =
-        (layer().cost(|_| 0), layer().cost(|_| 2), layer().enforce(0).unwrap());
+    let (free, large, shadow) = (
+        layer().cost(|_| 0),
+        layer().cost(|_| 2),
+        layer().enforce(0).unwrap(),
+    );
     let started = Instant::now();
     for (layer, expected) in [(free, 200), (large, 422), (shadow, 200)] {
         assert_eq!(status(&app(layer), plain("/")).await, expected);
@@ -362,10 +428,17 @@ async fn request_that_no_wait_changes_does_not_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn failure_of_the_store_is_not_waited_for() {
-    let expected = [(OnStoreFailure::FailOpen, 200), (OnStoreFailure::FailClosed, 503)];
+    let expected = [
+        (OnStoreFailure::FailOpen, 200),
+        (OnStoreFailure::FailClosed, 503),
+    ];
     for (policy, expected) in expected {
         let store = Counting::default();
-        let layer = waiting(&RateLimiter::new(store.clone()), ten_a_second(), 60_000 * MS);
+        let layer = waiting(
+            &RateLimiter::new(store.clone()),
+            ten_a_second(),
+            60_000 * MS,
+        );
         let app = app(layer.on_store_failure(policy).unwrap());
         store.switch_off(true);
         let started = Instant::now();
@@ -386,11 +459,18 @@ async fn cost_above_the_capacity_does_not_wait() {
 fn wait_is_more_than_zero_and_at_most_an_hour() {
     let layer = || RateLimitLayer::new(RateLimiter::in_memory(), ten_a_second(), Global);
     for (seconds, expected) in [(0, "0ns"), (3_601, "3601s")] {
-        let error: ConfigError =
-            layer().unwrap().wait_up_to(Duration::from_secs(seconds)).unwrap_err();
+        let error: ConfigError = layer()
+            .unwrap()
+            .wait_up_to(Duration::from_secs(seconds))
+            .unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
-    assert!(layer().unwrap().wait_up_to(Duration::from_secs(3_600)).is_ok());
+    assert!(
+        layer()
+            .unwrap()
+            .wait_up_to(Duration::from_secs(3_600))
+            .is_ok()
+    );
 }
 
 #[cfg(feature = "redis")]

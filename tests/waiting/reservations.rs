@@ -19,8 +19,9 @@ fn buckets(quota: Quota) -> [Limit; 3] {
 fn waiting_checks_get_their_turns_one_after_another() {
     for limit in buckets(quota(2, SECOND)) {
         let mut budget = Budget::new(limit);
-        let delays: Vec<_> =
-            (0..5).map(|_| budget.reserve(START, 1, 10 * SECOND).delay().as_millis()).collect();
+        let delays: Vec<_> = (0..5)
+            .map(|_| budget.reserve(START, 1, 10 * SECOND).delay().as_millis())
+            .collect();
         assert_eq!(delays, [0, 0, 500, 1_000, 1_500], "{}", budget.limit);
     }
 }
@@ -30,9 +31,17 @@ fn reserved_units_are_not_left_for_others() {
     for limit in buckets(quota(1, SECOND)) {
         let mut budget = Budget::new(limit);
         budget.reserve(START, 1, 0);
-        assert_eq!(budget.reserve(START, 1, 3 * SECOND).delay(), Duration::from_secs(1));
+        assert_eq!(
+            budget.reserve(START, 1, 3 * SECOND).delay(),
+            Duration::from_secs(1)
+        );
         let denied = budget.charge(START + SECOND, 1);
-        assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)), "{}", budget.limit);
+        assert_eq!(
+            denied.retry_after(),
+            Some(Duration::from_secs(1)),
+            "{}",
+            budget.limit
+        );
         assert!(budget.charge(START + 2 * SECOND, 1).allowed());
     }
 }
@@ -45,7 +54,12 @@ fn longer_wait_is_denied_until_it_is_short_enough() {
             assert!(budget.reserve(START, 1, 3 * SECOND).allowed());
         }
         let denied = budget.reserve(START, 1, 3 * SECOND);
-        assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)), "{}", budget.limit);
+        assert_eq!(
+            denied.retry_after(),
+            Some(Duration::from_secs(1)),
+            "{}",
+            budget.limit
+        );
         assert!(!budget.reserve(START + SECOND - 1, 1, 3 * SECOND).allowed());
         let allowed = budget.reserve(START + SECOND, 1, 3 * SECOND);
         assert_eq!(allowed.delay(), Duration::from_secs(3));
@@ -58,11 +72,17 @@ fn turn_that_is_over_bounds_no_refund_even_if_the_clock_is_set_back() {
     for limit in buckets(quota(1, SECOND).burst(5)) {
         let mut budget = Budget::new(limit);
         budget.charge(START, 5);
-        assert_eq!(budget.reserve(START, 5, 9 * SECOND).delay(), Duration::from_secs(5));
+        assert_eq!(
+            budget.reserve(START, 5, 9 * SECOND).delay(),
+            Duration::from_secs(5)
+        );
         let receipt = budget.charge(START + 6 * SECOND, 1).receipt().unwrap();
         // Before that turn, which would leave nothing.
         let set_back = START + 4_500_000;
-        assert_eq!(budget.reserve(set_back, 1, 9 * SECOND).delay(), Duration::from_millis(2_500));
+        assert_eq!(
+            budget.reserve(set_back, 1, 9 * SECOND).delay(),
+            Duration::from_millis(2_500)
+        );
         let before = budget.charge(set_back, 0).reset_after();
         let after = budget.refund(set_back, 1, receipt).reset_after();
         assert_eq!(before - after, Duration::from_secs(1), "{}", budget.limit);
@@ -82,8 +102,9 @@ fn last_reservation_is_given_up_whole() {
     for limit in buckets(quota(10, SECOND)) {
         let mut budget = Budget::new(limit);
         budget.charge(START, 10);
-        let receipts: Vec<Receipt> =
-            (0..20).filter_map(|_| budget.reserve(START, 1, 10 * SECOND).receipt()).collect();
+        let receipts: Vec<Receipt> = (0..20)
+            .filter_map(|_| budget.reserve(START, 1, 10 * SECOND).receipt())
+            .collect();
         let next = |budget: &mut Budget| {
             let decision = budget.reserve(START + 99_000, 1, 10 * SECOND);
             (decision.delay().as_micros(), decision.receipt().unwrap())
@@ -125,7 +146,11 @@ fn other_algorithms_and_groups_do_not_reserve() {
         }
         let mut budget = Budget::new(limit);
         budget.charge(START, 1);
-        assert!(!budget.reserve(START, 1, 60 * SECOND).allowed(), "{}", budget.limit);
+        assert!(
+            !budget.reserve(START, 1, 60 * SECOND).allowed(),
+            "{}",
+            budget.limit
+        );
     }
     let [bucket, ..] = buckets(quota(1, SECOND));
     let group = Group::new([waits(&bucket, "alice"), waits(&bucket, "bob")]).unwrap();
@@ -145,8 +170,9 @@ fn units_are_not_reserved_at_an_earlier_faster_rate() {
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(3)));
     let then = START + 3 * SECOND;
     assert!(!budget.reserve(then - 1, 1, 60 * SECOND).allowed());
-    let delays: Vec<_> =
-        (0..3).map(|_| budget.reserve(then, 1, 60 * SECOND).delay().as_secs()).collect();
+    let delays: Vec<_> = (0..3)
+        .map(|_| budget.reserve(then, 1, 60 * SECOND).delay().as_secs())
+        .collect();
     assert_eq!(delays, [1, 2, 3]);
 }
 

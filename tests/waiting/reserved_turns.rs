@@ -26,7 +26,10 @@ fn acquire(
 ) -> impl Future<Output = (bool, Duration)> + Send + 'static {
     let ((limiter, limit, key), started) = (of.clone(), Instant::now());
     async move {
-        let decision = limiter.acquire_n(&limit, &key, units, max_wait).await.unwrap();
+        let decision = limiter
+            .acquire_n(&limit, &key, units, max_wait)
+            .await
+            .unwrap();
         (decision.allowed(), started.elapsed())
     }
 }
@@ -37,15 +40,19 @@ async fn check_that_does_not_wait_does_not_pass_a_waiter() {
     let waiting = tokio::spawn(acquire(&budget, 1, 1_000 * MS));
     sleep(100 * MS).await;
     let (limiter, limit, key) = &budget;
-    assert!(!limiter.check(limit, key).await.unwrap().allowed(), "the unit is reserved");
+    assert!(
+        !limiter.check(limit, key).await.unwrap().allowed(),
+        "the unit is reserved"
+    );
     assert_eq!(waiting.await.unwrap(), (true, 100 * MS));
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiter_that_gives_up_leaves_its_turn_to_the_next() {
     let budget = used_up().await;
-    let mut waiters: Vec<_> =
-        (0..4).map(|_| tokio::spawn(acquire(&budget, 1, 10_000 * MS))).collect();
+    let mut waiters: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(acquire(&budget, 1, 10_000 * MS)))
+        .collect();
     sleep(50 * MS).await;
     // The one at the front, which has a reservation, and the third, which has none.
     waiters.remove(0).abort();
@@ -66,7 +73,11 @@ async fn last_waiter_that_gives_up_gives_its_units_back() {
         waiter.abort();
         assert!(waiter.await.unwrap_err().is_cancelled());
     }
-    assert_eq!(acquire(&budget, 1, 1_000 * MS).await, (true, 60 * MS), "40 ms have passed");
+    assert_eq!(
+        acquire(&budget, 1, 1_000 * MS).await,
+        (true, 60 * MS),
+        "40 ms have passed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +103,11 @@ async fn reset_ends_the_wait_of_all() {
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap(), (true, 20 * MS));
     }
-    assert_eq!(limiter.peek(limit, key, 0).await.unwrap().remaining(), 0, "charged once");
+    assert_eq!(
+        limiter.peek(limit, key, 0).await.unwrap().remaining(),
+        0,
+        "charged once"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,7 +115,10 @@ async fn denial_says_when_the_units_are_available() {
     let (limiter, limit, key) = used_up().await;
     let denied = limiter.acquire(&limit, &key, 30 * MS).await.unwrap();
     assert_eq!(denied.retry_after(), Some(100 * MS));
-    assert_eq!(limiter.check(&limit, &key).await.unwrap().retry_after(), Some(100 * MS));
+    assert_eq!(
+        limiter.check(&limit, &key).await.unwrap().retry_after(),
+        Some(100 * MS)
+    );
 }
 
 /// Cancelled at random, no unit is lost and none is used twice.
@@ -120,9 +138,17 @@ async fn cancellations_cost_no_throughput() {
         });
     }
     let started = Instant::now();
-    let allowed = waiters.join_all().await.into_iter().filter(|allowed| *allowed).count();
+    let allowed = waiters
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|allowed| *allowed)
+        .count();
     let least = started.elapsed().as_millis() / 100;
-    assert!((least..=least + 1).contains(&(allowed as u128)), "{allowed} in {least} turns");
+    assert!(
+        (least..=least + 1).contains(&(allowed as u128)),
+        "{allowed} in {least} turns"
+    );
     assert!(allowed < 200);
 }
 
@@ -138,5 +164,8 @@ async fn queue_without_waiters_keeps_no_reservation() {
         }
     }
     let (limiter, limit, key) = &budget;
-    assert_eq!(limiter.peek(limit, key, 1).await.unwrap().retry_after(), Some(99 * MS));
+    assert_eq!(
+        limiter.peek(limit, key, 1).await.unwrap().retry_after(),
+        Some(99 * MS)
+    );
 }

@@ -48,22 +48,43 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("denied", SCARCE),
     ] {
         let service = tollgate(MemoryStore::new(), "limit", allowance)?;
-        row(&format!("tollgate, in memory, {what}"), per_request(service).await);
+        row(
+            &format!("tollgate, in memory, {what}"),
+            per_request(service).await,
+        );
         let mut governor = governor(allowance);
         let plain = governor.finish().ok_or("the numbers are not 0")?;
         let service = GovernorLayer::<_, _, Body>::new(plain).layer(service_fn(handler));
-        row(&format!("tower_governor, {what}"), per_request(service).await);
-        let headers = governor.use_headers().finish().ok_or("the numbers are not 0")?;
+        row(
+            &format!("tower_governor, {what}"),
+            per_request(service).await,
+        );
+        let headers = governor
+            .use_headers()
+            .finish()
+            .ok_or("the numbers are not 0")?;
         let service = GovernorLayer::<_, _, Body>::new(headers).layer(service_fn(handler));
-        row(&format!("tower_governor, headers, {what}"), per_request(service).await);
+        row(
+            &format!("tower_governor, headers, {what}"),
+            per_request(service).await,
+        );
     }
     let store = || RedisStore::builder("tollgate").url(server.url());
     let service = tollgate(store().connect().await?, "plenty", PLENTY)?;
-    row("tollgate, on Redis, allowed, 6 digits left", per_request(service).await);
+    row(
+        "tollgate, on Redis, allowed, 6 digits left",
+        per_request(service).await,
+    );
     let asking = store().deny_for(Duration::ZERO).connect().await?;
-    row("tollgate, on Redis, denied", per_request(tollgate(asking, "scarce", SCARCE)?).await);
+    row(
+        "tollgate, on Redis, denied",
+        per_request(tollgate(asking, "scarce", SCARCE)?).await,
+    );
     let service = tollgate(store().connect().await?, "cached", SCARCE)?;
-    row("tollgate, denied by its deny cache", per_request(service).await);
+    row(
+        "tollgate, denied by its deny cache",
+        per_request(service).await,
+    );
     Ok(())
 }
 
@@ -101,8 +122,12 @@ impl KeyExtractor for User {
     type Key = String;
 
     fn extract<T>(&self, request: &Request<T>) -> Result<String, GovernorError> {
-        let user = request.headers().get(USER).and_then(|user| user.to_str().ok());
-        user.map(str::to_owned).ok_or(GovernorError::UnableToExtractKey)
+        let user = request
+            .headers()
+            .get(USER)
+            .and_then(|user| user.to_str().ok());
+        user.map(str::to_owned)
+            .ok_or(GovernorError::UnableToExtractKey)
     }
 }
 
@@ -117,7 +142,9 @@ where
             before = dhat::HeapStats::get().total_blocks;
         }
         let mut request = Request::new(());
-        request.headers_mut().insert(USER, HeaderValue::from_static("alice"));
+        request
+            .headers_mut()
+            .insert(USER, HeaderValue::from_static("alice"));
         let Ok(service) = service.ready().await;
         let Ok(_) = service.call(request).await;
     }

@@ -40,9 +40,10 @@ struct Contender {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = support::RedisServer::start();
     let redis = RedisStore::connect(&server.url(), "tollgate").await?;
-    for (store, limiter) in
-        [("in memory", RateLimiter::in_memory()), ("on Redis", RateLimiter::new(redis))]
-    {
+    for (store, limiter) in [
+        ("in memory", RateLimiter::in_memory()),
+        ("on Redis", RateLimiter::new(redis)),
+    ] {
         let mut contenders = contenders(&limiter)?;
         if let Some(part) = std::env::args().nth(1) {
             contenders.retain(|it| it.name == FIRST || it.name.contains(&part));
@@ -79,7 +80,11 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
     let user = || Header::new(USER);
     let layer = |name: &str| RateLimitLayer::new(limiter, limit(name)?, user()?);
     let policy = BlockPolicy::after(20, Duration::from_secs(60));
-    let contender = |name, service| Contender { name, service, turns: Vec::new() };
+    let contender = |name, service| Contender {
+        name,
+        service,
+        turns: Vec::new(),
+    };
 
     let (chosen, looked_up) = (limit("chosen")?, limit("looked-up")?);
     let lookup = Lookup::new(
@@ -96,7 +101,9 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
         contender(FIRST, plain(layer("fixed")?)),
         contender(
             "a closure chooses the limit",
-            plain(RateLimitLayer::from_fn(limiter, move |it: &Parts| of_user(it, &chosen))?),
+            plain(RateLimitLayer::from_fn(limiter, move |it: &Parts| {
+                of_user(it, &chosen)
+            })?),
         ),
         contender(
             "a look-up chooses the limit, from its cache",
@@ -121,7 +128,10 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
             "refund_when, and nothing is refunded",
             plain(layer("refund")?.refund_when(|_| false)),
         ),
-        contender("wait_up_to, and none waits", plain(layer("waiting")?.wait_up_to(TURN)?)),
+        contender(
+            "wait_up_to, and none waits",
+            plain(layer("waiting")?.wait_up_to(TURN)?),
+        ),
         contender("shadow mode", plain(layer("shadow")?.enforce(0)?)),
         contender(
             "block_offenders, and none is denied",
@@ -142,8 +152,14 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
                     .limit(at_once("with-a-rate")?, user()?)?,
             ),
         ),
-        contender("a limit from a configuration", plain(from_config(limiter, 0)?)),
-        contender("one of 50 limits from a configuration", plain(from_config(limiter, 49)?)),
+        contender(
+            "a limit from a configuration",
+            plain(from_config(limiter, 0)?),
+        ),
+        contender(
+            "one of 50 limits from a configuration",
+            plain(from_config(limiter, 49)?),
+        ),
     ])
 }
 
@@ -183,6 +199,8 @@ fn boxed(
     layer: RateLimitLayer,
     handler: impl Fn(Request<Body>) -> Answer + Clone + Send + Sync + 'static,
 ) -> Service {
-    let service = ServiceBuilder::new().layer(layer).service(service_fn(handler));
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service(service_fn(handler));
     Service::new(service.map_response(|response| response.map(Body::new)))
 }

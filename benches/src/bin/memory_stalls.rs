@@ -16,7 +16,10 @@ fn check(store: &MemoryStore, limit: &Limit, key: &Key) -> Duration {
     let started = Instant::now();
     let mut answer = store.apply(Op::Charge, Check::new(limit, key).into());
     let mut context = Context::from_waker(Waker::noop());
-    assert!(matches!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(_))));
+    assert!(matches!(
+        Pin::new(&mut answer).poll(&mut context),
+        Poll::Ready(Ok(_))
+    ));
     started.elapsed()
 }
 
@@ -41,8 +44,13 @@ impl Times {
 async fn main() {
     let keys = std::env::var("KEYS").map_or(KEYS, |keys| keys.parse().unwrap());
     let long = std::env::var("LONG").is_ok();
-    let key =
-        |number: u64| if long { Key::new(format!("{number:060}")) } else { Key::from(number) };
+    let key = |number: u64| {
+        if long {
+            Key::new(format!("{number:060}"))
+        } else {
+            Key::from(number)
+        }
+    };
     let store = Arc::new(MemoryStore::new());
     let limit = Limit::token_bucket("limit", Quota::per_minute(1)).unwrap();
 

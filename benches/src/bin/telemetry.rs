@@ -27,8 +27,13 @@ mod turns;
 const TURNS: usize = 7;
 
 /// What is on. The first is what the others are compared with.
-const SETTINGS: [&str; 5] =
-    ["nothing", "metrics", "denied keys", "metrics and denied keys", "spans"];
+const SETTINGS: [&str; 5] = [
+    "nothing",
+    "metrics",
+    "denied keys",
+    "metrics and denied keys",
+    "spans",
+];
 
 /// Where it is measured: `memory` or the URL of a server, whether all requests are denied, and how many are sent at once.
 type Place = (String, &'static str, usize);
@@ -64,7 +69,11 @@ async fn compare((store, quota, at_once): Place) -> Result<(), Box<dyn Error>> {
             turns.push(process.turn().await?);
         }
     }
-    let place = if store == "memory" { "in memory" } else { "on Redis" };
+    let place = if store == "memory" {
+        "in memory"
+    } else {
+        "on Redis"
+    };
     println!("\n{place}, requests {quota}, {at_once} at once, medians of {TURNS} turns\n");
     println!("| on | requests/s | of nothing | CPU us | p99 us |\n|---|--:|--:|--:|--:|");
     let base = turns::median(&processes[0].2, |turn: &Sample| turn.rate);
@@ -72,7 +81,10 @@ async fn compare((store, quota, at_once): Place) -> Result<(), Box<dyn Error>> {
         let rate = turns::median(&turns, |turn| turn.rate);
         let [cpu, p99] = [|turn: &Sample| turn.cpu_us, |turn: &Sample| turn.p99_us]
             .map(|figure| turns::median(&turns, figure));
-        println!("| {setting} | {rate:.0} | {:.3} | {cpu:.2} | {p99:.1} |", rate / base);
+        println!(
+            "| {setting} | {rate:.0} | {:.3} | {cpu:.2} | {p99:.1} |",
+            rate / base
+        );
         process.end().await?;
     }
     Ok(())
@@ -95,15 +107,30 @@ impl Process {
             .spawn()?;
         let input = child.stdin.take().ok_or("it is piped")?;
         let output = child.stdout.take().ok_or("it is piped")?;
-        Ok(Self { child, input, output: BufReader::new(output).lines() })
+        Ok(Self {
+            child,
+            input,
+            output: BufReader::new(output).lines(),
+        })
     }
 
     async fn turn(&mut self) -> Result<Sample, Box<dyn Error>> {
         self.input.write_all(b"\n").await?;
-        let line = self.output.next_line().await?.ok_or("the process ended: its error is above")?;
+        let line = self
+            .output
+            .next_line()
+            .await?
+            .ok_or("the process ended: its error is above")?;
         let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [rate, cpu_us, p50_us, p99_us] = numbers[..] else { return Err("four numbers".into()) };
-        Ok(Sample { rate, cpu_us, p50_us, p99_us })
+        let [rate, cpu_us, p50_us, p99_us] = numbers[..] else {
+            return Err("four numbers".into());
+        };
+        Ok(Sample {
+            rate,
+            cpu_us,
+            p50_us,
+            p99_us,
+        })
     }
 
     async fn end(mut self) -> Result<(), Box<dyn Error>> {
@@ -124,7 +151,9 @@ async fn take_turns(
     };
     if setting.contains("metrics") {
         // With its upkeep, as a service has it.
-        PrometheusBuilder::new().with_http_listener(([127, 0, 0, 1], 0)).install()?;
+        PrometheusBuilder::new()
+            .with_http_listener(([127, 0, 0, 1], 0))
+            .install()?;
     }
     if setting.contains("denied keys") {
         limiter.count_denied_keys(&DeniedKeys::new())?;
@@ -132,13 +161,20 @@ async fn take_turns(
     if setting == "spans" {
         // A subscriber that keeps spans and their fields, and writes nothing.
         let layer = tracing_subscriber::fmt::layer().with_writer(std::io::sink);
-        tracing_subscriber::registry().with(layer.with_filter(LevelFilter::DEBUG)).init();
+        tracing_subscriber::registry()
+            .with(layer.with_filter(LevelFilter::DEBUG))
+            .init();
     }
     let service = service(&limiter, &format!("{setting}-{quota}-{at_once}"), quota)?;
     turns::load(&service, at_once).await;
     for line in std::io::stdin().lock().lines() {
         line?;
-        let Sample { rate, cpu_us, p50_us, p99_us } = turns::load(&service, at_once).await;
+        let Sample {
+            rate,
+            cpu_us,
+            p50_us,
+            p99_us,
+        } = turns::load(&service, at_once).await;
         println!("{rate} {cpu_us} {p50_us} {p99_us}");
         std::io::stdout().flush()?;
     }
@@ -153,6 +189,10 @@ fn service(limiter: &RateLimiter, name: &str, quota: &str) -> Result<Service, Bo
     let name = name.replace(' ', "-");
     let layer = RateLimitLayer::token_bucket(limiter, &name, quota, Header::new(USER)?)?;
     let handler = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
-    let service = ServiceBuilder::new().layer(layer).service(service_fn(handler));
-    Ok(Service::new(service.map_response(|response| response.map(Body::new))))
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service(service_fn(handler));
+    Ok(Service::new(
+        service.map_response(|response| response.map(Body::new)),
+    ))
 }

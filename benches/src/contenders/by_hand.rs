@@ -36,7 +36,11 @@ pub(super) fn three_multiplexed() -> Contender {
         middleware(move |request| {
             let mut connection = connection.clone();
             let tenant = tenant_of(user(request.headers()).unwrap_or_default());
-            let keys = [key("user", request), format!("tenant:{tenant}"), "all".to_owned()];
+            let keys = [
+                key("user", request),
+                format!("tenant:{tenant}"),
+                "all".to_owned(),
+            ];
             async move {
                 for key in &keys[..2] {
                     let reply = check(&mut connection, key, setup.allowance).await;
@@ -71,7 +75,9 @@ fn key<B>(prefix: &str, request: &Request<B>) -> String {
 
 async fn check(connection: &mut impl ConnectionLike, key: &str, allowance: Allowance) -> Reply {
     let mut invocation = SCRIPT.key(key);
-    invocation.arg(allowance.every_ms * 1000).arg(allowance.burst);
+    invocation
+        .arg(allowance.every_ms * 1000)
+        .arg(allowance.burst);
     let reply: RedisResult<Reply> =
         timeout(Duration::from_secs(5), invocation.invoke_async(connection))
             .await
@@ -98,9 +104,13 @@ where
             if allowed == 0 {
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                 let seconds = retry_after.div_ceil(1_000_000);
-                response.headers_mut().insert("retry-after", HeaderValue::from(seconds));
+                response
+                    .headers_mut()
+                    .insert("retry-after", HeaderValue::from(seconds));
             }
-            response.headers_mut().insert("x-ratelimit-remaining", HeaderValue::from(remaining));
+            response
+                .headers_mut()
+                .insert("x-ratelimit-remaining", HeaderValue::from(remaining));
             Ok(response)
         }
     })

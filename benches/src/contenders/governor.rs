@@ -19,8 +19,12 @@ impl KeyExtractor for User {
     type Key = String;
 
     fn extract<T>(&self, request: &Request<T>) -> Result<String, GovernorError> {
-        let user = request.headers().get(KEY).and_then(|user| user.to_str().ok());
-        user.map(str::to_owned).ok_or(GovernorError::UnableToExtractKey)
+        let user = request
+            .headers()
+            .get(KEY)
+            .and_then(|user| user.to_str().ok());
+        user.map(str::to_owned)
+            .ok_or(GovernorError::UnableToExtractKey)
     }
 }
 
@@ -29,7 +33,9 @@ macro_rules! contender {
         Contender::new(Side::Peer, $name, |setup: Setup| async move {
             let Allowance { burst, every_ms } = setup.allowance;
             let mut $builder = GovernorConfigBuilder::default().key_extractor(User);
-            $builder.period(Duration::from_millis(every_ms.into())).burst_size(burst);
+            $builder
+                .period(Duration::from_millis(every_ms.into()))
+                .burst_size(burst);
             let config = $config.finish().expect("the numbers are not 0");
             GovernorLayer::<_, _, Body>::new(config).layer(handler())
         })

@@ -74,16 +74,29 @@ impl Contender {
             Box::pin(async move { Router::new().route_service("/", build(setup).await) })
         };
         let (measure, app) = (Box::new(measure), Box::new(app));
-        Self { name: name.to_owned(), side, on_redis: true, measure, app }
+        Self {
+            name: name.to_owned(),
+            side,
+            on_redis: true,
+            measure,
+            app,
+        }
     }
 
     fn in_memory(self) -> Self {
-        Self { on_redis: false, ..self }
+        Self {
+            on_redis: false,
+            ..self
+        }
     }
 
     /// One turn of a closed loop, on a service of its own.
     pub async fn measure(&self, setup: Setup, load: Load) -> Sample {
-        let redis = if self.on_redis { Some(connection(&setup.redis_url).await) } else { None };
+        let redis = if self.on_redis {
+            Some(connection(&setup.redis_url).await)
+        } else {
+            None
+        };
         (self.measure)(setup, load, redis).await
     }
 
@@ -120,17 +133,27 @@ fn bare_service() -> Contender {
 }
 
 fn bare_axum() -> Contender {
-    Contender { name: "bare axum".to_owned(), ..bare_service() }
+    Contender {
+        name: "bare axum".to_owned(),
+        ..bare_service()
+    }
 }
 
 /// tollgate on Redis, under a token bucket, and its peers.
 pub fn on_redis() -> Vec<Contender> {
-    [vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)], peers_on_redis()].concat_all()
+    [
+        vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)],
+        peers_on_redis(),
+    ]
+    .concat_all()
 }
 
 /// The same, and tollgate with prefetched units.
 pub fn on_redis_and_prefetched() -> Vec<Contender> {
-    let tollgate = vec![tollgate::on_redis(tollgate::TOKEN_BUCKET), tollgate::prefetched()];
+    let tollgate = vec![
+        tollgate::on_redis(tollgate::TOKEN_BUCKET),
+        tollgate::prefetched(),
+    ];
     [tollgate, peers_on_redis()].concat_all()
 }
 
@@ -141,13 +164,22 @@ pub fn algorithms_on_redis() -> Vec<Contender> {
 
 /// tollgate on Redis, under each algorithm, and its fast peers.
 pub fn algorithms_on_redis_and_fast_peers() -> Vec<Contender> {
-    [ALGORITHMS.map(tollgate::on_redis).into(), fast_peers_on_redis()].concat_all()
+    [
+        ALGORITHMS.map(tollgate::on_redis).into(),
+        fast_peers_on_redis(),
+    ]
+    .concat_all()
 }
 
 /// tollgate on Redis with its deny cache, and under each algorithm without it; and its peers.
 pub fn denying_on_redis() -> Vec<Contender> {
     let cached = vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)];
-    [cached, ALGORITHMS.map(tollgate::without_deny_cache).into(), peers_on_redis()].concat_all()
+    [
+        cached,
+        ALGORITHMS.map(tollgate::without_deny_cache).into(),
+        peers_on_redis(),
+    ]
+    .concat_all()
 }
 
 fn peers_on_redis() -> Vec<Contender> {
@@ -155,12 +187,20 @@ fn peers_on_redis() -> Vec<Contender> {
 }
 
 fn fast_peers_on_redis() -> Vec<Contender> {
-    vec![rate_tier::on_redis(), rate_limit_redis::on_redis(), by_hand::multiplexed()]
+    vec![
+        rate_tier::on_redis(),
+        rate_limit_redis::on_redis(),
+        by_hand::multiplexed(),
+    ]
 }
 
 /// tollgate on Redis, and the peers that sustain the load.
 pub fn fast_on_redis() -> Vec<Contender> {
-    [vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)], fast_peers_on_redis()].concat_all()
+    [
+        vec![tollgate::on_redis(tollgate::TOKEN_BUCKET)],
+        fast_peers_on_redis(),
+    ]
+    .concat_all()
 }
 
 /// Three limits in one group, and peers in three layers: each user, each tenant, and all requests.
@@ -181,7 +221,11 @@ pub fn in_memory() -> Vec<Contender> {
 }
 
 fn peers_in_memory() -> Vec<Contender> {
-    vec![governor::in_memory_with_headers(), governor::in_memory(), rate_tier::in_memory()]
+    vec![
+        governor::in_memory_with_headers(),
+        governor::in_memory(),
+        rate_tier::in_memory(),
+    ]
 }
 
 /// tollgate in memory behind axum, its peers, and axum alone.

@@ -39,19 +39,26 @@ pub(super) fn on_redis() -> Contender {
 }
 
 pub(super) fn three_on_redis() -> Contender {
-    Contender::new(Side::Peer, "3 x tower-rate-limit-redis", |setup| async move {
-        ServiceBuilder::new()
-            .layer(layer(&setup, Whose::Users).await)
-            .layer(layer(&setup, Whose::Tenants).await)
-            .layer(layer(&setup, Whose::Everybodys).await)
-            .service(handler())
-    })
+    Contender::new(
+        Side::Peer,
+        "3 x tower-rate-limit-redis",
+        |setup| async move {
+            ServiceBuilder::new()
+                .layer(layer(&setup, Whose::Users).await)
+                .layer(layer(&setup, Whose::Tenants).await)
+                .layer(layer(&setup, Whose::Everybodys).await)
+                .service(handler())
+        },
+    )
 }
 
 async fn layer(setup: &Setup, whose: Whose) -> RateLimitLayer<Whose> {
     let Allowance { burst, every_ms } = setup.allowance;
     let client = redis_0_32::Client::open(&*setup.redis_url).expect("the URL is valid");
-    let connection = client.get_multiplexed_async_connection().await.expect("Redis is up");
+    let connection = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("Redis is up");
     RateLimitLayer::builder()
         .conn(connection)
         .key_resolver(whose)

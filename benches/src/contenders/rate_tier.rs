@@ -15,7 +15,10 @@ const TIER: &str = "all";
 
 pub(super) fn on_redis() -> Contender {
     Contender::new(Side::Peer, "tower-rate-tier", |setup| async move {
-        on_redis_by(&setup, "user").await.identifier_fn(by_user).layer(handler())
+        on_redis_by(&setup, "user")
+            .await
+            .identifier_fn(by_user)
+            .layer(handler())
     })
 }
 
@@ -33,9 +36,11 @@ pub(super) fn three_on_redis() -> Contender {
 }
 
 pub(super) fn in_memory() -> Contender {
-    Contender::new(Side::Peer, "tower-rate-tier, in memory", |setup| async move {
-        layer(&setup, None).identifier_fn(by_user).layer(handler())
-    })
+    Contender::new(
+        Side::Peer,
+        "tower-rate-tier, in memory",
+        |setup| async move { layer(&setup, None).identifier_fn(by_user).layer(handler()) },
+    )
     .in_memory()
 }
 
@@ -59,8 +64,9 @@ fn layer(setup: &Setup, storage: Option<RedisStorage>) -> TierLimitLayer {
     // The greatest burst that it supports, at the same rate.
     let burst = burst.min(1_000_000_000);
     let window = Duration::from_millis(every_ms.into()) * burst;
-    let mut tiers =
-        RateTier::builder().tier(TIER, Quota::with_window(burst, window)).default_tier(TIER);
+    let mut tiers = RateTier::builder()
+        .tier(TIER, Quota::with_window(burst, window))
+        .default_tier(TIER);
     if let Some(storage) = storage {
         tiers = tiers.storage(Arc::new(storage));
     }

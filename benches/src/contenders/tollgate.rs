@@ -34,8 +34,16 @@ pub const TOKEN_BUCKET: Algorithm = Algorithm {
 /// since the queue delays requests.
 pub const ALGORITHMS: [Algorithm; 7] = [
     TOKEN_BUCKET,
-    Algorithm { name: "leaky bucket", make: Limit::leaky_bucket_meter, ..TOKEN_BUCKET },
-    Algorithm { name: "GCRA", make: Limit::gcra, ..TOKEN_BUCKET },
+    Algorithm {
+        name: "leaky bucket",
+        make: Limit::leaky_bucket_meter,
+        ..TOKEN_BUCKET
+    },
+    Algorithm {
+        name: "GCRA",
+        make: Limit::gcra,
+        ..TOKEN_BUCKET
+    },
     Algorithm {
         name: "fixed window",
         make: Limit::fixed_window,
@@ -81,9 +89,15 @@ impl Algorithm {
 }
 
 pub(super) fn on_redis(algorithm: Algorithm) -> Contender {
-    on_redis_as(format!("tollgate, {}", algorithm.name), move |setup| async move {
-        layer(&connect(&setup, |it| it).await, algorithm.limit_on_redis("user", setup.allowance))
-    })
+    on_redis_as(
+        format!("tollgate, {}", algorithm.name),
+        move |setup| async move {
+            layer(
+                &connect(&setup, |it| it).await,
+                algorithm.limit_on_redis("user", setup.allowance),
+            )
+        },
+    )
 }
 
 pub(super) fn without_deny_cache(algorithm: Algorithm) -> Contender {
@@ -100,7 +114,10 @@ pub(super) fn prefetched() -> Contender {
         let limit = TOKEN_BUCKET.limit("user", setup.allowance);
         let store = Prefetch::builder(store(&setup, |it| it).await);
         let store = store.limit_up_to(&limit, 100_000).build();
-        layer(&RateLimiter::new(store.expect("a bucket can be prefetched")), limit)
+        layer(
+            &RateLimiter::new(store.expect("a bucket can be prefetched")),
+            limit,
+        )
     })
 }
 
@@ -136,7 +153,9 @@ pub(super) fn in_memory_with_extensions() -> Contender {
     let name = "tollgate, token bucket, in memory, decision in extensions";
     Contender::new(Side::Tollgate, name, move |setup: Setup| async move {
         let limit = TOKEN_BUCKET.limit("user", setup.allowance);
-        layer(&RateLimiter::in_memory(), limit).insert_decision().layer(handler())
+        layer(&RateLimiter::in_memory(), limit)
+            .insert_decision()
+            .layer(handler())
     })
     .in_memory()
 }
@@ -163,7 +182,8 @@ async fn connect(
 }
 
 async fn store(setup: &Setup, configure: fn(RedisStoreBuilder) -> RedisStoreBuilder) -> RedisStore {
-    let builder =
-        RedisStore::builder("tollgate").url(&*setup.redis_url).deadline(Duration::from_secs(5));
+    let builder = RedisStore::builder("tollgate")
+        .url(&*setup.redis_url)
+        .deadline(Duration::from_secs(5));
     configure(builder).connect().await.expect("Redis is up")
 }

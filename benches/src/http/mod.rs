@@ -22,7 +22,11 @@ use crate::sample::Sample;
 ///
 /// Returns an error if wrk does.
 pub async fn turn(job: &Job, on_redis: bool, load: Load) -> Result<Sample, Box<dyn Error>> {
-    let mut redis = if on_redis { Some(connection(&job.setup.redis_url).await) } else { None };
+    let mut redis = if on_redis {
+        Some(connection(&job.setup.redis_url).await)
+    } else {
+        None
+    };
     let mut server = Child::start(job);
     let port: u16 = server.hear().await;
     let redis_before = cpu::of_redis(redis.as_mut()).await;

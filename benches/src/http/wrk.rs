@@ -29,7 +29,11 @@ pub struct Figures {
 ///
 /// Returns an error if it cannot be started.
 pub async fn check() -> Result<(), Box<dyn Error>> {
-    let version = Command::new("wrk").arg("--version").stdin(Stdio::null()).output().await;
+    let version = Command::new("wrk")
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .await;
     version.map(drop).map_err(|error| missing(&error))
 }
 

@@ -32,14 +32,20 @@ impl Bucket {
         max_debt: u64,
     ) {
         let (mut level, _) = self.resume(*state, now);
-        let Rate { units: drains, micros } = level.rate;
+        let Rate {
+            units: drains,
+            micros,
+        } = level.rate;
         let highest = self
             .capacity
             .saturating_add(max_debt)
             .saturating_mul(micros)
             .min(drains.saturating_mul(MAX_REFILL))
             .min(MAX_LEVEL);
-        let used = level.used.saturating_add(units.saturating_mul(micros)).min(highest);
+        let used = level
+            .used
+            .saturating_add(units.saturating_mul(micros))
+            .min(highest);
         if used > level.used {
             level.used = used;
             level.forget_past_turns(now);
@@ -65,14 +71,22 @@ impl Bucket {
         if !is_as_charged || level.is_over(now) {
             return;
         }
-        let Rate { units: drains, micros } = level.rate;
+        let Rate {
+            units: drains,
+            micros,
+        } = level.rate;
         let at = level.at.max(now);
-        let used = level.used.saturating_sub((at - level.at).saturating_mul(drains));
+        let used = level
+            .used
+            .saturating_sub((at - level.at).saturating_mul(drains));
         let charged = u64::from(receipt.cost).min(self.capacity) * micros;
         let of_charge = charged.saturating_sub((at - receipt.at).saturating_mul(drains));
         // Rounded down: it is empty within the last microsecond.
         let of_level = match receipt.drains_at.checked_sub(at) {
-            Some(left @ 1..) => (left - 1).saturating_mul(drains).saturating_add(1).min(MAX_EXACT),
+            Some(left @ 1..) => (left - 1)
+                .saturating_mul(drains)
+                .saturating_add(1)
+                .min(MAX_EXACT),
             _ => 0,
         };
         let mut given_back = level.given_back();

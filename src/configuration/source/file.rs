@@ -78,10 +78,20 @@ impl FileSource {
         let changes = Arc::new(Notify::new());
         let watcher = None;
         let is_reported = false;
-        let mut file =
-            WatchedFile { path: path.clone(), changes: Arc::clone(&changes), watcher, is_reported };
+        let mut file = WatchedFile {
+            path: path.clone(),
+            changes: Arc::clone(&changes),
+            watcher,
+            is_reported,
+        };
         file.watch();
-        Ok(Self { file: Arc::new(Mutex::new(file)), last: None, changes, path, format })
+        Ok(Self {
+            file: Arc::new(Mutex::new(file)),
+            last: None,
+            changes,
+            path,
+            format,
+        })
     }
 
     /// Reads the file now.
@@ -157,13 +167,21 @@ impl WatchedFile {
 /// among their parents.
 fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
     let real = std::fs::canonicalize(path).ok();
-    let links = path.ancestors().skip(1).filter(|parent| parent.is_symlink());
+    let links = path
+        .ancestors()
+        .skip(1)
+        .filter(|parent| parent.is_symlink());
     // A directory with two names is watched once.
     let directory = |file: &Path| {
         let directory = directory_of(file);
         std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned())
     };
-    [Some(path), real.as_deref()].into_iter().flatten().chain(links).map(directory).collect()
+    [Some(path), real.as_deref()]
+        .into_iter()
+        .flatten()
+        .chain(links)
+        .map(directory)
+        .collect()
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -205,6 +223,8 @@ impl ConfigSource for FileSource {
 
 impl fmt::Debug for FileSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileSource").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("FileSource")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,10 @@ const LONGEST: usize = 128;
 pub(super) fn trim(value: &[u8]) -> &[u8] {
     let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
     let start = value.iter().position(is_text).unwrap_or(value.len());
-    let end = value.iter().rposition(is_text).map_or(start, |last| last.saturating_add(1));
+    let end = value
+        .iter()
+        .rposition(is_text)
+        .map_or(start, |last| last.saturating_add(1));
     &value[start..end]
 }
 
@@ -32,13 +35,24 @@ pub(super) fn parse(entry: &[u8]) -> Option<IpAddr> {
 /// An address that always has a port, with or without brackets: `192.0.2.1:80`, `2001:db8::1:80`.
 pub(super) fn parse_with_port(entry: &[u8]) -> Option<IpAddr> {
     let (address, port) = text(entry)?.rsplit_once(':')?;
-    let address = address.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(address);
-    let address = if address.contains(':') { v6(address) } else { v4(address) };
+    let address = address
+        .strip_prefix('[')
+        .and_then(|it| it.strip_suffix(']'))
+        .unwrap_or(address);
+    let address = if address.contains(':') {
+        v6(address)
+    } else {
+        v4(address)
+    };
     address.filter(|_| is_port(port))
 }
 
 fn text(entry: &[u8]) -> Option<&str> {
-    if entry.len() > LONGEST { None } else { str::from_utf8(entry).ok() }
+    if entry.len() > LONGEST {
+        None
+    } else {
+        str::from_utf8(entry).ok()
+    }
 }
 
 fn v4(text: &str) -> Option<IpAddr> {
@@ -50,7 +64,10 @@ fn v6(text: &str) -> Option<IpAddr> {
         Some((address, zone)) => is_name(zone).then_some(address)?,
         None => text,
     };
-    address.parse::<Ipv6Addr>().ok().map(|address| IpAddr::V6(address).to_canonical())
+    address
+        .parse::<Ipv6Addr>()
+        .ok()
+        .map(|address| IpAddr::V6(address).to_canonical())
 }
 
 /// A port, or the obfuscated port of RFC 7239.

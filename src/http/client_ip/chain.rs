@@ -61,7 +61,10 @@ impl Chain {
         headers: &HeaderMap,
         mut visit: impl FnMut(Hop) -> Option<T>,
     ) -> Option<T> {
-        let mut budget = ReadAllowance { entries: MAX_ENTRIES, bytes: MAX_BYTES };
+        let mut budget = ReadAllowance {
+            entries: MAX_ENTRIES,
+            bytes: MAX_BYTES,
+        };
         for line in headers.get_all(self.header()).iter().rev() {
             let found = match self {
                 Self::XForwardedFor => x_forwarded_for(line.as_bytes(), &mut budget, &mut visit),

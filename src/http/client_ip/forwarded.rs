@@ -84,7 +84,11 @@ impl<'a> Parser<'a> {
     }
 
     fn token(&mut self) -> Option<&'a [u8]> {
-        let end = self.rest.iter().position(|&byte| !is_token(byte)).unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .iter()
+            .position(|&byte| !is_token(byte))
+            .unwrap_or(self.rest.len());
         let (token, rest) = self.rest.split_at(end);
         self.rest = rest;
         (!token.is_empty()).then_some(token)

@@ -32,12 +32,18 @@ impl Prefixes {
             IpAddr::V4(address) => {
                 let unused = Ipv4Addr::BITS.saturating_sub(self.ipv4.into());
                 let bits = address.to_bits() & u32::MAX.unbounded_shl(unused);
-                ClientNetwork { address: Ipv4Addr::from_bits(bits).into(), prefix: self.ipv4 }
+                ClientNetwork {
+                    address: Ipv4Addr::from_bits(bits).into(),
+                    prefix: self.ipv4,
+                }
             }
             IpAddr::V6(address) => {
                 let unused = Ipv6Addr::BITS.saturating_sub(self.ipv6.into());
                 let bits = address.to_bits() & u128::MAX.unbounded_shl(unused);
-                ClientNetwork { address: Ipv6Addr::from_bits(bits).into(), prefix: self.ipv6 }
+                ClientNetwork {
+                    address: Ipv6Addr::from_bits(bits).into(),
+                    prefix: self.ipv6,
+                }
             }
         }
     }
@@ -48,7 +54,9 @@ fn in_range(name: &str, bits: u8, range: RangeInclusive<u8>) -> Result<u8, Confi
         return Ok(bits);
     }
     let (from, to) = range.into_inner();
-    Err(ConfigError::new(format!("`{name}` is {bits}; use {from} to {to}")))
+    Err(ConfigError::new(format!(
+        "`{name}` is {bits}; use {from} to {to}"
+    )))
 }
 
 /// The network by which a client is counted: `192.0.2.1` or `2001:db8::/64`.

@@ -54,8 +54,10 @@ impl Networks {
     /// Returns an error if a network is malformed or has bits beyond its prefix, or if together they
     /// contain every IPv4 or every IPv6 address. Such a set would trust every client.
     pub fn new<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Result<Self, ConfigError> {
-        let networks: Result<Vec<_>, _> =
-            networks.into_iter().map(|network| parse(network.as_ref())).collect();
+        let networks: Result<Vec<_>, _> = networks
+            .into_iter()
+            .map(|network| parse(network.as_ref()))
+            .collect();
         Self::from_networks(networks?)
     }
 
@@ -71,10 +73,16 @@ impl Networks {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|error| {
-            ConfigError::new(format!("cannot read the networks in `{}`: {error}", path.display()))
+            ConfigError::new(format!(
+                "cannot read the networks in `{}`: {error}",
+                path.display()
+            ))
         })?;
         let lines = text.lines().zip(1_u64..).map(|(line, number)| {
-            let network = line.split_once('#').map_or(line, |(network, _)| network).trim();
+            let network = line
+                .split_once('#')
+                .map_or(line, |(network, _)| network)
+                .trim();
             (network, number)
         });
         let networks: Result<Vec<_>, _> = lines
@@ -120,7 +128,9 @@ impl Networks {
                 )));
             }
         }
-        Ok(Self { set: Arc::new(ArcSwap::from_pointee(Set { v4, v6 })) })
+        Ok(Self {
+            set: Arc::new(ArcSwap::from_pointee(Set { v4, v6 })),
+        })
     }
 
     /// Replaces the networks, in this handle and in all its clones. Each request is judged by the
@@ -133,7 +143,8 @@ impl Networks {
         &self,
         networks: impl TryInto<Self, Error: Into<ConfigError>>,
     ) -> Result<(), ConfigError> {
-        self.set.store(networks.try_into().map_err(Into::into)?.set.load_full());
+        self.set
+            .store(networks.try_into().map_err(Into::into)?.set.load_full());
         Ok(())
     }
 
@@ -161,12 +172,20 @@ impl Set {
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => {
-                let place = self.v4.partition_point(|network| network.broadcast() < address);
-                self.v4.get(place).is_some_and(|network| network.contains(&address))
+                let place = self
+                    .v4
+                    .partition_point(|network| network.broadcast() < address);
+                self.v4
+                    .get(place)
+                    .is_some_and(|network| network.contains(&address))
             }
             IpAddr::V6(address) => {
-                let place = self.v6.partition_point(|network| network.broadcast() < address);
-                self.v6.get(place).is_some_and(|network| network.contains(&address))
+                let place = self
+                    .v6
+                    .partition_point(|network| network.broadcast() < address);
+                self.v6
+                    .get(place)
+                    .is_some_and(|network| network.contains(&address))
             }
         }
     }
@@ -196,7 +215,10 @@ fn parse(text: &str) -> Result<IpNet, ConfigError> {
 
 /// The IPv4 network, if the network contains only IPv4-mapped addresses.
 fn canonical(network: IpNet) -> IpNet {
-    match (network.addr().to_canonical(), network.prefix_len().checked_sub(MAPPED_PREFIX)) {
+    match (
+        network.addr().to_canonical(),
+        network.prefix_len().checked_sub(MAPPED_PREFIX),
+    ) {
         (IpAddr::V4(address), Some(prefix)) if matches!(network, IpNet::V6(_)) => {
             Ipv4Net::new(address, prefix).map_or(network, IpNet::V4)
         }

@@ -26,7 +26,10 @@ impl ClientIp {
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
         let networks = networks.try_into().map_err(Into::into)?;
-        Ok(Self::new(Trust::Networks(networks, HeaderSource::Chain(Chain::XForwardedFor))))
+        Ok(Self::new(Trust::Networks(
+            networks,
+            HeaderSource::Chain(Chain::XForwardedFor),
+        )))
     }
 
     /// Behind `hops` proxies, 1 to 32, whatever their addresses: the client is the n-th address of
@@ -46,7 +49,9 @@ impl ClientIp {
         const MOST: usize = 32;
         const { assert!(MOST < MAX_ENTRIES) }
         if !(1..=MOST).contains(&hops) {
-            return Err(ConfigError::new(format!("`hops` is {hops}; use 1 to {MOST}")));
+            return Err(ConfigError::new(format!(
+                "`hops` is {hops}; use 1 to {MOST}"
+            )));
         }
         let client = Self::new(Trust::Hops(hops, Chain::XForwardedFor));
         Ok(client.on_missing(OnUnknownClient::Reject))
@@ -58,7 +63,10 @@ impl ClientIp {
     /// [`header`](Self::header) have no effect: no peer is trusted.
     #[must_use]
     pub fn direct() -> Self {
-        Self::new(Trust::Networks(Networks::default(), HeaderSource::Chain(Chain::XForwardedFor)))
+        Self::new(Trust::Networks(
+            Networks::default(),
+            HeaderSource::Chain(Chain::XForwardedFor),
+        ))
     }
 
     fn new(trust: Trust) -> Self {
@@ -101,7 +109,10 @@ impl ClientIp {
                 name.escape_debug()
             ))
         })?;
-        if [Chain::XForwardedFor, Chain::Forwarded].iter().any(|chain| *chain.header() == name) {
+        if [Chain::XForwardedFor, Chain::Forwarded]
+            .iter()
+            .any(|chain| *chain.header() == name)
+        {
             return Err(ConfigError::new(format!(
                 "`{name}` is a list of addresses, of which clients can send the first; use \
                  `ClientIp::behind` without `header`, or with `forwarded`"

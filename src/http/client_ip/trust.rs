@@ -74,7 +74,9 @@ fn nearest_untrusted(
     let mut problem = ForwardingProblem::Missing;
     let found = chain.find(headers, |entry| {
         problem = ForwardingProblem::AllTrusted;
-        entry.map_or(true, |address| !trusted.contains(address)).then_some(entry)
+        entry
+            .map_or(true, |address| !trusted.contains(address))
+            .then_some(entry)
     });
     Ok(found.ok_or(problem)??)
 }
@@ -107,7 +109,9 @@ impl Single {
         let mut values = headers.get_all(&self.name).iter();
         let value = values.next().ok_or(ForwardingProblem::Missing)?;
         if values.next().is_some() {
-            return Err(ForwardingProblem::Invalid("the header is sent more than once"));
+            return Err(ForwardingProblem::Invalid(
+                "the header is sent more than once",
+            ));
         }
         let address = (self.parse)(address::trim(value.as_bytes()));
         address.ok_or(Invalid::NotAnAddress.into())

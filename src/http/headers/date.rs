@@ -41,10 +41,22 @@ mod tests {
     #[test]
     fn date_follows_the_time_and_ends_with_the_year_9999() {
         for _ in 0..2 {
-            assert_eq!(imf_fixdate(784_111_777).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
-            assert_eq!(imf_fixdate(784_111_777).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
-            assert_eq!(imf_fixdate(784_111_778).unwrap(), "Sun, 06 Nov 1994 08:49:38 GMT");
-            assert_eq!(imf_fixdate(END - 1).unwrap(), "Fri, 31 Dec 9999 23:59:59 GMT");
+            assert_eq!(
+                imf_fixdate(784_111_777).unwrap(),
+                "Sun, 06 Nov 1994 08:49:37 GMT"
+            );
+            assert_eq!(
+                imf_fixdate(784_111_777).unwrap(),
+                "Sun, 06 Nov 1994 08:49:37 GMT"
+            );
+            assert_eq!(
+                imf_fixdate(784_111_778).unwrap(),
+                "Sun, 06 Nov 1994 08:49:38 GMT"
+            );
+            assert_eq!(
+                imf_fixdate(END - 1).unwrap(),
+                "Fri, 31 Dec 9999 23:59:59 GMT"
+            );
             assert_eq!(imf_fixdate(END), None);
             assert_eq!(imf_fixdate(u64::MAX), None);
         }

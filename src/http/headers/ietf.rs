@@ -95,13 +95,20 @@ impl Ietf {
                 (false, Some(_)) if verdict == decision.deciding() => retry_after,
                 (false, retry_after) => retry_after,
             },
-            next: verdict.next_after().filter(|_| is_next_known).map(Duration::from_micros),
+            next: verdict
+                .next_after()
+                .filter(|_| is_next_known)
+                .map(Duration::from_micros),
             partition,
             // `Retry-After` must not be earlier than any reset, so a denial reports only the limits that
             // denied. Of a limit that failed open, nothing is known.
             is_reported: (decision.allowed() || !verdict.allowed()) && !verdict.is_unlimited(),
         };
-        let mut partitions = partitions.iter().copied().map(Some).chain(std::iter::repeat(None));
+        let mut partitions = partitions
+            .iter()
+            .copied()
+            .map(Some)
+            .chain(std::iter::repeat(None));
         Self {
             draft,
             made_at: Instant::now(),
@@ -135,7 +142,9 @@ impl Ietf {
     }
 
     fn write_numbers(&self, headers: &mut HeaderMap, used_up: UsedUp) {
-        let Some([limit, remaining, reset]) = self.numbers() else { return };
+        let Some([limit, remaining, reset]) = self.numbers() else {
+            return;
+        };
         let theirs = numbers(headers, &REMAINING);
         let their_reset = numbers(headers, &RESET);
         let is_known = !theirs.is_empty();
@@ -171,8 +180,14 @@ impl Ietf {
     /// Limit, remaining and reset of the deciding limit. `None` if no wait helps: these numbers would say
     /// that it does.
     fn numbers(&self) -> Option<[u64; 3]> {
-        let ReportedBudget { limit, remaining, .. } = &self.deciding;
-        let numbers = [limit.quota().capacity(), *remaining, self.reset(&self.deciding)?];
+        let ReportedBudget {
+            limit, remaining, ..
+        } = &self.deciding;
+        let numbers = [
+            limit.quota().capacity(),
+            *remaining,
+            self.reset(&self.deciding)?,
+        ];
         Some(numbers.map(|it| it.min(LARGEST)))
     }
 
@@ -183,7 +198,9 @@ impl Ietf {
         let reset = from_now(budget.reset?);
         match self.retry_after {
             Some(retry_after) if retry_after < reset => {
-                let has_units = budget.next.is_some_and(|next| from_now(next) <= retry_after);
+                let has_units = budget
+                    .next
+                    .is_some_and(|next| from_now(next) <= retry_after);
                 match self.draft {
                     _ if has_units => Some(retry_after),
                     IetfDraft::Draft6 | IetfDraft::Draft7 => Some(reset),
@@ -200,8 +217,10 @@ impl Ietf {
     }
 
     fn policies(&self) -> Option<HeaderValue> {
-        let quotas =
-            self.budgets.iter().map(|it| (it, it.limit.quota().capacity(), window(&it.limit)));
+        let quotas = self
+            .budgets
+            .iter()
+            .map(|it| (it, it.limit.quota().capacity(), window(&it.limit)));
         if self.draft == IetfDraft::Draft11 {
             return named(
                 quotas.map(|(it, quota, window)| (it, [("q", Some(quota)), ("w", window)])),
@@ -222,7 +241,9 @@ fn named<'a>(
 ) -> Option<HeaderValue> {
     let mut list = ListSerializer::new();
     for (budget, parameters) in budgets {
-        let Ok(name) = StringRef::from_str(budget.limit.name()) else { continue };
+        let Ok(name) = StringRef::from_str(budget.limit.name()) else {
+            continue;
+        };
         let item = with_parameters(list.bare_item(name), parameters);
         if let (Ok(name), Some(partition)) = (KeyRef::from_str("pk"), &budget.partition) {
             let _last_parameter = item.parameter(name, partition.as_bytes());
@@ -254,11 +275,16 @@ fn append(
 ) {
     let Some(members) = members else { return };
     let mut lines = Vec::new();
-    for line in
-        headers.get_all(&name).iter().filter(|line| !line.as_bytes().trim_ascii().is_empty())
+    for line in headers
+        .get_all(&name)
+        .iter()
+        .filter(|line| !line.as_bytes().trim_ascii().is_empty())
     {
-        let starts_well =
-            line.as_bytes().trim_ascii().first().is_some_and(|&first| is_start(first));
+        let starts_well = line
+            .as_bytes()
+            .trim_ascii()
+            .first()
+            .is_some_and(|&first| is_start(first));
         if !starts_well || Parser::new(line.as_bytes()).parse::<List>().is_err() {
             return;
         }
@@ -268,7 +294,9 @@ fn append(
         members
     } else {
         lines.push(members.as_bytes());
-        let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b", "[..])) else { return };
+        let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b", "[..])) else {
+            return;
+        };
         joined
     };
     set(headers, name, value);
@@ -284,11 +312,17 @@ fn is_digit(first: u8) -> bool {
 
 /// What the dictionary of revision 7 says: `remaining` and `reset`. `None` if there is none.
 fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
-    let lines: Vec<_> = headers.get_all(BUDGET).iter().map(HeaderValue::as_bytes).collect();
+    let lines: Vec<_> = headers
+        .get_all(BUDGET)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     if lines.is_empty() {
         return None;
     }
-    let members = Parser::new(&lines.join(&b", "[..])).parse::<Dictionary>().unwrap_or_default();
+    let members = Parser::new(&lines.join(&b", "[..]))
+        .parse::<Dictionary>()
+        .unwrap_or_default();
     Some(["remaining", "reset"].map(|name| match members.get(name)? {
         ListEntry::Item(item) => u64::try_from(item.bare_item.as_integer()?).ok(),
         ListEntry::InnerList(_) => None,
@@ -299,7 +333,10 @@ fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
 /// capacity and window say the rate. `None` below a second, which the drafts cannot say.
 fn window(limit: &Limit) -> Option<u64> {
     let quota = limit.quota();
-    let micros = quota.period().as_micros().saturating_mul(quota.capacity().into());
+    let micros = quota
+        .period()
+        .as_micros()
+        .saturating_mul(quota.capacity().into());
     let micros = micros.checked_div(quota.limit().into())?;
     let seconds = u64::try_from(micros.div_ceil(1_000_000)).ok()?;
     (micros >= 1_000_000).then_some(seconds)

@@ -133,8 +133,11 @@ impl HeaderSettings {
         let is_reported = self.report_on == ReportOn::AllResponses
             && method != Method::CONNECT
             && !decision.deciding().is_shadow();
-        let mut fields =
-            if is_reported { self.fields(decision, partitions, None) } else { Fields::default() };
+        let mut fields = if is_reported {
+            self.fields(decision, partitions, None)
+        } else {
+            Fields::default()
+        };
         if let Some(next_allowed) = NextAllowed::after(decision) {
             fields.more.get_or_insert_default().next_allowed = Some(next_allowed);
         }
@@ -157,7 +160,8 @@ impl HeaderSettings {
         headers: &mut HeaderMap,
     ) {
         if self.report_on != ReportOn::Never {
-            self.fields(decision, partitions, retry_after).write_all(headers, None);
+            self.fields(decision, partitions, retry_after)
+                .write_all(headers, None);
             if decision.exceeds_capacity() {
                 x_ratelimit::remove_resets(headers);
             } else if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
@@ -176,8 +180,9 @@ impl HeaderSettings {
         partitions: &[Digest],
         retry_after: Option<Duration>,
     ) -> Fields {
-        let x_ratelimit =
-            self.sends_x_ratelimit.then(|| XRateLimit::new(decision, self, retry_after));
+        let x_ratelimit = self
+            .sends_x_ratelimit
+            .then(|| XRateLimit::new(decision, self, retry_after));
         let sends_more = self.sends_more();
         let more = sends_more.then(|| self.more(decision, partitions, retry_after));
         Fields { x_ratelimit, more }
@@ -200,9 +205,17 @@ impl HeaderSettings {
         partitions: &[Digest],
         retry_after: Option<Duration>,
     ) -> Box<RareFields> {
-        let reset_after = self.sends_reset_after().then(|| ResetAfter::new(decision, retry_after));
-        let ietf = self.ietf.map(|draft| Ietf::new(draft, decision, partitions, retry_after));
-        Box::new(RareFields { reset_after, ietf, ..RareFields::default() })
+        let reset_after = self
+            .sends_reset_after()
+            .then(|| ResetAfter::new(decision, retry_after));
+        let ietf = self
+            .ietf
+            .map(|draft| Ietf::new(draft, decision, partitions, retry_after));
+        Box::new(RareFields {
+            reset_after,
+            ietf,
+            ..RareFields::default()
+        })
     }
 }
 
@@ -244,8 +257,11 @@ impl Fields {
             return;
         }
         // Here it says when to try again.
-        let may_lengthen =
-            [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status);
+        let may_lengthen = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ]
+        .contains(&status);
         if let Some(next_allowed) = self.next_allowed().filter(|_| may_lengthen) {
             lengthen(headers, next_allowed.seconds());
         }
@@ -254,7 +270,10 @@ impl Fields {
 
     #[inline]
     fn write_all(self, headers: &mut HeaderMap, inside: Option<NextAllowed>) {
-        let used_up = UsedUp { here: self.next_allowed().is_some(), inside: inside.is_some() };
+        let used_up = UsedUp {
+            here: self.next_allowed().is_some(),
+            inside: inside.is_some(),
+        };
         let Self { x_ratelimit, more } = self;
         let reset_after = more.as_ref().and_then(|more| more.reset_after);
         if let Some(fields) = x_ratelimit {
@@ -294,7 +313,9 @@ pub(super) fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue)
 /// The values of a header as numbers. `None` where one is not a number.
 fn numbers(headers: &HeaderMap, name: &HeaderName) -> Vec<Option<u64>> {
     let values = headers.get_all(name).iter();
-    values.map(|value| value.to_str().ok()?.trim().parse().ok()).collect()
+    values
+        .map(|value| value.to_str().ok()?.trim().parse().ok())
+        .collect()
 }
 
 /// Whether a budget has fewer units left than the request cost.
@@ -309,8 +330,12 @@ struct UsedUp {
 /// Whether the fields of this layer replace those that the response has. A used-up budget is stricter than
 /// another, then fewer units are, then a later reset. A value that is not a number stays.
 fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: UsedUp) -> bool {
-    let Some(theirs) = theirs.iter().copied().collect::<Option<Vec<_>>>() else { return false };
-    let Some(least) = theirs.into_iter().min() else { return true };
+    let Some(theirs) = theirs.iter().copied().collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let Some(least) = theirs.into_iter().min() else {
+        return true;
+    };
     match (used_up.here || remaining == 0, used_up.inside || least == 0) {
         (true, true) => is_later,
         (false, false) => remaining < least || (remaining == least && is_later),
@@ -327,5 +352,7 @@ fn is_later(reset: u64, theirs: &[Option<u64>]) -> bool {
 
 /// Whole seconds, rounded up: never early.
 pub(super) fn seconds(duration: Duration) -> u64 {
-    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

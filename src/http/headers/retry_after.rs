@@ -19,7 +19,9 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// is neither seconds nor a date does not count.
 pub(super) fn stated(headers: &HeaderMap) -> Option<u64> {
     let lines = headers.get_all(RETRY_AFTER).iter();
-    lines.map(|value| of_line(value.to_str().ok()?.trim())).max()?
+    lines
+        .map(|value| of_line(value.to_str().ok()?.trim()))
+        .max()?
 }
 
 fn of_line(text: &str) -> Option<u64> {
@@ -30,7 +32,11 @@ fn of_line(text: &str) -> Option<u64> {
         return Some(whole.parse().unwrap_or(u64::MAX));
     }
     let date = httpdate::parse_http_date(text).ok()?;
-    Some(date.duration_since(SystemTime::now()).unwrap_or_default().as_secs())
+    Some(
+        date.duration_since(SystemTime::now())
+            .unwrap_or_default()
+            .as_secs(),
+    )
 }
 
 /// Lengthens the `Retry-After` that a service set, if it is shorter.
@@ -56,14 +62,19 @@ impl Jitter {
                 "`retry_after_jitter` is {most:?}; use at most a day"
             )));
         }
-        Ok(Self { most: seconds(most), ..Self::default() })
+        Ok(Self {
+            most: seconds(most),
+            ..Self::default()
+        })
     }
 
     pub(super) fn lengthen(&self, seconds: u64) -> u64 {
         if self.most == 0 {
             return seconds;
         }
-        let random = self.random.hash_one(self.count.fetch_add(1, Ordering::Relaxed));
+        let random = self
+            .random
+            .hash_one(self.count.fetch_add(1, Ordering::Relaxed));
         let jitter = random.checked_rem(self.most.saturating_add(1)).unwrap_or(0);
         seconds.saturating_add(jitter)
     }

@@ -57,11 +57,17 @@ impl XRateLimit {
             ResetFormat::DeltaSeconds => {
                 Reset::At(later(Instant::now(), Duration::from_micros(reset_after)))
             }
-            ResetFormat::EpochSeconds => {
-                Reset::Epoch(decided_at(decision).saturating_add(reset_after).div_ceil(1_000_000))
-            }
+            ResetFormat::EpochSeconds => Reset::Epoch(
+                decided_at(decision)
+                    .saturating_add(reset_after)
+                    .div_ceil(1_000_000),
+            ),
         };
-        Self { capacity: decision.capacity(), remaining: decision.remaining(), reset }
+        Self {
+            capacity: decision.capacity(),
+            remaining: decision.remaining(),
+            reset,
+        }
     }
 
     /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say too
@@ -82,7 +88,10 @@ impl XRateLimit {
             return;
         }
         // What an insert replaces shows that it was there, without a look-up of its own.
-        let limit = headers.try_insert(LIMIT, repeated(self.capacity)).ok().flatten();
+        let limit = headers
+            .try_insert(LIMIT, repeated(self.capacity))
+            .ok()
+            .flatten();
         let reset = headers.try_insert(RESET, repeated(reset)).ok().flatten();
         if !is_reported && (limit.is_some() || reset.is_some()) {
             restore(headers, LIMIT, limit);
@@ -113,7 +122,9 @@ fn replaces(
     used_up: UsedUp,
 ) -> bool {
     // `X-RateLimit-Reset-After` tells two resets within a second apart.
-    let theirs = headers.get(RESET_AFTER).and_then(|it| it.to_str().ok()?.parse::<f64>().ok());
+    let theirs = headers
+        .get(RESET_AFTER)
+        .and_then(|it| it.to_str().ok()?.parse::<f64>().ok());
     let is_later = match (reset_after, theirs) {
         (Some(ours), Some(theirs)) => ours.millis() as f64 > theirs * 1_000.0,
         _ => is_later(reset, &numbers(headers, &RESET)),
@@ -146,7 +157,10 @@ pub(super) struct ResetAfter(Instant);
 
 impl ResetAfter {
     pub(super) fn new(decision: &Decision, retry_after: Option<Duration>) -> Self {
-        Self(later(Instant::now(), Duration::from_micros(reset_after(decision, retry_after))))
+        Self(later(
+            Instant::now(),
+            Duration::from_micros(reset_after(decision, retry_after)),
+        ))
     }
 
     /// From now, rounded up.

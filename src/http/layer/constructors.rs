@@ -142,7 +142,10 @@ impl RateLimitLayer {
         limit: Limit,
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
-        Self::of_rule(limiter.into(), LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
+        Self::of_rule(
+            limiter.into(),
+            LayerRule::Fixed(KeyedLimit::new(limit, key, None)),
+        )
     }
 
     /// Limits that a closure chooses for each request: by the plan of an account, by the size of a request, for a
@@ -251,7 +254,10 @@ impl RateLimitLayer {
 
     fn of_rule(limiter: RateLimiter, rule: LayerRule) -> Result<Self, ConfigError> {
         let settings = LayerSettings::new(limiter, Policy::new());
-        Self { settings: Arc::new(settings) }.with_rule(rule)
+        Self {
+            settings: Arc::new(settings),
+        }
+        .with_rule(rule)
     }
 
     /// Adds a rule, which gets the settings of the layer.

@@ -90,7 +90,9 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the secret has fewer than 16 bytes.
     pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings).headers.set_partition_secret(secret.as_ref())?;
+        Arc::make_mut(&mut self.settings)
+            .headers
+            .set_partition_secret(secret.as_ref())?;
         Ok(self)
     }
 

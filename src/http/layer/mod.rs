@@ -182,7 +182,11 @@ impl RateLimitLayer {
             )
             .of_limit(limit.name()));
         }
-        self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, Some(Arc::new(cost)))))
+        self.with_rule(LayerRule::Fixed(KeyedLimit::new(
+            limit,
+            key,
+            Some(Arc::new(cost)),
+        )))
     }
 
     fn with(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {

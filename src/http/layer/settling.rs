@@ -72,7 +72,11 @@ impl RateLimitLayer {
     ) -> Result<Self, ConfigError> {
         let limit: Arc<str> = limit.into().into();
         let policy = &self.settings.policy;
-        if !policy.chooses() && !policy.fixed_limits().map(Limit::name).any(|name| *name == *limit)
+        if !policy.chooses()
+            && !policy
+                .fixed_limits()
+                .map(Limit::name)
+                .any(|name| *name == *limit)
         {
             return Err(ConfigError::new(format!(
                 "`settle_on_response` names the limit `{}`, and the layer has: {}; use one of them",
@@ -81,10 +85,12 @@ impl RateLimitLayer {
             )));
         }
         Ok(self.with(|settings| {
-            settings.settlement.on_response(move |response| match cost(response) {
-                Some(cost) => Settled::At(Arc::clone(&limit), cost),
-                None => Settled::Nothing,
-            });
+            settings
+                .settlement
+                .on_response(move |response| match cost(response) {
+                    Some(cost) => Settled::At(Arc::clone(&limit), cost),
+                    None => Settled::Nothing,
+                });
         }))
     }
 
@@ -112,10 +118,12 @@ impl RateLimitLayer {
         is_free: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.with(|settings| {
-            settings.settlement.on_response(move |response| match is_free(response) {
-                true => Settled::Refunded,
-                false => Settled::Nothing,
-            });
+            settings
+                .settlement
+                .on_response(move |response| match is_free(response) {
+                    true => Settled::Refunded,
+                    false => Settled::Nothing,
+                });
         })
     }
 }

@@ -55,7 +55,9 @@ impl RateLimitLayer {
     ///
     /// Returns an error if it is zero or longer than an hour.
     pub fn wait_up_to(mut self, max_wait: Duration) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings).wait.set_max_wait(max_wait)?;
+        Arc::make_mut(&mut self.settings)
+            .wait
+            .set_max_wait(max_wait)?;
         Ok(self)
     }
 

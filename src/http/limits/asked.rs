@@ -47,7 +47,11 @@ impl Inherited {
             return limit;
         }
         // The share of a later version may be too small to be decided. That must not open the limit.
-        let closed = |_| limit.clone().with_on_store_failure(OnStoreFailure::FailClosed);
+        let closed = |_| {
+            limit
+                .clone()
+                .with_on_store_failure(OnStoreFailure::FailClosed)
+        };
         let of_layer = limit.clone().with_on_store_failure(self.on_store_failure);
         of_layer.or_else(closed).unwrap_or(limit)
     }

@@ -87,7 +87,10 @@ struct CachedValue<T> {
 
 impl<T> Clone for CachedValue<T> {
     fn clone(&self) -> Self {
-        Self { known: self.known.clone(), ..*self }
+        Self {
+            known: self.known.clone(),
+            ..*self
+        }
     }
 }
 
@@ -101,7 +104,11 @@ struct LookUpInFlight<T> {
 
 impl<T> Clone for LookUpInFlight<T> {
     fn clone(&self) -> Self {
-        Self { number: self.number, started: self.started, ended: self.ended.clone() }
+        Self {
+            number: self.number,
+            started: self.started,
+            ended: self.ended.clone(),
+        }
     }
 }
 
@@ -133,7 +140,9 @@ where
             next_flight: AtomicU64::new(1),
             doubtful_below: AtomicU64::new(0),
             followed: Followers::default(),
-            permits: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            permits: Arc::new(Semaphore::new(
+                settings.max_in_flight.min(Semaphore::MAX_PERMITS),
+            )),
             events: Throttle::default(),
             unknown_ids: Throttle::default(),
             settings,
@@ -167,7 +176,10 @@ where
 
     pub(super) async fn find(self: &Arc<Self>, id: I) -> KnownValue<T> {
         let now = Instant::now();
-        let stale = self.entries.get(&id).filter(|entry| now < entry.stale_until);
+        let stale = self
+            .entries
+            .get(&id)
+            .filter(|entry| now < entry.stale_until);
         let patience = match stale {
             Some(_) => self.settings.patience,
             None => self.settings.timeout,
@@ -197,7 +209,11 @@ where
         if let Some(known) = self.fresh(&id) {
             // It ended just now.
             let (_, ended) = watch::channel(Some(known));
-            return Some(LookUpInFlight { number: 0, started: Instant::now(), ended });
+            return Some(LookUpInFlight {
+                number: 0,
+                started: Instant::now(),
+                ended,
+            });
         }
         let Ok(runtime) = Runtime::try_current() else {
             telemetry::lookup_failed(&self.events, "there is no tokio runtime");
@@ -209,12 +225,22 @@ where
         };
         let (sender, ended) = watch::channel(None);
         let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
-        let flight = LookUpInFlight { number, started: Instant::now(), ended };
+        let flight = LookUpInFlight {
+            number,
+            started: Instant::now(),
+            ended,
+        };
         flights.insert(id.clone(), flight.clone());
         drop(flights);
         let cache = Arc::clone(self);
         let number = flight.number;
-        let guard = LookupGuard { cache, id, number, known: None, _permit: permit };
+        let guard = LookupGuard {
+            cache,
+            id,
+            number,
+            known: None,
+            _permit: permit,
+        };
         runtime.spawn(async move { guard.run(sender).await });
         Some(flight)
     }
@@ -241,7 +267,12 @@ where
         let fresh_for = |ttl: Duration, known: KnownValue<T>| {
             let fresh_until = later(now, ttl);
             let stale_until = later(fresh_until, settings.stale_for);
-            CachedValue { known, flight, fresh_until, stale_until }
+            CachedValue {
+                known,
+                flight,
+                fresh_until,
+                stale_until,
+            }
         };
         let entry = match known {
             KnownValue::Value(_) => fresh_for(settings.ttl, known),
@@ -249,11 +280,20 @@ where
             KnownValue::Failed => match self.entries.get(&id).filter(|old| now < old.stale_until) {
                 Some(old) => {
                     let fresh_until = later(now, PAUSE).min(old.stale_until);
-                    CachedValue { flight, fresh_until, ..old }
+                    CachedValue {
+                        flight,
+                        fresh_until,
+                        ..old
+                    }
                 }
                 None => {
                     let fresh_until = later(now, PAUSE);
-                    CachedValue { known, flight, fresh_until, stale_until: fresh_until }
+                    CachedValue {
+                        known,
+                        flight,
+                        fresh_until,
+                        stale_until: fresh_until,
+                    }
                 }
             },
         };
@@ -294,7 +334,11 @@ where
                 yield_now().await;
             }
         });
-        let mut tasks = self.followed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self
+            .followed
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         tasks.push(task.abort_handle());
     }
 }
@@ -320,7 +364,9 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
 
     /// Whether the id was not forgotten since the look-up started.
     fn is_current(&self, flights: &HashMap<I, LookUpInFlight<T>>) -> bool {
-        flights.get(&self.id).is_some_and(|flight| flight.number == self.number)
+        flights
+            .get(&self.id)
+            .is_some_and(|flight| flight.number == self.number)
     }
 }
 

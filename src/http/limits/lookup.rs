@@ -110,7 +110,10 @@ where
             let fetched = fetch(id);
             Box::pin(async move { fetched.await.map_err(|error| error.to_string()) })
         });
-        Self { id: Arc::new(id), cache: Arc::new(Cache::new(fetch, CacheSettings::default())) }
+        Self {
+            id: Arc::new(id),
+            cache: Arc::new(Cache::new(fetch, CacheSettings::default())),
+        }
     }
 
     /// Sets the number of ids in the cache. Default: 10,000. 0 counts as 1.
@@ -205,7 +208,10 @@ where
     fn with(self, set: impl FnOnce(&mut CacheSettings)) -> Self {
         let mut settings = self.cache.settings;
         set(&mut settings);
-        Self { cache: Arc::new(self.cache.rebuilt(settings)), ..self }
+        Self {
+            cache: Arc::new(self.cache.rebuilt(settings)),
+            ..self
+        }
     }
 
     pub(super) fn id_of(&self, parts: &Parts) -> Option<I> {
@@ -226,12 +232,17 @@ where
 impl<I, T> Clone for Lookup<I, T> {
     /// Shares the cache.
     fn clone(&self) -> Self {
-        Self { id: Arc::clone(&self.id), cache: Arc::clone(&self.cache) }
+        Self {
+            id: Arc::clone(&self.id),
+            cache: Arc::clone(&self.cache),
+        }
     }
 }
 
 impl<I, T> fmt::Debug for Lookup<I, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookup").field("settings", &self.cache.settings).finish_non_exhaustive()
+        f.debug_struct("Lookup")
+            .field("settings", &self.cache.settings)
+            .finish_non_exhaustive()
     }
 }

@@ -54,8 +54,16 @@ impl Reject {
     #[must_use]
     pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
         let is_error = status.is_client_error() || status.is_server_error();
-        let status = if is_error { status } else { StatusCode::FORBIDDEN };
-        Self { status, reason: reason.into(), retry_after: None }
+        let status = if is_error {
+            status
+        } else {
+            StatusCode::FORBIDDEN
+        };
+        Self {
+            status,
+            reason: reason.into(),
+            retry_after: None,
+        }
     }
 
     /// The status.

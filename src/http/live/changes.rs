@@ -18,7 +18,11 @@ impl InForce {
                 Some((other, _)) if other == limit => {}
                 Some((other, applied)) => {
                     let now = applied.quota();
-                    let quota = if now == text { text } else { format!("{text}, now {now}") };
+                    let quota = if now == text {
+                        text
+                    } else {
+                        format!("{text}, now {now}")
+                    };
                     let plans = match &*limit.changed_plans(other) {
                         [] => String::new(),
                         plans => format!("; plans {}", plans.join(", ")),

@@ -31,7 +31,11 @@ impl InForce {
         let limits = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
         let limits = limits.collect::<Result<_, _>>();
         let limits = limits.map_err(|(field, error)| config.error_at(&field, &error))?;
-        Ok(Self { version, config: Arc::new(config), limits })
+        Ok(Self {
+            version,
+            config: Arc::new(config),
+            limits,
+        })
     }
 }
 
@@ -41,12 +45,20 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
     let cost = match &config.cost {
         None => CostOf::Layer,
         Some(CostConfig::Units(units)) => CostOf::Units(*units),
-        Some(CostConfig::Named(name)) => {
-            CostOf::Request(names.cost_of(name).map_err(|error| (field("cost"), error))?)
-        }
+        Some(CostConfig::Named(name)) => CostOf::Request(
+            names
+                .cost_of(name)
+                .map_err(|error| (field("cost"), error))?,
+        ),
     };
     Ok(Applied {
-        scope: scope(limit.name(), &config.key, [&config.matches, &config.except], names, at)?,
+        scope: scope(
+            limit.name(),
+            &config.key,
+            [&config.matches, &config.except],
+            names,
+            at,
+        )?,
         cost,
         limit: Planned::new(limit),
         plans: plans(config, names, at)?,
@@ -64,7 +76,12 @@ fn scope(
     let (key, key_name) = self::key(key, names).map_err(|error| (field("key"), error))?;
     let key = watched(key, limit);
     let matches = patterns(matches, &field("match"))?;
-    Ok(Scope { matches, except: patterns(except, &field("except"))?, key, key_name })
+    Ok(Scope {
+        matches,
+        except: patterns(except, &field("except"))?,
+        key,
+        key_name,
+    })
 }
 
 fn key(config: &KeyConfig, names: &Names) -> Result<(Arc<dyn KeyExtractor>, String), ConfigError> {
@@ -134,9 +151,9 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
 fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans>, Misplaced> {
     let plan_of = match (&config.plan, config.plans.is_empty()) {
         (None, true) => return Ok(None),
-        (Some(name), false) => {
-            names.plan_of(name).map_err(|error| (at.clone().name("plan"), error))?
-        }
+        (Some(name), false) => names
+            .plan_of(name)
+            .map_err(|error| (at.clone().name("plan"), error))?,
         (None, false) => {
             let error = "`plan` is missing; name the function of the application that says the plan of a request";
             return Err((at.clone().name("plans"), ConfigError::new(error)));
@@ -147,9 +164,15 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
         }
     };
     let compiled = config.plans.iter().map(|(name, plan)| {
-        Ok((name.clone(), of_plan(config, plan, &at.clone().name("plans").name(name))?))
+        Ok((
+            name.clone(),
+            of_plan(config, plan, &at.clone().name("plans").name(name))?,
+        ))
     });
-    Ok(Some(Plans { plan_of, limits: compiled.collect::<Result<_, Misplaced>>()? }))
+    Ok(Some(Plans {
+        plan_of,
+        limits: compiled.collect::<Result<_, Misplaced>>()?,
+    }))
 }
 
 fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {

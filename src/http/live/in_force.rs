@@ -78,7 +78,10 @@ pub(super) struct Planned {
 
 impl Planned {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { copies: Copies::new(&limit), limit }
+        Self {
+            copies: Copies::new(&limit),
+            limit,
+        }
     }
 }
 
@@ -103,7 +106,9 @@ impl InForce {
         &self,
         route: &RequestRoute<'_>,
     ) -> impl Iterator<Item = &Applied> {
-        self.limits.iter().filter(|limit| limit.scope.includes(route))
+        self.limits
+            .iter()
+            .filter(|limit| limit.scope.includes(route))
     }
 
     /// All limits, those of plans among them.
@@ -113,8 +118,16 @@ impl InForce {
 
     /// The same, with other settings of each limit.
     pub(super) fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
-        let limits = self.limits.iter().map(|limit| limit.with_limits(change)).collect();
-        Self { version: self.version, config: Arc::clone(&self.config), limits }
+        let limits = self
+            .limits
+            .iter()
+            .map(|limit| limit.with_limits(change))
+            .collect();
+        Self {
+            version: self.version,
+            config: Arc::clone(&self.config),
+            limits,
+        }
     }
 }
 
@@ -137,7 +150,11 @@ impl Applied {
             Some(OfPlan::Reject(reject)) => {
                 let is_enforced = self.limit().enforces(&self.scope.key.extract(parts)?);
                 // In shadow mode, nothing is rejected.
-                return Ok(if is_enforced { Asks::Reject(reject.clone()) } else { Asks::Nothing });
+                return Ok(if is_enforced {
+                    Asks::Reject(reject.clone())
+                } else {
+                    Asks::Nothing
+                });
             }
         };
         let key = self.scope.key.extract(parts)?;
@@ -146,7 +163,9 @@ impl Applied {
             CostOf::Units(units) => *units,
             CostOf::Request(cost) => cost(parts),
         };
-        Ok(Asks::Check(Check::new(planned.copies.of_this_thread(), key).with_cost(cost)))
+        Ok(Asks::Check(
+            Check::new(planned.copies.of_this_thread(), key).with_cost(cost),
+        ))
     }
 
     fn all_limits(&self) -> impl Iterator<Item = &Limit> {
@@ -161,7 +180,11 @@ impl Applied {
     fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
         let mut changed = self.clone();
         changed.limit = Planned::new(change(self.limit()));
-        for plan in changed.plans.iter_mut().flat_map(|plans| plans.limits.values_mut()) {
+        for plan in changed
+            .plans
+            .iter_mut()
+            .flat_map(|plans| plans.limits.values_mut())
+        {
             if let OfPlan::Limit(planned) = plan {
                 *planned = Planned::new(change(&planned.limit));
             }

@@ -56,9 +56,13 @@ impl Names {
     /// Creates the names that exist in every application.
     #[must_use]
     pub fn new() -> Self {
-        let names = Self { keys: BTreeMap::new(), plans: BTreeMap::new(), costs: BTreeMap::new() }
-            .key("global", Global)
-            .key("peer_ip", PeerIp);
+        let names = Self {
+            keys: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            costs: BTreeMap::new(),
+        }
+        .key("global", Global)
+        .key("peer_ip", PeerIp);
         #[cfg(feature = "axum")]
         let names = names.key("route", crate::http::Route);
         names
@@ -79,7 +83,10 @@ impl Names {
         name: impl Into<String>,
         plan: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
     ) -> Self {
-        self.plans.insert(name.into(), Arc::new(move |parts: &Parts| plan(parts).map(Into::into)));
+        self.plans.insert(
+            name.into(),
+            Arc::new(move |parts: &Parts| plan(parts).map(Into::into)),
+        );
         self
     }
 

@@ -60,9 +60,15 @@ impl Pattern {
         path: Option<&str>,
         methods: &[String],
     ) -> Result<Self, (&'static str, ConfigError)> {
-        let path = path.map(Path::parse).transpose().map_err(|error| ("path", error))?;
+        let path = path
+            .map(Path::parse)
+            .transpose()
+            .map_err(|error| ("path", error))?;
         let methods: Result<_, _> = methods.iter().map(|name| method(name)).collect();
-        Ok(Self { path, methods: methods.map_err(|error| ("method", error))? })
+        Ok(Self {
+            path,
+            methods: methods.map_err(|error| ("method", error))?,
+        })
     }
 
     /// Whether this may be such a request: by its route, or by any spelling of its path. For limits: a client must not
@@ -92,7 +98,11 @@ impl Pattern {
 
     /// `HEAD` counts as `GET`, because the handler of `GET` answers it.
     fn matches_method(&self, method: &Method) -> bool {
-        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let method = if method == Method::HEAD {
+            &Method::GET
+        } else {
+            method
+        };
         self.methods.is_empty() || self.methods.contains(method)
     }
 
@@ -148,7 +158,10 @@ impl Path {
 
     /// Whether all paths of the route that the router matched are of this one.
     fn covers(&self, route: &RequestRoute<'_>) -> bool {
-        route.template.as_ref().is_some_and(|template| covers(&self.exact, template))
+        route
+            .template
+            .as_ref()
+            .is_some_and(|template| covers(&self.exact, template))
     }
 
     fn may_be_at(&self, path: &Segmented<'_>) -> bool {
@@ -157,7 +170,10 @@ impl Path {
 }
 
 fn owned_segments(template: &str) -> Vec<Segment<'static>> {
-    segments(template).into_iter().map(Segment::into_owned).collect()
+    segments(template)
+        .into_iter()
+        .map(Segment::into_owned)
+        .collect()
 }
 
 /// Whether Axum's router takes a template.
@@ -174,17 +190,26 @@ fn method(name: &str) -> Result<Method, ConfigError> {
     };
     match Method::from_bytes(name.as_bytes()).map_err(|_| wrong())? {
         // A limit of `HEAD` alone would leave `GET` unlimited, which does the same work.
-        Method::HEAD => {
-            Err(ConfigError::new("the method is `HEAD`; write `GET`, which means both"))
+        Method::HEAD => Err(ConfigError::new(
+            "the method is `HEAD`; write `GET`, which means both",
+        )),
+        _ if !name
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte == b'-') =>
+        {
+            Err(wrong())
         }
-        _ if !name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') => Err(wrong()),
         method => Ok(method),
     }
 }
 
 impl<'a> RequestRoute<'a> {
     pub(in crate::http) fn from_parts(parts: &'a Parts) -> Self {
-        let route = Self::new(Cow::Borrowed(&parts.method), template(parts), original_path(parts));
+        let route = Self::new(
+            Cow::Borrowed(&parts.method),
+            template(parts),
+            original_path(parts),
+        );
         let now = parts.uri.path();
         let sent = original_path(parts);
         match route.template {
@@ -197,7 +222,12 @@ impl<'a> RequestRoute<'a> {
     /// The requests of a method to a path, with the template of the route that the router matched.
     pub(super) fn new(method: Cow<'a, Method>, template: Option<&'a str>, sent: &'a str) -> Self {
         let template = template.map(segments);
-        Self { method, template, sent: Segmented::of(sent), spellings: Spellings::of(sent) }
+        Self {
+            method,
+            template,
+            sent: Segmented::of(sent),
+            spellings: Spellings::of(sent),
+        }
     }
 
     /// The same, if the path may also be this one: its rest in a nested router, or what a layer outside rewrote it to.
@@ -213,7 +243,11 @@ impl<'a> RequestRoute<'a> {
             ) => {
                 all.push(Segmented::of(path).into_owned());
                 all.extend(more);
-                if is_plain { Spellings::Plain(all) } else { Spellings::Some(all) }
+                if is_plain {
+                    Spellings::Plain(all)
+                } else {
+                    Spellings::Some(all)
+                }
             }
         };
         self
@@ -232,14 +266,24 @@ impl Spellings {
             return Self::Any;
         }
         let all = spellings::spellings(path, is_plain);
-        let all = all.iter().map(|spelling| Segmented::of(spelling).into_owned()).collect();
-        if is_plain { Self::Plain(all) } else { Self::Some(all) }
+        let all = all
+            .iter()
+            .map(|spelling| Segmented::of(spelling).into_owned())
+            .collect();
+        if is_plain {
+            Self::Plain(all)
+        } else {
+            Self::Some(all)
+        }
     }
 }
 
 #[cfg(feature = "axum")]
 fn template(parts: &Parts) -> Option<&str> {
-    parts.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str)
+    parts
+        .extensions
+        .get::<axum::extract::MatchedPath>()
+        .map(axum::extract::MatchedPath::as_str)
 }
 
 #[cfg(not(feature = "axum"))]
@@ -281,13 +325,26 @@ mod tests {
             "\\search",
         ] {
             let route = sent(Method::GET, path);
-            assert!(search.may_match(&route) && !search.must_match(&route), "{path}");
+            assert!(
+                search.may_match(&route) && !search.must_match(&route),
+                "{path}"
+            );
         }
         let route = sent(Method::GET, "/search");
         assert!(search.may_match(&route) && search.must_match(&route));
-        for path in ["/", "/searches", "/search/x", "/Search", "/search%2Fx", "/search%00"] {
+        for path in [
+            "/",
+            "/searches",
+            "/search/x",
+            "/Search",
+            "/search%2Fx",
+            "/search%00",
+        ] {
             let route = sent(Method::GET, path);
-            assert!(!search.may_match(&route) && !search.must_match(&route), "{path}");
+            assert!(
+                !search.may_match(&route) && !search.must_match(&route),
+                "{path}"
+            );
         }
     }
 
@@ -313,14 +370,20 @@ mod tests {
         let route = routed("/users/{name}", "/users/42");
         for path in ["/users/{id}", "/users/{name}", "/users/42", "/{*all}"] {
             let pattern = pattern(path, &[]);
-            assert!(pattern.may_match(&route) && pattern.must_match(&route), "{path}");
+            assert!(
+                pattern.may_match(&route) && pattern.must_match(&route),
+                "{path}"
+            );
         }
         assert!(!pattern("/users/43", &[]).may_match(&route));
         // A parameter of one segment is no rest of a path.
         let rest = routed("/{tenant}/{*rest}", "/acme/x/y");
         for path in ["/{a}/{b}", "/{a}/x", "/{a}/{b}/{c}/{d}"] {
             let pattern = pattern(path, &[]);
-            assert!(!pattern.may_match(&rest) && !pattern.must_match(&rest), "{path}");
+            assert!(
+                !pattern.may_match(&rest) && !pattern.must_match(&rest),
+                "{path}"
+            );
         }
         assert!(pattern("/{a}/{*b}", &[]).must_match(&rest));
         assert!(pattern("/{a}/{b}/{c}", &[]).may_match(&rest));
@@ -336,12 +399,24 @@ mod tests {
     #[test]
     fn path_through_a_wildcard_takes_no_exception_of_another_route() {
         let health = pattern("/health", &[]);
-        for path in ["/files/../health", "/files/%2e%2e/health", "//health", "/health;x"] {
+        for path in [
+            "/files/../health",
+            "/files/%2e%2e/health",
+            "//health",
+            "/health;x",
+        ] {
             let route = routed("/{*path}", path);
-            assert!(!health.must_match(&route) && health.may_match(&route), "{path}");
+            assert!(
+                !health.must_match(&route) && health.may_match(&route),
+                "{path}"
+            );
         }
         let public = pattern("/public/{*path}", &[]);
-        for path in ["/public/../admin", "/public/..;/admin", "/public/%252e%252e/admin"] {
+        for path in [
+            "/public/../admin",
+            "/public/..;/admin",
+            "/public/%252e%252e/admin",
+        ] {
             assert!(!public.must_match(&sent(Method::GET, path)), "{path}");
         }
         assert!(public.must_match(&sent(Method::GET, "/public/.well-known/a..b")));
@@ -349,11 +424,20 @@ mod tests {
 
     #[test]
     fn exception_of_a_parameter_leaves_out_the_route_without_it() {
-        for (path, template) in
-            [("/users/{id}", "/users/"), ("/public/{*path}", "/public/"), ("/{{x}}", "/{id}")]
-        {
+        for (path, template) in [
+            ("/users/{id}", "/users/"),
+            ("/public/{*path}", "/public/"),
+            ("/{{x}}", "/{id}"),
+        ] {
             let exception = pattern(path, &[]);
-            let route = routed(template, if template == "/{id}" { "/users" } else { template });
+            let route = routed(
+                template,
+                if template == "/{id}" {
+                    "/users"
+                } else {
+                    template
+                },
+            );
             assert!(!exception.must_match(&route), "{path} {template}");
         }
         assert!(pattern("/{{x}}", &[]).must_match(&routed("/{{x}}", "/{x}")));
@@ -365,7 +449,10 @@ mod tests {
         let route = sent(Method::GET, &path);
         for text in ["/search", "/users/{id}", "/{*all}"] {
             let pattern = pattern(text, &[]);
-            assert!(pattern.may_match(&route) && !pattern.must_match(&route), "{text}");
+            assert!(
+                pattern.may_match(&route) && !pattern.must_match(&route),
+                "{text}"
+            );
         }
         // A plain path has one spelling, however long it is.
         let path = format!("/{}", "a".repeat(60_000));
@@ -406,16 +493,26 @@ mod tests {
         }
         let long = format!("/{}", "a".repeat(66_000));
         let (_, error) = Pattern::new(Some(&long), &[]).err().expect("an error");
-        assert_eq!(error.to_string(), "a path has 66001 bytes; use at most 1024");
+        assert_eq!(
+            error.to_string(),
+            "a path has 66001 bytes; use at most 1024"
+        );
         for method in ["get", "GE T", "", "*", "GET|POST", "GET,POST"] {
-            let (field, error) = Pattern::new(None, &[method.to_owned()]).err().expect("an error");
+            let (field, error) = Pattern::new(None, &[method.to_owned()])
+                .err()
+                .expect("an error");
             assert!(
                 field == "method" && error.to_string().contains("write one such as `GET`"),
                 "{error}"
             );
         }
         // An exception of `HEAD` would be one of `GET`.
-        let (_, error) = Pattern::new(None, &["HEAD".to_owned()]).err().expect("an error");
-        assert!(error.to_string().contains("write `GET`, which means both"), "{error}");
+        let (_, error) = Pattern::new(None, &["HEAD".to_owned()])
+            .err()
+            .expect("an error");
+        assert!(
+            error.to_string().contains("write `GET`, which means both"),
+            "{error}"
+        );
     }
 }

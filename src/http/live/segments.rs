@@ -29,7 +29,9 @@ impl<'a> Segment<'a> {
         while let Some(at) = rest.find(['{', '}']) {
             let (before, brace) = rest.split_at(at);
             literal.push_str(before);
-            let doubled = ["{{", "}}"].into_iter().find(|doubled| brace.starts_with(doubled));
+            let doubled = ["{{", "}}"]
+                .into_iter()
+                .find(|doubled| brace.starts_with(doubled));
             match doubled {
                 Some(doubled) => {
                     literal.push_str(&doubled[1..]);
@@ -55,7 +57,10 @@ impl<'a> Segment<'a> {
 
 /// The segments of a template.
 pub(super) fn segments(template: &str) -> Vec<Segment<'_>> {
-    without_slash(template).split('/').map(Segment::of).collect()
+    without_slash(template)
+        .split('/')
+        .map(Segment::of)
+        .collect()
 }
 
 /// A path, and where its segments end.
@@ -67,18 +72,29 @@ pub(super) struct Segmented<'a> {
 impl<'a> Segmented<'a> {
     pub(super) fn of(path: &'a str) -> Self {
         let path = without_slash(path);
-        let slashes = path.match_indices('/').map(|(at, _)| at).take(MOST_SEGMENTS);
+        let slashes = path
+            .match_indices('/')
+            .map(|(at, _)| at)
+            .take(MOST_SEGMENTS);
         let ends = slashes.chain([path.len()]).collect();
-        Self { path: Cow::Borrowed(path), ends }
+        Self {
+            path: Cow::Borrowed(path),
+            ends,
+        }
     }
 
     pub(super) fn into_owned(self) -> Segmented<'static> {
-        Segmented { path: Cow::Owned(self.path.into_owned()), ends: self.ends }
+        Segmented {
+            path: Cow::Owned(self.path.into_owned()),
+            ends: self.ends,
+        }
     }
 
     fn segment(&self, number: usize) -> Option<&str> {
         let end = *self.ends.get(number)?;
-        let before = number.checked_sub(1).and_then(|before| self.ends.get(before));
+        let before = number
+            .checked_sub(1)
+            .and_then(|before| self.ends.get(before));
         let start = before.map_or(0, |end| end.saturating_add(1));
         self.path.get(start..end)
     }
@@ -95,7 +111,9 @@ fn without_slash(path: &str) -> &str {
 /// Whether a template matches a path.
 pub(super) fn is_at(template: &[Segment<'_>], path: &Segmented<'_>) -> bool {
     for (number, segment) in template.iter().enumerate() {
-        let Some(text) = path.segment(number) else { return false };
+        let Some(text) = path.segment(number) else {
+            return false;
+        };
         let is_found = match segment {
             Segment::Literal(literal) => *literal == text,
             Segment::Parameter(prefix) => {
@@ -115,7 +133,9 @@ pub(super) fn is_at(template: &[Segment<'_>], path: &Segmented<'_>) -> bool {
 /// Whether a template matches all paths that another one matches.
 pub(super) fn covers(template: &[Segment<'_>], other: &[Segment<'_>]) -> bool {
     for (number, segment) in template.iter().enumerate() {
-        let Some(theirs) = other.get(number) else { return false };
+        let Some(theirs) = other.get(number) else {
+            return false;
+        };
         let is_covered = match (segment, theirs) {
             (Segment::Rest(prefix), Segment::Literal(literal)) => {
                 return has_parameter(literal, prefix, is_last(number, other.len()));
@@ -157,8 +177,16 @@ mod tests {
 
     /// Few letters, so that paths and templates often meet.
     fn text() -> impl Strategy<Value = String> {
-        prop_oneof![Just(""), Just("a"), Just("b"), Just("ab"), Just("{"), Just("}"), Just("{a}")]
-            .prop_map(str::to_owned)
+        prop_oneof![
+            Just(""),
+            Just("a"),
+            Just("b"),
+            Just("ab"),
+            Just("{"),
+            Just("}"),
+            Just("{a}")
+        ]
+        .prop_map(str::to_owned)
     }
 
     fn template() -> impl Strategy<Value = String> {
@@ -223,7 +251,10 @@ mod tests {
             ("/{{x}}", "/{{x}}"),
             ("/v{version}", "/v1{minor}"),
         ] {
-            assert!(covers(&segments(template), &segments(other)), "{template} {other}");
+            assert!(
+                covers(&segments(template), &segments(other)),
+                "{template} {other}"
+            );
         }
         for (template, other) in [
             ("/users/{id}", "/users/"),
@@ -233,7 +264,10 @@ mod tests {
             ("/v1{minor}", "/v{version}"),
             ("/{a}/{b}", "/{*all}"),
         ] {
-            assert!(!covers(&segments(template), &segments(other)), "{template} {other}");
+            assert!(
+                !covers(&segments(template), &segments(other)),
+                "{template} {other}"
+            );
         }
     }
 

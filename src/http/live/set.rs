@@ -120,7 +120,9 @@ impl LimitSet {
             tasks: Mutex::default(),
             rejected: Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// Replaces all limits by those of a new version. Requests in flight keep their limits. A version that equals the one
@@ -148,7 +150,11 @@ impl LimitSet {
         let before = shared.in_force.load_full();
         if *before.config == config {
             let was_rejected = lock(&shared.rejected).take().is_some();
-            return Ok(if was_rejected { Replaced::ValidAgain(before) } else { Replaced::Nothing });
+            return Ok(if was_rejected {
+                Replaced::ValidAgain(before)
+            } else {
+                Replaced::Nothing
+            });
         }
         let after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
         layers.retain(Attached::exists);
@@ -214,7 +220,9 @@ impl LimitSet {
     /// and if it panics.
     #[must_use]
     pub fn is_followed(&self) -> bool {
-        lock(&self.shared.tasks).iter().any(|task| !task.is_finished())
+        lock(&self.shared.tasks)
+            .iter()
+            .any(|task| !task.is_finished())
     }
 
     /// The number of the version in force, from 1. It counts in this process: replicas that started at other times have
@@ -229,7 +237,11 @@ impl LimitSet {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Limit> {
         let in_force = self.shared.in_force.load();
-        let limit = in_force.limits.iter().map(Applied::limit).find(|limit| limit.name() == name);
+        let limit = in_force
+            .limits
+            .iter()
+            .map(Applied::limit)
+            .find(|limit| limit.name() == name);
         limit.cloned()
     }
 
@@ -243,7 +255,9 @@ impl LimitSet {
     /// force later clears it.
     #[must_use]
     pub fn rejected(&self) -> Option<ConfigError> {
-        lock(&self.shared.rejected).as_ref().map(|(error, _)| error.clone())
+        lock(&self.shared.rejected)
+            .as_ref()
+            .map(|(error, _)| error.clone())
     }
 
     pub(super) fn in_force(&self) -> Guard<Arc<InForce>> {
@@ -258,7 +272,10 @@ impl LimitSet {
     ) -> Result<(), ConfigError> {
         let mut layers = lock(&self.shared.layers);
         let in_force = self.shared.in_force.load_full();
-        let attached = Attached { limiter: limiter.downgrade(), layer: Arc::downgrade(layer) };
+        let attached = Attached {
+            limiter: limiter.downgrade(),
+            layer: Arc::downgrade(layer),
+        };
         attached.register(&self.shared.id, &in_force)?;
         layers.retain(Attached::exists);
         layers.push(attached);
@@ -333,13 +350,20 @@ impl Attached {
     }
 
     fn register_limits(&self, set: &Arc<()>, in_force: &InForce) -> Result<(), Misplaced> {
-        let Some(limiter) = self.limiter.upgrade() else { return Ok(()) };
-        let Some(fixed) = self.layer.upgrade() else { return Ok(()) };
+        let Some(limiter) = self.limiter.upgrade() else {
+            return Ok(());
+        };
+        let Some(fixed) = self.layer.upgrade() else {
+            return Ok(());
+        };
         check_room(in_force, fixed.load(Ordering::Relaxed))?;
         let limits: Vec<&Limit> = in_force.all_limits().collect();
         limiter.register_set(set, &limits).map_err(|(name, error)| {
             let number = in_force.config.names().position(|known| known == name);
-            (Field::of_limit(number.unwrap_or_default()).name("name"), error)
+            (
+                Field::of_limit(number.unwrap_or_default()).name("name"),
+                error,
+            )
         })
     }
 }

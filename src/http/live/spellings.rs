@@ -28,7 +28,9 @@ pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
                 spellings.push(spelling);
             }
         }
-        let again = percent_decode_str(&decoded).decode_utf8_lossy().into_owned();
+        let again = percent_decode_str(&decoded)
+            .decode_utf8_lossy()
+            .into_owned();
         if again == *decoded {
             break;
         }
@@ -51,12 +53,17 @@ pub(super) fn is_plain(path: &str) -> bool {
         }
         before = byte;
     }
-    !has_dots || !path.split('/').any(|segment| segment == "." || segment == "..")
+    !has_dots
+        || !path
+            .split('/')
+            .any(|segment| segment == "." || segment == "..")
 }
 
 /// A path without parameters of its segments, such as `;version=1`.
 fn without_parameters(path: &str) -> String {
-    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+    let segments = path
+        .split('/')
+        .map(|segment| segment.split(';').next().unwrap_or_default());
     segments.collect::<Vec<_>>().join("/")
 }
 

@@ -23,15 +23,24 @@ impl InForce {
     /// A row for each path, and one for each method to which other limits apply there.
     fn rows(&self) -> Vec<Row<'_>> {
         let scopes: Vec<_> = self.limits.iter().map(|applied| &applied.scope).collect();
-        let patterns = || scopes.iter().flat_map(|scope| scope.matches.iter().chain(&scope.except));
-        let methods: BTreeSet<_> =
-            patterns().flat_map(Pattern::methods).map(Method::as_str).collect();
+        let patterns = || {
+            scopes
+                .iter()
+                .flat_map(|scope| scope.matches.iter().chain(&scope.except))
+        };
+        let methods: BTreeSet<_> = patterns()
+            .flat_map(Pattern::methods)
+            .map(Method::as_str)
+            .collect();
         let paths: BTreeSet<_> = patterns().filter_map(Pattern::path).collect();
         let mut rows = Vec::new();
         for path in paths.into_iter().chain([OTHERS]) {
             let of_others = self.applied_at(OTHERS, path);
             let names = |limits: &[&Applied]| {
-                limits.iter().map(|applied| applied.limit().name().to_owned()).collect()
+                limits
+                    .iter()
+                    .map(|applied| applied.limit().name().to_owned())
+                    .collect()
             };
             let names_of_others: Vec<String> = names(&of_others);
             for &method in &methods {
@@ -72,13 +81,25 @@ impl fmt::Display for InForce {
             let mut route = [method.to_owned(), path.to_owned()];
             if applied.is_empty() {
                 let [method, path] = std::mem::take(&mut route);
-                lines.push([method, path, "none".to_owned(), String::new(), String::new()]);
+                lines.push([
+                    method,
+                    path,
+                    "none".to_owned(),
+                    String::new(),
+                    String::new(),
+                ]);
             }
             for limit in applied {
                 // The route stands in its first line.
                 let [method, path] = std::mem::take(&mut route);
                 let name = limit.limit().name().to_owned();
-                lines.push([method, path, name, limit.scope.key_name.clone(), limit.quota()]);
+                lines.push([
+                    method,
+                    path,
+                    name,
+                    limit.scope.key_name.clone(),
+                    limit.quota(),
+                ]);
             }
         }
         let width = |column: usize| {

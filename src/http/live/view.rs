@@ -21,7 +21,11 @@ pub(in crate::http) struct Live {
 
 impl Live {
     pub(in crate::http) fn new(set: LimitSet) -> Self {
-        Self { set, view: Arc::default(), layer: Arc::default() }
+        Self {
+            set,
+            view: Arc::default(),
+            layer: Arc::default(),
+        }
     }
 
     /// Registers the limits with the limiter of the layer.
@@ -37,7 +41,9 @@ impl Live {
     /// Whether each limit in force that has no failure policy can have this one.
     pub(in crate::http) fn check_policy(&self, policy: OnStoreFailure) -> Result<(), ConfigError> {
         let in_force = self.set.in_force();
-        let mut limits = in_force.all_limits().filter(|limit| limit.on_store_failure().is_none());
+        let mut limits = in_force
+            .all_limits()
+            .filter(|limit| limit.on_store_failure().is_none());
         limits.try_for_each(|limit| limit.clone().with_on_store_failure(policy).map(drop))
     }
 

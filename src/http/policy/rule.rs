@@ -73,7 +73,13 @@ impl KeyedLimit {
         let fails_as_layer = limit.on_store_failure().is_none();
         let copies = Copies::new(&limit);
         let key = watched(Arc::new(key), limit.name());
-        Self { limit, fails_as_layer, copies, key, cost }
+        Self {
+            limit,
+            fails_as_layer,
+            copies,
+            key,
+            cost,
+        }
     }
 
     pub(super) fn replace(&mut self, limit: Limit) {

@@ -23,19 +23,28 @@ pub(super) fn preferred(headers: &HeaderMap) -> BodyFormat {
 }
 
 fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
-    let lines: Result<Vec<_>, _> =
-        headers.get_all(header::ACCEPT).iter().map(|it| it.to_str()).collect();
+    let lines: Result<Vec<_>, _> = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .map(|it| it.to_str())
+        .collect();
     let value = lines.ok()?.join(",");
     if value.len() > MAX_BYTES {
         return None;
     }
-    let ranges: Vec<_> =
-        value.split(',').map(without_parameters).filter(|it| !it.is_empty()).collect();
+    let ranges: Vec<_> = value
+        .split(',')
+        .map(without_parameters)
+        .filter(|it| !it.is_empty())
+        .collect();
     let accept: Accept = ranges.join(",").parse().ok()?;
     let formats = FORMATS.map(|(name, format)| (MediaType::parse(name), format));
     let available = formats.iter().filter_map(|(name, _)| name.as_ref().ok());
     let chosen = accept.negotiate(available)?;
-    formats.iter().find(|(name, _)| name.as_ref() == Ok(chosen)).map(|(_, format)| *format)
+    formats
+        .iter()
+        .find(|(name, _)| name.as_ref() == Ok(chosen))
+        .map(|(_, format)| *format)
 }
 
 /// A media range with its quality alone. Other parameters, such as a charset, make no difference between

@@ -44,20 +44,33 @@ pub(super) struct Rendered {
 }
 
 impl BodyFormat {
-    #[cfg_attr(not(feature = "json"), expect(unused_variables, reason = "text has no status"))]
+    #[cfg_attr(
+        not(feature = "json"),
+        expect(unused_variables, reason = "text has no status")
+    )]
     pub(super) fn render(self, rejection: &Rejection<'_>, status: StatusCode) -> Rendered {
         #[cfg(feature = "json")]
         if self == Self::ByAccept {
             let format = accept::preferred(&rejection.request().headers);
-            return Rendered { varies: true, ..format.render(rejection, status) };
+            return Rendered {
+                varies: true,
+                ..format.render(rejection, status)
+            };
         }
         let (content_type, body) = match self {
             #[cfg(feature = "json")]
             Self::Json => ("application/json", json::object(rejection)),
             #[cfg(feature = "json")]
             Self::ProblemDetails => ("application/problem+json", json::problem(rejection, status)),
-            _ => ("text/plain; charset=utf-8", Bytes::from(rejection.message() + "\n")),
+            _ => (
+                "text/plain; charset=utf-8",
+                Bytes::from(rejection.message() + "\n"),
+            ),
         };
-        Rendered { content_type: HeaderValue::from_static(content_type), body, varies: false }
+        Rendered {
+            content_type: HeaderValue::from_static(content_type),
+            body,
+            varies: false,
+        }
     }
 }

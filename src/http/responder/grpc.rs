@@ -33,10 +33,19 @@ pub(super) fn content_type(request: &Parts) -> Option<HeaderValue> {
         return None;
     }
     let content_type = request.headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let essence = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     let kind = essence.strip_prefix("application/grpc")?;
-    let is =
-        |name: &str| kind == name || kind.strip_prefix(name).is_some_and(|it| it.starts_with('+'));
+    let is = |name: &str| {
+        kind == name
+            || kind
+                .strip_prefix(name)
+                .is_some_and(|it| it.starts_with('+'))
+    };
     Some(HeaderValue::from_static(match () {
         () if is("-web-text") => "application/grpc-web-text+proto",
         () if is("-web") => "application/grpc-web+proto",
@@ -57,7 +66,10 @@ pub(super) fn response(
         details.set_retry_info(Some(retry_after));
     }
     if let Some(decision) = rejection.decision() {
-        let denied = decision.verdicts().iter().filter(|verdict| !verdict.allowed());
+        let denied = decision
+            .verdicts()
+            .iter()
+            .filter(|verdict| !verdict.allowed());
         for verdict in denied.take(MAX_VIOLATIONS) {
             let name = verdict.limit().name();
             details.add_quota_failure_violation(name, format!("rate limit `{name}` exceeded"));
@@ -72,7 +84,11 @@ pub(super) fn response(
     let mut response = status.into_http::<Bytes>();
     let headers = response.headers_mut();
     set(headers, header::CONTENT_TYPE, content_type);
-    set(headers, header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    set(
+        headers,
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-store"),
+    );
     if let Some(pushback) = pushback(rejection) {
         set(headers, PUSHBACK, HeaderValue::from(pushback));
     }

@@ -34,7 +34,9 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
         },
         message: rejection.message(),
         limit: rejection.limit().map(Limit::name),
-        retry_after: rejection.retry_after().map(|retry_after| retry_after.as_secs()),
+        retry_after: rejection
+            .retry_after()
+            .map(|retry_after| retry_after.as_secs()),
     })
 }
 
@@ -56,14 +58,26 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
         Reason::RateLimited | Reason::TooManyInFlight => {
             (format!("{TYPES}#quota-exceeded"), "Quota Exceeded")
         }
-        Reason::Blocked => (format!("{TYPES}#abnormal-usage-detected"), "Abnormal Usage Detected"),
-        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => {
-            (format!("{TYPES}#temporary-reduced-capacity"), "Temporary Reduced Capacity")
-        }
-        _ => ("about:blank".to_owned(), status.canonical_reason().unwrap_or("Rejected")),
+        Reason::Blocked => (
+            format!("{TYPES}#abnormal-usage-detected"),
+            "Abnormal Usage Detected",
+        ),
+        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => (
+            format!("{TYPES}#temporary-reduced-capacity"),
+            "Temporary Reduced Capacity",
+        ),
+        _ => (
+            "about:blank".to_owned(),
+            status.canonical_reason().unwrap_or("Rejected"),
+        ),
     };
-    let in_flight = rejection.limit().filter(|_| rejection.reason() == Reason::TooManyInFlight);
-    let verdicts = rejection.decision().map(Decision::verdicts).unwrap_or_default();
+    let in_flight = rejection
+        .limit()
+        .filter(|_| rejection.reason() == Reason::TooManyInFlight);
+    let verdicts = rejection
+        .decision()
+        .map(Decision::verdicts)
+        .unwrap_or_default();
     let denied = verdicts.iter().filter(|verdict| !verdict.allowed());
     serialize(&Problem {
         r#type,

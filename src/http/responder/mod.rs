@@ -157,12 +157,14 @@ impl<'a> Rejection<'a> {
             (Reason::Blocked, Some(decision), _) => format!(
                 "blocked by the rate limit `{}`: try again in {} s",
                 decision.limit().name(),
-                self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
+                self.retry_after
+                    .map_or(1, |retry_after| retry_after.as_secs())
             ),
             (_, Some(decision), _) => format!(
                 "rate limit `{}` exceeded: try again in {} s",
                 decision.limit().name(),
-                self.retry_after.map_or(1, |retry_after| retry_after.as_secs())
+                self.retry_after
+                    .map_or(1, |retry_after| retry_after.as_secs())
             ),
             (_, None, Some((Some(limit), missing))) => {
                 let rate = if limit.is_concurrency() { "" } else { "rate " };
@@ -170,12 +172,12 @@ impl<'a> Rejection<'a> {
             }
             (_, None, Some((None, missing))) => format!("no key for the rate limit: {missing}"),
             (Reason::Forbidden, None, None) => "forbidden".to_owned(),
-            (Reason::TooManyInFlight, None, None) => {
-                self.without_permits.map_or_else(String::new, too_many_in_flight)
-            }
-            (Reason::Rejected, None, None) => {
-                self.reject.map_or_else(String::new, |reject| reject.reason.to_string())
-            }
+            (Reason::TooManyInFlight, None, None) => self
+                .without_permits
+                .map_or_else(String::new, too_many_in_flight),
+            (Reason::Rejected, None, None) => self
+                .reject
+                .map_or_else(String::new, |reject| reject.reason.to_string()),
             (_, None, None) => {
                 let message = "the rate limit cannot be checked at the moment";
                 match self.retry_after {
@@ -235,8 +237,11 @@ impl Responder {
             (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
         };
         let decided = Some(decision);
-        let rejection =
-            Rejection { decision: decided, retry_after, ..Rejection::new(reason, request) };
+        let rejection = Rejection {
+            decision: decided,
+            retry_after,
+            ..Rejection::new(reason, request)
+        };
         let mut response = self.respond(&rejection, status, write_headers);
         response.extensions_mut().insert(decision.clone());
         response
@@ -251,7 +256,10 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let missing_key = Some((limit, missing));
-        let rejection = Rejection { missing_key, ..Rejection::new(Reason::MissingKey, request) };
+        let rejection = Rejection {
+            missing_key,
+            ..Rejection::new(Reason::MissingKey, request)
+        };
         self.respond(&rejection, status, |_| {})
     }
 
@@ -269,7 +277,9 @@ impl Responder {
             ..Rejection::new(Reason::TooManyInFlight, request)
         };
         let status = StatusCode::TOO_MANY_REQUESTS;
-        self.respond(&rejection, status, |headers| write_retry_after(retry_after, headers))
+        self.respond(&rejection, status, |headers| {
+            write_retry_after(retry_after, headers)
+        })
     }
 
     /// The response to a request that the application rejects.
@@ -279,10 +289,17 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let reason = Reason::Rejected;
-        let retry_after = reject.retry_after.map(|wait| Duration::from_secs(seconds(wait).max(1)));
-        let rejection =
-            Rejection { reject: Some(reject), retry_after, ..Rejection::new(reason, request) };
-        self.respond(&rejection, reject.status, |headers| write_retry_after(retry_after, headers))
+        let retry_after = reject
+            .retry_after
+            .map(|wait| Duration::from_secs(seconds(wait).max(1)));
+        let rejection = Rejection {
+            reject: Some(reject),
+            retry_after,
+            ..Rejection::new(reason, request)
+        };
+        self.respond(&rejection, reject.status, |headers| {
+            write_retry_after(retry_after, headers)
+        })
     }
 
     /// The response to a request that was forbidden, or that the store did not decide.
@@ -292,13 +309,18 @@ impl Responder {
         retry_after: Option<Duration>,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let rejection = Rejection { retry_after, ..Rejection::new(reason, request) };
+        let rejection = Rejection {
+            retry_after,
+            ..Rejection::new(reason, request)
+        };
         let status = match reason {
             Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
-        self.respond(&rejection, status, |headers| write_retry_after(retry_after, headers))
+        self.respond(&rejection, status, |headers| {
+            write_retry_after(retry_after, headers)
+        })
     }
 
     fn default_response(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
@@ -308,16 +330,28 @@ impl Responder {
         {
             return grpc::response(rejection, status, content_type);
         }
-        let Rendered { content_type, body, varies } = self.format.render(rejection, status);
+        let Rendered {
+            content_type,
+            body,
+            varies,
+        } = self.format.render(rejection, status);
         let mut response = Response::new(body);
         *response.status_mut() = status;
         // Those of a denial. Otherwise the map would grow for the last of them.
         *response.headers_mut() = HeaderMap::with_capacity(7);
         set(response.headers_mut(), header::CONTENT_TYPE, content_type);
         // A 429 must not be stored (RFC 6585, section 4), and a cache may store some of the others.
-        set(response.headers_mut(), header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        set(
+            response.headers_mut(),
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        );
         if varies {
-            set(response.headers_mut(), header::VARY, HeaderValue::from_static("accept"));
+            set(
+                response.headers_mut(),
+                header::VARY,
+                HeaderValue::from_static("accept"),
+            );
         }
         response
     }

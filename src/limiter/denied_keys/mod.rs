@@ -102,16 +102,30 @@ impl DeniedKeys {
     ///
     /// Returns an error if the secret has fewer than 16 bytes.
     pub fn hashed(secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
-        Ok(Self::build(Some(DigestSecret::new("DeniedKeys::hashed", secret.as_ref())?)))
+        Ok(Self::build(Some(DigestSecret::new(
+            "DeniedKeys::hashed",
+            secret.as_ref(),
+        )?)))
     }
 
     fn build(secret: Option<DigestSecret>) -> Self {
-        let period = Period { started: Instant::now(), previous: DeniedSummary::default() };
+        let period = Period {
+            started: Instant::now(),
+            previous: DeniedSummary::default(),
+        };
         let shards = std::array::from_fn(|_| Mutex::default());
         let hasher = DefaultHashBuilder::default();
         let period = Mutex::new(period);
         let reports = Reports::default();
-        Self { shared: Arc::new(SharedCounts { secret, hasher, period, shards, reports }) }
+        Self {
+            shared: Arc::new(SharedCounts {
+                secret,
+                hasher,
+                period,
+                shards,
+                reports,
+            }),
+        }
     }
 
     /// The summary of the period that has begun: it is at most a minute old.
@@ -162,7 +176,10 @@ impl SharedCounts {
             let shard = mem::take(&mut *lock(shard));
             add(&shard);
         });
-        *period = Period { started: Instant::now(), previous: ended.clone() };
+        *period = Period {
+            started: Instant::now(),
+            previous: ended.clone(),
+        };
         ended
     }
 
@@ -176,7 +193,12 @@ impl SharedCounts {
         for shard in &self.shards {
             each(shard, &mut |shard| {
                 summary.denials += shard.denials();
-                for Counted { item: Denied { limit, key }, count, error } in shard.counted() {
+                for Counted {
+                    item: Denied { limit, key },
+                    count,
+                    error,
+                } in shard.counted()
+                {
                     let key = match &self.secret {
                         Some(secret) => secret.digest(limit, key.as_str()).to_string(),
                         None => key.as_str().to_owned(),

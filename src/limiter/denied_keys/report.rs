@@ -28,7 +28,9 @@ impl SharedCounts {
         if is_due.load(Ordering::Relaxed) {
             return;
         }
-        let Ok(runtime) = Runtime::try_current() else { return };
+        let Ok(runtime) = Runtime::try_current() else {
+            return;
+        };
         if !is_due.swap(true, Ordering::AcqRel) {
             shared.period().started = Instant::now();
             let report = PeriodEnd(Arc::downgrade(shared));
@@ -45,11 +47,18 @@ struct PeriodEnd(Weak<SharedCounts>);
 
 impl Drop for PeriodEnd {
     fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
         // A denial that is counted from here on begins a period of its own, even if this one still has it.
         shared.reports.is_due.store(false, Ordering::Release);
         let ended = shared.next_period();
-        let keys: Vec<_> = ended.keys().iter().take(IN_EVENT).map(ToString::to_string).collect();
+        let keys: Vec<_> = ended
+            .keys()
+            .iter()
+            .take(IN_EVENT)
+            .map(ToString::to_string)
+            .collect();
         telemetry::most_denied_keys(ended.period(), ended.denials(), &keys.join(", "));
     }
 }

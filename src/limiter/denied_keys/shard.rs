@@ -27,7 +27,10 @@ pub(super) struct SketchShard {
 
 impl Default for SketchShard {
     fn default() -> Self {
-        Self { denials: 0, sketch: Sketch::new(KEYS) }
+        Self {
+            denials: 0,
+            sketch: Sketch::new(KEYS),
+        }
     }
 }
 
@@ -54,7 +57,10 @@ impl SketchShard {
             return;
         }
         let is_it = |denied: &Denied| &*denied.limit == limit && denied.key == *key;
-        self.sketch.add(hash, times, is_it, || Denied { limit: limit.into(), key: key.clone() });
+        self.sketch.add(hash, times, is_it, || Denied {
+            limit: limit.into(),
+            key: key.clone(),
+        });
     }
 }
 
@@ -95,8 +101,10 @@ mod tests {
             }
         }
         assert_eq!(shard.denials(), 1_050_000);
-        let most =
-            shard.counted().max_by_key(|it| it.count).map(|it| (it.item.key.clone(), it.count));
+        let most = shard
+            .counted()
+            .max_by_key(|it| it.count)
+            .map(|it| (it.item.key.clone(), it.count));
         let (key, count) = most.expect("keys were counted");
         assert_eq!(key, Key::new("mallory"));
         // 50,000 times, of which about 800 are in the sample.

@@ -48,7 +48,14 @@ impl<T> Sketch<T> {
         is_it: impl Fn(&T) -> bool,
         new: impl FnOnce() -> T,
     ) {
-        let Self { places, hashes, counts, errors, items, .. } = self;
+        let Self {
+            places,
+            hashes,
+            counts,
+            errors,
+            items,
+            ..
+        } = self;
         if let Some(place) = places.find(hash, |place| is_it(&items[*place])) {
             counts[*place] += times;
             return;
@@ -61,7 +68,9 @@ impl<T> Sketch<T> {
             items.len() - 1
         } else {
             let smallest = counts.iter().copied().min().unwrap_or(0);
-            let Some(place) = counts.iter().position(|count| *count == smallest) else { return };
+            let Some(place) = counts.iter().position(|count| *count == smallest) else {
+                return;
+            };
             if let Ok(old) = places.find_entry(hashes[place], |it| *it == place) {
                 old.remove();
             }
@@ -76,7 +85,11 @@ impl<T> Sketch<T> {
     pub(super) fn counted(&self) -> impl Iterator<Item = Counted<&T>> {
         let numbers = self.counts.iter().zip(&self.errors);
         let counted = self.items.iter().zip(numbers);
-        counted.map(|(item, (count, error))| Counted { item, count: *count, error: *error })
+        counted.map(|(item, (count, error))| Counted {
+            item,
+            count: *count,
+            error: *error,
+        })
     }
 }
 
@@ -97,7 +110,11 @@ mod tests {
         }
         sketch
             .counted()
-            .map(|Counted { item, count, error }| Counted { item: *item, count, error })
+            .map(|Counted { item, count, error }| Counted {
+                item: *item,
+                count,
+                error,
+            })
             .collect()
     }
 
@@ -105,15 +122,27 @@ mod tests {
     fn few_items_are_counted_exactly() {
         let mut counted = sketch_of(3, &[7, 8, 7, 9, 7, 8]);
         counted.sort_by_key(|it| it.item);
-        let exactly = |item, count| Counted { item, count, error: 0 };
+        let exactly = |item, count| Counted {
+            item,
+            count,
+            error: 0,
+        };
         assert_eq!(counted, [exactly(7, 3), exactly(8, 2), exactly(9, 1)]);
     }
 
     #[test]
     fn new_item_takes_over_the_smallest_count() {
         let counted = sketch_of(2, &[1, 1, 1, 2, 3]);
-        assert!(counted.contains(&Counted { item: 1, count: 3, error: 0 }));
-        assert!(counted.contains(&Counted { item: 3, count: 2, error: 1 }));
+        assert!(counted.contains(&Counted {
+            item: 1,
+            count: 3,
+            error: 0
+        }));
+        assert!(counted.contains(&Counted {
+            item: 3,
+            count: 2,
+            error: 1
+        }));
     }
 
     proptest! {

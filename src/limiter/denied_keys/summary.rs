@@ -17,7 +17,10 @@ pub struct DeniedSummary {
 impl DeniedSummary {
     /// An empty summary.
     pub(super) fn new(period: Duration) -> Self {
-        Self { period, ..Self::default() }
+        Self {
+            period,
+            ..Self::default()
+        }
     }
 
     /// The most denied keys first.
@@ -58,7 +61,12 @@ pub struct DeniedKey {
 
 impl DeniedKey {
     pub(super) fn new(limit: &str, key: String, denials: u64, error: u64) -> Self {
-        Self { limit: limit.into(), key, denials, error }
+        Self {
+            limit: limit.into(),
+            key,
+            denials,
+            error,
+        }
     }
 
     /// The name of the limit that denied it.
@@ -89,6 +97,12 @@ impl DeniedKey {
 impl fmt::Display for DeniedKey {
     /// `login mallory: 12`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.limit, self.key.escape_debug(), self.denials)
+        write!(
+            f,
+            "{} {}: {}",
+            self.limit,
+            self.key.escape_debug(),
+            self.denials
+        )
     }
 }

@@ -46,7 +46,12 @@ impl Hash for OwedCheck {
 impl Ledger {
     pub(super) fn new(max_budgets: usize) -> Self {
         let (shards, hasher, budgets) = Default::default();
-        Self { shards, hasher, budgets, max_budgets }
+        Self {
+            shards,
+            hasher,
+            budgets,
+            max_budgets,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -75,7 +80,10 @@ impl Ledger {
     pub(super) fn settle(&self, check: &Check, charged: Receipt, cost: u32) -> bool {
         let budget = OwedCheck(check.clone());
         let mut shard = self.shard(&budget);
-        let Some(owed) = shard.get_mut(&budget).filter(|owed| owed.since <= charged.at) else {
+        let Some(owed) = shard
+            .get_mut(&budget)
+            .filter(|owed| owed.since <= charged.at)
+        else {
             return false;
         };
         let more = i64::from(cost) - i64::from(charged.cost);

@@ -25,7 +25,12 @@ impl Local {
         let store = MemoryStore::new().max_keys(MAX_BUDGETS);
         let ledger = Ledger::new(MAX_BUDGETS);
         let blocked = Throttles::default();
-        Self { store, ledger, blocked, is_settling: Arc::default() }
+        Self {
+            store,
+            ledger,
+            blocked,
+            is_settling: Arc::default(),
+        }
     }
 
     /// Decides a group in which at least one limit has a share. The others fail open. `wait` is the time until the store
@@ -44,7 +49,9 @@ impl Local {
         telemetry::blocks_of(&self.blocked, op, checks, &decision);
         let mut of_shares = decision.verdicts().iter();
         let verdicts = group.iter().zip(&shares).map(|(check, share)| match share {
-            Some(_) => of_shares.next().map(|verdict| within_quota(check, verdict.clone(), wait)),
+            Some(_) => of_shares
+                .next()
+                .map(|verdict| within_quota(check, verdict.clone(), wait)),
             None => {
                 let unlimited = Verdict::unlimited(check.limit().clone());
                 Some(unlimited.in_shadow(check.is_shadow()))
@@ -112,5 +119,9 @@ fn share(check: &Check) -> Option<Check> {
 /// A cost above the share, and within the quota, is one for which the store has to be asked again.
 fn within_quota(check: &Check, verdict: Verdict, wait: Micros) -> Verdict {
     let is_within_quota = u64::from(check.cost()) <= check.limit().quota().capacity();
-    if verdict.exceeds_capacity() && is_within_quota { verdict.denied_for(wait) } else { verdict }
+    if verdict.exceeds_capacity() && is_within_quota {
+        verdict.denied_for(wait)
+    } else {
+        verdict
+    }
 }

@@ -58,9 +58,15 @@ impl Failover {
     pub(super) fn new(store: impl Store) -> Self {
         let is_embedded = store.is_embedded();
         let store = Box::new(store);
-        let shared =
-            SharedFailover { store, local: OnceLock::new(), events: OutageEvents::default() };
-        Self { shared: Arc::new(shared), is_embedded }
+        let shared = SharedFailover {
+            store,
+            local: OnceLock::new(),
+            events: OutageEvents::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            is_embedded,
+        }
     }
 
     pub(super) fn store(&self) -> &dyn Store {
@@ -105,7 +111,10 @@ impl Failover {
         }
         let shared = Arc::clone(&self.shared);
         answer.resolved(move |answer| {
-            if answer.as_ref().is_ok_and(|decision| decision.source() == Source::Store) {
+            if answer
+                .as_ref()
+                .is_ok_and(|decision| decision.source() == Source::Store)
+            {
                 settlement::start(&shared);
             }
             answer
@@ -156,11 +165,15 @@ fn policy(group: &[Check]) -> Option<OnStoreFailure> {
         true => check.failure_policy().and(Some(OnStoreFailure::FailOpen)),
         false => check.failure_policy(),
     });
-    policies.reduce(|one, other| Some(one?.stricter(other?))).flatten()
+    policies
+        .reduce(|one, other| Some(one?.stricter(other?)))
+        .flatten()
 }
 
 fn was_charged_locally(check: &Check) -> bool {
-    check.receipt().is_some_and(|receipt| receipt.local().is_some())
+    check
+        .receipt()
+        .is_some_and(|receipt| receipt.local().is_some())
 }
 
 /// Whether a check can be decided without the store. A limit in shadow mode never denies, so it always can.
@@ -171,7 +184,9 @@ fn has_outcome(check: &Check) -> bool {
 impl SharedFailover {
     /// Whether the store is to be charged for what was decided locally.
     fn owes_charges(&self) -> bool {
-        self.local.get().is_some_and(|local| !local.ledger.is_empty())
+        self.local
+            .get()
+            .is_some_and(|local| !local.ledger.is_empty())
     }
 
     fn resolve(
@@ -203,7 +218,10 @@ impl SharedFailover {
         policy: OnStoreFailure,
     ) -> Result<Decision, Error> {
         telemetry::unavailable(self.events.of_policy(policy), group, error, policy.name());
-        let wait = error.probe_after().unwrap_or(UNKNOWN_WAIT).max(SHORTEST_WAIT);
+        let wait = error
+            .probe_after()
+            .unwrap_or(UNKNOWN_WAIT)
+            .max(SHORTEST_WAIT);
         let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
         let (source, verdicts) = match policy {
             OnStoreFailure::Local { .. } if group.iter().all(has_outcome) => {

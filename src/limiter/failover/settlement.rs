@@ -59,14 +59,18 @@ async fn settle(shared: Weak<SharedFailover>, _turn: SettlingTurn) {
     let mut sum = Sum::default();
     let mut pause = PAUSE;
     loop {
-        let Some(unsettled) = settle_once(&shared, &mut sum).await else { return };
+        let Some(unsettled) = settle_once(&shared, &mut sum).await else {
+            return;
+        };
         if unsettled.is_empty() {
             break;
         }
         if let Some(shared) = shared.upgrade()
             && let Some(local) = shared.local.get()
         {
-            unsettled.iter().for_each(|(owed, since)| local.ledger.add(owed, *since));
+            unsettled
+                .iter()
+                .for_each(|(owed, since)| local.ledger.add(owed, *since));
         }
         sleep(pause).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
@@ -164,7 +168,11 @@ fn left(error: &Error, check: Check) -> Option<Check> {
 
 /// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges what is left at most.
 async fn settle_blocked(shared: &SharedFailover, check: &Check) -> Result<Decision, Error> {
-    let limit = check.limit().clone().with_max_debt(0).map_err(Error::misuse)?;
+    let limit = check
+        .limit()
+        .clone()
+        .with_max_debt(0)
+        .map_err(Error::misuse)?;
     let settled = Check::new(&limit, check.key()).with_cost(check.cost());
     shared.store.apply(Op::Settle, settled.into()).await
 }

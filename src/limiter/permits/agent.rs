@@ -54,7 +54,11 @@ impl Agent {
         reports: Arc<PermitEvents>,
     ) -> Self {
         // An embedded store is gone with its process, and no task renews what it keeps.
-        let lease = if store.embedded().is_some() { MAX_LEASE } else { lease };
+        let lease = if store.embedded().is_some() {
+            MAX_LEASE
+        } else {
+            lease
+        };
         let [renew, scan] = [3, 12].map(|part| lease.checked_div(part).unwrap_or(lease));
         Self {
             store,
@@ -81,7 +85,8 @@ impl Agent {
     /// Requests a permit, without a wait.
     pub(super) fn request(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: PermitCaller) {
         let mut state = self.lock();
-        self.slot(&mut state, key, limit).request_at_once(caller, limit);
+        self.slot(&mut state, key, limit)
+            .request_at_once(caller, limit);
         self.submit(state, key);
     }
 
@@ -140,10 +145,16 @@ impl Agent {
             OnStoreFailure::FailClosed => return Err(error),
         };
         let mut state = self.lock();
-        let is_free = self.slot(&mut state, key, limit.permits()).take_locally(most);
+        let is_free = self
+            .slot(&mut state, key, limit.permits())
+            .take_locally(most);
         self.submit(state, key);
         let permit = is_free.then(|| Permit::new(Arc::clone(self), key.clone(), source));
-        Ok(Acquired { permit, source, limit: limit_in_force })
+        Ok(Acquired {
+            permit,
+            source,
+            limit: limit_in_force,
+        })
     }
 
     /// Waits until the store has confirmed all changes.
@@ -181,14 +192,24 @@ impl Agent {
         let Slots { slots, holders, .. } = state;
         slots.entry(key.clone()).or_insert_with(|| {
             *holders += 1;
-            Slot::new(HolderId(self.hasher.hash_one((*holders, key.name())).to_be_bytes()), limit)
+            Slot::new(
+                HolderId(self.hasher.hash_one((*holders, key.name())).to_be_bytes()),
+                limit,
+            )
         })
     }
 
     /// Claims a slot that has changed: at once on an embedded store, else by the task.
     fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
-        let Slots { slots, queues, waiting, .. } = &mut *state;
-        let Some(slot) = slots.get_mut(key) else { return };
+        let Slots {
+            slots,
+            queues,
+            waiting,
+            ..
+        } = &mut *state;
+        let Some(slot) = slots.get_mut(key) else {
+            return;
+        };
         let Some(store) = self.store.embedded() else {
             queues.queue(key, slot);
             if slot.is_over() {
@@ -221,9 +242,11 @@ impl Agent {
     pub(super) fn hand_out(self: &Arc<Self>, key: &SlotKey, due: Vec<Due>, error: Option<&Error>) {
         for due in due {
             drop(match due {
-                Due::Permit(caller) => {
-                    caller.send(Ok(Some(Permit::new(Arc::clone(self), key.clone(), Source::Store))))
-                }
+                Due::Permit(caller) => caller.send(Ok(Some(Permit::new(
+                    Arc::clone(self),
+                    key.clone(),
+                    Source::Store,
+                )))),
                 Due::None(caller) => caller.send(Ok(None)),
                 Due::Error(caller) => {
                     let error = error.map(Error::repeated);
@@ -238,7 +261,13 @@ impl Agent {
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
-        let Slots { slots, queues, waiting, scanned, .. } = &mut *guard;
+        let Slots {
+            slots,
+            queues,
+            waiting,
+            scanned,
+            ..
+        } = &mut *guard;
         waiting.retain(|key| slots.get(key).is_some_and(|slot| slot.waiters() > 0));
         let is_embedded = self.store.embedded().is_some();
         let mut due = Vec::new();

@@ -65,7 +65,10 @@ impl RateLimiter {
         key: &Key,
     ) -> Result<Option<Permit>, Error> {
         let check = Check::new(limit, key);
-        Ok(self.observe_permit(&check, true, self.request_permit(&check)).await?.permit)
+        Ok(self
+            .observe_permit(&check, true, self.request_permit(&check))
+            .await?
+            .permit)
     }
 
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), and waits for it for at most `max_wait`. `None`: no
@@ -165,7 +168,8 @@ impl RateLimiter {
     #[must_use]
     pub fn held_permits(&self, limit: &Limit, key: &Key) -> u64 {
         let slot = SlotKey::new(&Check::new(limit, key));
-        self.agents().map_or(0, |agents| agents.agent(key).held(&slot))
+        self.agents()
+            .map_or(0, |agents| agents.agent(key).held(&slot))
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process.
@@ -182,7 +186,12 @@ impl RateLimiter {
         let (caller, outcome) = oneshot::channel();
         agent.request(&slot, check.limit().permits(), caller);
         let outcome = within(agent, ANSWERS_WITHIN, outcome).await;
-        conclude(agent, &slot, check, outcome.unwrap_or_else(|| Err(Error::timeout())))
+        conclude(
+            agent,
+            &slot,
+            check,
+            outcome.unwrap_or_else(|| Err(Error::timeout())),
+        )
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
@@ -202,7 +211,9 @@ impl RateLimiter {
 
     /// Waits until the store has confirmed all released permits, for at most a second.
     pub(super) async fn flush_permits(&self) {
-        let Some(Some(agents)) = self.shared.agents.get() else { return };
+        let Some(Some(agents)) = self.shared.agents.get() else {
+            return;
+        };
         let deadline = later(Instant::now(), ANSWERS_WITHIN);
         for agent in &agents.agents {
             drop(timeout_at(deadline, agent.flush()).await);
@@ -232,7 +243,9 @@ impl RateLimiter {
             )));
         }
         let agents = self.agents().ok_or_else(|| {
-            Error::misuse(format!("the store grants no permits for the concurrency limit `{name}`"))
+            Error::misuse(format!(
+                "the store grants no permits for the concurrency limit `{name}`"
+            ))
         })?;
         Ok(agents.agent(check.key()))
     }
@@ -246,7 +259,11 @@ fn conclude(
     outcome: PermitOutcome,
 ) -> Result<Acquired, Error> {
     match outcome {
-        Ok(permit) => Ok(Acquired { permit, source: Source::Store, limit: check.limit().clone() }),
+        Ok(permit) => Ok(Acquired {
+            permit,
+            source: Source::Store,
+            limit: check.limit().clone(),
+        }),
         Err(error) if error.is_unavailable() => agent.decide_locally(slot, check, error),
         Err(error) => Err(error),
     }

@@ -11,7 +11,10 @@ use crate::nouns::{Limit, Source};
 use crate::telemetry::{self, Level};
 
 /// The answer to a caller of this crate.
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "layers report the source"))]
+#[cfg_attr(
+    not(feature = "http"),
+    expect(dead_code, reason = "layers report the source")
+)]
 pub(crate) struct Acquired {
     pub(crate) permit: Option<Permit>,
     pub(crate) source: Source,
@@ -36,7 +39,13 @@ impl Permit {
     pub(super) fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
         let granted_here = (source != Source::Store).then(Instant::now);
         let held = telemetry::hold_permit(slot.name());
-        Self { agent, slot, source, granted_here, _held: held }
+        Self {
+            agent,
+            slot,
+            source,
+            granted_here,
+            _held: held,
+        }
     }
 
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure
@@ -63,6 +72,8 @@ impl Drop for Permit {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("limit", &self.slot.name()).finish_non_exhaustive()
+        f.debug_struct("Permit")
+            .field("limit", &self.slot.name())
+            .finish_non_exhaustive()
     }
 }

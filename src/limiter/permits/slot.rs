@@ -164,7 +164,11 @@ impl Slot {
     /// there is a caller.
     pub(super) fn enter_queue(&mut self) -> Option<ClaimQueue> {
         let is_urgent = self.is_changed || self.has_callers();
-        let queue = if is_urgent { ClaimQueue::Urgent } else { ClaimQueue::Renewals };
+        let queue = if is_urgent {
+            ClaimQueue::Urgent
+        } else {
+            ClaimQueue::Renewals
+        };
         let wants = self.is_due || (self.is_changed && (!self.failed || self.has_callers()));
         if self.is_in_flight || !wants || self.queue == Some(queue) {
             return None;
@@ -210,8 +214,17 @@ impl Slot {
         let at_once = self.at_once.front().map(|asking| asking.limit);
         let same = |asking: &&Asking| Some(asking.limit) == at_once;
         self.asked_at_once = self.at_once.iter().take_while(same).count();
-        let of_waiting = self.waiting.iter().take(COMPARED).map(|asking| asking.limit).min();
-        claim.limit = of_waiting.into_iter().chain(at_once).min().unwrap_or(self.limit);
+        let of_waiting = self
+            .waiting
+            .iter()
+            .take(COMPARED)
+            .map(|asking| asking.limit)
+            .min();
+        claim.limit = of_waiting
+            .into_iter()
+            .chain(at_once)
+            .min()
+            .unwrap_or(self.limit);
         (self.is_in_flight, self.is_changed, self.is_due) = (true, false, false);
         self.queue = None;
         self.sent = Instant::now();
@@ -248,7 +261,10 @@ impl Slot {
         for _ in 0..new {
             let waiting = std::iter::from_fn(|| self.waiting.pop_front());
             let at_once = std::iter::from_fn(|| asked.pop_front());
-            match waiting.chain(at_once).find(|asking| !asking.caller.is_closed()) {
+            match waiting
+                .chain(at_once)
+                .find(|asking| !asking.caller.is_closed())
+            {
                 Some(asking) => due.push(Due::Permit(asking.caller)),
                 // Its caller is gone.
                 None => self.release(),

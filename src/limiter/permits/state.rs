@@ -24,7 +24,10 @@ pub(super) struct SlotKey {
 
 impl SlotKey {
     pub(super) fn new(check: &Check) -> Self {
-        Self { name: check.limit().name().into(), key: check.key().clone() }
+        Self {
+            name: check.limit().name().into(),
+            key: check.key().clone(),
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -143,7 +146,10 @@ mod tests {
     use crate::store::{MemoryStore, Store};
 
     fn key(number: usize) -> SlotKey {
-        SlotKey { name: "exports".into(), key: Key::from(number as u64) }
+        SlotKey {
+            name: "exports".into(),
+            key: Key::from(number as u64),
+        }
     }
 
     /// Slots in the queues: the first ones are urgent, the others are renewals.
@@ -200,7 +206,10 @@ mod tests {
 
     #[tokio::test]
     async fn memory_is_freed_after_many_keys() {
-        let store = MemoryStore::new().permits().expect("it grants permits").into_store();
+        let store = MemoryStore::new()
+            .permits()
+            .expect("it grants permits")
+            .into_store();
         let agent = Arc::new(Agent::new(store, Duration::from_secs(10), Arc::default()));
         let mut held = Vec::new();
         for number in 0..50_000 {

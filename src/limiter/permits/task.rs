@@ -35,11 +35,17 @@ impl Agent {
             return;
         };
         let mut state = self.lock();
-        if state.runtimes.iter().all(|known| known.id() != runtime.id()) {
+        if state
+            .runtimes
+            .iter()
+            .all(|known| known.id() != runtime.id())
+        {
             state.runtimes.truncate(MAX_RUNTIMES - 1);
             state.runtimes.push_front(runtime.clone());
         }
-        let is_blocked = state.last_round.is_some_and(|at| at.elapsed() > BLOCKED_AFTER);
+        let is_blocked = state
+            .last_round
+            .is_some_and(|at| at.elapsed() > BLOCKED_AFTER);
         if state.task.is_some() && !is_blocked {
             return;
         }
@@ -55,15 +61,24 @@ impl Agent {
         }
         state.tasks += 1;
         (state.task, state.last_round) = (Some(state.tasks), Some(Instant::now()));
-        Some(Running { agent: Arc::clone(self), task: state.tasks, runtime })
+        Some(Running {
+            agent: Arc::clone(self),
+            task: state.tasks,
+            runtime,
+        })
     }
 
     /// Sends the queued slots. The calls are tasks of their own.
     fn send(self: &Arc<Self>) {
         // Bounded, because a runtime that shuts down drops each call at once, and its slots are queued again.
         for _ in 0..IN_FLIGHT {
-            let Some((number, claims)) = self.next_call() else { return };
-            let call = ClaimCall { agent: Arc::clone(self), number };
+            let Some((number, claims)) = self.next_call() else {
+                return;
+            };
+            let call = ClaimCall {
+                agent: Arc::clone(self),
+                number,
+            };
             let claimed = timeout(self.paces.lost, self.store.claim(claims));
             tokio::spawn(async move {
                 if let Ok(answers) = claimed.await {
@@ -84,7 +99,11 @@ impl Agent {
             return None;
         }
         state.last_round = Some(Instant::now());
-        Some(if state.waiting.is_empty() { self.paces.retry } else { self.paces.poll })
+        Some(if state.waiting.is_empty() {
+            self.paces.retry
+        } else {
+            self.paces.poll
+        })
     }
 
     /// The claims of the next call.
@@ -96,29 +115,45 @@ impl Agent {
         }
         let mut keys = Vec::new();
         let mut claims = Vec::new();
-        state.queues.take(&mut state.slots, MAX_CLAIMS, |key, slot| {
-            claims.push(key.claim(slot, self.lease));
-            keys.push(key);
-        });
+        state
+            .queues
+            .take(&mut state.slots, MAX_CLAIMS, |key, slot| {
+                claims.push(key.claim(slot, self.lease));
+                keys.push(key);
+            });
         if keys.is_empty() {
             return None;
         }
         state.sent += 1;
-        state.calls.insert(state.sent, SentCall { keys, at: Instant::now() });
+        state.calls.insert(
+            state.sent,
+            SentCall {
+                keys,
+                at: Instant::now(),
+            },
+        );
         Some((state.sent, claims))
     }
 
     /// Applies the answers to a call, unless it counts as lost.
     fn answered(self: &Arc<Self>, number: u64, answers: Vec<Result<u64, Error>>) {
-        let missing = || Err(Error::store("the store of permits gave no answer to a claim"));
+        let missing = || {
+            Err(Error::store(
+                "the store of permits gave no answer to a claim",
+            ))
+        };
         let answers = answers.into_iter().chain(std::iter::repeat_with(missing));
         let mut outcomes = Vec::new();
         let mut guard = self.lock();
         let state = &mut *guard;
-        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else { return };
+        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else {
+            return;
+        };
         let is_full = state.slots.len() > MAX_UNCONFIRMED;
         for (key, answer) in keys.into_iter().zip(answers) {
-            let Some(slot) = state.slots.get_mut(&key) else { continue };
+            let Some(slot) = state.slots.get_mut(&key) else {
+                continue;
+            };
             let due = match &answer {
                 Ok(granted) => slot.answered(*granted),
                 Err(_) => slot.failed(),
@@ -141,10 +176,14 @@ impl Agent {
     fn lost(&self, number: u64) {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else { return };
+        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else {
+            return;
+        };
         let is_full = state.slots.len() > MAX_UNCONFIRMED;
         for key in keys {
-            let Some(slot) = state.slots.get_mut(&key) else { continue };
+            let Some(slot) = state.slots.get_mut(&key) else {
+                continue;
+            };
             slot.lost();
             match is_full && slot.is_idle() {
                 true => state.remove(&key),
@@ -194,7 +233,9 @@ impl Running {
         let mut last_scan = Instant::now();
         loop {
             agent.send();
-            let Some(pause) = agent.begin_round(self.task) else { return };
+            let Some(pause) = agent.begin_round(self.task) else {
+                return;
+            };
             let next_scan = later(last_scan, pause);
             drop(timeout_at(next_scan, agent.wake.notified()).await);
             // More slots join the next call. And a runtime that shuts down drops the task here.

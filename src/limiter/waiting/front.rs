@@ -46,20 +46,32 @@ impl RateLimiter {
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
             let asked = Instant::now();
-            let decision =
-                match self.apply_unobserved(Op::Charge, patient(group, bounds.left())).await {
-                    Ok(decision) => decision,
-                    Err(error) => return ControlFlow::Break(Err(error)),
-                };
+            let decision = match self
+                .apply_unobserved(Op::Charge, patient(group, bounds.left()))
+                .await
+            {
+                Ok(decision) => decision,
+                Err(error) => return ControlFlow::Break(Err(error)),
+            };
             if decision.allowed() {
-                turn.adapt(contested, UnitsFound::Free, asked.elapsed(), repeat.is_some());
+                turn.adapt(
+                    contested,
+                    UnitsFound::Free,
+                    asked.elapsed(),
+                    repeat.is_some(),
+                );
                 drop(replenished);
                 drop(repeat);
                 drop(turn);
                 return ControlFlow::Break(self.wait_out(decision, group, bounds).await);
             }
             let denied = denied_checks(group, &decision);
-            turn.adapt(&denied, UnitsFound::Missing, asked.elapsed(), repeat.is_some());
+            turn.adapt(
+                &denied,
+                UnitsFound::Missing,
+                asked.elapsed(),
+                repeat.is_some(),
+            );
             match bounds.retry_after(&decision) {
                 Some(wait) if wait <= bounds.left() => {
                     if !is_denied_by(&decision, group, contested) {
@@ -148,7 +160,9 @@ impl RateLimiter {
                 }
                 // The time until the units are available, without a wait.
                 Some(wait) if decision.source() != Source::FailClosed => {
-                    return Ok(Err(decision.denied_until(wait.saturating_add(max_wait), None)));
+                    return Ok(Err(
+                        decision.denied_until(wait.saturating_add(max_wait), None)
+                    ));
                 }
                 _ => return Ok(Err(decision)),
             }
@@ -197,5 +211,11 @@ async fn after_refund(charged: Decision, mut refund: Answer) -> Result<Decision,
         },
     };
     // Even if the refund was not sent, units have been charged before.
-    answer.map_err(|error| if error.may_have_charged() { error } else { Error::store(error) })
+    answer.map_err(|error| {
+        if error.may_have_charged() {
+            error
+        } else {
+            Error::store(error)
+        }
+    })
 }

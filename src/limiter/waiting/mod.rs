@@ -56,12 +56,20 @@ impl Bounds {
         let peek_at = max_wait.saturating_sub(PEEK_BEFORE.min(half));
         let deadline = later(now, max_wait);
         let peek_at = later(now, peek_at);
-        Self { max_wait, deadline, peek_at, waits_for_store }
+        Self {
+            max_wait,
+            deadline,
+            peek_at,
+            waits_for_store,
+        }
     }
 
     /// The same call, without any time left to wait for units.
     fn ended(self) -> Self {
-        Self { deadline: Instant::now(), ..self }
+        Self {
+            deadline: Instant::now(),
+            ..self
+        }
     }
 
     /// When the store is asked again after a denial, if it is in time.
@@ -82,10 +90,12 @@ impl Bounds {
     /// Whether the caller still has to wait after an answer. A store that is unavailable is asked again if the caller
     /// waits for it.
     fn has_to_wait(&self, answer: &Result<Decision, Error>) -> bool {
-        answer.as_ref().is_ok_and(|decision| match decision.allowed() {
-            true => !decision.delay().is_zero(),
-            false => self.retry_after(decision).is_some(),
-        })
+        answer
+            .as_ref()
+            .is_ok_and(|decision| match decision.allowed() {
+                true => !decision.delay().is_zero(),
+                false => self.retry_after(decision).is_some(),
+            })
     }
 }
 
@@ -162,7 +172,8 @@ impl RateLimiter {
         n: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_group(&Check::new(limit, key).with_cost(n).into(), max_wait).await
+        self.acquire_group(&Check::new(limit, key).with_cost(n).into(), max_wait)
+            .await
     }
 
     /// Consumes the units of a group, all or none, and waits for them like
@@ -177,7 +188,8 @@ impl RateLimiter {
         group: impl TryInto<Group, Error: Into<Error>>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_group(&group.try_into().map_err(Into::into)?, max_wait).await
+        self.acquire_group(&group.try_into().map_err(Into::into)?, max_wait)
+            .await
     }
 
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
@@ -197,7 +209,8 @@ impl RateLimiter {
         Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait, true);
         let first = self.charge_at_once(group, max_wait);
-        self.wait_in_bounds(group, first, bounds, &Places::Unbounded).await
+        self.wait_in_bounds(group, first, bounds, &Places::Unbounded)
+            .await
     }
 
     /// Charges a group, and waits for its units as the settings say. A request that need not wait is decided like
@@ -248,7 +261,11 @@ impl RateLimiter {
         let place = places.take();
         let denied = match denied {
             Some(queued) if queued.allowed() => {
-                let bounds = if place.is_some() { bounds } else { bounds.ended() };
+                let bounds = if place.is_some() {
+                    bounds
+                } else {
+                    bounds.ended()
+                };
                 return self.wait_out(queued, group, bounds).await;
             }
             Some(denied) if denied.retry_after().is_none_or(|wait| wait > bounds.left()) => {
@@ -261,8 +278,9 @@ impl RateLimiter {
             None => (self.shared.turns.contested(group), Instant::now()),
         };
         if place.is_some()
-            && let Ok(answer) =
-                self.acquire_in_turn(group, contested, ask_at, bounds, places.per_key()).await
+            && let Ok(answer) = self
+                .acquire_in_turn(group, contested, ask_at, bounds, places.per_key())
+                .await
         {
             return answer;
         }
@@ -298,7 +316,12 @@ impl RateLimiter {
         bounds: Bounds,
         most: usize,
     ) -> Result<Result<Decision, Error>, QueueFull> {
-        if self.shared.turns.least_wait(group).is_some_and(|wait| wait > bounds.left()) {
+        if self
+            .shared
+            .turns
+            .least_wait(group)
+            .is_some_and(|wait| wait > bounds.left())
+        {
             return Err(QueueFull);
         }
         if let [check] = &**group
@@ -309,13 +332,20 @@ impl RateLimiter {
                 Err(denied) => denied,
             });
         }
-        let mut contested = if group.len() == 1 { group.to_vec() } else { contested };
+        let mut contested = if group.len() == 1 {
+            group.to_vec()
+        } else {
+            contested
+        };
         loop {
             let turn = match self.turn(group, &contested, bounds, most).await {
                 Ok(turn) => turn?,
                 Err(denied) => return Ok(denied),
             };
-            match self.acquire_in_front(group, &contested, turn, ask_at, bounds).await {
+            match self
+                .acquire_in_front(group, &contested, turn, ask_at, bounds)
+                .await
+            {
                 ControlFlow::Break(answer) => return Ok(answer),
                 ControlFlow::Continue(denied) => {
                     ask_at = available_at(&denied);
@@ -365,7 +395,9 @@ impl RateLimiter {
             tokio::spawn(self.apply_unobserved(Op::Peek, of_denied_caller(group)));
         }
         let decision = peeked?;
-        let Some(retry_after) = decision.retry_after() else { return Ok(decision) };
+        let Some(retry_after) = decision.retry_after() else {
+            return Ok(decision);
+        };
         let retry_after = retry_after.saturating_sub(answered.elapsed()).max(TICK);
         Ok(decision.denied_until(retry_after, None))
     }
@@ -407,5 +439,8 @@ fn available_at(denial: &Decision) -> Instant {
 /// The checks that a decision denies.
 fn denied_checks(group: &Group, denial: &Decision) -> Vec<Check> {
     let verdicts = group.iter().zip(denial.verdicts());
-    verdicts.filter(|(_, verdict)| !verdict.allowed()).map(|(check, _)| check.clone()).collect()
+    verdicts
+        .filter(|(_, verdict)| !verdict.allowed())
+        .map(|(check, _)| check.clone())
+        .collect()
 }

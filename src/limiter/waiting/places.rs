@@ -27,7 +27,9 @@ impl Places {
         match self {
             Self::Unbounded => Some(HeldPlace::Uncounted),
             #[cfg(feature = "http")]
-            Self::Bounded(settings) => Some(HeldPlace::Counted { _guard: settings.take_place()? }),
+            Self::Bounded(settings) => Some(HeldPlace::Counted {
+                _guard: settings.take_place()?,
+            }),
         }
     }
 

@@ -25,7 +25,13 @@ impl Reservation {
     /// A group that was allowed just now.
     pub(super) fn new(limiter: &RateLimiter, group: &Group, decision: Decision) -> Self {
         let turn = later(Instant::now(), decision.delay());
-        Self { limiter: limiter.clone(), group: group.clone(), decision, turn, is_over: false }
+        Self {
+            limiter: limiter.clone(),
+            group: group.clone(),
+            decision,
+            turn,
+            is_over: false,
+        }
     }
 
     /// Whether the units are those of the same checks, with a turn from now to `deadline`. Units whose turn is over may be
@@ -67,7 +73,9 @@ impl Reservation {
 
     fn refund(&self) -> Answer {
         let back = self.group.iter().zip(self.decision.receipts());
-        let back = back.map(|(check, receipt)| check.clone().with_receipt(receipt)).collect();
+        let back = back
+            .map(|(check, receipt)| check.clone().with_receipt(receipt))
+            .collect();
         self.limiter.apply(Op::Refund, Group::of_distinct(back))
     }
 }
@@ -100,7 +108,12 @@ impl<'a> Held<'a> {
         let turn_at = reservation.turn;
         let decision = reservation.decision.clone();
         turn.note_reserved(turn_at);
-        Self { reservation: Some(reservation), turn, turn_at, decision }
+        Self {
+            reservation: Some(reservation),
+            turn,
+            turn_at,
+            decision,
+        }
     }
 
     pub(super) const fn turn_at(&self) -> Instant {

@@ -27,7 +27,12 @@ impl Default for WaitSettings {
     fn default() -> Self {
         let max_wait = Duration::ZERO;
         let waiting = Arc::default();
-        Self { max_wait, max_waiters: 1_024, max_waiters_per_key: 64, waiting }
+        Self {
+            max_wait,
+            max_waiters: 1_024,
+            max_waiters_per_key: 64,
+            waiting,
+        }
     }
 }
 
@@ -52,7 +57,10 @@ impl WaitSettings {
 
     /// The settings for a request that was sent then.
     pub(crate) fn since(&self, sent: Instant) -> Self {
-        Self { max_wait: self.left_of(sent), ..self.clone() }
+        Self {
+            max_wait: self.left_of(sent),
+            ..self.clone()
+        }
     }
 
     /// Whether requests wait.
@@ -64,8 +72,10 @@ impl WaitSettings {
     /// A place for one more waiter. `None` if all are taken.
     pub(crate) fn take_place(&self) -> Option<WaiterGuard> {
         let before = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let guard =
-            WaiterGuard { waiting: Arc::clone(&self.waiting), _level: telemetry::waiting() };
+        let guard = WaiterGuard {
+            waiting: Arc::clone(&self.waiting),
+            _level: telemetry::waiting(),
+        };
         (before < self.max_waiters).then_some(guard)
     }
 }

@@ -23,7 +23,11 @@ type Budgets = Arc<Mutex<HashMap<BudgetId, Arc<WaitingQueue>>>>;
 
 fn budget(check: &Check) -> BudgetId {
     let limit = check.limit();
-    (limit.name().to_owned(), limit.kind(), check.key().as_str().to_owned())
+    (
+        limit.name().to_owned(),
+        limit.kind(),
+        check.key().as_str().to_owned(),
+    )
 }
 
 fn lock(queues: &Budgets) -> MutexGuard<'_, HashMap<BudgetId, Arc<WaitingQueue>>> {
@@ -59,7 +63,9 @@ struct Reserved {
 
 impl WaitingQueue {
     fn handed_over(&self) -> MutexGuard<'_, Vec<Reservation>> {
-        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handed_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn costs(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
@@ -167,7 +173,11 @@ impl Turns {
             queues,
             places,
         };
-        if before < most { Ok(place) } else { Err(QueueFull) }
+        if before < most {
+            Ok(place)
+        } else {
+            Err(QueueFull)
+        }
     }
 
     /// The least time until the turn of a check behind the waiters of this process. `None` if it is not known: for
@@ -180,13 +190,17 @@ impl Turns {
         }
         let queues = lock(&self.queues);
         let queue = queues.get(&budget(check))?;
-        let units = queue.units.load(Ordering::Acquire).saturating_add(check.cost().into());
+        let units = queue
+            .units
+            .load(Ordering::Acquire)
+            .saturating_add(check.cost().into());
         let reserved = queue.reserved();
         Some(match reserved.turns.last_key_value() {
             // Then the bucket is empty.
             Some((turn, _)) => {
                 let after_front = limit.refill_time(units.saturating_sub(reserved.units));
-                turn.saturating_duration_since(Instant::now()).saturating_add(after_front)
+                turn.saturating_duration_since(Instant::now())
+                    .saturating_add(after_front)
             }
             None => limit.refill_time(units.saturating_sub(limit.quota().capacity())),
         })
@@ -198,7 +212,9 @@ impl Turns {
             return Vec::new();
         }
         let queues = lock(&self.queues);
-        let contested = group.iter().filter(|check| queues.contains_key(&budget(check)));
+        let contested = group
+            .iter()
+            .filter(|check| queues.contains_key(&budget(check)));
         contested.cloned().collect()
     }
 
@@ -209,9 +225,16 @@ impl Turns {
         }
         let budgets: Vec<BudgetId> = {
             let queues = lock(&self.queues);
-            group.iter().map(budget).filter(|budget| queues.contains_key(budget)).collect()
+            group
+                .iter()
+                .map(budget)
+                .filter(|budget| queues.contains_key(budget))
+                .collect()
         };
-        (!budgets.is_empty()).then(|| Awaited { budgets, queues: Arc::clone(&self.queues) })
+        (!budgets.is_empty()).then(|| Awaited {
+            budgets,
+            queues: Arc::clone(&self.queues),
+        })
     }
 }
 
@@ -279,11 +302,19 @@ impl Turn {
         is_repeat: bool,
     ) {
         let budgets: Vec<_> = checks.iter().map(budget).collect();
-        for place in self.places.iter().filter(|place| budgets.contains(&place.budget)) {
+        for place in self
+            .places
+            .iter()
+            .filter(|place| budgets.contains(&place.budget))
+        {
             let Some(queue) = &place.queue else { continue };
             let keeps_order = found != UnitsFound::Free || queue.costs().len() <= 1;
             if keeps_order {
-                let width = if is_repeat { &queue.repeats } else { &queue.front };
+                let width = if is_repeat {
+                    &queue.repeats
+                } else {
+                    &queue.front
+                };
                 width.adapt(found, round_trip, queue.waiting.load(Ordering::Acquire));
             }
         }
@@ -314,7 +345,9 @@ impl Turn {
     /// Takes all units that waiters handed over, of each budget.
     pub(super) fn take_handed_over(&self) -> Vec<Reservation> {
         let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
-        queues.flat_map(|queue| mem::take(&mut *queue.handed_over())).collect()
+        queues
+            .flat_map(|queue| mem::take(&mut *queue.handed_over()))
+            .collect()
     }
 
     /// Takes the units that suit a group best, of those that waiters handed over. Those whose time is over are given back.
@@ -322,9 +355,12 @@ impl Turn {
         let mut all = self.take_handed_over();
         all.retain(|reservation| !reservation.is_late_for(Instant::now()));
         all.sort_by_key(Reservation::turn);
-        let suiting = all.iter().position(|reservation| reservation.suits(group, deadline));
+        let suiting = all
+            .iter()
+            .position(|reservation| reservation.suits(group, deadline));
         let suiting = suiting.map(|index| all.remove(index));
-        all.into_iter().for_each(|reservation| self.hand_over(reservation));
+        all.into_iter()
+            .for_each(|reservation| self.hand_over(reservation));
         suiting
     }
 
@@ -336,7 +372,9 @@ impl Turn {
             notified.as_mut().enable();
         }
         poll_fn(move |cx| {
-            let any = all.iter_mut().any(|notified| notified.as_mut().poll(cx).is_ready());
+            let any = all
+                .iter_mut()
+                .any(|notified| notified.as_mut().poll(cx).is_ready());
             if any { Poll::Ready(()) } else { Poll::Pending }
         })
     }
@@ -348,7 +386,10 @@ pub(super) struct Repeat<'a>(Vec<(&'a Width, Option<OwnedSemaphorePermit>)>);
 impl Drop for Repeat<'_> {
     fn drop(&mut self) {
         for (width, place) in &mut self.0 {
-            place.take().into_iter().for_each(|place| width.leave(place));
+            place
+                .take()
+                .into_iter()
+                .for_each(|place| width.leave(place));
         }
     }
 }
@@ -367,8 +408,14 @@ impl Drop for Place {
                 queue.front.leave(front);
             }
         }
-        let is_last = queues.get(&self.budget).is_some_and(|queue| Arc::strong_count(queue) == 1);
-        let unused = if is_last { queues.remove(&self.budget) } else { None };
+        let is_last = queues
+            .get(&self.budget)
+            .is_some_and(|queue| Arc::strong_count(queue) == 1);
+        let unused = if is_last {
+            queues.remove(&self.budget)
+        } else {
+            None
+        };
         drop(queues);
         self.places.fetch_sub(1, Ordering::AcqRel);
         // Units that were handed over are given back, which takes the lock again.

@@ -36,8 +36,14 @@ pub(super) enum UnitsFound {
 
 impl Default for Width {
     fn default() -> Self {
-        let size = Mutex::new(Size { places: 1, ending: 0 });
-        Self { places: Arc::new(Semaphore::new(1)), size }
+        let size = Mutex::new(Size {
+            places: 1,
+            ending: 0,
+        });
+        Self {
+            places: Arc::new(Semaphore::new(1)),
+            size,
+        }
     }
 }
 

@@ -52,7 +52,11 @@ fn after_part(text: &[u8]) -> Option<&[u8]> {
 
 /// Whether this is the escape of a byte that needs one: each byte has one encoded form.
 fn is_escape(high: u8, low: u8) -> bool {
-    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let digit = |digit: u8| {
+        char::from(digit)
+            .to_digit(16)
+            .and_then(|it| u8::try_from(it).ok())
+    };
     let byte = || Some(digit(high)? << 4 | digit(low)?);
     is_hex_digit(&high) && is_hex_digit(&low) && byte().is_some_and(|byte| !is_plain(&[byte]))
 }

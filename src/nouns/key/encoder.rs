@@ -43,7 +43,11 @@ pub(super) struct Encoder {
 
 impl Encoder {
     pub(super) const fn new() -> Self {
-        Self { bytes: [0; text::MAX], len: 0, hash: None }
+        Self {
+            bytes: [0; text::MAX],
+            len: 0,
+            hash: None,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -92,7 +96,9 @@ impl Encoder {
         };
         let mut hashed = [HASHED; 65];
         let digits = hashed.iter_mut().skip(1);
-        digits.zip(hash.finalize().into_iter().flat_map(hex)).for_each(|(to, digit)| *to = digit);
+        digits
+            .zip(hash.finalize().into_iter().flat_map(hex))
+            .for_each(|(to, digit)| *to = digit);
         Text::new(&hashed)
     }
 }

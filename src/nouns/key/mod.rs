@@ -74,7 +74,11 @@ impl Key {
     pub fn new(part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
         // The fast path: most keys are one plain part.
-        if encoder::is_plain(part) { Self(Text::new(part)) } else { Self::from_parts([part]) }
+        if encoder::is_plain(part) {
+            Self(Text::new(part))
+        } else {
+            Self::from_parts([part])
+        }
     }
 
     /// Creates a key of several parts. Without parts, it is the [global](Self::global) key.
@@ -127,7 +131,11 @@ impl Key {
     /// How often this key, or a part of it, was marked as a fallback. Zero if it is hashed.
     #[cfg(feature = "http")]
     pub(crate) fn fallbacks(&self) -> usize {
-        self.0.as_bytes().iter().filter(|byte| **byte == b'|').count()
+        self.0
+            .as_bytes()
+            .iter()
+            .filter(|byte| **byte == b'|')
+            .count()
     }
 
     /// The encoded form: printable ASCII without braces, at most 128 bytes.
@@ -159,7 +167,10 @@ impl Key {
             false => Err(ConfigError::new(format!(
                 "`{}` is not the encoded form of a key, such as `alice` or `(alice&192.0.2.1)`; \
                  copy it from an event; of a client's address it is `PeerIp::key_of`",
-                text.chars().take(MAX_SHOWN).collect::<String>().escape_debug()
+                text.chars()
+                    .take(MAX_SHOWN)
+                    .collect::<String>()
+                    .escape_debug()
             ))),
         }
     }
@@ -175,7 +186,9 @@ impl Key {
     /// Creates a key of encoded text.
     fn from_joined(encoded: &[&str]) -> Self {
         let mut encoder = Encoder::new();
-        encoded.iter().for_each(|text| encoder.push(text.as_bytes()));
+        encoded
+            .iter()
+            .for_each(|text| encoder.push(text.as_bytes()));
         Self(encoder.finish())
     }
 }

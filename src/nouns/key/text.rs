@@ -37,7 +37,10 @@ impl Text {
         if let Some(place) = long.get_mut(..text.len()) {
             place.copy_from_slice(text);
         }
-        Self::Long { len, bytes: Arc::new(long) }
+        Self::Long {
+            len,
+            bytes: Arc::new(long),
+        }
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {

@@ -56,7 +56,10 @@ impl BlockPolicy {
     /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that is several times as long as the period of
     /// the limit: within one, a client that retries once or twice a period is no offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
-        Self { within, ..Self::new(Some(denials)) }
+        Self {
+            within,
+            ..Self::new(Some(denials))
+        }
     }
 
     /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under any limit. With this
@@ -66,7 +69,13 @@ impl BlockPolicy {
     }
 
     const fn new(denials: Option<u32>) -> Self {
-        Self { denials, within: Duration::ZERO, length: DEFAULT_LENGTH, factor: 1, longest: None }
+        Self {
+            denials,
+            within: Duration::ZERO,
+            length: DEFAULT_LENGTH,
+            factor: 1,
+            longest: None,
+        }
     }
 
     /// Sets the length of the first block. Default: 10 minutes. Range: 1 us to 366 days.
@@ -139,7 +148,13 @@ impl BlockPolicy {
             ))
             .at("block.max"));
         }
-        Ok(Blocking { denials, within, length, factor: self.factor, longest })
+        Ok(Blocking {
+            denials,
+            within,
+            length,
+            factor: self.factor,
+            longest,
+        })
     }
 }
 
@@ -175,7 +190,10 @@ impl fmt::Display for BlockPolicy {
         };
         let within = period::write(within);
         let length = period::write(self.length);
-        write!(f, "blocked for {length} after {denials} denials in {within}")?;
+        write!(
+            f,
+            "blocked for {length} after {denials} denials in {within}"
+        )?;
         match self.growth() {
             Some((factor, longest)) => {
                 write!(f, ", growing by {factor} up to {}", period::write(longest))
@@ -203,8 +221,9 @@ impl Limit {
     /// Returns an error if a number of the policy is out of its range, and for a concurrency limit, which counts no denials.
     pub fn with_block_policy(self, policy: BlockPolicy) -> Result<Self, ConfigError> {
         self.check_is_rate("block", "it counts no denials")?;
-        let blocking =
-            policy.blocking().map_err(|error| error.at("block").of_limit(self.name()))?;
+        let blocking = policy
+            .blocking()
+            .map_err(|error| error.at("block").of_limit(self.name()))?;
         Ok(self.with(|definition| definition.set_block(Some(Block { policy, blocking }))))
     }
 
@@ -247,20 +266,56 @@ mod tests {
     fn policy_out_of_range_is_an_error_that_says_the_range() {
         let policy = BlockPolicy::after(20, MINUTE);
         for (policy, expected) in [
-            (BlockPolicy::after(0, MINUTE), "after 0 denials; use 1 to 1000000"),
-            (BlockPolicy::after(1_000_001, MINUTE), "after 1000001 denials; use 1 to 1000000"),
-            (BlockPolicy::after(1, Duration::ZERO), "the window of denials is 0 s; use whole"),
-            (BlockPolicy::after(1, DAY * 367), "the window of denials is 367d; use whole"),
-            (policy.lasting(Duration::ZERO), "the first block is 0 s; use whole"),
-            (policy.lasting(Duration::from_nanos(1_500)), "the first block is 1.5µs; use whole"),
-            (policy.growing(0, DAY), "the factor by which blocks grow is 0; use 1 to 100"),
-            (policy.growing(101, DAY), "the factor by which blocks grow is 101; use 1 to 100"),
-            (policy.growing(2, DAY * 367), "the longest block is 367d; use whole"),
-            (BlockPolicy::by_operators().lasting(DAY), "only blocked by operators"),
-            (policy.growing(2, MINUTE), "the longest block is 1m, shorter than the first of 10m"),
+            (
+                BlockPolicy::after(0, MINUTE),
+                "after 0 denials; use 1 to 1000000",
+            ),
+            (
+                BlockPolicy::after(1_000_001, MINUTE),
+                "after 1000001 denials; use 1 to 1000000",
+            ),
+            (
+                BlockPolicy::after(1, Duration::ZERO),
+                "the window of denials is 0 s; use whole",
+            ),
+            (
+                BlockPolicy::after(1, DAY * 367),
+                "the window of denials is 367d; use whole",
+            ),
+            (
+                policy.lasting(Duration::ZERO),
+                "the first block is 0 s; use whole",
+            ),
+            (
+                policy.lasting(Duration::from_nanos(1_500)),
+                "the first block is 1.5µs; use whole",
+            ),
+            (
+                policy.growing(0, DAY),
+                "the factor by which blocks grow is 0; use 1 to 100",
+            ),
+            (
+                policy.growing(101, DAY),
+                "the factor by which blocks grow is 101; use 1 to 100",
+            ),
+            (
+                policy.growing(2, DAY * 367),
+                "the longest block is 367d; use whole",
+            ),
+            (
+                BlockPolicy::by_operators().lasting(DAY),
+                "only blocked by operators",
+            ),
+            (
+                policy.growing(2, MINUTE),
+                "the longest block is 1m, shorter than the first of 10m",
+            ),
         ] {
             let error = error(policy);
-            assert!(error.contains("`login`") && error.contains(expected), "{error}");
+            assert!(
+                error.contains("`login`") && error.contains(expected),
+                "{error}"
+            );
         }
     }
 
@@ -272,6 +327,9 @@ mod tests {
             policy.growing(2, DAY).to_string(),
             "blocked for 10m after 20 denials in 1m, growing by 2 up to 1d"
         );
-        assert_eq!(BlockPolicy::by_operators().to_string(), "blocked by operators");
+        assert_eq!(
+            BlockPolicy::by_operators().to_string(),
+            "blocked by operators"
+        );
     }
 }

@@ -139,7 +139,9 @@ impl TryFrom<LimitFields> for Limit {
         let name = &config.name;
         let quota = match config.algorithm {
             Algorithm::Concurrency => Ok(Quota::new(0, Duration::ZERO)),
-            _ => config.quota().map_err(|error| error.at("quota").of_limit(name)),
+            _ => config
+                .quota()
+                .map_err(|error| error.at("quota").of_limit(name)),
         }?;
         let limit = match config.algorithm {
             Algorithm::Concurrency => config

@@ -75,7 +75,9 @@ mod tests {
 
     fn enforced(percent: u8, name: &str) -> Vec<u64> {
         let share = Enforced::new(percent).unwrap();
-        (0..10_000).filter(|number| share.includes(name, &Key::from(*number))).collect()
+        (0..10_000)
+            .filter(|number| share.includes(name, &Key::from(*number)))
+            .collect()
     }
 
     #[test]
@@ -84,8 +86,15 @@ mod tests {
         for percent in [0, 1, 10, 50, 99, 100] {
             let now = enforced(percent, "api");
             let expected = usize::from(percent) * 100;
-            assert!(now.len().abs_diff(expected) < 150, "{} of {expected}", now.len());
-            assert!(before.iter().all(|number| now.contains(number)), "{percent}: no key leaves");
+            assert!(
+                now.len().abs_diff(expected) < 150,
+                "{} of {expected}",
+                now.len()
+            );
+            assert!(
+                before.iter().all(|number| now.contains(number)),
+                "{percent}: no key leaves"
+            );
             before = now;
         }
         assert_eq!(before.len(), 10_000);
@@ -103,7 +112,10 @@ mod tests {
         let api = enforced(50, "api");
         let login = enforced(50, "login");
         let both = api.iter().filter(|number| login.contains(number)).count();
-        assert!(both.abs_diff(2_500) < 200, "{both} of 10,000 keys are in both halves");
+        assert!(
+            both.abs_diff(2_500) < 200,
+            "{both} of 10,000 keys are in both halves"
+        );
     }
 
     /// Other versions of this crate enforce the same keys.

@@ -19,7 +19,9 @@ fn check_text(name: &str) -> Result<(), ConfigError> {
         )));
     }
     if name.trim() != name {
-        return Err(ConfigError::new("the name starts or ends with a space; remove it"));
+        return Err(ConfigError::new(
+            "the name starts or ends with a space; remove it",
+        ));
     }
     Ok(())
 }

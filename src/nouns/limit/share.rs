@@ -35,7 +35,9 @@ pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> 
         Rule::Gcra(_) | Rule::Concurrency(_) => Limit::gcra(name, quota),
     }
     .map_err(|error| {
-        ConfigError::new(format!("{error} (in the share of one of {replicas} replicas: use fewer)"))
+        ConfigError::new(format!(
+            "{error} (in the share of one of {replicas} replicas: use fewer)"
+        ))
     })
 }
 
@@ -66,17 +68,29 @@ mod tests {
         let limit = Limit::token_bucket("api", quota);
         assert_eq!(shared(limit, 4), "25 per 1m, burst 5 (token bucket)");
         let limit = Limit::leaky_bucket_meter("api", quota);
-        assert_eq!(shared(limit, 30), "10 per 3m, burst 1 (leaky bucket as a meter)");
+        assert_eq!(
+            shared(limit, 30),
+            "10 per 3m, burst 1 (leaky bucket as a meter)"
+        );
     }
 
     #[test]
     fn limit_of_a_window_is_rounded_down_and_at_least_one() {
         let quota = Quota::per_hour(100);
-        assert_eq!(shared(Limit::sliding_log("api", quota), 3), "33 per 1h (sliding log)");
+        assert_eq!(
+            shared(Limit::sliding_log("api", quota), 3),
+            "33 per 1h (sliding log)"
+        );
         let limit = Limit::sliding_window_with("api", quota, 6);
-        assert_eq!(shared(limit, 200), "1 per 1h (sliding window of 6 sub-windows)");
+        assert_eq!(
+            shared(limit, 200),
+            "1 per 1h (sliding window of 6 sub-windows)"
+        );
         let limit = Limit::fixed_window_aligned("api", quota);
-        assert_eq!(shared(limit, 7), "14 per 1h (fixed window aligned to the clock)");
+        assert_eq!(
+            shared(limit, 7),
+            "14 per 1h (fixed window aligned to the clock)"
+        );
     }
 
     #[test]
@@ -88,7 +102,10 @@ mod tests {
     #[test]
     fn share_of_one_replica_is_the_limit() {
         let quota = Quota::per_minute(100).burst(20);
-        for limit in [Limit::gcra("api", quota), Limit::fixed_window("api", Quota::per_day(9))] {
+        for limit in [
+            Limit::gcra("api", quota),
+            Limit::fixed_window("api", Quota::per_day(9)),
+        ] {
             let limit = limit.unwrap();
             assert!(share(&limit, 1).unwrap().decides_as(&limit), "{limit}");
         }

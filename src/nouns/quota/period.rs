@@ -23,15 +23,24 @@ const MAX_DIGITS: usize = 15;
 /// Parses one or more numbers with units. Their sum is the period.
 pub(crate) fn parse(text: &str) -> Result<Duration, ConfigError> {
     let wrong = |why: &str| {
-        ConfigError::new(format!("the period `{}` {why}; {ADVICE}", text.escape_debug()))
+        ConfigError::new(format!(
+            "the period `{}` {why}; {ADVICE}",
+            text.escape_debug()
+        ))
     };
     let is_digit = |character: char| character.is_ascii_digit();
-    if text.split(|character| !is_digit(character)).any(|digits| digits.len() > MAX_DIGITS) {
+    if text
+        .split(|character| !is_digit(character))
+        .any(|digits| digits.len() > MAX_DIGITS)
+    {
         return Err(wrong("is longer than 366d"));
     }
     let mut words = text.split(|character: char| !character.is_alphabetic());
     if words.any(|word| {
-        matches!(word, "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years")
+        matches!(
+            word,
+            "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years"
+        )
     }) {
         return Err(wrong("has months or years, whose lengths differ"));
     }

@@ -111,7 +111,11 @@ impl Circuit {
             asked: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             origin: now,
-            changes: Mutex::new(Changes { window, opened_at: None, pauses: 0 }),
+            changes: Mutex::new(Changes {
+                window,
+                opened_at: None,
+                pauses: 0,
+            }),
             random: DefaultHashBuilder::default(),
         }
     }
@@ -177,12 +181,18 @@ impl Circuit {
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
         let elapsed = now.saturating_duration_since(self.instant(&self.at));
         let share = elapsed.as_secs_f64() / self.settings.recovery.as_secs_f64();
-        let place = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_mul(GOLDEN);
+        let place = self
+            .asked
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_mul(GOLDEN);
         (place as f64 / u64::MAX as f64) < share
     }
 
     pub(super) fn begin(&self, now: Instant) -> Begun {
-        Begun { era: self.era.load(Ordering::Acquire), at: now }
+        Begun {
+            era: self.era.load(Ordering::Acquire),
+            at: now,
+        }
     }
 
     /// Counts a call that ended. Returns the change, if there is one.
@@ -195,7 +205,10 @@ impl Circuit {
         match self.current() {
             CircuitState::Closed => {
                 changes.window.add(failed, now);
-                let calls = changes.window.calls(self.settings.min_calls).filter(|_| failed)?;
+                let calls = changes
+                    .window
+                    .calls(self.settings.min_calls)
+                    .filter(|_| failed)?;
                 let percent = u64::from(calls.failed) * 100;
                 let opens =
                     percent >= u64::from(self.settings.failure_percent) * u64::from(calls.all);
@@ -227,12 +240,18 @@ impl Circuit {
 
     fn open(&self, changes: &mut Changes, now: Instant) {
         changes.opened_at.get_or_insert(now);
-        let doubled = self.settings.first_pause.saturating_mul(1 << changes.pauses.min(16));
+        let doubled = self
+            .settings
+            .first_pause
+            .saturating_mul(1 << changes.pauses.min(16));
         changes.pauses += 1;
         let longest = doubled.min(self.settings.longest_pause);
         // Half of it is certain, the other half is jitter.
         let jitter = self.random.hash_one(now) % 1_001;
-        let micros = longest.as_micros().saturating_mul(u128::from(2_000 - jitter)) / 2_000;
+        let micros = longest
+            .as_micros()
+            .saturating_mul(u128::from(2_000 - jitter))
+            / 2_000;
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
         self.set(&self.at, later(now, pause));
         self.era.fetch_add(1, Ordering::AcqRel);
@@ -291,7 +310,10 @@ impl Circuit {
         changes.pauses = 0;
         let lasted = now.saturating_duration_since(changes.opened_at.take()?);
         self.change(CircuitState::Closed);
-        Some(PastOutage { lasted, rejected: self.rejected.swap(0, Ordering::Relaxed) })
+        Some(PastOutage {
+            lasted,
+            rejected: self.rejected.swap(0, Ordering::Relaxed),
+        })
     }
 
     fn change(&self, state: CircuitState) {
@@ -308,7 +330,10 @@ impl Circuit {
     }
 
     fn instant(&self, at: &AtomicU64) -> Instant {
-        later(self.origin, Duration::from_micros(at.load(Ordering::Acquire)))
+        later(
+            self.origin,
+            Duration::from_micros(at.load(Ordering::Acquire)),
+        )
     }
 }
 

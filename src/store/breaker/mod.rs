@@ -74,10 +74,15 @@ impl<S: Store> CircuitBreaker<S> {
     pub fn new(store: S, settings: BreakerSettings) -> Result<Self, ConfigError> {
         settings.validate()?;
         let store = Arc::new(store);
-        let peek =
-            Peek { store: Arc::clone(&store), check: Check::new(&probe_limit()?, Key::global()) };
+        let peek = Peek {
+            store: Arc::clone(&store),
+            check: Check::new(&probe_limit()?, Key::global()),
+        };
         let name: Arc<str> = std::any::type_name::<S>().into();
-        Ok(Self { breaker: Breaker::new(settings, Arc::clone(&name), name, peek), store })
+        Ok(Self {
+            breaker: Breaker::new(settings, Arc::clone(&name), name, peek),
+            store,
+        })
     }
 
     /// The state of the breaker, for health endpoints.
@@ -143,7 +148,10 @@ impl<S: Store> Store for CircuitBreaker<S> {
 impl<S> Clone for CircuitBreaker<S> {
     /// Shares the store and the breaker.
     fn clone(&self) -> Self {
-        Self { store: Arc::clone(&self.store), breaker: Arc::clone(&self.breaker) }
+        Self {
+            store: Arc::clone(&self.store),
+            breaker: Arc::clone(&self.breaker),
+        }
     }
 }
 

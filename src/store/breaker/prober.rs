@@ -59,7 +59,11 @@ impl Breaker {
     /// Whether a check is sent. While the breaker is closed, this is one load.
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>) -> Result<(), Error> {
-        if self.circuit.is_closed() { Ok(()) } else { self.admit_some() }
+        if self.circuit.is_closed() {
+            Ok(())
+        } else {
+            self.admit_some()
+        }
     }
 
     #[cold]
@@ -101,7 +105,9 @@ impl Breaker {
 
     /// Starts the task that probes, if there is none. Outside of a runtime the next check inside one does.
     fn start(self: &Arc<Self>) {
-        let Ok(runtime) = Runtime::try_current() else { return };
+        let Ok(runtime) = Runtime::try_current() else {
+            return;
+        };
         if !self.is_probed.swap(true, Ordering::AcqRel) {
             runtime.spawn(Prober(Arc::downgrade(self)).run());
         }
@@ -115,7 +121,9 @@ impl Prober {
     async fn run(self) {
         while let Some((next, opened)) = self.next() {
             let has_opened = timeout_at(next, opened.notified()).await.is_ok();
-            let Some(breaker) = self.0.upgrade() else { return };
+            let Some(breaker) = self.0.upgrade() else {
+                return;
+            };
             if has_opened {
                 breaker.probe.opened();
                 continue;
@@ -153,6 +161,8 @@ impl Drop for Prober {
 
 impl fmt::Debug for Breaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Breaker").field("state", &self.state()).finish_non_exhaustive()
+        f.debug_struct("Breaker")
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }

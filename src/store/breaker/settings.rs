@@ -123,10 +123,16 @@ impl BreakerSettings {
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let wrong = |name: &str, value: String, range: &str| {
-            Err(ConfigError::new(format!("the circuit breaker's `{name}` is {value}; use {range}")))
+            Err(ConfigError::new(format!(
+                "the circuit breaker's `{name}` is {value}; use {range}"
+            )))
         };
         if !(1..=100).contains(&self.failure_percent) {
-            return wrong("failure_percent", self.failure_percent.to_string(), "1 to 100");
+            return wrong(
+                "failure_percent",
+                self.failure_percent.to_string(),
+                "1 to 100",
+            );
         }
         if !(1..=u32::BITS).contains(&self.min_calls) {
             return wrong("min_calls", self.min_calls.to_string(), "1 to 32");
@@ -145,7 +151,10 @@ impl BreakerSettings {
         if self.longest_pause < self.first_pause {
             return wrong(
                 "pause",
-                format!("{:?}, and then at most {:?}", self.first_pause, self.longest_pause),
+                format!(
+                    "{:?}, and then at most {:?}",
+                    self.first_pause, self.longest_pause
+                ),
                 "a longest pause of at least the first one",
             );
         }

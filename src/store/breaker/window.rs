@@ -32,7 +32,13 @@ pub(super) struct Calls {
 impl CallWindow {
     pub(super) fn new(length: Duration) -> Self {
         let part = length.checked_div(PARTS as u32).unwrap_or(length);
-        Self { part, parts: [Calls::default(); PARTS], newest: None, last: 0, known: 0 }
+        Self {
+            part,
+            parts: [Calls::default(); PARTS],
+            newest: None,
+            last: 0,
+            known: 0,
+        }
     }
 
     pub(super) fn add(&mut self, failed: bool, now: Instant) {
@@ -69,7 +75,10 @@ impl CallWindow {
             return Some(within);
         }
         let last = self.last & u32::MAX >> (u32::BITS - at_least);
-        (self.known >= at_least).then_some(Calls { all: at_least, failed: last.count_ones() })
+        (self.known >= at_least).then_some(Calls {
+            all: at_least,
+            failed: last.count_ones(),
+        })
     }
 }
 
@@ -87,7 +96,13 @@ mod tests {
         for number in 0..1_000 {
             window.add(false, start + Duration::from_micros(number * 100));
         }
-        assert_eq!(window.calls(3), Some(Calls { all: 1_000, failed: 0 }));
+        assert_eq!(
+            window.calls(3),
+            Some(Calls {
+                all: 1_000,
+                failed: 0
+            })
+        );
         // Two failures, when all others have left.
         for _ in 0..2 {
             window.add(true, start + Duration::from_millis(351));

@@ -28,17 +28,22 @@ impl Denials {
         let verdicts: Vec<_> = group
             .iter()
             .map(|check| {
-                let verdict = self.of_blocked_key(check, now).map(|(mut denial, is_fresh)| {
-                    denial.decision = denial.again_at(now);
-                    denial.decided = now;
-                    let verdict = denial.decision.deciding().clone();
-                    let order = |it: &(Denial, bool)| (it.1, it.0.stands_until);
-                    let denial = (denial, is_fresh);
-                    if longest.as_ref().is_none_or(|longest| order(longest) < order(&denial)) {
-                        longest = Some(denial);
-                    }
-                    verdict
-                });
+                let verdict = self
+                    .of_blocked_key(check, now)
+                    .map(|(mut denial, is_fresh)| {
+                        denial.decision = denial.again_at(now);
+                        denial.decided = now;
+                        let verdict = denial.decision.deciding().clone();
+                        let order = |it: &(Denial, bool)| (it.1, it.0.stands_until);
+                        let denial = (denial, is_fresh);
+                        if longest
+                            .as_ref()
+                            .is_none_or(|longest| order(longest) < order(&denial))
+                        {
+                            longest = Some(denial);
+                        }
+                        verdict
+                    });
                 verdict.unwrap_or_else(|| {
                     Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow())
                 })
@@ -65,7 +70,10 @@ impl Denials {
     /// What identifies a group, and its keys that may be blocked.
     pub(super) fn all_known(&self, group: &[Check]) -> Vec<CheckId> {
         let blockable = group.iter().filter(|check| check.blocking().is_some());
-        blockable.map(|check| self.known_key(check)).chain([self.known(group)]).collect()
+        blockable
+            .map(|check| self.known_key(check))
+            .chain([self.known(group)])
+            .collect()
     }
 
     /// What identifies a key under a limit that may block it.
@@ -74,6 +82,9 @@ impl Denials {
         let key = check.key();
         let budget = ("blocked", limit.name(), limit.kind(), key);
         let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
-        CheckId { id: high << 64 | low, quota: 0 }
+        CheckId {
+            id: high << 64 | low,
+            quota: 0,
+        }
     }
 }

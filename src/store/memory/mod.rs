@@ -120,7 +120,9 @@ impl MemoryStore {
     /// The number of budgets in the store.
     #[must_use]
     pub fn len(&self) -> usize {
-        (0..self.shards.len()).map(|index| self.lock(index).len()).sum()
+        (0..self.shards.len())
+            .map(|index| self.lock(index).len())
+            .sum()
     }
 
     /// Whether the store has no budgets.
@@ -155,7 +157,10 @@ impl MemoryStore {
         for (check, (hash, index)) in group.iter().zip(&places) {
             budgets.extend(shards.get_mut(index).map(|shard| shard.take(*hash, check)));
         }
-        let mut states: Vec<_> = budgets.iter_mut().map(|budget| budget.state.take()).collect();
+        let mut states: Vec<_> = budgets
+            .iter_mut()
+            .map(|budget| budget.state.take())
+            .collect();
 
         // Only a budget that will be stored needs room, so a full shard still denies. Meanwhile,
         // all budgets of the group are out of the table.
@@ -188,7 +193,11 @@ impl MemoryStore {
             decide(op)
         });
 
-        let all = budgets.into_iter().zip(states).zip(places).zip(group.iter());
+        let all = budgets
+            .into_iter()
+            .zip(states)
+            .zip(places)
+            .zip(group.iter());
         for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
@@ -210,7 +219,10 @@ impl MemoryStore {
         indices: impl Iterator<Item = usize>,
     ) -> BTreeMap<usize, MutexGuard<'_, Shard>> {
         let order: BTreeSet<usize> = indices.collect();
-        order.into_iter().map(|index| (index, self.lock(index))).collect()
+        order
+            .into_iter()
+            .map(|index| (index, self.lock(index)))
+            .collect()
     }
 
     /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard, so
@@ -234,7 +246,9 @@ impl MemoryStore {
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Micros {

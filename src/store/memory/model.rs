@@ -136,7 +136,11 @@ proptest! {
 
 /// The same key under several quotas of each kind of state.
 fn limits() -> Vec<Vec<Limit>> {
-    let quotas = [Quota::per_second(5), Quota::per_minute(90), Quota::per_second(2)];
+    let quotas = [
+        Quota::per_second(5),
+        Quota::per_minute(90),
+        Quota::per_second(2),
+    ];
     let of = |make: &dyn Fn(Quota) -> Limit| quotas.map(make).to_vec();
     vec![
         of(&|quota| Limit::token_bucket("limit", quota).unwrap()),
@@ -187,7 +191,13 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         charge(second);
         charge(second * 2);
         let refund = check.clone().with_receipt(Receipt::new(second * 2, 1));
-        assert_eq!(shard.apply(hash, Op::Refund, refund, second * 2).unwrap().remaining(), 8);
+        assert_eq!(
+            shard
+                .apply(hash, Op::Refund, refund, second * 2)
+                .unwrap()
+                .remaining(),
+            8
+        );
     }
     let mut left_at = |now| {
         for _ in 0..1_000 {
@@ -214,6 +224,10 @@ fn shard_sweeps_32_places_at_every_16th_operation() {
         let before = shard.len();
         shard.sweep(later);
         let swept = before - shard.len();
-        assert!(if operation % 16 == 0 { (1..=32).contains(&swept) } else { swept == 0 });
+        assert!(if operation % 16 == 0 {
+            (1..=32).contains(&swept)
+        } else {
+            swept == 0
+        });
     }
 }

@@ -43,8 +43,11 @@ struct OfKey {
 
 impl PermitTable {
     pub(super) fn new(clock: Clock) -> Self {
-        let shard =
-            |_| PermitShard { table: Table::new(), since_sweep: 0, cursor: Cursor::default() };
+        let shard = |_| PermitShard {
+            table: Table::new(),
+            since_sweep: 0,
+            cursor: Cursor::default(),
+        };
         Self {
             shards: (0..SHARDS).map(shard).map(Mutex::new).collect(),
             hasher: DefaultHashBuilder::default(),
@@ -69,7 +72,14 @@ impl PermitShard {
         let granted = holders.claim(&numbers, now);
         if !holders.is_empty() {
             let name = Arc::clone(&claim.name);
-            self.table.insert(hash, OfKey { name, key: claim.key.clone(), holders });
+            self.table.insert(
+                hash,
+                OfKey {
+                    name,
+                    key: claim.key.clone(),
+                    holders,
+                },
+            );
         }
         granted
     }
@@ -79,7 +89,8 @@ impl PermitShard {
         self.since_sweep += 1;
         if self.since_sweep == SWEEP_EVERY {
             self.since_sweep = 0;
-            self.table.sweep(&mut self.cursor, SWEPT, |it| it.holders.expires_at() <= now);
+            self.table
+                .sweep(&mut self.cursor, SWEPT, |it| it.holders.expires_at() <= now);
         }
     }
 }
@@ -95,7 +106,10 @@ impl EmbeddedPermits for PermitTable {
 
 impl PermitStore for PermitTable {
     fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let granted = claims.iter().map(|claim| Ok(self.claim_now(claim))).collect();
+        let granted = claims
+            .iter()
+            .map(|claim| Ok(self.claim_now(claim)))
+            .collect();
         Box::pin(ready(granted))
     }
 

@@ -38,7 +38,12 @@ impl Budget {
     fn new(check: &Check, state: Option<State>) -> Self {
         let limit = check.limit().clone();
         let key = check.key().clone();
-        Self { limit, key, state, exhausted_until: 0 }
+        Self {
+            limit,
+            key,
+            state,
+            exhausted_until: 0,
+        }
     }
 
     fn is_of(&self, check: &Check) -> bool {
@@ -50,7 +55,9 @@ impl Budget {
     }
 
     fn is_deletable(&self, now: Micros) -> bool {
-        self.state.as_ref().is_none_or(|state| state.is_deletable(now))
+        self.state
+            .as_ref()
+            .is_none_or(|state| state.is_deletable(now))
     }
 
     /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
@@ -66,8 +73,11 @@ impl Budget {
             Op::Block => 0,
         };
         let wait = outcome.retry_after.or_else(|| {
-            let mut next =
-                || limit.rule().decide(&mut self.state, now, Cost::units(1), Effect::Dry);
+            let mut next = || {
+                limit
+                    .rule()
+                    .decide(&mut self.state, now, Cost::units(1), Effect::Dry)
+            };
             (outcome.remaining == 0).then(&mut next)?.retry_after
         });
         self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
@@ -116,7 +126,14 @@ impl Shard {
     pub(super) fn new(cap: Option<usize>) -> Self {
         let cursor = Cursor::default();
         let hand = Cursor::default();
-        Self { table: Table::new(), cap, cursor, due: 0, swept: 0, hand }
+        Self {
+            table: Table::new(),
+            cap,
+            cursor,
+            due: 0,
+            swept: 0,
+            hand,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -135,7 +152,8 @@ impl Shard {
             let mut state = None;
             let (outcome, charged) = decide_one(op, &check, &mut state, now);
             if state.is_some() {
-                self.make_room(1, now).map_err(|full| full.for_limit(check.limit()))?;
+                self.make_room(1, now)
+                    .map_err(|full| full.for_limit(check.limit()))?;
                 let mut budget = Budget::new(&check, state);
                 if self.cap.is_some() {
                     budget.note(op, check.limit(), &outcome, now);
@@ -186,7 +204,9 @@ impl Shard {
                 break;
             }
             (self.hand, _) = self.table.next(self.hand);
-            let Some(budget) = self.table.get(self.hand) else { continue };
+            let Some(budget) = self.table.get(self.hand) else {
+                continue;
+            };
             let expires_at = budget.expires_at();
             if expires_at <= now {
                 return Some(self.hand);
@@ -232,6 +252,8 @@ impl Shard {
     }
 
     fn sweep_step(&mut self, now: Micros) -> bool {
-        self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| budget.is_deletable(now))
+        self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| {
+            budget.is_deletable(now)
+        })
     }
 }

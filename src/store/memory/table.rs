@@ -38,7 +38,10 @@ pub(super) struct Table<T> {
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
-        Self { segments: vec![HashTable::new()], len: 0 }
+        Self {
+            segments: vec![HashTable::new()],
+            len: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -46,12 +49,17 @@ impl<T> Table<T> {
     }
 
     pub(super) fn find_mut(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<&mut T> {
-        let entry = self.segment_mut(hash)?.find_mut(hash, |entry| is(&entry.value))?;
+        let entry = self
+            .segment_mut(hash)?
+            .find_mut(hash, |entry| is(&entry.value))?;
         Some(&mut entry.value)
     }
 
     pub(super) fn remove(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<T> {
-        let found = self.segment_mut(hash)?.find_entry(hash, |entry| is(&entry.value)).ok()?;
+        let found = self
+            .segment_mut(hash)?
+            .find_entry(hash, |entry| is(&entry.value))
+            .ok()?;
         let (entry, _) = found.remove();
         self.removed();
         Some(entry.value)
@@ -70,7 +78,13 @@ impl<T> Table<T> {
 
     /// The entry at a place, if there is one.
     pub(super) fn get(&self, place: Cursor) -> Option<&T> {
-        Some(&self.segments.get(place.segment)?.get_bucket(place.bucket)?.value)
+        Some(
+            &self
+                .segments
+                .get(place.segment)?
+                .get_bucket(place.bucket)?
+                .value,
+        )
     }
 
     pub(super) fn remove_at(&mut self, place: Cursor) {
@@ -84,11 +98,27 @@ impl<T> Table<T> {
     /// The place after this one, and whether it wraps around to the first.
     pub(super) fn next(&self, place: Cursor) -> (Cursor, bool) {
         let Cursor { segment, bucket } = place;
-        if self.segments.get(segment).is_some_and(|table| bucket + 1 < table.num_buckets()) {
-            return (Cursor { segment, bucket: bucket + 1 }, false);
+        if self
+            .segments
+            .get(segment)
+            .is_some_and(|table| bucket + 1 < table.num_buckets())
+        {
+            return (
+                Cursor {
+                    segment,
+                    bucket: bucket + 1,
+                },
+                false,
+            );
         }
         match segment + 1 {
-            next if next < self.segments.len() => (Cursor { segment: next, bucket: 0 }, false),
+            next if next < self.segments.len() => (
+                Cursor {
+                    segment: next,
+                    bucket: 0,
+                },
+                false,
+            ),
             _ => (Cursor::default(), true),
         }
     }
@@ -110,7 +140,9 @@ impl<T> Table<T> {
         let end = before.bucket + steps;
         let mut removed = 0;
         for bucket in before.bucket..end {
-            if segment.get_bucket(bucket).is_some_and(|entry| is_over(&entry.value))
+            if segment
+                .get_bucket(bucket)
+                .is_some_and(|entry| is_over(&entry.value))
                 && let Ok(entry) = segment.get_bucket_entry(bucket)
             {
                 entry.remove();
@@ -124,7 +156,10 @@ impl<T> Table<T> {
                 segment.shrink_to(segment.len() * 2, |entry| entry.hash);
             }
             let next = before.segment + 1;
-            *from = Cursor { segment: if next < segments { next } else { 0 }, bucket: 0 };
+            *from = Cursor {
+                segment: if next < segments { next } else { 0 },
+                bucket: 0,
+            };
         } else {
             from.bucket = end;
         }
@@ -137,7 +172,11 @@ impl<T> Table<T> {
     /// The size of the largest segment: no operation moves more entries.
     #[cfg(test)]
     pub(super) fn longest_move(&self) -> usize {
-        self.segments.iter().map(HashTable::len).max().unwrap_or_default()
+        self.segments
+            .iter()
+            .map(HashTable::len)
+            .max()
+            .unwrap_or_default()
     }
 
     fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<Bin<T>>> {
@@ -156,7 +195,9 @@ impl<T> Table<T> {
     /// Adds a segment, with entries of its buddy.
     fn split(&mut self) {
         let new = self.segments.len();
-        let Some(buddy) = self.segments.get_mut(buddy(new)) else { return };
+        let Some(buddy) = self.segments.get_mut(buddy(new)) else {
+            return;
+        };
         let mut segment = HashTable::with_capacity(buddy.len() / 2);
         for entry in buddy.extract_if(|entry| index(entry.hash, new + 1) == new) {
             segment.insert_unique(entry.hash, entry, |it| it.hash);
@@ -166,7 +207,9 @@ impl<T> Table<T> {
 
     /// Removes the last segment. Its entries move to its buddy.
     fn merge(&mut self) {
-        let Some(last) = self.segments.pop() else { return };
+        let Some(last) = self.segments.pop() else {
+            return;
+        };
         let buddy = buddy(self.segments.len());
         if let Some(buddy) = self.segments.get_mut(buddy) {
             buddy.reserve(last.len(), |entry| entry.hash);
@@ -185,7 +228,11 @@ impl<T> Table<T> {
 fn index(hash: u64, segments: usize) -> usize {
     let mask = segments.next_power_of_two() - 1;
     let index = (hash >> SEGMENT_BITS) as usize & mask;
-    if index < segments { index } else { index & (mask >> 1) }
+    if index < segments {
+        index
+    } else {
+        index & (mask >> 1)
+    }
 }
 
 /// The segment that a new one splits: its number without the highest bit.

@@ -25,7 +25,11 @@ pub(super) struct Refilling<S: Store> {
 impl<S: Store> Refilling<S> {
     pub(super) fn new(shared: &Arc<SharedBlocks<S>>, check: &Check, refill: Refill) -> Self {
         let block = check.clone().with_cost(refill.units);
-        Self { shared: Arc::downgrade(shared), block, refill }
+        Self {
+            shared: Arc::downgrade(shared),
+            block,
+            refill,
+        }
     }
 
     /// Disarms the guard: the store answered, and the stock is up to date.
@@ -60,7 +64,12 @@ impl<S: Store> Refunding<S> {
         unspent: Unspent,
     ) -> Self {
         let Unspent { units, receipt } = unspent;
-        Self { shared, refund: Check::new(limit, key).with_cost(units).with_receipt(receipt) }
+        Self {
+            shared,
+            refund: Check::new(limit, key)
+                .with_cost(units)
+                .with_receipt(receipt),
+        }
     }
 }
 
@@ -98,7 +107,9 @@ impl<S: Store> Reaping<S> {
     pub(super) async fn run(self, period: Duration) {
         loop {
             sleep(period).await;
-            let Some(shared) = self.0.upgrade() else { return };
+            let Some(shared) = self.0.upgrade() else {
+                return;
+            };
             let now = Instant::now();
             let unspent = shared.take(&self.0, |stock| stock.take_stale(now));
             drop(refund(&*shared.store, unspent).await);

@@ -35,7 +35,11 @@ pub struct PrefetchBuilder<S> {
 
 impl<S: Store> PrefetchBuilder<S> {
     pub(super) fn new(store: S) -> Self {
-        Self { store, limits: Vec::new(), max_age: DEFAULT_MAX_AGE }
+        Self {
+            store,
+            limits: Vec::new(),
+            max_age: DEFAULT_MAX_AGE,
+        }
     }
 
     /// Prefetches units of hot keys under this limit, in blocks of at most a tenth of its capacity.
@@ -66,7 +70,9 @@ impl<S: Store> PrefetchBuilder<S> {
     /// range.
     pub fn build(self) -> Result<Prefetch<S>, ConfigError> {
         if self.limits.is_empty() {
-            return Err(ConfigError::new("no limit is prefetched; name one with `.limit(...)`"));
+            return Err(ConfigError::new(
+                "no limit is prefetched; name one with `.limit(...)`",
+            ));
         }
         if !(MIN_MAX_AGE..=MAX_MAX_AGE).contains(&self.max_age) {
             return Err(ConfigError::new(format!(
@@ -86,7 +92,10 @@ impl<S: Store> PrefetchBuilder<S> {
         Ok(Prefetch {
             shared: Arc::new(SharedBlocks {
                 store: Arc::new(self.store),
-                settings: PrefetchSettings { limits, max_age: self.max_age },
+                settings: PrefetchSettings {
+                    limits,
+                    max_age: self.max_age,
+                },
                 hasher: DefaultHashBuilder::default(),
                 shards: (0..SHARDS).map(|_| Default::default()).collect(),
                 has_reaper: AtomicBool::new(false),
@@ -114,7 +123,9 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
                  or do not prefetch it",
             ));
         }
-        Rule::LeakyBucket(LeakyBucket { mode: Mode::Queue, .. }) => {
+        Rule::LeakyBucket(LeakyBucket {
+            mode: Mode::Queue, ..
+        }) => {
             return Err(ConfigError::new(
                 "a leaky bucket lets checks leave one by one, and prefetching would let a block \
                  leave at once; use `leaky_bucket_meter`, or do not prefetch it",

@@ -110,7 +110,9 @@ impl<S: Store> Prefetch<S> {
     ///
     /// Returns the first error of the wrapped store. The other units are given back all the same.
     pub async fn release(&self) -> Result<(), Error> {
-        let unspent = self.shared.take(&Arc::downgrade(&self.shared), Stock::take_all);
+        let unspent = self
+            .shared
+            .take(&Arc::downgrade(&self.shared), Stock::take_all);
         refund(&*self.shared.store, unspent).await
     }
 }
@@ -131,7 +133,9 @@ impl<S: Store> Store for Prefetch<S> {
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
-        let prefetched = limits.iter().find(|limit| self.shared.settings.prefetches(limit));
+        let prefetched = limits
+            .iter()
+            .find(|limit| self.shared.settings.prefetches(limit));
         if let (Some(prefetched), 2..) = (prefetched, limits.len()) {
             return Err(ConfigError::new(ALONE).of_limit(prefetched.name()));
         }
@@ -158,9 +162,9 @@ impl PrefetchSettings {
 
     fn check_group(&self, group: &[Check]) -> Result<(), Error> {
         match group.iter().find(|check| self.prefetches(check.limit())) {
-            Some(check) => {
-                Err(Error::misuse(ConfigError::new(ALONE).of_limit(check.limit().name())))
-            }
+            Some(check) => Err(Error::misuse(
+                ConfigError::new(ALONE).of_limit(check.limit().name()),
+            )),
             None => Ok(()),
         }
     }
@@ -206,7 +210,10 @@ impl<S: Store> SharedBlocks<S> {
         let shared = Arc::clone(self);
         let refill = async move {
             let asked = Instant::now();
-            let answer = shared.store.apply(Op::Charge, refilling.block.clone().into()).await;
+            let answer = shared
+                .store
+                .apply(Op::Charge, refilling.block.clone().into())
+                .await;
             let lost = shared.stock_up(&refilling, answer, asked);
             refilling.end();
             // If the refund fails, fewer units are allowed, not more.
@@ -233,9 +240,14 @@ impl<S: Store> SharedBlocks<S> {
         }
         let (hash, mut entries) = self.shard(block);
         let entry = entries.find_mut(hash, |entry| entry.is_of(block));
-        match (entry.filter(|entry| entry.stock.is_refilled_by(*refill)), granted) {
+        match (
+            entry.filter(|entry| entry.stock.is_refilled_by(*refill)),
+            granted,
+        ) {
             (Some(entry), Some(decision)) => {
-                entry.stock.grant(units, &decision, asked, self.settings.max_age);
+                entry
+                    .stock
+                    .grant(units, &decision, asked, self.settings.max_age);
                 None
             }
             (Some(entry), None) => {
@@ -246,7 +258,12 @@ impl<S: Store> SharedBlocks<S> {
             (None, Some(decision)) => {
                 let receipt = decision.receipt()?;
                 let unspent = Unspent { units, receipt };
-                Some(Refunding::new(Weak::new(), block.limit(), block.key(), unspent))
+                Some(Refunding::new(
+                    Weak::new(),
+                    block.limit(),
+                    block.key(),
+                    unspent,
+                ))
             }
             (None, None) => None,
         }
@@ -276,8 +293,9 @@ impl<S: Store> SharedBlocks<S> {
     fn with_stock<T>(&self, check: &Check, now: Instant, act: impl FnOnce(&mut Stock) -> T) -> T {
         let (hash, mut entries) = self.shard(check);
         let hash_of = |entry: &HotKey| self.hash(&entry.limit, &entry.key);
-        let entry =
-            entries.entry(hash, |entry| entry.is_of(check), hash_of).or_insert_with(|| HotKey {
+        let entry = entries
+            .entry(hash, |entry| entry.is_of(check), hash_of)
+            .or_insert_with(|| HotKey {
                 limit: check.limit().clone(),
                 key: check.key().clone(),
                 stock: Stock::new(now),
@@ -288,7 +306,10 @@ impl<S: Store> SharedBlocks<S> {
     fn shard(&self, check: &Check) -> (u64, MutexGuard<'_, HashTable<HotKey>>) {
         let hash = self.hash(check.limit(), check.key());
         // The table uses the lowest and the highest bits.
-        (hash, lock(&self.shards[(hash >> 32) as usize & (SHARDS - 1)]))
+        (
+            hash,
+            lock(&self.shards[(hash >> 32) as usize & (SHARDS - 1)]),
+        )
     }
 
     fn hash(&self, limit: &Limit, key: &Key) -> u64 {
@@ -322,7 +343,9 @@ impl<S: Store> SharedBlocks<S> {
         if self.has_reaper.load(Ordering::Acquire) {
             return true;
         }
-        let Ok(runtime) = Runtime::try_current() else { return false };
+        let Ok(runtime) = Runtime::try_current() else {
+            return false;
+        };
         if !self.has_reaper.swap(true, Ordering::AcqRel) {
             let reaping = Reaping::new(self);
             runtime.spawn(reaping.run(self.settings.max_age.checked_div(2).unwrap_or_default()));
@@ -354,7 +377,9 @@ impl HotKey {
 impl<S: Store> Clone for Prefetch<S> {
     /// Returns a handle on the same prefetched units.
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
@@ -377,13 +402,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn cold_keys_are_removed() {
         let limit = Limit::gcra("api", Quota::per_second(1_000)).unwrap();
-        let store = Prefetch::builder(MemoryStore::new()).limit(&limit).build().unwrap();
+        let store = Prefetch::builder(MemoryStore::new())
+            .limit(&limit)
+            .build()
+            .unwrap();
         for number in 0..1_000_u64 {
-            let decision =
-                store.apply(Op::Charge, Check::new(&limit, Key::from(number)).into()).await;
+            let decision = store
+                .apply(Op::Charge, Check::new(&limit, Key::from(number)).into())
+                .await;
             assert!(decision.unwrap().allowed());
         }
-        let known = || store.shared.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();
+        let known = || {
+            store
+                .shared
+                .shards
+                .iter()
+                .map(|shard| lock(shard).len())
+                .sum::<usize>()
+        };
         assert_eq!(known(), 1_000);
         tokio::time::sleep(store.shared.settings.max_age * 3).await;
         assert_eq!(known(), 0);

@@ -99,16 +99,30 @@ impl Stock {
 
     /// Returns the decision that [`spend`](Self::spend) would return. Changes nothing.
     pub(super) fn peek(&self, cost: u32, now: Instant) -> Option<Decision> {
-        let left = self.units().checked_sub(cost.into()).filter(|_| now < self.expires)?;
+        let left = self
+            .units()
+            .checked_sub(cost.into())
+            .filter(|_| now < self.expires)?;
         let (decision, granted) = self.granted.as_ref()?;
         let verdict = decision.deciding();
-        let remaining = verdict.remaining().saturating_add(left).min(verdict.capacity());
+        let remaining = verdict
+            .remaining()
+            .saturating_add(left)
+            .min(verdict.capacity());
         // Of the oldest block, the level is not known.
-        let outcome = Outcome { remaining, drains_after: 0, ..*verdict.outcome() };
+        let outcome = Outcome {
+            remaining,
+            drains_after: 0,
+            ..*verdict.outcome()
+        };
         let verdict = Verdict::new(verdict.limit().clone(), outcome, 0);
         let decision = Decision::from(verdict).made_at(decision.decided_at());
         let elapsed = now.saturating_duration_since(*granted);
-        Some(decision.repeated_after(elapsed).with_source(Source::Prefetched))
+        Some(
+            decision
+                .repeated_after(elapsed)
+                .with_source(Source::Prefetched),
+        )
     }
 
     /// The units to charge now, so that the stock has at most `max`. `None` if the stock suffices,
@@ -130,7 +144,10 @@ impl Stock {
         }
         let units = u32::try_from(block - left).ok()?;
         self.block = block;
-        let refill = Refill { units, number: REFILLS.fetch_add(1, Ordering::Relaxed) };
+        let refill = Refill {
+            units,
+            number: REFILLS.fetch_add(1, Ordering::Relaxed),
+        };
         self.refilling = Some(refill);
         Some(refill)
     }
@@ -150,7 +167,8 @@ impl Stock {
         max_age: Duration,
     ) {
         self.refilling = None;
-        self.blocks.extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
+        self.blocks
+            .extend(decision.receipt().map(|receipt| Unspent { units, receipt }));
         self.expires = later(asked, max_age);
         self.granted = Some((decision.clone(), asked));
     }
@@ -164,7 +182,11 @@ impl Stock {
     /// Removes stale units, to be refunded. While the charge of a block is in flight they stay:
     /// they are spent along with the block, or removed after its denial.
     pub(super) fn take_stale(&mut self, now: Instant) -> Vec<Unspent> {
-        if now < self.expires || self.refilling.is_some() { Vec::new() } else { self.take_all() }
+        if now < self.expires || self.refilling.is_some() {
+            Vec::new()
+        } else {
+            self.take_all()
+        }
     }
 
     /// Removes all units, to be refunded.

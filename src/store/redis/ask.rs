@@ -38,10 +38,16 @@ pub(super) fn ask_with(
     {
         let answer = Err(error);
         // A change that is not sent does not happen.
-        change.into_iter().for_each(|mut change| change.answered(&answer));
+        change
+            .into_iter()
+            .for_each(|mut change| change.answered(&answer));
         return Answer::ready(answer);
     }
-    let Some(QueuedCheck { promised, entry, leaves_next }) = lane.add(op, group, change, urgency)
+    let Some(QueuedCheck {
+        promised,
+        entry,
+        leaves_next,
+    }) = lane.add(op, group, change, urgency)
     else {
         // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
         // task can start; the next check inside one starts it.
@@ -73,7 +79,10 @@ async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decis
     let Some(flight) = flight::send_lone(&lane, &promised).await else {
         return send_later(lane, promised).await;
     };
-    let mut call = SentByCaller { flight: Some(flight), runtime };
+    let mut call = SentByCaller {
+        flight: Some(flight),
+        runtime,
+    };
     poll_fn(|cx| {
         call.poll(cx);
         // The call answers in any case, with an error at the deadline.
@@ -92,7 +101,9 @@ struct SentByCaller {
 
 impl SentByCaller {
     fn poll(&mut self, cx: &mut Context<'_>) {
-        let Some(flight) = &mut self.flight else { return };
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
         if let Poll::Ready(place) = flight.as_mut().poll(cx) {
             self.flight = None;
             // Send the checks that were queued meanwhile.
@@ -106,7 +117,8 @@ impl SentByCaller {
 impl Drop for SentByCaller {
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
-            self.runtime.spawn(async { sender::send(flight.await).await });
+            self.runtime
+                .spawn(async { sender::send(flight.await).await });
         }
     }
 }

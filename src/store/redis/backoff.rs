@@ -41,7 +41,9 @@ impl Backoff {
     /// An attempt failed.
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
-        let doubled = FIRST.saturating_mul(1 << (self.failures - 1).min(16)).min(LONGEST);
+        let doubled = FIRST
+            .saturating_mul(1 << (self.failures - 1).min(16))
+            .min(LONGEST);
         // Half of it is certain, the other half is jitter.
         let part = self.random.hash_one(self.failures) % 1000;
         let jitter = doubled.as_micros() as u64 * part / 2000;

@@ -107,7 +107,9 @@ impl Batch {
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.waiters[self.expired..].first().map(|waiter| waiter.caller.deadline)
+        self.waiters[self.expired..]
+            .first()
+            .map(|waiter| waiter.caller.deadline)
     }
 
     /// Adds a group.
@@ -119,7 +121,8 @@ impl Batch {
             let offences = blocks.then(|| self.keys.of_offences(prefix, check));
             let keys = (key, offences);
             let limit = self.limit_number(check.limit(), blocks);
-            self.charges.push(wire::Charge::new(op, keys, limit, check, group.len() == 1));
+            self.charges
+                .push(wire::Charge::new(op, keys, limit, check, group.len() == 1));
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
@@ -139,10 +142,22 @@ impl Batch {
                 self.checks.extend_from_slice(group);
                 let is_peeked = false;
                 let is_remembered = false;
-                self.runs.push(Run { op, first, size, times: 0, is_peeked, is_remembered });
+                self.runs.push(Run {
+                    op,
+                    first,
+                    size,
+                    times: 0,
+                    is_peeked,
+                    is_remembered,
+                });
             }
         }
-        self.waiters.push(Waiter { run, caller, sent: false, answer: None });
+        self.waiters.push(Waiter {
+            run,
+            caller,
+            sent: false,
+            answer: None,
+        });
     }
 
     /// The run that the charges from `first` on continue: an identical one, with no later check of
@@ -241,7 +256,10 @@ impl Batch {
     /// Fails the checks whose deadline is over. Returns how many.
     pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) -> usize {
         let before = self.expired;
-        while self.first_deadline().is_some_and(|deadline| deadline <= now) {
+        while self
+            .first_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
             let waiter = &mut self.waiters[self.expired];
             waiter.caller.fulfil(Err(error()));
             self.expired += 1;
@@ -288,7 +306,8 @@ impl Batch {
 
     /// Whether the script makes one write at most. A log is written in two parts.
     pub(super) fn makes_one_write(&self) -> bool {
-        self.single().is_some_and(|(_, rule, _)| !matches!(rule, Rule::SlidingLog(_)))
+        self.single()
+            .is_some_and(|(_, rule, _)| !matches!(rule, Rule::SlidingLog(_)))
     }
 
     fn rule(&self, charge: &wire::Charge) -> &Rule {
@@ -311,7 +330,9 @@ impl Batch {
             let first = &self.charges[run.first];
             let mut keys = 1;
             let mut next = first.next();
-            while runs.next_if(|it| self.is_single(it) && self.charges[it.first] == next).is_some()
+            while runs
+                .next_if(|it| self.is_single(it) && self.charges[it.first] == next)
+                .is_some()
             {
                 (keys, next) = (keys + 1, next.next());
             }
@@ -330,8 +351,14 @@ impl Batch {
 
     /// Whether its only group is the one with this answer.
     pub(super) fn is_only(&self, answer: &Promised) -> bool {
-        let [waiter] = &*self.waiters else { return false };
-        waiter.caller.promise.as_ref().is_some_and(|promise| answer.is_of(promise))
+        let [waiter] = &*self.waiters else {
+            return false;
+        };
+        waiter
+            .caller
+            .promise
+            .as_ref()
+            .is_some_and(|promise| answer.is_of(promise))
     }
 
     /// Whether the deadline of some check is not over.
@@ -345,7 +372,9 @@ impl Batch {
             self.remember(denials);
         }
         for Waiter { caller, answer, .. } in &mut self.waiters {
-            let Some(answer) = answer.take() else { continue };
+            let Some(answer) = answer.take() else {
+                continue;
+            };
             if let Some(mut change) = caller.change.take() {
                 change.answered(&answer);
             }
@@ -419,6 +448,8 @@ impl Waiter {
 
 impl Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("checks", &self.waiters.len()).finish_non_exhaustive()
+        f.debug_struct("Batch")
+            .field("checks", &self.waiters.len())
+            .finish_non_exhaustive()
     }
 }

@@ -22,7 +22,12 @@ pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
 
 /// The command for one charge, with a cost above 0. Its reply is that for a batch of this charge.
 fn single(key: &str, limit: &Rule, cost: u32, time: Option<Micros>) -> Cmd {
-    by_hash([key].into_iter(), key.len(), &wire::single(limit, cost), time)
+    by_hash(
+        [key].into_iter(),
+        key.len(),
+        &wire::single(limit, cost),
+        time,
+    )
 }
 
 pub(super) fn by_hash<'a>(
@@ -121,12 +126,19 @@ fn of_call(error: RedisError) -> RedisError {
 }
 
 fn wrong_type() -> RedisError {
-    (ErrorKind::UnexpectedReturnType, "the reply is not a list of integers").into()
+    (
+        ErrorKind::UnexpectedReturnType,
+        "the reply is not a list of integers",
+    )
+        .into()
 }
 
 /// Whether a reply seems to belong to another call.
 pub(super) fn is_out_of_step(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::UnexpectedReturnType | ErrorKind::Parse)
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedReturnType | ErrorKind::Parse
+    )
 }
 
 /// Runs the script without a check. Where no cluster is expected, it gets two keys in two slots, so that a server
@@ -135,8 +147,15 @@ pub(super) async fn dry_run(
     connection: &mut MultiplexedConnection,
     terms: &Terms,
 ) -> RedisResult<()> {
-    let tags: &[_] = if terms.is_of_cluster() { &[] } else { &["{a}", "{b}"] };
-    let keys: Vec<_> = tags.iter().map(|tag| format!("{}:{tag}:probe", terms.prefix)).collect();
+    let tags: &[_] = if terms.is_of_cluster() {
+        &[]
+    } else {
+        &["{a}", "{b}"]
+    };
+    let keys: Vec<_> = tags
+        .iter()
+        .map(|tag| format!("{}:{tag}:probe", terms.prefix))
+        .collect();
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::Body::new(std::iter::empty()).into_bytes();
     let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
@@ -152,7 +171,10 @@ pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<
 }
 
 fn loading() -> Cmd {
-    redis::cmd("SCRIPT").arg("LOAD").arg(script::code()).to_owned()
+    redis::cmd("SCRIPT")
+        .arg("LOAD")
+        .arg(script::code())
+        .to_owned()
 }
 
 /// The same call with the script itself in place of its hash.
@@ -244,7 +266,9 @@ impl CallFailure {
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code)
         || (is_of_script(error)
-            && error.detail().is_some_and(|detail| detail.contains(&format!("-{code} "))))
+            && error
+                .detail()
+                .is_some_and(|detail| detail.contains(&format!("-{code} "))))
 }
 
 /// Whether the server's user has no right to one of the keys of a call, and may have it to the others.
@@ -260,18 +284,29 @@ pub(super) fn is_forbidden_in_script(error: &RedisError) -> bool {
 
 /// Whether the error comes from a command within the script.
 fn is_of_script(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))
+    error
+        .detail()
+        .is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))
 }
 
 /// Whether a node of a cluster says that another has the keys, or none has.
 pub(super) fn is_of_cluster(error: &RedisError) -> bool {
-    ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| error.code() == Some(code))
+    ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"]
+        .iter()
+        .any(|code| error.code() == Some(code))
 }
 
 /// Whether to reconnect: this connection is broken, or leads to a server that is no longer the
 /// primary.
 pub(super) fn ends_connection(error: &RedisError) -> bool {
-    let elsewhere = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "MOVED", "CLUSTERDOWN"];
+    let elsewhere = [
+        "READONLY",
+        "MASTERDOWN",
+        "LOADING",
+        "NOAUTH",
+        "MOVED",
+        "CLUSTERDOWN",
+    ];
     error.is_io_error()
         || error.is_unrecoverable_error()
         || is_out_of_step(error)
@@ -283,18 +318,24 @@ mod tests {
     use super::*;
 
     fn error(reply: &[u8]) -> RedisError {
-        redis::parse_redis_value(reply).and_then(redis::Value::extract_error).unwrap_err()
+        redis::parse_redis_value(reply)
+            .and_then(redis::Value::extract_error)
+            .unwrap_err()
     }
 
     #[test]
     fn a_server_that_became_a_replica_is_left_however_old_it_is() {
         let ends = |reply: &[u8]| ends_connection(&error(reply));
-        assert!(ends(b"-READONLY You can't write against a read only replica.\r\n"));
+        assert!(ends(
+            b"-READONLY You can't write against a read only replica.\r\n"
+        ));
         assert!(ends(
             b"-ERR Error running script (call to f_50142d): @user_script:1: @user_script: 1: \
               -READONLY You can't write against a read only replica.\r\n"
         ));
-        assert!(!ends(b"-ERR Error running script (call to f_50142d): @user_script:1: no\r\n"));
+        assert!(!ends(
+            b"-ERR Error running script (call to f_50142d): @user_script:1: no\r\n"
+        ));
     }
 
     #[test]
@@ -326,8 +367,10 @@ mod tests {
     fn an_error_within_the_script_may_come_after_a_write() {
         let of = |reply: &[u8]| CallFailure::from_redis(&error(reply));
         assert_eq!(
-            of(b"-ERR The user executing the script can't run this command or subcommand script: \
-                 ab, on @user_script:1.\r\n"),
+            of(
+                b"-ERR The user executing the script can't run this command or subcommand script: \
+                 ab, on @user_script:1.\r\n"
+            ),
             CallFailure::Unknown
         );
         assert_eq!(

@@ -46,12 +46,21 @@ impl Feed {
     pub(super) fn new(lanes: Lanes, prefix: String, channel: String) -> Self {
         let subscription = None;
         let attempted = None;
-        Self { lanes, prefix, channel, subscription, is_reported: false, attempted }
+        Self {
+            lanes,
+            prefix,
+            channel,
+            subscription,
+            is_reported: false,
+            attempted,
+        }
     }
 
     /// Whether announcements arrive.
     pub(super) fn is_subscribed(&self) -> bool {
-        let Some((subscription, place)) = &self.subscription else { return false };
+        let Some((subscription, place)) = &self.subscription else {
+            return false;
+        };
         let node = self.lanes.lanes[0].route.node();
         let current = node.and_then(|node| node.connections.current().map(|handle| (node, handle)));
         // Without a connection, nothing is known of another place.
@@ -75,7 +84,11 @@ impl Feed {
             return Ok(false);
         };
         let connection = handle.number();
-        match node.connections.subscribe(&self.prefix, &self.channel).await {
+        match node
+            .connections
+            .subscribe(&self.prefix, &self.channel)
+            .await
+        {
             Ok(Some(subscription)) => {
                 self.is_reported = false;
                 self.subscription = Some((subscription, SubscribedAt { node, connection }));
@@ -105,7 +118,10 @@ impl Feed {
 pub(super) fn config_prefix(lanes: &Lanes) -> (String, &str) {
     let start = lanes.lanes[0].prefix();
     let (prefix, partition) = start.split_at(start.find('{').unwrap_or(start.len()));
-    (format!("{}-config", prefix.strip_suffix(':').unwrap_or(prefix)), partition)
+    (
+        format!("{}-config", prefix.strip_suffix(':').unwrap_or(prefix)),
+        partition,
+    )
 }
 
 /// Checks the part of a name that the application chooses.
@@ -171,7 +187,10 @@ impl RedisChannel {
         // Messages reach all nodes of a cluster, so the channel needs no slot.
         let (prefix, _) = config_prefix(&lanes);
         let channel = format!("{prefix}:{name}");
-        Ok(Self { feed: Feed::new(lanes, prefix, channel), received: Vec::new().into_iter() })
+        Ok(Self {
+            feed: Feed::new(lanes, prefix, channel),
+            received: Vec::new().into_iter(),
+        })
     }
 
     /// The name of the channel.
@@ -201,7 +220,9 @@ impl RedisChannel {
         let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
         published.map_err(|error| {
             let reason = error.into_reason();
-            ConfigError::new(format!("Redis channel `{channel}`: not announced: {reason}"))
+            ConfigError::new(format!(
+                "Redis channel `{channel}`: not announced: {reason}"
+            ))
         })
     }
 }
@@ -218,7 +239,9 @@ impl ChangeSource for RedisChannel {
                 Ok(false) => {}
                 Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),
             }
-            let Some(received) = self.feed.received().await else { continue };
+            let Some(received) = self.feed.received().await else {
+                continue;
+            };
             self.received = received.texts.into_iter();
             if received.has_lost_some {
                 return Some(Change::Unknown);
@@ -230,14 +253,24 @@ impl ChangeSource for RedisChannel {
 impl Clone for RedisChannel {
     /// The same channel, with a subscription of its own.
     fn clone(&self) -> Self {
-        let Feed { lanes, prefix, channel, .. } = &self.feed;
+        let Feed {
+            lanes,
+            prefix,
+            channel,
+            ..
+        } = &self.feed;
         let feed = Feed::new(lanes.clone(), prefix.clone(), channel.clone());
-        Self { feed, received: Vec::new().into_iter() }
+        Self {
+            feed,
+            received: Vec::new().into_iter(),
+        }
     }
 }
 
 impl fmt::Debug for RedisChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisChannel").field("name", &self.feed.channel).finish_non_exhaustive()
+        f.debug_struct("RedisChannel")
+            .field("name", &self.feed.channel)
+            .finish_non_exhaustive()
     }
 }

@@ -42,9 +42,16 @@ pub(super) async fn run<T: FromRedisValue>(
     command: &Cmd,
     prefix: &str,
 ) -> Result<T, CommandError> {
-    match timeout(lanes.deadline(), run_where_the_key_is(lanes, command, prefix)).await {
+    match timeout(
+        lanes.deadline(),
+        run_where_the_key_is(lanes, command, prefix),
+    )
+    .await
+    {
         Ok(answer) => answer,
-        Err(_) => Err(CommandError::Unavailable("no answer within the deadline".to_owned())),
+        Err(_) => Err(CommandError::Unavailable(
+            "no answer within the deadline".to_owned(),
+        )),
     }
 }
 
@@ -71,7 +78,11 @@ async fn run_where_the_key_is<T: FromRedisValue>(
         }
         left = left.saturating_sub(1);
         if let Some((next, asks)) = pointed_at(route, &node, &error) {
-            handle = next.connections.get().await.map_err(CommandError::Unavailable)?;
+            handle = next
+                .connections
+                .get()
+                .await
+                .map_err(CommandError::Unavailable)?;
             (node, is_asking) = (next, asks);
             continue;
         }

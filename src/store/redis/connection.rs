@@ -92,13 +92,23 @@ impl Connections {
         events: Arc<RedisEvents>,
     ) -> Self {
         Self {
-            shared: Arc::new(SharedConnection { connect, terms, state: Mutex::default(), events }),
+            shared: Arc::new(SharedConnection {
+                connect,
+                terms,
+                state: Mutex::default(),
+                events,
+            }),
         }
     }
 
     /// Connections to the same server, with a state of their own.
     pub(super) fn another(&self) -> Self {
-        let SharedConnection { connect, terms, events, .. } = &*self.shared;
+        let SharedConnection {
+            connect,
+            terms,
+            events,
+            ..
+        } = &*self.shared;
         Self::new(Arc::clone(connect), Arc::clone(terms), Arc::clone(events))
     }
 
@@ -151,8 +161,13 @@ impl Connections {
         prefix: &str,
         channel: &str,
     ) -> Result<Option<Subscription>, String> {
-        let subscribing = timeout(CONNECT_TIMEOUT, self.shared.connect.subscribe(prefix, channel));
-        subscribing.await.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")))
+        let subscribing = timeout(
+            CONNECT_TIMEOUT,
+            self.shared.connect.subscribe(prefix, channel),
+        );
+        subscribing
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")))
     }
 
     pub(super) fn terms(&self) -> &Terms {
@@ -174,7 +189,9 @@ impl Connections {
         if state.generation != handle.generation {
             return;
         }
-        let Some(Current { link, since, .. }) = state.current.take() else { return };
+        let Some(Current { link, since, .. }) = state.current.take() else {
+            return;
+        };
         link.close();
         if is_failure {
             state.backoff.lost(since, Instant::now());
@@ -210,7 +227,11 @@ impl Connections {
     /// Counts checks without a decision.
     pub(super) fn undecided(&self, checks: usize) {
         if checks > 0 {
-            self.shared.lock().outage.get_or_insert_with(Outage::begin).add(checks);
+            self.shared
+                .lock()
+                .outage
+                .get_or_insert_with(Outage::begin)
+                .add(checks);
         }
     }
 }
@@ -220,7 +241,11 @@ impl ConnectionState {
     /// stands still, and others must not wait for it.
     fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
         let is_lost = |since: Instant| since.elapsed() > CONNECT_TIMEOUT.saturating_mul(2);
-        if self.connecting_since.take_if(|since| is_lost(*since)).is_some() {
+        if self
+            .connecting_since
+            .take_if(|since| is_lost(*since))
+            .is_some()
+        {
             self.connecting = Arc::default();
         }
         Arc::clone(&self.connecting)
@@ -228,7 +253,10 @@ impl ConnectionState {
 
     /// A handle on the connection, unless it is to be replaced. Its calls in flight are answered yet.
     fn handle(&self) -> Option<Handle> {
-        let current = self.current.as_ref().filter(|it| it.link.superseded().is_none())?;
+        let current = self
+            .current
+            .as_ref()
+            .filter(|it| it.link.superseded().is_none())?;
         Some(Handle {
             connection: current.link.connection(),
             generation: self.generation,
@@ -249,7 +277,10 @@ impl SharedConnection {
         if let Some(handle) = state.handle() {
             return Some(Ok(handle));
         }
-        state.backoff.is_waiting(Instant::now()).then(|| Err(state.failure.clone()))
+        state
+            .backoff
+            .is_waiting(Instant::now())
+            .then(|| Err(state.failure.clone()))
     }
 
     /// Connects.
@@ -267,13 +298,20 @@ impl SharedConnection {
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
                 state.connecting_since = None;
-                let current = Current { link, since: now, heard: now, trusted };
+                let current = Current {
+                    link,
+                    since: now,
+                    heard: now,
+                    trusted,
+                };
                 let before = state.current.replace(current);
                 state.generation += 1;
                 let handle = state.handle();
                 drop(state);
                 if let Some(Current { link, .. }) = before {
-                    link.superseded().iter().for_each(|master| self.events.moved(master));
+                    link.superseded()
+                        .iter()
+                        .for_each(|master| self.events.moved(master));
                     link.close();
                 }
                 self.events.connected();

@@ -54,7 +54,9 @@ pub(super) async fn send_first(place: CallPlace) -> CallPlace {
     if !is_open(&node, &handle).await {
         return place;
     }
-    in_order(&lane, |cx| hand_over(place.with_first(), node, handle, cx)).await.await
+    in_order(&lane, |cx| hand_over(place.with_first(), node, handle, cx))
+        .await
+        .await
 }
 
 /// Sends a check that is still alone in an idle lane, if there is a connection.
@@ -64,7 +66,10 @@ pub(super) async fn send_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flig
     if !is_open(&node, &handle).await {
         return None;
     }
-    in_order(lane, |cx| Some(hand_over(lane.place_alone(check)?, node, handle, cx))).await
+    in_order(lane, |cx| {
+        Some(hand_over(lane.place_alone(check)?, node, handle, cx))
+    })
+    .await
 }
 
 /// Whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
@@ -106,7 +111,9 @@ pub(super) async fn send_claims(
         }
         Err(_) => {
             watch.end(true);
-            return Err(ClaimFailure::unreachable("no connection within the deadline".to_owned()));
+            return Err(ClaimFailure::unreachable(
+                "no connection within the deadline".to_owned(),
+            ));
         }
     };
     let mut node = node;
@@ -142,7 +149,9 @@ pub(super) async fn send_claims(
             let Ok(Ok(connected)) = timeout_at(deadline, next.connections.get()).await else {
                 watch.end(true);
                 let server = next.connections.events().server();
-                return Err(ClaimFailure::unreachable(format!("{server}: no connection")));
+                return Err(ClaimFailure::unreachable(format!(
+                    "{server}: no connection"
+                )));
             };
             (node, handle, is_asking) = (next, connected, asks);
             redirections += 1;
@@ -154,7 +163,10 @@ pub(super) async fn send_claims(
             node.connections.discard(&handle, &call::brief(&error));
             lane.route.has_moved();
         }
-        return Err(ClaimFailure::from_redis(&error, node.connections.events().server()));
+        return Err(ClaimFailure::from_redis(
+            &error,
+            node.connections.events().server(),
+        ));
     }
 }
 
@@ -162,7 +174,9 @@ pub(super) async fn send_claims(
 async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut begin = Some(begin);
     poll_fn(|cx| {
-        let Some(begin) = begin.take() else { return Poll::Pending };
+        let Some(begin) = begin.take() else {
+            return Poll::Pending;
+        };
         let _one_by_one = lane.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         Poll::Ready(begin(cx))
     })
@@ -182,7 +196,14 @@ fn hand_over(place: CallPlace, node: Arc<Node>, handle: Handle, cx: &mut Context
 /// Sends the checks of a place, and answers them.
 async fn fly(place: CallPlace, node: Arc<Node>, handle: Handle) -> CallPlace {
     let watch = Watch::begin(Some(&node));
-    let mut call = Call { place, node, handle, is_asking: false, watch, is_divided: false };
+    let mut call = Call {
+        place,
+        node,
+        handle,
+        is_asking: false,
+        watch,
+        is_divided: false,
+    };
     if call.place.is_worth_sending() {
         call.complete().await;
     }
@@ -221,7 +242,11 @@ impl Divisions {
         let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
         let error = error.filter(|error| call::is_of_key(error));
         self.parts += 1;
-        self.failures = if error.is_some() { self.failures + 1 } else { 0 };
+        self.failures = if error.is_some() {
+            self.failures + 1
+        } else {
+            0
+        };
         let is_bound = self.failures > Self::MOST_FAILURES || self.parts > Self::MOST_PARTS;
         error.filter(|_| is_bound).map(call::brief)
     }
@@ -318,7 +343,13 @@ impl Call {
         &mut self,
         observed: &mut Option<ObservedCall<'_>>,
     ) -> Option<RedisResult<Vec<i64>>> {
-        let Self { place, handle, watch, is_asking, .. } = self;
+        let Self {
+            place,
+            handle,
+            watch,
+            is_asking,
+            ..
+        } = self;
         let lane = Arc::clone(place.lane());
         let deadline = lane.settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
@@ -332,7 +363,9 @@ impl Call {
         loop {
             let first_deadline = place.batch.first_deadline();
             let times = [next_leaves_at, late_at, first_deadline];
-            let Some(next) = times.into_iter().flatten().min() else { break };
+            let Some(next) = times.into_iter().flatten().min() else {
+                break;
+            };
             if let Ok(answer) = timeout_at(next, reply.as_mut()).await {
                 return Some(answer);
             }
@@ -341,7 +374,11 @@ impl Call {
             }
             // A check that was sent at once expires with its call.
             let is_of_check = first_deadline == Some(next);
-            let reached = if is_of_check { later(next, TIMER_RESOLUTION) } else { next };
+            let reached = if is_of_check {
+                later(next, TIMER_RESOLUTION)
+            } else {
+                next
+            };
             if late_at.take_if(|late_at| *late_at <= reached).is_some() {
                 watch.end(true);
                 if let Some(observed) = observed.take() {
@@ -357,7 +394,10 @@ impl Call {
     fn make_read_only(&mut self, error: &RedisError) -> bool {
         // Redis still deletes keys when it is out of memory.
         let deletes = call::has_code(error, "OOM");
-        let failed = self.place.batch.make_read_only(call::brief(error).into(), deletes);
+        let failed = self
+            .place
+            .batch
+            .make_read_only(call::brief(error).into(), deletes);
         self.place.lane().route.undecided(failed);
         !self.place.batch.is_empty()
     }

@@ -21,11 +21,17 @@ pub(super) async fn greet(
         true => call::brief(&error),
         false => in_words(&error, prefix),
     };
-    redis::cmd("PING").query_async::<()>(connection).await.map_err(in_words)?;
+    redis::cmd("PING")
+        .query_async::<()>(connection)
+        .await
+        .map_err(in_words)?;
     if let Some(name) = terms.client_name.as_deref() {
         let mut command = redis::cmd("CLIENT");
         command.arg("SETNAME").arg(name);
-        command.query_async::<()>(connection).await.map_err(in_words)?;
+        command
+            .query_async::<()>(connection)
+            .await
+            .map_err(in_words)?;
     }
     let failed = probe(connection, terms).await.map_err(in_words)?;
     let mut failed = failed.chunks_exact(2).filter_map(|pair| match pair {
@@ -55,7 +61,10 @@ pub(super) async fn greet(
 async fn probe(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisResult<Vec<String>> {
     let prefix = &terms.prefix;
     let alone = (!terms.is_of_cluster()).then(|| format!("{prefix}:{{probe}}"));
-    let of_cluster = terms.tags.iter().map(|tag| format!("{prefix}:{{{tag}}}{{probe}}"));
+    let of_cluster = terms
+        .tags
+        .iter()
+        .map(|tag| format!("{prefix}:{{{tag}}}{{probe}}"));
     for key in alone.into_iter().chain(of_cluster) {
         let mut probe = redis::cmd("EVAL");
         probe.arg(script::PROBE).arg(1).arg(key);

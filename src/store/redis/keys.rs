@@ -38,7 +38,12 @@ impl Keys {
     }
 
     fn number(&mut self, append: impl FnOnce(&mut String)) -> u16 {
-        let Self { text, all, numbers, hasher } = self;
+        let Self {
+            text,
+            all,
+            numbers,
+            hasher,
+        } = self;
         let start = text.len();
         append(text);
         let hash = hasher.hash_one(&text[start..]);
@@ -50,7 +55,12 @@ impl Keys {
         // A batch has fewer checks than that.
         let number = u16::try_from(all.len()).unwrap_or(u16::MAX);
         numbers.insert_unique(hash, number, |&number| hasher.hash_one(key(number)));
-        all.push(Key { end: text.len(), last_run: usize::MAX, checks: 0, runs: 0 });
+        all.push(Key {
+            end: text.len(),
+            last_run: usize::MAX,
+            checks: 0,
+            runs: 0,
+        });
         number
     }
 

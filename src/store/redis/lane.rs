@@ -53,7 +53,11 @@ pub(super) struct LaneSettings {
 impl LaneSettings {
     /// How long the newest call has been in flight when the next one leaves beside it.
     pub(super) fn pace(&self) -> Duration {
-        PACE.max(self.deadline.checked_div(PACES_OF_A_DEADLINE).unwrap_or_default())
+        PACE.max(
+            self.deadline
+                .checked_div(PACES_OF_A_DEADLINE)
+                .unwrap_or_default(),
+        )
     }
 }
 
@@ -119,7 +123,13 @@ pub(super) enum SentBy {
 impl Lane {
     pub(super) fn new(route: Route, prefix: String, settings: LaneSettings) -> Arc<Self> {
         let (queue, leaving) = Default::default();
-        Arc::new(Self { route, prefix, settings, queue, leaving })
+        Arc::new(Self {
+            route,
+            prefix,
+            settings,
+            queue,
+            leaving,
+        })
     }
 
     /// The key of the permits of a claim.
@@ -140,7 +150,11 @@ impl Lane {
         urgency: Urgency,
     ) -> Option<QueuedCheck> {
         let prefix = &self.prefix;
-        let LaneSettings { deadline, max_waiting, .. } = &self.settings;
+        let LaneSettings {
+            deadline,
+            max_waiting,
+            ..
+        } = &self.settings;
         let now = Instant::now();
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
@@ -148,23 +162,39 @@ impl Lane {
         if urgency == Urgency::Usual && is_full() {
             // A change that is not queued does not happen.
             let error = || Err(Error::overloaded(*max_waiting));
-            change.into_iter().for_each(|mut change| change.answered(&error()));
+            change
+                .into_iter()
+                .for_each(|mut change| change.answered(&error()));
             return None;
         }
         queue.waiting += 1;
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
-        let asked = self.settings.denials.as_ref().map(|denials| denials.asked(now));
+        let asked = self
+            .settings
+            .denials
+            .as_ref()
+            .map(|denials| denials.asked(now));
         let promise = Some(promise);
         let trace = Trace::current();
-        let caller = Caller { deadline, promise, asked, change, trace };
+        let caller = Caller {
+            deadline,
+            promise,
+            asked,
+            change,
+            trace,
+        };
         let entry = match queue.in_flight {
             0 if queue.batches.is_empty() => SentBy::ByCaller,
             _ if queue.has_place(now, self.settings.pace()) => SentBy::Unsent,
             _ => SentBy::Sent,
         };
         queue.batch_for(group).push(prefix, op, group, caller);
-        Some(QueuedCheck { promised, entry, leaves_next: queue.batches.len() == 1 })
+        Some(QueuedCheck {
+            promised,
+            entry,
+            leaves_next: queue.batches.len() == 1,
+        })
     }
 
     /// Takes a place for the first batch, if there is one and a place is free.
@@ -179,7 +209,10 @@ impl Lane {
     pub(super) fn place_alone(self: &Arc<Self>, check: &Promised) -> Option<CallPlace> {
         let mut queue = self.queue();
         let is_idle = queue.in_flight == 0 && queue.batches.len() == 1;
-        queue.batches.front().filter(|batch| is_idle && batch.is_only(check))?;
+        queue
+            .batches
+            .front()
+            .filter(|batch| is_idle && batch.is_only(check))?;
         let batch = queue.batches.pop_front()?;
         Some(queue.take_place(self).with(batch))
     }
@@ -188,7 +221,9 @@ impl Lane {
     pub(super) fn fail_first(&self, until: Option<Instant>, reason: &str) {
         // Another place must not take or put back a batch meanwhile: the order would change.
         let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut batch) = self.queue().batches.pop_front() else { return };
+        let Some(mut batch) = self.queue().batches.pop_front() else {
+            return;
+        };
         let error = || Error::unreachable(reason.to_owned());
         let failed = match until {
             Some(now) => batch.expire(now, error),
@@ -229,7 +264,10 @@ impl Lane {
     /// Reports how long the queue is.
     fn measure(&self, queue: &mut LaneQueue) {
         let checks = queue.waiting;
-        self.route.events().metrics().queued(&mut queue.level, checks);
+        self.route
+            .events()
+            .metrics()
+            .queued(&mut queue.level, checks);
     }
 
     /// Takes back a batch, emptied, that had so many checks.
@@ -250,7 +288,9 @@ impl LaneQueue {
     fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {
-                group.iter().any(|check| batch.checks_of(prefix, check) > MAX_CHARGES / 4)
+                group
+                    .iter()
+                    .any(|check| batch.checks_of(prefix, check) > MAX_CHARGES / 4)
             })
         };
         self.waiting >= max_waiting || (self.waiting >= max_waiting / 2 && crowded())
@@ -275,14 +315,21 @@ impl LaneQueue {
     }
 
     fn is_pace_over(&self, now: Instant, pace: Duration) -> bool {
-        self.newest_left.is_none_or(|left| now.saturating_duration_since(left) >= pace)
+        self.newest_left
+            .is_none_or(|left| now.saturating_duration_since(left) >= pace)
     }
 
     fn take_place(&mut self, lane: &Arc<Lane>) -> CallPlace {
         self.in_flight += 1;
         let (batch, rest) = Default::default();
         let call = self.begin_call();
-        CallPlace { lane: Arc::clone(lane), round: Some(self.round), call, batch, rest }
+        CallPlace {
+            lane: Arc::clone(lane),
+            round: Some(self.round),
+            call,
+            batch,
+            rest,
+        }
     }
 
     /// Counts a call. Returns its number.
@@ -305,7 +352,11 @@ impl LaneQueue {
 
     /// The batch for the next group.
     fn batch_for(&mut self, group: &[Check]) -> &mut Batch {
-        if !self.batches.back().is_some_and(|batch| batch.has_room_for(group)) {
+        if !self
+            .batches
+            .back()
+            .is_some_and(|batch| batch.has_room_for(group))
+        {
             self.batches.push_back(self.spare.pop().unwrap_or_default());
         }
         let last = self.batches.len() - 1;
@@ -359,7 +410,9 @@ impl CallPlace {
     /// Before sending, drops cancelled and expired checks. Returns whether any is left.
     pub(super) fn is_worth_sending(&mut self) -> bool {
         let route = &self.lane.route;
-        let late = self.batch.drop_stale(Instant::now(), route.events().server());
+        let late = self
+            .batch
+            .drop_stale(Instant::now(), route.events().server());
         route.undecided(late);
         !self.batch.is_empty()
     }
@@ -374,7 +427,9 @@ impl CallPlace {
 
     /// Divides its batch in two, to be sent one after the other. Returns whether it has more than one group.
     pub(super) fn halve(&mut self) -> bool {
-        let Some([first, second]) = self.batch.halves(&self.lane.prefix) else { return false };
+        let Some([first, second]) = self.batch.halves(&self.lane.prefix) else {
+            return false;
+        };
         self.rest.extend([second, first]);
         self.batch.clear();
         true
@@ -422,7 +477,8 @@ impl Drop for CallPlace {
         if let Some(node) = self.lane.route.node()
             && let Some(handle) = node.connections.current()
         {
-            node.connections.replace(&handle, &"its runtime was shut down");
+            node.connections
+                .replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
         queue.free(Some(round), self.call);

@@ -136,7 +136,11 @@ impl RedisStore {
     /// open serves its clients without Redis.
     #[must_use]
     pub fn breaker_state(&self) -> BreakerState {
-        let states = self.lanes.lanes.iter().filter_map(|lane| lane.route.breaker_state());
+        let states = self
+            .lanes
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.route.breaker_state());
         // Of several nodes, the worst.
         states
             .max_by_key(|state| match state {
@@ -203,11 +207,15 @@ impl Lanes {
 
     /// The deadline of every check.
     fn deadline(&self) -> Duration {
-        self.lanes.first().map_or(Duration::ZERO, |lane| lane.settings.deadline)
+        self.lanes
+            .first()
+            .map_or(Duration::ZERO, |lane| lane.settings.deadline)
     }
 
     fn denials(&self) -> Option<&Arc<Denials>> {
-        self.lanes.first().and_then(|lane| lane.settings.denials.as_ref())
+        self.lanes
+            .first()
+            .and_then(|lane| lane.settings.denials.as_ref())
     }
 
     fn submit(&self, op: Op, group: Group, change: Option<ChangeUnderWay>) -> Answer {
@@ -246,6 +254,8 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the address, because a URL can contain a password.
-        f.debug_struct("RedisStore").field("lanes", &self.lanes.lanes).finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("lanes", &self.lanes.lanes)
+            .finish_non_exhaustive()
     }
 }

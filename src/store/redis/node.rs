@@ -29,8 +29,10 @@ pub(super) struct Nodes {
 impl Nodes {
     /// Creates a node. The name appears in its events.
     pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str, host: &str) -> Node {
-        let events =
-            Arc::new(RedisEvents::new(name.into(), StoreMetrics::new(Arc::clone(&self.label))));
+        let events = Arc::new(RedisEvents::new(
+            name.into(),
+            StoreMetrics::new(Arc::clone(&self.label)),
+        ));
         let connections = Connections::new(connect, Arc::clone(&self.terms), events);
         let breaker = self.breaker.map(|settings| {
             let probe = RedisProbe {
@@ -42,7 +44,11 @@ impl Nodes {
             let label = Arc::clone(&self.label);
             Breaker::new(settings.for_deadline(self.deadline), store, label, probe)
         });
-        Node { host: host.to_owned(), connections, breaker }
+        Node {
+            host: host.to_owned(),
+            connections,
+            breaker,
+        }
     }
 }
 
@@ -51,6 +57,10 @@ impl Node {
     pub(super) fn with_own_connection(&self) -> Self {
         let host = self.host.clone();
         let connections = self.connections.another();
-        Self { host, connections, breaker: self.breaker.clone() }
+        Self {
+            host,
+            connections,
+            breaker: self.breaker.clone(),
+        }
     }
 }

@@ -28,12 +28,17 @@ impl PermitStore for RedisStore {
         let mut by_lane: BTreeMap<usize, Vec<(usize, Claim)>> = BTreeMap::new();
         let count = claims.len();
         for (place, claim) in claims.into_iter().enumerate() {
-            by_lane.entry(self.lanes.index(&claim.key)).or_default().push((place, claim));
+            by_lane
+                .entry(self.lanes.index(&claim.key))
+                .or_default()
+                .push((place, claim));
         }
         let lanes = self.lanes.clone();
         Box::pin(async move {
             if let Err(error) = Runtime::try_current() {
-                return (0..count).map(|_| Err(Error::misuse(error.to_string()))).collect();
+                return (0..count)
+                    .map(|_| Err(Error::misuse(error.to_string())))
+                    .collect();
             }
             let mut answers: Vec<_> = (0..count).map(|_| Ok(0)).collect();
             for (index, part) in by_lane {
@@ -57,7 +62,9 @@ impl PermitStore for RedisStore {
 /// The answers to the claims of one lane, with their places.
 async fn claim_part(lane: &Lane, part: &[(usize, Claim)]) -> Vec<(usize, Result<u64, Error>)> {
     let failed = |part: &[(usize, Claim)], error: &Error| -> Vec<_> {
-        part.iter().map(|(place, _)| (*place, Err(error.repeated()))).collect()
+        part.iter()
+            .map(|(place, _)| (*place, Err(error.repeated())))
+            .collect()
     };
     if let Err(error) = lane.route.admit() {
         return failed(part, &error);
@@ -71,7 +78,11 @@ async fn claim_part(lane: &Lane, part: &[(usize, Claim)]) -> Vec<(usize, Result<
         match send(lane, part, deadline).await {
             Ok(granted) => {
                 failures = 0;
-                answers.extend(granted.into_iter().map(|(place, number)| (place, Ok(number))));
+                answers.extend(
+                    granted
+                        .into_iter()
+                        .map(|(place, number)| (place, Ok(number))),
+                );
             }
             Err(failure) if failure.is_of_key && failures < MOST_FAILURES => {
                 failures += 1;
@@ -86,7 +97,8 @@ async fn claim_part(lane: &Lane, part: &[(usize, Claim)]) -> Vec<(usize, Result<
             }
             Err(failure) => {
                 answers.extend(failed(part, &failure.error));
-                left.drain(..).for_each(|part| answers.extend(failed(part, &failure.error)));
+                left.drain(..)
+                    .for_each(|part| answers.extend(failed(part, &failure.error)));
             }
         }
     }
@@ -98,7 +110,10 @@ async fn send(
     part: &[(usize, Claim)],
     deadline: Instant,
 ) -> Result<Vec<(usize, u64)>, ClaimFailure> {
-    let keys: Vec<String> = part.iter().map(|(_, claim)| lane.key_of_permits(claim)).collect();
+    let keys: Vec<String> = part
+        .iter()
+        .map(|(_, claim)| lane.key_of_permits(claim))
+        .collect();
     let bytes = keys.iter().map(String::len).sum();
     let body = wire::permits(part.iter().map(|(_, claim)| claim));
     let time = lane.settings.clock.as_ref().map(ManualClock::now);
@@ -138,7 +153,11 @@ impl ClaimFailure {
     }
 
     fn end(error: Error) -> Self {
-        Self { error, is_final: true, is_of_key: false }
+        Self {
+            error,
+            is_final: true,
+            is_of_key: false,
+        }
     }
 
     pub(super) fn from_redis(error: &RedisError, server: &str) -> Self {
@@ -146,7 +165,11 @@ impl ClaimFailure {
         let is_moving = error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
         let is_of_key = is_moving || call::is_of_key(error);
         let error = Error::store(format!("{server}: {}", call::brief(error)));
-        Self { error, is_final, is_of_key }
+        Self {
+            error,
+            is_final,
+            is_of_key,
+        }
     }
 }
 
@@ -159,14 +182,21 @@ fn read(
 ) -> Result<Vec<(usize, u64)>, Error> {
     let numbers = reply.get(1..).filter(|numbers| numbers.len() == part.len());
     let Some(numbers) = numbers else {
-        return Err(Error::store(format!("malformed reply of {} numbers", reply.len())));
+        return Err(Error::store(format!(
+            "malformed reply of {} numbers",
+            reply.len()
+        )));
     };
-    let granted = numbers.iter().zip(part).zip(keys).map(|((number, (place, _)), key)| {
-        if *number < 0 {
-            lane.route.events().unreadable(key);
-        }
-        let granted = if *number < 0 { -1 - *number } else { *number };
-        (*place, u64::try_from(granted).unwrap_or(0))
-    });
+    let granted = numbers
+        .iter()
+        .zip(part)
+        .zip(keys)
+        .map(|((number, (place, _)), key)| {
+            if *number < 0 {
+                lane.route.events().unreadable(key);
+            }
+            let granted = if *number < 0 { -1 - *number } else { *number };
+            (*place, u64::try_from(granted).unwrap_or(0))
+        });
     Ok(granted.collect())
 }

@@ -28,7 +28,9 @@ impl Probe for RedisProbe {
     fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         Box::pin(async {
             let connecting = timeout(self.deadline, self.connections.get_now());
-            let Ok(Ok(mut handle)) = connecting.await else { return false };
+            let Ok(Ok(mut handle)) = connecting.await else {
+                return false;
+            };
             let call = call::dry_run(&mut handle.connection, self.connections.terms());
             let answer = timeout(self.deadline, call).await;
             let error = match answer {
@@ -42,7 +44,9 @@ impl Probe for RedisProbe {
     }
 
     fn opened(&self) {
-        let Some(lanes) = self.lanes.get().and_then(Weak::upgrade) else { return };
+        let Some(lanes) = self.lanes.get().and_then(Weak::upgrade) else {
+            return;
+        };
         for lane in &*lanes {
             let is_here = |node: &Node| node.connections.share_server_with(&self.connections);
             if lane.route.node().is_some_and(|node| is_here(&node)) {

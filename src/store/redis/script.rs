@@ -45,7 +45,11 @@ struct Script {
 
 impl Script {
     fn join() -> Self {
-        let mut script = Self { code: String::new(), hash: String::new(), files: Vec::new() };
+        let mut script = Self {
+            code: String::new(),
+            hash: String::new(),
+            files: Vec::new(),
+        };
         script.code += "local include\nfunction include(name, ...)\n";
         let mut keyword = "if";
         for &(name, text) in INCLUDED {
@@ -56,7 +60,9 @@ impl Script {
         }
         script.code += "end\nend\n";
         script.push(MAIN.0, MAIN.1);
-        script.hash = sha1_smol::Sha1::from(script.code.as_bytes()).digest().to_string();
+        script.hash = sha1_smol::Sha1::from(script.code.as_bytes())
+            .digest()
+            .to_string();
         script
     }
 
@@ -87,7 +93,9 @@ pub(super) fn with_files(text: &str) -> String {
     let mut parts = text.split("user_script:");
     let mut named = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let end = part.find(|it: char| !it.is_ascii_digit()).unwrap_or(part.len());
+        let end = part
+            .find(|it: char| !it.is_ascii_digit())
+            .unwrap_or(part.len());
         let (line, rest) = part.split_at(end);
         let place = line.parse().ok().and_then(|line| SCRIPT.place_of(line));
         let _ = match place {
@@ -106,9 +114,14 @@ mod tests {
     fn line_of_script_leads_to_file() {
         let mut found = 0;
         for (number, line) in code().lines().enumerate() {
-            let Some((name, line_of_file)) = SCRIPT.place_of(number + 1) else { continue };
+            let Some((name, line_of_file)) = SCRIPT.place_of(number + 1) else {
+                continue;
+            };
             let files = INCLUDED.iter().chain([&MAIN]);
-            let text = files.clone().find(|file| file.0 == name).map_or("", |file| file.1);
+            let text = files
+                .clone()
+                .find(|file| file.0 == name)
+                .map_or("", |file| file.1);
             match text.lines().nth(line_of_file - 1) {
                 Some(of_file) => assert_eq!(of_file, line, "{name}:{line_of_file}"),
                 None => assert!(line.starts_with("elseif") || line == "end", "{line}"),
@@ -121,7 +134,10 @@ mod tests {
     #[test]
     fn error_names_file_in_place_of_script() {
         let (name, before) = SCRIPT.files[1];
-        let text = format!("ERR user_script:{}: oops script: ab, on @user_script:1.", before + 7);
+        let text = format!(
+            "ERR user_script:{}: oops script: ab, on @user_script:1.",
+            before + 7
+        );
         let expected = format!("ERR scripts/{name}.lua:7: oops script: ab, on @user_script:1.");
         assert_eq!(with_files(&text), expected);
     }

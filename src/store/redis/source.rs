@@ -81,7 +81,15 @@ impl RedisSource {
         let (prefix, partition) = config_prefix(&lanes);
         let key = format!("{prefix}:{partition}{name}");
         let feed = Feed::new(lanes.clone(), prefix.clone(), key.clone());
-        Ok(Self { lanes, prefix, key, format, is_unavailable: false, last: None, feed })
+        Ok(Self {
+            lanes,
+            prefix,
+            key,
+            format,
+            is_unavailable: false,
+            last: None,
+            feed,
+        })
     }
 
     /// The key, which is the name of the channel, too. On a cluster, it is `prefix-config:{tag}name`, in the slot of the
@@ -98,7 +106,10 @@ impl RedisSource {
     /// Returns an error if Redis is unavailable, the key is missing or has no text, or like
     /// [`Config::parse`].
     pub async fn read(&mut self) -> Result<Config, ConfigError> {
-        let text = self.get().await.map_err(|error| self.error("not read", error))?;
+        let text = self
+            .get()
+            .await
+            .map_err(|error| self.error("not read", error))?;
         self.last = Some(Ok(text.clone()));
         self.parse(&text)
     }
@@ -117,9 +128,14 @@ impl RedisSource {
         set.arg(&self.key).arg(text);
         let mut announce = redis::cmd("PUBLISH");
         announce.arg(&self.key).arg("changed");
-        self.run::<()>(&set).await.map_err(|error| self.error("not written", error))?;
+        self.run::<()>(&set)
+            .await
+            .map_err(|error| self.error("not written", error))?;
         self.run::<()>(&announce).await.map_err(|error| {
-            self.error("written, and not announced: replicas read it within 10 seconds", error)
+            self.error(
+                "written, and not announced: replicas read it within 10 seconds",
+                error,
+            )
         })?;
         Ok(config)
     }
@@ -129,7 +145,11 @@ impl RedisSource {
     }
 
     fn error(&self, what: &str, error: CommandError) -> ConfigError {
-        ConfigError::new(format!("Redis key `{}`: {what}: {}", self.key, error.into_reason()))
+        ConfigError::new(format!(
+            "Redis key `{}`: {what}: {}",
+            self.key,
+            error.into_reason()
+        ))
     }
 
     /// The text of the key.
@@ -143,7 +163,9 @@ impl RedisSource {
             return Err(CommandError::Invalid(missing.to_owned()));
         }
         if text.len() > MAX_TEXT {
-            return Err(CommandError::Invalid("the value is larger than 1 MiB".to_owned()));
+            return Err(CommandError::Invalid(
+                "the value is larger than 1 MiB".to_owned(),
+            ));
         }
         String::from_utf8(text)
             .map_err(|_| CommandError::Invalid("the value is not UTF-8".to_owned()))
@@ -211,6 +233,8 @@ impl ConfigSource for RedisSource {
 
 impl fmt::Debug for RedisSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisSource").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("RedisSource")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
     }
 }

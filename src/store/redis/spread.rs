@@ -52,7 +52,13 @@ pub(super) fn ask_parts(
     let lanes = lanes.clone();
     let cluster = Arc::clone(cluster);
     let deadline = later(Instant::now(), lanes.deadline());
-    let spread = Spread { lanes, cluster, op, group, change };
+    let spread = Spread {
+        lanes,
+        cluster,
+        op,
+        group,
+        change,
+    };
     match Runtime::try_current() {
         Ok(runtime) => Answer::later(within(deadline, runtime.spawn(spread.decide()))),
         // A check from outside of a runtime is sent when its answer is awaited inside.
@@ -88,7 +94,10 @@ impl Spread {
     async fn decide(mut self) -> Result<Decision, Error> {
         let parts = parts(&self.lanes, &self.group);
         // A peek does not count a denial.
-        let counts = self.group.iter().any(|check| check.limit().counts_denials());
+        let counts = self
+            .group
+            .iter()
+            .any(|check| check.limit().counts_denials());
         if self.op == Op::Charge && !counts && self.cluster.has_denied_lately() {
             let answer = self.ask_all(&parts, Op::Peek).await;
             if !answer.as_ref().is_ok_and(Decision::allowed) {
@@ -104,8 +113,13 @@ impl Spread {
 
     /// Applies an operation to all parts.
     async fn ask_all(&self, parts: &[Part], op: Op) -> Result<Decision, Error> {
-        let asked = self.lanes.denials().map(|denials| denials.asked(Instant::now()));
-        let answers = parts.iter().map(|part| submit(&part.lane, op, &part.checks, None));
+        let asked = self
+            .lanes
+            .denials()
+            .map(|denials| denials.asked(Instant::now()));
+        let answers = parts
+            .iter()
+            .map(|part| submit(&part.lane, op, &part.checks, None));
         let answers = all(answers.collect()).await;
         let is_allowed =
             |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
@@ -184,7 +198,11 @@ impl Spread {
             }
         }
         if let Some(failure) = failure {
-            return Err(if is_in_part { failure.after_a_part() } else { failure });
+            return Err(if is_in_part {
+                failure.after_a_part()
+            } else {
+                failure
+            });
         }
         verdicts.sort_unstable_by_key(|(place, _)| *place);
         let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
@@ -200,7 +218,14 @@ fn parts(lanes: &Lanes, group: &[Check]) -> Vec<Part> {
         let known = parts.iter().position(|(of, _)| *of == index);
         let part = known.unwrap_or_else(|| {
             let lane = Arc::clone(&lanes.lanes[index]);
-            parts.push((index, Part { lane, places: Vec::new(), checks: Vec::new() }));
+            parts.push((
+                index,
+                Part {
+                    lane,
+                    places: Vec::new(),
+                    checks: Vec::new(),
+                },
+            ));
             parts.len() - 1
         });
         let (_, part) = &mut parts[part];
@@ -221,16 +246,26 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
                 Poll::Pending => is_ready = false,
             }
         }
-        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+        if is_ready {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await;
-    pending.into_iter().filter_map(|(_, result)| result).collect()
+    pending
+        .into_iter()
+        .filter_map(|(_, result)| result)
+        .collect()
 }
 
 /// The checks that a denial denies.
 fn denied(group: &[Check], denial: &Decision) -> Vec<Check> {
     let verdicts = group.iter().zip(denial.verdicts());
-    verdicts.filter(|(_, verdict)| !verdict.allowed()).map(|(check, _)| check.clone()).collect()
+    verdicts
+        .filter(|(_, verdict)| !verdict.allowed())
+        .map(|(check, _)| check.clone())
+        .collect()
 }
 
 /// The checks that tell the budgets of an allowed part without its charges: refunds of these, or peeks.
@@ -240,7 +275,8 @@ fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
         return checks.map(|check| check.with_cost(0)).collect();
     }
     let back = checks.zip(decision.receipts());
-    back.map(|(check, receipt)| check.with_receipt(receipt)).collect()
+    back.map(|(check, receipt)| check.with_receipt(receipt))
+        .collect()
 }
 
 /// Asks for the budgets of an allowed part without its charges.

@@ -58,7 +58,10 @@ impl Tls {
     /// Sends a client certificate. `cert` is the PEM of the certificate and its intermediate CAs.
     /// `key` is the PEM of its unencrypted private key.
     pub fn client_cert(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.client = Some(ClientTlsConfig { client_cert: cert.into(), client_key: key.into() });
+        self.client = Some(ClientTlsConfig {
+            client_cert: cert.into(),
+            client_key: key.into(),
+        });
         self
     }
 
@@ -72,7 +75,9 @@ impl Tls {
                 })?;
             }
         }
-        let Some(client) = &self.client else { return Ok(()) };
+        let Some(client) = &self.client else {
+            return Ok(());
+        };
         let chain = certificates(&client.client_cert, "Tls::client_cert")?;
         let key = PrivateKeyDer::from_pem_slice(&client.client_key).map_err(|error| {
             ConfigError::new(format!(
@@ -82,7 +87,9 @@ impl Tls {
         ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .and_then(|config| {
-                config.with_root_certificates(roots).with_client_auth_cert(chain, key)
+                config
+                    .with_root_certificates(roots)
+                    .with_client_auth_cert(chain, key)
             })
             .map(drop)
             .map_err(|error| {
@@ -125,7 +132,9 @@ fn provider() -> Arc<CryptoProvider> {
         // An error means that another thread has installed a provider.
         drop(ring::default_provider().install_default());
     }
-    CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()))
+    CryptoProvider::get_default()
+        .cloned()
+        .unwrap_or_else(|| Arc::new(ring::default_provider()))
 }
 
 /// A client for a `rediss://` URL.
@@ -133,10 +142,15 @@ pub(super) fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError>
     let tls = tls.unwrap_or_default();
     tls.check()?;
     provider();
-    let certificates = TlsCertificates { client_tls: tls.client, root_cert: tls.ca };
+    let certificates = TlsCertificates {
+        client_tls: tls.client,
+        root_cert: tls.ca,
+    };
     let client = Client::build_with_tls(url, certificates).map_err(|error| unusable_url(&error))?;
-    if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { insecure: true, .. })
-    {
+    if matches!(
+        client.get_connection_info().addr(),
+        ConnectionAddr::TcpTls { insecure: true, .. }
+    ) {
         return Err(ConfigError::new(
             "the Redis URL ends with `#insecure`, and certificates are always verified; remove it, \
              and pass the server's CA to `Tls::ca`",
@@ -187,6 +201,11 @@ const fn advice(invalid: &CertificateError) -> &'static str {
 /// The rustls error inside an error of the Redis client, which wraps it in an I/O error in an
 /// `Arc`.
 fn tls_error(error: &RedisError) -> Option<&TlsError> {
-    let source = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
-    source.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+    let source = error
+        .source()?
+        .downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    source
+        .downcast_ref::<io::Error>()?
+        .get_ref()?
+        .downcast_ref()
 }

@@ -67,8 +67,15 @@ impl Charge {
             Op::Charge | Op::Peek => {
                 let is_shadow = !is_alone && check.is_shadow();
                 let is_denied_caller = op == Op::Peek && check.is_denied_caller();
-                let Cost { max_wait, patience, .. } = check.asked();
-                terms = RareTerms { is_shadow, is_denied_caller, max_wait, patience };
+                let Cost {
+                    max_wait, patience, ..
+                } = check.asked();
+                terms = RareTerms {
+                    is_shadow,
+                    is_denied_caller,
+                    max_wait,
+                    patience,
+                };
             }
             Op::Refund => receipt = check.receipt(),
             Op::Settle => {
@@ -79,14 +86,30 @@ impl Charge {
         }
         let cost = check.cost();
         let block = check.block_us();
-        Self { key, limit, cost, offences, terms, receipt, max_debt, block }
+        Self {
+            key,
+            limit,
+            cost,
+            offences,
+            terms,
+            receipt,
+            max_debt,
+            block,
+        }
     }
 
     /// The same charge of the next budget.
     pub(super) const fn next(self) -> Self {
         match self.offences {
-            None => Self { key: self.key + 1, ..self },
-            Some(offences) => Self { key: self.key + 2, offences: Some(offences + 2), ..self },
+            None => Self {
+                key: self.key + 1,
+                ..self
+            },
+            Some(offences) => Self {
+                key: self.key + 2,
+                offences: Some(offences + 2),
+                ..self
+            },
         }
     }
 
@@ -130,14 +153,23 @@ impl Body {
         body.push_name("batch");
         body.push(limits.len() as u64, 2);
         for limit in limits {
-            limit.blocking.into_iter().for_each(|blocking| body.push_blocking(blocking));
+            limit
+                .blocking
+                .into_iter()
+                .for_each(|blocking| body.push_blocking(blocking));
             body.push_limit(limit.rule);
         }
         body
     }
 
     fn push_blocking(&mut self, blocking: &Blocking) {
-        let Blocking { denials, within, length, factor, longest } = *blocking;
+        let Blocking {
+            denials,
+            within,
+            length,
+            factor,
+            longest,
+        } = *blocking;
         self.push_name("offences");
         for number in [denials.into(), within, length, longest] {
             self.push(number, 7);
@@ -206,14 +238,16 @@ impl Body {
                 let aligned = u64::from(rule.anchor == Anchor::Clock);
                 ("fixed_window", [rule.limit, rule.period, aligned, 0])
             }
-            Rule::SlidingWindow(rule) => {
-                ("sliding_window", [rule.limit, rule.length, rule.sub_windows.into(), 0])
-            }
+            Rule::SlidingWindow(rule) => (
+                "sliding_window",
+                [rule.limit, rule.length, rule.sub_windows.into(), 0],
+            ),
             Rule::SlidingLog(rule) => ("sliding_log", [rule.limit, rule.period, 0, 0]),
             Rule::TokenBucket(rule) => ("bucket", bucket(&rule.0, 0)),
-            Rule::LeakyBucket(rule) => {
-                ("bucket", bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)))
-            }
+            Rule::LeakyBucket(rule) => (
+                "bucket",
+                bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)),
+            ),
             Rule::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
             // The store has turned such a check down.
             Rule::Concurrency(_) => ("", [0; 4]),
@@ -245,8 +279,15 @@ pub(super) const IN_SHORT: u16 = 0;
 
 /// The numbers of a packed reply, eight bytes each.
 pub(super) fn unpack(packed: &[u8]) -> Option<Vec<i64>> {
-    let (numbers, []) = packed.as_chunks() else { return None };
-    Some(numbers.iter().map(|number| i64::from_be_bytes(*number)).collect())
+    let (numbers, []) = packed.as_chunks() else {
+        return None;
+    };
+    Some(
+        numbers
+            .iter()
+            .map(|number| i64::from_be_bytes(*number))
+            .collect(),
+    )
 }
 
 /// The script's reply, read from the start.
@@ -287,17 +328,33 @@ impl<'a> Reply<'a> {
         let reset_after = self.number()?;
         let slack = self.number()?;
         let returned = self.number()?;
-        Some(FirstVerdict { remaining, first: First { reset_after, slack, returned } })
+        Some(FirstVerdict {
+            remaining,
+            first: First {
+                reset_after,
+                slack,
+                returned,
+            },
+        })
     }
 
     pub(super) fn verdict(&mut self) -> Option<RawVerdict> {
         let (verdict, rest) = match *self.0 {
-            [remaining, reset_after, ref rest @ ..] if remaining >= 0 => {
-                (RawVerdict::new(ALLOWED, remaining, -1, reset_after, 0), rest)
-            }
-            [status, remaining, retry_after, reset_after, delay, ref rest @ ..] => {
-                (RawVerdict::new(-1 - status, remaining, retry_after, reset_after, delay), rest)
-            }
+            [remaining, reset_after, ref rest @ ..] if remaining >= 0 => (
+                RawVerdict::new(ALLOWED, remaining, -1, reset_after, 0),
+                rest,
+            ),
+            [
+                status,
+                remaining,
+                retry_after,
+                reset_after,
+                delay,
+                ref rest @ ..,
+            ] => (
+                RawVerdict::new(-1 - status, remaining, retry_after, reset_after, delay),
+                rest,
+            ),
             _ => return None,
         };
         self.0 = rest;
@@ -324,7 +381,11 @@ impl FirstVerdict {
     pub(super) fn later(self, before: u16, cost: u32, limit: &Rule) -> Option<RawVerdict> {
         let charged = u64::from(before) * u64::from(cost);
         let followed = limit.follow(self.first, charged, cost.into());
-        let Followed { reset_after, delay, drains_after } = followed;
+        let Followed {
+            reset_after,
+            delay,
+            drains_after,
+        } = followed;
         let remaining = self.remaining.checked_sub(charged)?;
         let status = ALLOWED;
         let retry_after = None;
@@ -403,7 +464,12 @@ impl RawVerdict {
 }
 
 const fn bucket(bucket: &Bucket, queue: u64) -> [u64; 4] {
-    [bucket.rate.units, bucket.rate.micros, bucket.capacity, queue]
+    [
+        bucket.rate.units,
+        bucket.rate.micros,
+        bucket.capacity,
+        queue,
+    ]
 }
 
 const fn number_of(op: Op) -> u64 {

@@ -65,12 +65,18 @@ struct OfLimit {
 /// Counts a decision.
 pub(super) fn count(limit: &str, outcome: Outcome, origin: Origin) {
     let register = |recorder: &dyn Recorder, limit: &str| {
-        let labels = [("limit", limit), ("outcome", outcome.name()), ("source", origin.name())];
+        let labels = [
+            ("limit", limit),
+            ("outcome", outcome.name()),
+            ("source", origin.name()),
+        ];
         recorder::counter(recorder, &DECISIONS, &labels)
     };
     let counted = with_handles(limit, |recorder, handles| {
         let counter = &mut handles.decisions[outcome as usize][origin as usize];
-        counter.get_or_insert_with(|| register(recorder, limit)).increment(1);
+        counter
+            .get_or_insert_with(|| register(recorder, limit))
+            .increment(1);
     });
     if counted.is_none() {
         recorder::with(|recorder, _| register(recorder, label(limit)).increment(1));
@@ -86,7 +92,9 @@ pub(super) fn found_key(limit: &str, fallbacks: usize) {
         recorder::counter(recorder, &KEYS, &labels)
     };
     let counted = with_handles(limit, |recorder, handles| {
-        handles.keys[number].get_or_insert_with(|| register(recorder, limit)).increment(1);
+        handles.keys[number]
+            .get_or_insert_with(|| register(recorder, limit))
+            .increment(1);
     });
     if counted.is_none() {
         recorder::with(|recorder, _| register(recorder, label(limit)).increment(1));
@@ -99,7 +107,10 @@ pub(super) fn hold_permit(limit: &str) -> Level {
         recorder::gauge(recorder, &PERMITS_HELD, &[("limit", limit)])
     };
     let gauge = with_handles(limit, |recorder, handles| {
-        handles.permits.get_or_insert_with(|| register(recorder, limit)).clone()
+        handles
+            .permits
+            .get_or_insert_with(|| register(recorder, limit))
+            .clone()
     });
     Level::one(
         gauge.unwrap_or_else(|| recorder::with(|recorder, _| register(recorder, label(limit)))),
@@ -112,7 +123,10 @@ pub(super) fn denied_from_cache() {
     recorder::with(|recorder, address| {
         let register = || recorder::counter(recorder, &DENY_CACHE_HITS, &[]);
         let counted = with_handles_of(address, |handles| {
-            handles.deny_cache_hits.get_or_insert_with(register).increment(1);
+            handles
+                .deny_cache_hits
+                .get_or_insert_with(register)
+                .increment(1);
             Some(())
         });
         if counted.is_none() {
@@ -140,7 +154,10 @@ fn with_handles_of<T>(recorder: Address, act: impl FnOnce(&mut Handles) -> Optio
     let done = HANDLES.try_with(|handles| {
         let handles = &mut *handles.try_borrow_mut().ok()?;
         if handles.recorder != recorder {
-            *handles = Handles { recorder, ..Handles::default() };
+            *handles = Handles {
+                recorder,
+                ..Handles::default()
+            };
         }
         act(handles)
     });

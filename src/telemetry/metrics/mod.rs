@@ -32,7 +32,11 @@ use crate::nouns::{Decision, Error, Limit, Source};
 pub(super) fn decided(decision: &Decision) {
     let origin = decision.source().into();
     for verdict in decision.verdicts() {
-        limits::count(verdict.limit().name(), Outcome::from_verdict(decision, verdict), origin);
+        limits::count(
+            verdict.limit().name(),
+            Outcome::from_verdict(decision, verdict),
+            origin,
+        );
     }
 }
 

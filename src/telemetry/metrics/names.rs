@@ -22,8 +22,10 @@ pub(super) static KEYS: Metric = Metric::counter(
     "Keys of limits with fallback extractors, by the extractor that found them.",
 );
 
-pub(super) static BLOCKS: Metric =
-    Metric::counter("tollgate_blocks_total", "Blocks of keys that began with a denial.");
+pub(super) static BLOCKS: Metric = Metric::counter(
+    "tollgate_blocks_total",
+    "Blocks of keys that began with a denial.",
+);
 
 pub(super) static LOOKUP_FAILURES: Metric = Metric::counter(
     "tollgate_lookup_failures_total",
@@ -70,8 +72,10 @@ pub(super) static STORE_CALL_DURATION: Metric = Metric::seconds(
     "Time from sending a call to the store to its reply, or to the end of the wait for it.",
 );
 
-pub(super) static STORE_CALL_CHECKS: Metric =
-    Metric::histogram("tollgate_store_call_checks", "Checks that one call to the store decides.");
+pub(super) static STORE_CALL_CHECKS: Metric = Metric::histogram(
+    "tollgate_store_call_checks",
+    "Checks that one call to the store decides.",
+);
 
 pub(super) static QUEUED_CHECKS: Metric = Metric::gauge(
     "tollgate_queued_checks",
@@ -98,11 +102,15 @@ pub(super) static BREAKER_TRANSITIONS: Metric = Metric::counter(
 pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
     (
         "tollgate_store_call_duration_seconds",
-        &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0],
+        &[
+            0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+        ],
     ),
     (
         "tollgate_store_call_checks",
-        &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0],
+        &[
+            1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
+        ],
     ),
 ];
 

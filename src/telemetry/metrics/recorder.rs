@@ -25,19 +25,35 @@ enum MetricKind {
 
 impl Metric {
     pub(super) const fn counter(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: MetricKind::Counter }
+        Self {
+            name,
+            help,
+            kind: MetricKind::Counter,
+        }
     }
 
     pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: MetricKind::Gauge }
+        Self {
+            name,
+            help,
+            kind: MetricKind::Gauge,
+        }
     }
 
     pub(super) const fn histogram(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: MetricKind::Histogram(None) }
+        Self {
+            name,
+            help,
+            kind: MetricKind::Histogram(None),
+        }
     }
 
     pub(super) const fn seconds(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: MetricKind::Histogram(Some(Unit::Seconds)) }
+        Self {
+            name,
+            help,
+            kind: MetricKind::Histogram(Some(Unit::Seconds)),
+        }
     }
 
     fn describe(&self, recorder: &dyn Recorder) {
@@ -51,8 +67,10 @@ impl Metric {
     }
 
     fn key(&self, labels: &[(&'static str, &str)]) -> Key {
-        let labels: Vec<_> =
-            labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+        let labels: Vec<_> = labels
+            .iter()
+            .map(|(name, value)| Label::new(*name, (*value).to_owned()))
+            .collect();
         Key::from_parts(self.name, labels)
     }
 }
@@ -110,7 +128,9 @@ pub(super) fn add(metric: &Metric, labels: &[(&'static str, &str)], amount: u64)
 pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f64) {
     with(|recorder, _| {
         describe(recorder);
-        recorder.register_histogram(&metric.key(labels), &METADATA).record(value);
+        recorder
+            .register_histogram(&metric.key(labels), &METADATA)
+            .record(value);
     });
 }
 
@@ -124,7 +144,10 @@ pub(crate) struct Level {
 impl Level {
     #[cfg(any(feature = "http", feature = "redis"))]
     pub(super) const fn none() -> Self {
-        Self { gauge: Gauge::noop(), amount: 0 }
+        Self {
+            gauge: Gauge::noop(),
+            amount: 0,
+        }
     }
 
     /// One of a gauge.

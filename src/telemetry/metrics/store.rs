@@ -31,12 +31,18 @@ impl StoreMetrics {
 
     /// A connection was opened, failed to open, or was lost.
     pub(crate) fn connection(&self, event: &'static str) {
-        recorder::add(&CONNECTIONS, &[("store", &*self.store), ("event", event)], 1);
+        recorder::add(
+            &CONNECTIONS,
+            &[("store", &*self.store), ("event", event)],
+            1,
+        );
     }
 
     /// The checks that a lane has queued or in flight.
     pub(crate) fn queued(&self, level: &mut Queued, checks: usize) {
-        level.0.set(&QUEUED_CHECKS, &[("store", &*self.store)], checks);
+        level
+            .0
+            .set(&QUEUED_CHECKS, &[("store", &*self.store)], checks);
     }
 }
 
@@ -64,8 +70,14 @@ struct Levels {
 impl BreakerMetrics {
     /// `store` is the label.
     pub(crate) fn new(store: Arc<str>) -> Self {
-        let levels = Levels { open: Level::none(), half_open: Level::none() };
-        Self { store, levels: Mutex::new(levels) }
+        let levels = Levels {
+            open: Level::none(),
+            half_open: Level::none(),
+        };
+        Self {
+            store,
+            levels: Mutex::new(levels),
+        }
     }
 
     /// The breaker is in another state.
@@ -75,11 +87,21 @@ impl BreakerMetrics {
             BreakerState::Open => "open",
             BreakerState::HalfOpen => "half_open",
         };
-        recorder::add(&BREAKER_TRANSITIONS, &[("store", &*self.store), ("state", name)], 1);
+        recorder::add(
+            &BREAKER_TRANSITIONS,
+            &[("store", &*self.store), ("state", name)],
+            1,
+        );
         let labels = |state| [("store", &*self.store), ("state", state)];
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        levels.open.set(&BREAKERS, &labels("open"), usize::from(state == BreakerState::Open));
+        levels.open.set(
+            &BREAKERS,
+            &labels("open"),
+            usize::from(state == BreakerState::Open),
+        );
         let is_half_open = usize::from(state == BreakerState::HalfOpen);
-        levels.half_open.set(&BREAKERS, &labels("half_open"), is_half_open);
+        levels
+            .half_open
+            .set(&BREAKERS, &labels("half_open"), is_half_open);
     }
 }

@@ -54,7 +54,12 @@ impl Chart {
 
     /// Adds a text in bold.
     pub fn heading(&mut self, align: Align, (x, y): (f64, f64), text: &str) {
-        self.add(written(format!("bold {}", Ink::Text.fill()), align, (x, y), text));
+        self.add(written(
+            format!("bold {}", Ink::Text.fill()),
+            align,
+            (x, y),
+            text,
+        ));
     }
 
     /// Adds a filled rectangle, from a corner to the opposite one. An empty one is left out.
@@ -65,7 +70,10 @@ impl Chart {
         if width <= 0.0 || height <= 0.0 {
             return;
         }
-        let rectangle = Rectangle::new().set("class", ink.fill()).set("x", x).set("y", y);
+        let rectangle = Rectangle::new()
+            .set("class", ink.fill())
+            .set("x", x)
+            .set("y", y);
         self.add(rectangle.set("width", width).set("height", height));
     }
 
@@ -82,17 +90,28 @@ impl Chart {
     /// Adds a line through several points.
     pub fn path(&mut self, ink: Ink, points: impl IntoIterator<Item = (f64, f64)>) {
         let data = through(points);
-        self.add(Path::new().set("class", ink.stroke()).set("d", data).set("stroke-width", 2));
+        self.add(
+            Path::new()
+                .set("class", ink.stroke())
+                .set("d", data)
+                .set("stroke-width", 2),
+        );
     }
 
     /// Fills the area that several points enclose.
     pub fn polygon(&mut self, ink: Ink, points: impl IntoIterator<Item = (f64, f64)>) {
-        self.add(Path::new().set("class", ink.fill()).set("d", through(points).close()));
+        self.add(
+            Path::new()
+                .set("class", ink.fill())
+                .set("d", through(points).close()),
+        );
     }
 
     /// Adds a filled circle.
     pub fn dot(&mut self, ink: Ink, (x, y): (f64, f64), radius: f64) {
-        let circle = Circle::new().set("class", ink.fill()).set("r", rounded(radius));
+        let circle = Circle::new()
+            .set("class", ink.fill())
+            .set("r", rounded(radius));
         self.add(circle.set("cx", rounded(x)).set("cy", rounded(y)));
     }
 
@@ -105,7 +124,12 @@ impl Chart {
                 data.line_to((rounded(x - dx), rounded(y - dy)))
             },
         );
-        self.add(Path::new().set("class", ink.stroke()).set("d", data).set("stroke-width", 1.5));
+        self.add(
+            Path::new()
+                .set("class", ink.stroke())
+                .set("d", data)
+                .set("stroke-width", 1.5),
+        );
     }
 
     /// Adds the meaning of colours, side by side, from a position to the right.
@@ -149,7 +173,9 @@ fn straight(ink: Ink, from: (f64, f64), to: (f64, f64)) -> Line {
 
 fn through(points: impl IntoIterator<Item = (f64, f64)>) -> Data {
     let mut points = points.into_iter().map(|(x, y)| (rounded(x), rounded(y)));
-    let start = points.next().map_or_else(Data::new, |start| Data::new().move_to(start));
+    let start = points
+        .next()
+        .map_or_else(Data::new, |start| Data::new().move_to(start));
     points.fold(start, Data::line_to)
 }
 
@@ -159,7 +185,9 @@ fn written(class: String, align: Align, (x, y): (f64, f64), text: &str) -> Text 
         Align::Middle => "middle",
         Align::End => "end",
     };
-    let text = Text::new(text).set("class", class).set("text-anchor", anchor);
+    let text = Text::new(text)
+        .set("class", class)
+        .set("text-anchor", anchor);
     text.set("x", rounded(x)).set("y", rounded(y))
 }
 
@@ -170,18 +198,31 @@ mod tests {
     #[test]
     fn text_and_description_are_escaped() {
         let mut chart = Chart::new(10, 10, "5 < 6 & \"7\"");
-        chart.text(Ink::Text, Align::Start, (0.0, 0.0), "<script>alert(1)</script>");
+        chart.text(
+            Ink::Text,
+            Align::Start,
+            (0.0, 0.0),
+            "<script>alert(1)</script>",
+        );
         let svg = chart.to_string();
         assert!(!svg.contains("<script>"), "{svg}");
         assert!(svg.contains("&lt;script&gt;"), "{svg}");
-        assert!(svg.contains("aria-label=\"5 &lt; 6 &amp; &quot;7&quot;\""), "{svg}");
+        assert!(
+            svg.contains("aria-label=\"5 &lt; 6 &amp; &quot;7&quot;\""),
+            "{svg}"
+        );
     }
 
     #[test]
     fn chart_has_no_empty_line() {
         let mut chart = Chart::new(10, 10, "Nothing.");
         chart.path(Ink::Level, [(0.0, 0.0), (1.0, 1.0)]);
-        assert!(chart.to_string().lines().all(|line| !line.trim().is_empty()));
+        assert!(
+            chart
+                .to_string()
+                .lines()
+                .all(|line| !line.trim().is_empty())
+        );
     }
 
     #[test]
@@ -192,6 +233,9 @@ mod tests {
         assert_eq!(chart.to_string(), empty);
         chart.rectangle(Ink::Allowed, (2.0 / 3.0, -0.01), (2.0, 5.0));
         let svg = chart.to_string();
-        assert!(svg.contains(r#"height="5" width="1.3" x="0.7" y="0""#), "{svg}");
+        assert!(
+            svg.contains(r#"height="5" width="1.3" x="0.7" y="0""#),
+            "{svg}"
+        );
     }
 }

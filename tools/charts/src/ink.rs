@@ -48,7 +48,9 @@ impl Ink {
     }
 
     fn name(self) -> &'static str {
-        INKS.iter().find(|(ink, ..)| *ink == self).map_or("text", |(_, name, ..)| name)
+        INKS.iter()
+            .find(|(ink, ..)| *ink == self)
+            .map_or("text", |(_, name, ..)| name)
     }
 }
 
@@ -85,7 +87,11 @@ mod tests {
     fn luminance(color: &str) -> f64 {
         let part = |from: usize| {
             let part = f64::from(u8::from_str_radix(&color[from..from + 2], 16).unwrap()) / 255.0;
-            if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+            if part <= 0.04045 {
+                part / 12.92
+            } else {
+                ((part + 0.055) / 1.055).powf(2.4)
+            }
         };
         0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
     }

@@ -36,7 +36,10 @@ impl Panel {
     pub fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let share = |value: f64, axis: &Range<f64>| (value - axis.start) / (axis.end - axis.start);
         let left = self.area.left + share(x, &self.x) * self.area.width;
-        (left, self.area.top + (1.0 - share(y, &self.y)) * self.area.height)
+        (
+            left,
+            self.area.top + (1.0 - share(y, &self.y)) * self.area.height,
+        )
     }
 
     /// Draws a bar, with a hairline of space to its right. A bar that starts beyond the right end is left out.
@@ -50,7 +53,11 @@ impl Panel {
 
     /// Shades the panel's whole height.
     pub fn shade(&self, chart: &mut Chart, ink: Ink, x: Range<f64>) {
-        chart.rectangle(ink, self.at(x.start, self.y.start), self.at(x.end, self.y.end));
+        chart.rectangle(
+            ink,
+            self.at(x.start, self.y.start),
+            self.at(x.end, self.y.end),
+        );
     }
 
     /// Draws a line that keeps each value until the next one.
@@ -88,7 +95,11 @@ impl Panel {
 
     /// Draws the line of `y = 0`.
     pub fn zero_line(&self, chart: &mut Chart) {
-        chart.line(Ink::Text, self.at(self.x.start, 0.0), self.at(self.x.end, 0.0));
+        chart.line(
+            Ink::Text,
+            self.at(self.x.start, 0.0),
+            self.at(self.x.end, 0.0),
+        );
     }
 
     /// Writes values to the left of the panel.
@@ -127,7 +138,12 @@ mod tests {
     use super::*;
 
     fn panel() -> Panel {
-        let area = Area { left: 10.0, top: 20.0, width: 100.0, height: 50.0 };
+        let area = Area {
+            left: 10.0,
+            top: 20.0,
+            width: 100.0,
+            height: 50.0,
+        };
         Panel::new(area, 0.0..10.0, 0.0..5.0)
     }
 
@@ -141,6 +157,9 @@ mod tests {
     #[test]
     fn steps_keep_a_value_until_the_next_one_and_to_the_end() {
         let stairs = panel().stairs(&[(0.0, 1.0), (2.0, 1.0), (4.0, 3.0)]);
-        assert_eq!(stairs, [(10.0, 60.0), (50.0, 60.0), (50.0, 40.0), (110.0, 40.0)]);
+        assert_eq!(
+            stairs,
+            [(10.0, 60.0), (50.0, 60.0), (50.0, 40.0), (110.0, 40.0)]
+        );
     }
 }

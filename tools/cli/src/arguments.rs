@@ -119,7 +119,12 @@ pub(crate) enum FormatName {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RedisArguments {
     /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
-    #[arg(long, env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "REDIS_URL",
+        default_value = "redis://127.0.0.1/",
+        hide_env_values = true
+    )]
     pub(crate) url: String,
     /// The prefix of the keys, as the service sets it
     #[arg(long, env = "TOLLGATE_PREFIX", value_name = "PREFIX")]
@@ -155,7 +160,9 @@ impl RedisArguments {
     pub(crate) fn store(&self) -> anyhow::Result<RedisStoreBuilder> {
         let certificates = Certificates::read(&self.tls, &self.url)?;
         // `client_name` would need the right `+client|setname`.
-        let mut store = RedisStore::builder(self.prefix()).url(&self.url).deadline(DEADLINE);
+        let mut store = RedisStore::builder(self.prefix())
+            .url(&self.url)
+            .deadline(DEADLINE);
         if let Some(partitions) = self.partitions {
             store = store.partitions(partitions);
         }
@@ -280,7 +287,10 @@ impl CopyArguments {
     pub(crate) fn target(&self) -> RedisArguments {
         RedisArguments {
             url: self.target_url().to_owned(),
-            prefix: self.to_prefix.clone().unwrap_or_else(|| self.redis.prefix.clone()),
+            prefix: self
+                .to_prefix
+                .clone()
+                .unwrap_or_else(|| self.redis.prefix.clone()),
             partitions: self.to_partitions,
             tls: self.tls_of(self.target_url(), &self.redis.url),
         }
@@ -302,7 +312,11 @@ impl CopyArguments {
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
     /// The Redis: redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://
-    #[arg(env = "REDIS_URL", default_value = "redis://127.0.0.1/", hide_env_values = true)]
+    #[arg(
+        env = "REDIS_URL",
+        default_value = "redis://127.0.0.1/",
+        hide_env_values = true
+    )]
     pub(crate) url: String,
     /// The prefix of the keys, as the service sets it
     #[arg(long, env = "TOLLGATE_PREFIX", value_name = "PREFIX")]
@@ -332,7 +346,9 @@ fn period(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     // A unit alone is a period of a quota, and no length of a block.
-    let quota = text.starts_with(|it: char| it.is_ascii_digit()).then(|| format!("1/{text}"));
+    let quota = text
+        .starts_with(|it: char| it.is_ascii_digit())
+        .then(|| format!("1/{text}"));
     let quota: Option<tollgate::Quota> = quota.and_then(|quota| quota.parse().ok());
     quota.map(|quota| quota.period()).ok_or_else(|| {
         format!("`{text}` is not a time; write numbers with units, such as `10m` or `1h 30min`")

@@ -60,7 +60,11 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         table.add_row(row(limit).map(|text| cell(&text)));
     }
     output::print(&table.to_string())?;
-    for (what, names) in [("keys", &used.keys), ("plans", &used.plans), ("costs", &used.costs)] {
+    for (what, names) in [
+        ("keys", &used.keys),
+        ("plans", &used.plans),
+        ("costs", &used.costs),
+    ] {
         if !names.is_empty() {
             let names: Vec<_> = names.iter().map(String::as_str).collect();
             let names = names.join(", ");
@@ -70,7 +74,10 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
             ))?;
         }
     }
-    output::print(&format!("valid: {}", counted(&table.row_count().to_string(), "limit")))?;
+    output::print(&format!(
+        "valid: {}",
+        counted(&table.row_count().to_string(), "limit")
+    ))?;
     for warning in long_logs(list(&limits["limits"])) {
         output::note(&warning);
     }
@@ -79,14 +86,28 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
 
 /// Warnings of logs that take much memory: a log has an entry for each request that it allowed.
 fn long_logs(limits: &[Value]) -> Vec<String> {
-    let logs = limits.iter().filter(|limit| limit["algorithm"] == "sliding_log");
+    let logs = limits
+        .iter()
+        .filter(|limit| limit["algorithm"] == "sliding_log");
     let warning = |limit: &Value| {
-        let plans = limit["plans"].as_object().into_iter().flatten().map(|(_, plan)| plan);
+        let plans = limit["plans"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(_, plan)| plan);
         // A plan is a quota, or a table with one.
-        let quotas = plans.map(|plan| if plan.is_string() { plan } else { &plan["quota"] });
+        let quotas = plans.map(|plan| {
+            if plan.is_string() {
+                plan
+            } else {
+                &plan["quota"]
+            }
+        });
         let quotas = quotas.chain([&limit["quota"]]).filter_map(Value::as_str);
-        let longest =
-            quotas.filter_map(|it| it.parse::<Quota>().ok()).map(|it| it.limit()).max()?;
+        let longest = quotas
+            .filter_map(|it| it.parse::<Quota>().ok())
+            .map(|it| it.limit())
+            .max()?;
         (longest >= LONG_LOG).then(|| {
             format!(
                 "warning: `{}` is a log of up to {longest} requests for each client, about {} MB in Redis; a \
@@ -116,17 +137,34 @@ fn row(limit: &Value) -> [String; 5] {
         (matches, Value::Null) => compact(matches),
         (matches, except) => format!("{} except {}", compact(matches), compact(except)),
     };
-    let shown = ["name", "algorithm", "quota", "limit", "key", "match", "except"];
+    let shown = [
+        "name",
+        "algorithm",
+        "quota",
+        "limit",
+        "key",
+        "match",
+        "except",
+    ];
     let settings = limit.as_object().into_iter().flatten();
     let settings = settings.filter(|(name, _)| !shown.contains(&name.as_str()));
-    let settings: Vec<_> =
-        settings.map(|(name, value)| format!("{name} = {}", setting(name, value))).collect();
-    [text("name"), allows, compact(&limit["key"]), requests, settings.join(", ")]
+    let settings: Vec<_> = settings
+        .map(|(name, value)| format!("{name} = {}", setting(name, value)))
+        .collect();
+    [
+        text("name"),
+        allows,
+        compact(&limit["key"]),
+        requests,
+        settings.join(", "),
+    ]
 }
 
 /// A setting in words. Of plans: `pro 50/10s; internal unlimited; closed denied`.
 fn setting(name: &str, value: &Value) -> String {
-    let Some(plans) = value.as_object().filter(|_| name == "plans") else { return compact(value) };
+    let Some(plans) = value.as_object().filter(|_| name == "plans") else {
+        return compact(value);
+    };
     let plan = |(name, it): (&String, &Value)| {
         let allows = match (&it["unlimited"], &it["deny"]) {
             (Value::Bool(true), _) => "unlimited".to_owned(),
@@ -155,8 +193,9 @@ fn compact(value: &Value) -> String {
                 .collect::<Vec<_>>()
                 .join(", else "),
             _ => {
-                let fields =
-                    fields.iter().map(|(name, value)| format!("{name}: {}", compact(value)));
+                let fields = fields
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {}", compact(value)));
                 fields.collect::<Vec<_>>().join(", ")
             }
         },
@@ -179,9 +218,17 @@ impl Used {
     }
 
     fn names(&self) -> Names {
-        let names = self.keys.iter().fold(Names::new(), |names, key| names.key(key, Global));
-        let names = self.plans.iter().fold(names, |names, plan| names.plan(plan, |_| None::<&str>));
-        self.costs.iter().fold(names, |names, cost| names.cost(cost, |_| 1))
+        let names = self
+            .keys
+            .iter()
+            .fold(Names::new(), |names, key| names.key(key, Global));
+        let names = self
+            .plans
+            .iter()
+            .fold(names, |names, plan| names.plan(plan, |_| None::<&str>));
+        self.costs
+            .iter()
+            .fold(names, |names, cost| names.cost(cost, |_| 1))
     }
 }
 

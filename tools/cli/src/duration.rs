@@ -18,7 +18,11 @@ pub(crate) fn exact(time: Duration) -> String {
 /// A time rounded up: to a second, or below a minute to a millisecond.
 pub(crate) fn rounded(time: Duration) -> String {
     let ms = time.as_micros().div_ceil(1_000) as u64;
-    let ms = if ms < 60_000 { ms } else { ms.next_multiple_of(1_000) };
+    let ms = if ms < 60_000 {
+        ms
+    } else {
+        ms.next_multiple_of(1_000)
+    };
     exact(Duration::from_millis(ms))
 }
 

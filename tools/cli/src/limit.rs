@@ -81,8 +81,16 @@ impl FromStr for Words {
             Some((algorithm, quota)) => (Some(algorithm.parse()?), quota.trim()),
             None => (Some(rest.parse()?), ""),
         };
-        let quota = if quota.is_empty() { None } else { Some(quota.parse()?) };
-        Ok(Self { algorithm, quota, burst })
+        let quota = if quota.is_empty() {
+            None
+        } else {
+            Some(quota.parse()?)
+        };
+        Ok(Self {
+            algorithm,
+            quota,
+            burst,
+        })
     }
 }
 
@@ -96,7 +104,11 @@ impl FromStr for LimitSpec {
         };
         let quota = words.burst.map_or(quota, |burst| quota.burst(burst));
         let algorithm = words.algorithm.unwrap_or(Algorithm::named("token_bucket"));
-        let spec = Self { algorithm, quota, has_burst: words.burst.is_some() };
+        let spec = Self {
+            algorithm,
+            quota,
+            has_burst: words.burst.is_some(),
+        };
         spec.limit("limit")?;
         Ok(spec)
     }
@@ -105,13 +117,20 @@ impl FromStr for LimitSpec {
 impl Algorithm {
     /// One of the names above, without settings.
     pub(crate) const fn named(name: &'static str) -> Self {
-        Self { name, sub_windows: None }
+        Self {
+            name,
+            sub_windows: None,
+        }
     }
 }
 
 impl LimitSpec {
     pub(crate) fn of(algorithm: Algorithm, quota: Quota) -> Self {
-        Self { algorithm, quota, has_burst: false }
+        Self {
+            algorithm,
+            quota,
+            has_burst: false,
+        }
     }
 
     /// Another limit, which has of this one what its text leaves out. A burst goes with its quota.
@@ -127,8 +146,16 @@ impl LimitSpec {
             (None, None) => Quota::new(self.quota.limit(), self.quota.period()),
         };
         let is_own = words.quota.is_some() || words.burst.is_some();
-        let has_burst = if is_own { words.burst.is_some() } else { self.has_burst && takes_burst };
-        let spec = Self { algorithm, quota, has_burst };
+        let has_burst = if is_own {
+            words.burst.is_some()
+        } else {
+            self.has_burst && takes_burst
+        };
+        let spec = Self {
+            algorithm,
+            quota,
+            has_burst,
+        };
         spec.limit("limit")?;
         Ok(spec)
     }
@@ -136,14 +163,21 @@ impl LimitSpec {
     /// The same with another number of units a period.
     pub(crate) fn with_limit(&self, limit: u64) -> Self {
         let quota = Quota::new(limit, self.quota.period());
-        let quota = if self.has_burst { quota.burst(self.quota.capacity()) } else { quota };
+        let quota = if self.has_burst {
+            quota.burst(self.quota.capacity())
+        } else {
+            quota
+        };
         Self { quota, ..*self }
     }
 
     /// Advice for a limit that denies too much at any size.
     pub(crate) fn advice_if_none_fits(&self) -> String {
         match self.has_burst {
-            true => format!("a burst larger than {}, or none, may help", self.quota.capacity()),
+            true => format!(
+                "a burst larger than {}, or none, may help",
+                self.quota.capacity()
+            ),
             false => "a longer period may help".to_owned(),
         }
     }
@@ -204,14 +238,23 @@ mod tests {
         let first = spec("10/s burst 20");
         assert_eq!(first.varied("50/min").unwrap(), spec("50/min"));
         assert_eq!(first.varied("gcra").unwrap(), spec("gcra 10/s burst 20"));
-        assert_eq!(first.varied("sliding_log").unwrap(), spec("sliding_log 10/s"));
-        assert_eq!(first.varied("sliding_window(5)").unwrap(), spec("sliding_window(5) 10/s"));
+        assert_eq!(
+            first.varied("sliding_log").unwrap(),
+            spec("sliding_log 10/s")
+        );
+        assert_eq!(
+            first.varied("sliding_window(5)").unwrap(),
+            spec("sliding_window(5) 10/s")
+        );
         assert_eq!(first.varied("burst 5").unwrap(), spec("10/s burst 5"));
     }
 
     #[test]
     fn burst_that_was_written_stays_when_the_limit_changes() {
-        assert_eq!(spec("100/min burst 100").with_limit(50), spec("50/min burst 100"));
+        assert_eq!(
+            spec("100/min burst 100").with_limit(50),
+            spec("50/min burst 100")
+        );
         assert_eq!(spec("100/min").with_limit(50), spec("50/min"));
     }
 
@@ -222,7 +265,10 @@ mod tests {
             ("gcra", "no quota"),
             ("100", "no slash"),
             ("100/parsec", "unknown unit"),
-            ("bucket 100/min", "`bucket` is no algorithm; use token_bucket, gcra"),
+            (
+                "bucket 100/min",
+                "`bucket` is no algorithm; use token_bucket, gcra",
+            ),
             ("sliding_window(x) 1/s", "sub-windows"),
             ("sliding_window(101) 1/s", "100"),
             ("sliding_log 1/s burst 5", "has no burst"),

@@ -12,7 +12,11 @@ const LONGEST: usize = 200;
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for it in text.chars() {
-        if is_seen(it) { shown.push(it) } else { shown.extend(it.escape_unicode()) }
+        if is_seen(it) {
+            shown.push(it)
+        } else {
+            shown.extend(it.escape_unicode())
+        }
     }
     shown
 }
@@ -102,7 +106,10 @@ mod tests {
     #[test]
     fn characters_that_a_terminal_obeys_are_escaped() {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\u{a}c");
-        assert_eq!(printable("x|\u{202e}y\u{200b}\u{61c}"), "x|\\u{202e}y\\u{200b}\\u{61c}");
+        assert_eq!(
+            printable("x|\u{202e}y\u{200b}\u{61c}"),
+            "x|\\u{202e}y\\u{200b}\\u{61c}"
+        );
         assert_eq!(printable("alice@example.com é"), "alice@example.com é");
     }
 
@@ -111,7 +118,10 @@ mod tests {
         let text = "x|\u{202e}y\u{e0001}\u{1b}\n\"é";
         for is_pretty in [false, true] {
             let shown = json(&[text], is_pretty).unwrap();
-            assert!(shown.contains("\\u202e") && shown.contains("\\udb40\\udc01"), "{shown}");
+            assert!(
+                shown.contains("\\u202e") && shown.contains("\\udb40\\udc01"),
+                "{shown}"
+            );
             assert!(shown.chars().all(|it| is_seen(it) || it == '\n'), "{shown}");
             assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [text]);
         }
@@ -120,13 +130,21 @@ mod tests {
     #[test]
     fn long_texts_end_with_a_mark() {
         assert_eq!(shortened(&"é".repeat(LONGEST)), "é".repeat(LONGEST));
-        assert_eq!(shortened(&"é".repeat(500)), format!("{}…", "é".repeat(LONGEST)));
+        assert_eq!(
+            shortened(&"é".repeat(500)),
+            format!("{}…", "é".repeat(LONGEST))
+        );
     }
 
     #[test]
     fn error_says_each_cause_once() {
-        let error = anyhow!("refused").context("cannot connect: refused").context("h:1");
+        let error = anyhow!("refused")
+            .context("cannot connect: refused")
+            .context("h:1");
         assert_eq!(explained(&error), "h:1: cannot connect: refused");
-        assert_eq!(explained(&anyhow!("-ERR \u{1b}[2J\nline")), "-ERR \\u{1b}[2J\nline");
+        assert_eq!(
+            explained(&anyhow!("-ERR \u{1b}[2J\nline")),
+            "-ERR \\u{1b}[2J\nline"
+        );
     }
 }

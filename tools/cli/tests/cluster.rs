@@ -13,12 +13,23 @@ use self::support::tollgate;
 async fn other_partitions_than_those_of_the_services_are_an_error() {
     let cluster = Cluster::start();
     let url = cluster.url();
-    let store = RedisStore::builder("tollgate").url(&url).partitions(4).connect().await.unwrap();
-    let default = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url(&url)
+        .partitions(4)
+        .connect()
+        .await
+        .unwrap();
+    let default = RedisStore::builder("tollgate")
+        .url(&url)
+        .connect()
+        .await
+        .unwrap();
     let key_in =
         |store: &RedisStore, client: &str| store.redis_key(&limits()[0], &Key::new(client));
     // Some partitions of both have the same tag.
-    let clients: Vec<_> = (b'a'..=b'z').map(|letter| char::from(letter).to_string()).collect();
+    let clients: Vec<_> = (b'a'..=b'z')
+        .map(|letter| char::from(letter).to_string())
+        .collect();
     let differs = |client: &&String| key_in(&store, client) != key_in(&default, client);
     let clients: Vec<_> = clients.iter().filter(differs).take(3).collect();
     assert_eq!(clients.len(), 3);
@@ -28,15 +39,38 @@ async fn other_partitions_than_those_of_the_services_are_an_error() {
     }
     for client in clients {
         let reset = ["reset", client, "--yes"];
-        let peek = ["peek", client, "--name", "bucket", "--limit", "100/h burst 50", "--json"];
-        let block =
-            ["block", client, "--name", "bucket", "--algorithm", "gcra", "--for", "1h", "--yes"];
+        let peek = [
+            "peek",
+            client,
+            "--name",
+            "bucket",
+            "--limit",
+            "100/h burst 50",
+            "--json",
+        ];
+        let block = [
+            "block",
+            client,
+            "--name",
+            "bucket",
+            "--algorithm",
+            "gcra",
+            "--for",
+            "1h",
+            "--yes",
+        ];
         for command in [&reset[..], &block] {
             let wrong = run(&url, command);
-            assert!(wrong.code == 2 && wrong.err.contains("give --partitions"), "{wrong:?}");
+            assert!(
+                wrong.code == 2 && wrong.err.contains("give --partitions"),
+                "{wrong:?}"
+            );
         }
         let right = ["--partitions", "4"];
-        assert_eq!(run(&url, &[&peek[..], &right].concat()).json()["remaining"], 43);
+        assert_eq!(
+            run(&url, &[&peek[..], &right].concat()).json()["remaining"],
+            43
+        );
         assert_eq!(run(&url, &[&block[..], &right].concat()).code, 0);
         assert_eq!(run(&url, &[&reset[..], &right].concat()).code, 0);
         assert_eq!(shown(&url, client), []);
@@ -78,7 +112,12 @@ async fn budgets_on_a_cluster_are_found_on_every_master() {
     assert_eq!(reset.out.lines().count(), 4, "{reset:?}");
     assert_eq!(run(&url, &["keys", "--json"]).json_lines().len(), 44);
     let doctor = tollgate(&["doctor", &url]);
-    assert!(doctor.out.contains("3 shards, 6 nodes, 16384 of 16384 slots served"), "{doctor:?}");
+    assert!(
+        doctor
+            .out
+            .contains("3 shards, 6 nodes, 16384 of 16384 slots served"),
+        "{doctor:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,17 +145,43 @@ async fn budgets_are_copied_from_one_redis_to_the_partitions_of_a_cluster() {
     for client in &clients {
         charge(&old, client).await;
     }
-    let copied = run(&server.url(), &["copy", "--to-url", &cluster.url(), "--yes"]);
-    assert!(copied.code == 0 && copied.out.contains("copied 160, kept 0"), "{copied:?}");
+    let copied = run(
+        &server.url(),
+        &["copy", "--to-url", &cluster.url(), "--yes"],
+    );
+    assert!(
+        copied.code == 0 && copied.out.contains("copied 160, kept 0"),
+        "{copied:?}"
+    );
     for client in &clients {
         for limit in limits() {
-            let there = new.peek(&limit, &Key::new(client), 1).await.unwrap().remaining();
-            let here = old.peek(&limit, &Key::new(client), 1).await.unwrap().remaining();
+            let there = new
+                .peek(&limit, &Key::new(client), 1)
+                .await
+                .unwrap()
+                .remaining();
+            let here = old
+                .peek(&limit, &Key::new(client), 1)
+                .await
+                .unwrap()
+                .remaining();
             assert!(there.abs_diff(here) <= 1, "{limit}: {there} and {here}");
             assert!(there < limit.quota().capacity(), "{limit}");
         }
     }
-    let back =
-        run(&cluster.url(), &["copy", "--to-url", &server.url(), "--to-prefix", "b", "--yes"]);
-    assert!(back.code == 0 && back.out.contains("copied 160, kept 0"), "{back:?}");
+    let back = run(
+        &cluster.url(),
+        &[
+            "copy",
+            "--to-url",
+            &server.url(),
+            "--to-prefix",
+            "b",
+            "--yes",
+        ],
+    );
+    assert!(
+        back.code == 0 && back.out.contains("copied 160, kept 0"),
+        "{back:?}"
+    );
 }

@@ -32,7 +32,10 @@ fn files_of_the_examples_are_valid_and_shown_as_a_table() {
         }
     }
     let json = tollgate(&["check-config", &example("limits.toml"), "--json"]).json();
-    assert_eq!((&json["valid"], &json["limits"][1]["name"]), (&true.into(), &"search".into()));
+    assert_eq!(
+        (&json["valid"], &json["limits"][1]["name"]),
+        (&true.into(), &"search".into())
+    );
 }
 
 #[test]
@@ -61,23 +64,42 @@ fn error_names_the_line_and_the_field() {
         let file = file.to_str().unwrap();
         let run = tollgate(&["check-config", file]);
         assert_eq!(run.code, 1, "{run:?}");
-        assert!(parts.iter().all(|part| run.err.contains(part)), "{parts:?}: {}", run.err);
+        assert!(
+            parts.iter().all(|part| run.err.contains(part)),
+            "{parts:?}: {}",
+            run.err
+        );
         let json = tollgate(&["check-config", file, "--json"]).json();
         assert_eq!(json["valid"], false);
     }
     let missing = tollgate(&["check-config", "/no/such/limits.toml"]);
-    assert!(missing.code == 1 && missing.err.contains("/no/such/limits.toml"), "{missing:?}");
+    assert!(
+        missing.code == 1 && missing.err.contains("/no/such/limits.toml"),
+        "{missing:?}"
+    );
 }
 
-const COMMANDS: [&str; 9] =
-    ["replay", "keys", "show", "peek", "reset", "block", "copy", "doctor", "check-config"];
+const COMMANDS: [&str; 9] = [
+    "replay",
+    "keys",
+    "show",
+    "peek",
+    "reset",
+    "block",
+    "copy",
+    "doctor",
+    "check-config",
+];
 
 #[test]
 fn man_pages_and_completions_name_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let run = tollgate(&["completions", shell]);
         assert_eq!(run.code, 0, "{run:?}");
-        assert!(COMMANDS.iter().all(|command| run.out.contains(command)), "{shell}");
+        assert!(
+            COMMANDS.iter().all(|command| run.out.contains(command)),
+            "{shell}"
+        );
     }
     let page = tollgate(&["man"]).out;
     assert!(page.contains(".TH tollgate"), "{page}");
@@ -95,10 +117,16 @@ fn every_command_explains_itself() {
     for command in COMMANDS {
         assert!(help.out.contains(command), "{command}");
         let run = tollgate(&[command, "--help"]);
-        assert!(run.code == 0 && run.out.contains("Usage: tollgate"), "{run:?}");
+        assert!(
+            run.code == 0 && run.out.contains("Usage: tollgate"),
+            "{run:?}"
+        );
     }
     let unknown = tollgate(&["replya"]);
-    assert!(unknown.code == 2 && unknown.err.contains("replay"), "{unknown:?}");
+    assert!(
+        unknown.code == 2 && unknown.err.contains("replay"),
+        "{unknown:?}"
+    );
 }
 
 #[test]
@@ -111,7 +139,8 @@ fn check_config_warns_of_a_log_that_takes_megabytes() {
     let run = tollgate(&["check-config", file.to_str().unwrap()]);
     assert_eq!(run.code, 0);
     assert!(
-        run.err.contains("`calls` is a log of up to 1000000 requests for each client, about 6 MB")
+        run.err
+            .contains("`calls` is a log of up to 1000000 requests for each client, about 6 MB")
     );
     std::fs::write(&file, text.replace("1000000", "2000")).unwrap();
     let run = tollgate(&["check-config", file.to_str().unwrap(), "--json"]);

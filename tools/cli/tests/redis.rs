@@ -18,13 +18,31 @@ async fn budgets_of_every_kind_are_listed_and_shown() {
     let limiter = limiter(&url).await;
     charge(&limiter, "alice").await;
     charge(&limiter, "bob smith").await;
-    let store = RedisStore::builder("tollgate").url(&url).connect().await.unwrap();
+    let store = RedisStore::builder("tollgate")
+        .url(&url)
+        .connect()
+        .await
+        .unwrap();
     let exports = Limit::concurrency("exports", 3).unwrap();
     let in_flight = RateLimiter::new(store);
-    let first = in_flight.try_acquire_permit(&exports, &Key::new("alice")).await.unwrap().unwrap();
-    let second = in_flight.try_acquire_permit(&exports, &Key::new("alice")).await.unwrap().unwrap();
+    let first = in_flight
+        .try_acquire_permit(&exports, &Key::new("alice"))
+        .await
+        .unwrap()
+        .unwrap();
+    let second = in_flight
+        .try_acquire_permit(&exports, &Key::new("alice"))
+        .await
+        .unwrap()
+        .unwrap();
 
-    let expected = [("bucket", 7), ("exports", 2), ("fixed", 7), ("log", 7), ("sliding", 7)];
+    let expected = [
+        ("bucket", 7),
+        ("exports", 2),
+        ("fixed", 7),
+        ("log", 7),
+        ("sliding", 7),
+    ];
     let expected: Vec<_> = expected.map(|(name, used)| (name.to_owned(), used)).into();
     assert_eq!(shown(&url, "alice"), expected);
     // A name as it is, and as it is encoded.
@@ -33,12 +51,28 @@ async fn budgets_of_every_kind_are_listed_and_shown() {
     assert_eq!(shown(&url, "bob"), []);
 
     let list = run(&url, &["keys"]);
-    for part in ["alice", "bob%20smith", "sliding log", "1 in the last 1h", "requests in flight"] {
+    for part in [
+        "alice",
+        "bob%20smith",
+        "sliding log",
+        "1 in the last 1h",
+        "requests in flight",
+    ] {
         assert!(list.out.contains(part), "{part}: {}", list.out);
     }
     assert_eq!(run(&url, &["keys", "--json"]).json_lines().len(), 9);
-    assert_eq!(run(&url, &["keys", "--json", "--name", "log"]).json_lines().len(), 2);
-    assert_eq!(run(&url, &["keys", "--json", "--containing", "bob"]).json_lines().len(), 4);
+    assert_eq!(
+        run(&url, &["keys", "--json", "--name", "log"])
+            .json_lines()
+            .len(),
+        2
+    );
+    assert_eq!(
+        run(&url, &["keys", "--json", "--containing", "bob"])
+            .json_lines()
+            .len(),
+        4
+    );
     let some = run(&url, &["keys", "--json", "--max", "3"]);
     assert_eq!(some.json_lines().len(), 3);
     assert!(some.err.contains("there are more"), "{some:?}");
@@ -57,12 +91,18 @@ async fn keys_of_other_programs_are_neither_shown_nor_changed() {
         &["SET", "session:{alice}:b:api", "1"],
         &["SET", "tollgate:{alice}:b:corrupt", "five"],
     ] {
-        redis::cmd(command[0]).arg(&command[1..]).exec(&mut connection).unwrap();
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .exec(&mut connection)
+            .unwrap();
     }
     let list = run(&url, &["keys", "--json"]);
     let rows = list.json_lines();
     assert_eq!(rows.len(), 1, "{rows:?}");
-    assert_eq!((&rows[0]["limit"], &rows[0]["state"]), (&"corrupt".into(), &"unreadable".into()));
+    assert_eq!(
+        (&rows[0]["limit"], &rows[0]["state"]),
+        (&"corrupt".into(), &"unreadable".into())
+    );
     let reset = run(&url, &["reset", "alice", "--yes"]);
     assert_eq!(reset.code, 0, "{reset:?}");
     let left: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
@@ -74,7 +114,10 @@ async fn keys_of_other_programs_are_neither_shown_nor_changed() {
         "tollgate:{alice}:b:hash",
         "session:{alice}:b:api",
     ] {
-        let found: bool = redis::cmd("EXISTS").arg(key).query(&mut connection).unwrap();
+        let found: bool = redis::cmd("EXISTS")
+            .arg(key)
+            .query(&mut connection)
+            .unwrap();
         assert!(found, "{key}");
     }
 }
@@ -87,7 +130,10 @@ async fn reset_asks_first_and_gives_back_the_budgets_of_one_client() {
     charge(&limiter, "alice").await;
     charge(&limiter, "bob").await;
     let run_reset = run(&url, &["reset", "alice"]);
-    assert!(run_reset.code == 2 && run_reset.err.contains("give --yes"), "{run_reset:?}");
+    assert!(
+        run_reset.code == 2 && run_reset.err.contains("give --yes"),
+        "{run_reset:?}"
+    );
     assert_eq!(shown(&url, "alice").len(), 4, "nothing was changed");
 
     let one = run(&url, &["reset", "alice", "--name", "log", "--yes"]);
@@ -98,7 +144,10 @@ async fn reset_asks_first_and_gives_back_the_budgets_of_one_client() {
     assert_eq!(shown(&url, "alice"), []);
     assert_eq!(shown(&url, "bob").len(), 4, "another client");
     let again = run(&url, &["reset", "alice", "--yes"]);
-    assert!(again.code == 0 && again.out.contains("no budget of `alice`: it is full"), "{again:?}");
+    assert!(
+        again.code == 0 && again.out.contains("no budget of `alice`: it is full"),
+        "{again:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,22 +155,66 @@ async fn peek_says_what_is_left_and_consumes_nothing() {
     let server = RedisServer::start();
     let url = server.url();
     charge(&limiter(&url).await, "alice").await;
-    let peek = ["peek", "alice", "--name", "log", "--limit", "sliding_log 100/h"];
+    let peek = [
+        "peek",
+        "alice",
+        "--name",
+        "log",
+        "--limit",
+        "sliding_log 100/h",
+    ];
     for _ in 0..2 {
         let answer = run(&url, &[&peek[..], &["--json"]].concat()).json();
-        assert_eq!((&answer["allowed"], &answer["remaining"]), (&true.into(), &93.into()));
+        assert_eq!(
+            (&answer["allowed"], &answer["remaining"]),
+            (&true.into(), &93.into())
+        );
     }
     let denied = run(&url, &[&peek[..], &["--cost", "94"]].concat());
-    assert!(denied.out.starts_with("denied: 93 of 100 left, 94 units after "), "{denied:?}");
+    assert!(
+        denied
+            .out
+            .starts_with("denied: 93 of 100 left, 94 units after "),
+        "{denied:?}"
+    );
     let most = run(&url, &[&peek[..], &["--cost", "200"]].concat());
-    assert_eq!(most.out.trim(), "denied: 200 units exceed the capacity of 100");
+    assert_eq!(
+        most.out.trim(),
+        "denied: 200 units exceed the capacity of 100"
+    );
     assert_eq!(most.err, "");
-    let other = run(&url, &["peek", "bob", "--name", "log", "--limit", "sliding_log 100/h"]);
+    let other = run(
+        &url,
+        &[
+            "peek",
+            "bob",
+            "--name",
+            "log",
+            "--limit",
+            "sliding_log 100/h",
+        ],
+    );
     assert_eq!(other.out.trim(), "allowed: 100 of 100 left, full in 0s");
-    assert!(other.err.contains("Redis has no charge of this key under log"), "{other:?}");
-    let address = ["peek", "2001:db8::1", "--name", "log", "--limit", "sliding_log 100/h"];
+    assert!(
+        other
+            .err
+            .contains("Redis has no charge of this key under log"),
+        "{other:?}"
+    );
+    let address = [
+        "peek",
+        "2001:db8::1",
+        "--name",
+        "log",
+        "--limit",
+        "sliding_log 100/h",
+    ];
     let network = tollgate::key::PeerIp::key_of("2001:db8::1".parse().unwrap());
-    assert!(run(&url, &address).err.contains(&format!("try `{}`", network.as_str())));
+    assert!(
+        run(&url, &address)
+            .err
+            .contains(&format!("try `{}`", network.as_str()))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +223,12 @@ async fn keys_are_printed_as_the_commands_take_them() {
     let url = server.url();
     let limiter = limiter(&url).await;
     let long = Key::new("é".repeat(100));
-    let keys = [Key::new("alice"), Key::new("alice").fallback(), Key::new("a|b c"), long];
+    let keys = [
+        Key::new("alice"),
+        Key::new("alice").fallback(),
+        Key::new("a|b c"),
+        long,
+    ];
     let limit = &limits()[0];
     for key in &keys {
         assert!(limiter.check(limit, key).await.unwrap().allowed());
@@ -138,14 +236,24 @@ async fn keys_are_printed_as_the_commands_take_them() {
     let list = run(&url, &["keys"]);
     for key in &keys {
         assert!(
-            list.out.lines().any(|line| line.split_whitespace().next() == Some(key.as_str())),
+            list.out
+                .lines()
+                .any(|line| line.split_whitespace().next() == Some(key.as_str())),
             "{list:?}"
         );
-        assert_eq!(run(&url, &["show", key.as_str(), "--json"]).json_lines().len(), 1);
+        assert_eq!(
+            run(&url, &["show", key.as_str(), "--json"])
+                .json_lines()
+                .len(),
+            1
+        );
     }
     let reset = run(&url, &["reset", "|alice", "--yes"]);
     assert_eq!(reset.out.trim(), "reset bucket");
-    assert_eq!((shown(&url, "alice").len(), shown(&url, "|alice").len()), (1, 0));
+    assert_eq!(
+        (shown(&url, "alice").len(), shown(&url, "|alice").len()),
+        (1, 0)
+    );
     assert_eq!(run(&url, &["keys", "--json", "--name", "none"]).out, "");
     assert_eq!(run(&url, &["show", "carol", "--json"]).out, "");
 }
@@ -156,12 +264,23 @@ async fn reset_leaves_names_that_no_limit_has_and_resets_the_rest() {
     let (url, mut connection) = (server.url(), server.connection());
     charge(&limiter(&url).await, "alice").await;
     for key in ["tollgate:{alice}:b:", "tollgate:{alice}:b:é"] {
-        redis::cmd("SET").arg(key).arg("1").exec(&mut connection).unwrap();
+        redis::cmd("SET")
+            .arg(key)
+            .arg("1")
+            .exec(&mut connection)
+            .unwrap();
     }
     let reset = run(&url, &["reset", "alice", "--yes"]);
     assert_eq!(reset.code, 0, "{reset:?}");
-    assert_eq!(reset.out.trim(), "reset bucket\nreset fixed\nreset log\nreset sliding");
-    assert_eq!(reset.err.matches("no limit can have this name").count(), 2, "{reset:?}");
+    assert_eq!(
+        reset.out.trim(),
+        "reset bucket\nreset fixed\nreset log\nreset sliding"
+    );
+    assert_eq!(
+        reset.err.matches("no limit can have this name").count(),
+        2,
+        "{reset:?}"
+    );
     let left: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
     assert_eq!(left, 2);
 }
@@ -175,18 +294,48 @@ async fn commands_need_only_the_documented_rights() {
     let commands =
         include_str!("../../../src/guide/operating.md").split("The user of Redis needs `");
     let commands = commands.clone().nth(1).unwrap().split('`').next().unwrap();
-    assert!(service.contains("+evalsha") && commands.contains("+scan"), "{service}, {commands}");
+    assert!(
+        service.contains("+evalsha") && commands.contains("+scan"),
+        "{service}, {commands}"
+    );
     let rights = format!("{service} {commands}");
-    let mut user = vec!["SETUSER", "operator", "on", ">secret", "~tollgate:*", "-@all"];
+    let mut user = vec![
+        "SETUSER",
+        "operator",
+        "on",
+        ">secret",
+        "~tollgate:*",
+        "-@all",
+    ];
     user.extend(rights.split_whitespace().filter(|word| *word != "///"));
-    redis::cmd("ACL").arg(&user).exec(&mut server.connection()).unwrap();
+    redis::cmd("ACL")
+        .arg(&user)
+        .exec(&mut server.connection())
+        .unwrap();
     charge(&limiter(&server.url()).await, "alice").await;
     let url = server.url().replace("//", "//operator:secret@");
     for arguments in [
         &["keys"][..],
         &["show", "alice"],
-        &["peek", "alice", "--name", "log", "--limit", "sliding_log 100/h"],
-        &["block", "alice", "--name", "log", "--algorithm", "sliding_log", "--for", "1h", "--yes"],
+        &[
+            "peek",
+            "alice",
+            "--name",
+            "log",
+            "--limit",
+            "sliding_log 100/h",
+        ],
+        &[
+            "block",
+            "alice",
+            "--name",
+            "log",
+            "--algorithm",
+            "sliding_log",
+            "--for",
+            "1h",
+            "--yes",
+        ],
         &["reset", "alice", "--yes"],
     ] {
         let run = run(&url, arguments);
@@ -204,7 +353,10 @@ async fn commands_need_only_the_documented_rights() {
         );
     }
     let get = ["SETUSER", "operator", "+time", "-get"];
-    redis::cmd("ACL").arg(&get).exec(&mut server.connection()).unwrap();
+    redis::cmd("ACL")
+        .arg(&get)
+        .exec(&mut server.connection())
+        .unwrap();
     charge(&limiter(&server.url()).await, "alice").await;
     let keys = run(&url, &["keys"]);
     assert!(keys.code == 2 && keys.err.contains("get"), "{keys:?}");
@@ -215,22 +367,44 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
     let server = RedisServer::start();
     let url = server.url();
     let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
-    let algorithms = ["token_bucket", "fixed_window", "sliding_window", "sliding_log"];
+    let algorithms = [
+        "token_bucket",
+        "fixed_window",
+        "sliding_window",
+        "sliding_log",
+    ];
     for (limit, algorithm) in limits().into_iter().zip(algorithms) {
         let block = |length: &str, more: &[&str]| {
-            let of = ["block", "alice", "--name", limit.name(), "--algorithm", algorithm, "--for"];
+            let of = [
+                "block",
+                "alice",
+                "--name",
+                limit.name(),
+                "--algorithm",
+                algorithm,
+                "--for",
+            ];
             run(&url, &[&of[..], &[length], more].concat())
         };
         let asks = block("1h", &[]);
-        assert!(asks.code == 2 && asks.err.contains("give --yes"), "{asks:?}");
+        assert!(
+            asks.code == 2 && asks.err.contains("give --yes"),
+            "{asks:?}"
+        );
         assert!(limiter.check(&limit, &alice).await.unwrap().allowed());
 
         let blocked = block("1h", &["--yes"]);
-        assert!(blocked.code == 0 && blocked.out.contains("for 1h"), "{blocked:?}");
+        assert!(
+            blocked.code == 0 && blocked.out.contains("for 1h"),
+            "{blocked:?}"
+        );
         let quota = format!("{algorithm} 100/h");
         let peek = ["peek", "alice", "--name", limit.name(), "--limit", &quota];
         assert!(run(&url, &peek).out.starts_with("blocked: "), "{algorithm}");
-        assert_eq!(run(&url, &[&peek[..], &["--json"]].concat()).json()["blocked"], true);
+        assert_eq!(
+            run(&url, &[&peek[..], &["--json"]].concat()).json()["blocked"],
+            true
+        );
         let decision = limiter.check(&limit, &alice).await.unwrap();
         assert!(decision.is_blocked(), "{algorithm}");
         assert!(decision.retry_after().unwrap() > HOUR - Duration::from_secs(60));
@@ -238,9 +412,17 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
         let ended = block("0s", &["--yes"]);
         assert!(ended.out.contains("is not blocked under"), "{ended:?}");
         // The replica that denied it remembers that.
-        let other =
-            RateLimiter::new(RedisStore::builder("tollgate").url(&url).connect().await.unwrap());
-        assert!(other.check(&limit, &alice).await.unwrap().allowed(), "{algorithm}");
+        let other = RateLimiter::new(
+            RedisStore::builder("tollgate")
+                .url(&url)
+                .connect()
+                .await
+                .unwrap(),
+        );
+        assert!(
+            other.check(&limit, &alice).await.unwrap().allowed(),
+            "{algorithm}"
+        );
         for (length, why) in [
             ("soon", "not a time"),
             ("s", "not a time"),
@@ -261,9 +443,15 @@ async fn budget_of_which_nothing_is_used_is_not_listed() {
     let window = Limit::fixed_window("api", Quota::per_hour(5)).unwrap();
     let charged = limiter.check(&window, &alice).await.unwrap();
     assert!(run(&url, &["keys"]).out.contains("alice"));
-    limiter.refund(&window, &alice, 1, charged.receipt().unwrap()).await.unwrap();
+    limiter
+        .refund(&window, &alice, 1, charged.receipt().unwrap())
+        .await
+        .unwrap();
     let keys = run(&url, &["keys"]);
-    assert!(keys.code == 0 && keys.out.starts_with("no keys"), "{keys:?}");
+    assert!(
+        keys.code == 0 && keys.out.starts_with("no keys"),
+        "{keys:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -272,7 +460,15 @@ async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
     let url = server.url();
     let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
     for limit in limits() {
-        let block = ["block", "alice", "--name", limit.name(), "--for", "1h", "--yes"];
+        let block = [
+            "block",
+            "alice",
+            "--name",
+            limit.name(),
+            "--for",
+            "1h",
+            "--yes",
+        ];
         let unknown = run(&url, &block);
         assert!(unknown.code == 3 && unknown.out.is_empty(), "{unknown:?}");
         assert!(unknown.err.contains("nothing was changed"), "{unknown:?}");
@@ -281,8 +477,14 @@ async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
         limiter.check(&limit, &Key::new("bob")).await.unwrap();
         let blocked = run(&url, &block);
         assert_eq!(blocked.code, 0, "{blocked:?}");
-        assert!(blocked.err.contains("`alice` has no budget under"), "{blocked:?}");
-        assert!(limiter.check(&limit, &alice).await.unwrap().is_blocked(), "{limit:?}");
+        assert!(
+            blocked.err.contains("`alice` has no budget under"),
+            "{blocked:?}"
+        );
+        assert!(
+            limiter.check(&limit, &alice).await.unwrap().is_blocked(),
+            "{limit:?}"
+        );
         let keys = run(&url, &["keys", "--containing", "alice"]);
         assert!(keys.out.contains("blocked for"), "{keys:?}");
     }
@@ -294,35 +496,60 @@ async fn block_of_a_name_with_two_algorithms_is_under_both() {
     let url = server.url();
     let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
     let by_operators = |limit: Result<Limit, _>| {
-        limit.unwrap().with_block_policy(BlockPolicy::by_operators()).unwrap()
+        limit
+            .unwrap()
+            .with_block_policy(BlockPolicy::by_operators())
+            .unwrap()
     };
     let before = by_operators(Limit::fixed_window("api", Quota::per_hour(100)));
     let after = by_operators(Limit::gcra("api", Quota::per_hour(100)));
     for limit in [&before, &after] {
         limiter.check(limit, &Key::new("bob")).await.unwrap();
     }
-    let blocked = run(&url, &["block", "alice", "--name", "api", "--for", "1h", "--yes"]);
+    let blocked = run(
+        &url,
+        &["block", "alice", "--name", "api", "--for", "1h", "--yes"],
+    );
     assert_eq!(blocked.code, 0, "{blocked:?}");
     for limit in [&before, &after] {
-        assert!(limiter.check(limit, &alice).await.unwrap().is_blocked(), "{limit:?}");
+        assert!(
+            limiter.check(limit, &alice).await.unwrap().is_blocked(),
+            "{limit:?}"
+        );
     }
 }
 
 #[test]
 fn block_of_a_limit_that_is_not_in_use_says_so() {
     let server = RedisServer::start();
-    let block =
-        ["block", "alice", "--name", "apix", "--algorithm", "gcra", "--for", "366d", "--yes"];
+    let block = [
+        "block",
+        "alice",
+        "--name",
+        "apix",
+        "--algorithm",
+        "gcra",
+        "--for",
+        "366d",
+        "--yes",
+    ];
     let at = |arguments: &[&str]| run(&server.url(), arguments);
     let run = at(&block);
-    assert!(run.err.contains("no client has a budget of a limit named apix in Redis"), "{run:?}");
+    assert!(
+        run.err
+            .contains("no client has a budget of a limit named apix in Redis"),
+        "{run:?}"
+    );
     assert!(run.code == 0 && run.out.contains("for 366d"), "{run:?}");
 
     // The block does not pass for a budget, and can be ended.
     let again = at(&["block", "bob", "--name", "apix", "--for", "1h", "--yes"]);
     assert_eq!(again.code, 3, "{again:?}");
     let ended = at(&["block", "alice", "--name", "apix", "--for", "0s", "--yes"]);
-    assert!(ended.code == 0 && ended.out.contains("is not blocked"), "{ended:?}");
+    assert!(
+        ended.code == 0 && ended.out.contains("is not blocked"),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -331,10 +558,21 @@ async fn block_of_a_key_that_no_service_uses_says_so_and_names_the_network() {
     let url = server.url();
     let limiter = limiter(&url).await;
     let limit = Limit::gcra("api", Quota::per_hour(100)).unwrap();
-    limiter.check(&limit, &PeerIp::key_of("2001:db8::1".parse().unwrap())).await.unwrap();
-    let block = |key| run(&url, &["block", key, "--name", "api", "--for", "1h", "--yes"]);
+    limiter
+        .check(&limit, &PeerIp::key_of("2001:db8::1".parse().unwrap()))
+        .await
+        .unwrap();
+    let block = |key| {
+        run(
+            &url,
+            &["block", key, "--name", "api", "--for", "1h", "--yes"],
+        )
+    };
     let address = block("2001:db8::1");
-    assert!(address.err.contains("tollgate keys --name api"), "{address:?}");
+    assert!(
+        address.err.contains("tollgate keys --name api"),
+        "{address:?}"
+    );
     assert!(address.err.contains("try `2001-db8--/64`"), "{address:?}");
     let network = block("2001-db8--/64");
     assert!(network.code == 0 && network.err.is_empty(), "{network:?}");
@@ -346,9 +584,21 @@ async fn block_with_an_algorithm_is_also_under_the_one_that_is_in_use() {
     let url = server.url();
     let (limiter, alice) = (limiter(&url).await, Key::new("alice"));
     let limit = Limit::sliding_window("api", Quota::per_hour(100)).unwrap();
-    let limit = limit.with_block_policy(BlockPolicy::by_operators()).unwrap();
+    let limit = limit
+        .with_block_policy(BlockPolicy::by_operators())
+        .unwrap();
     limiter.check(&limit, &alice).await.unwrap();
-    let named = ["block", "alice", "--name", "api", "--algorithm", "gcra", "--for", "1h", "--yes"];
+    let named = [
+        "block",
+        "alice",
+        "--name",
+        "api",
+        "--algorithm",
+        "gcra",
+        "--for",
+        "1h",
+        "--yes",
+    ];
     let blocked = run(&url, &named);
     assert_eq!(blocked.code, 0, "{blocked:?}");
     assert!(limiter.check(&limit, &alice).await.unwrap().is_blocked());
@@ -358,11 +608,18 @@ async fn block_with_an_algorithm_is_also_under_the_one_that_is_in_use() {
 async fn names_in_redis_do_not_command_the_terminal() {
     let server = RedisServer::start();
     let key = "tollgate:{a\u{1b}[2J}:b:api\u{202e}|";
-    redis::cmd("SET").arg(key).arg("five").exec(&mut server.connection()).unwrap();
+    redis::cmd("SET")
+        .arg(key)
+        .arg("five")
+        .exec(&mut server.connection())
+        .unwrap();
     for arguments in [&["keys"][..], &["reset", "a\u{1b}[2J"], &["show", key]] {
         let run = run(&server.url(), arguments);
         let text = run.out + &run.err;
-        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{arguments:?}: {text}");
+        assert!(
+            !text.contains('\u{1b}') && !text.contains('\u{202e}'),
+            "{arguments:?}: {text}"
+        );
     }
 }
 
@@ -371,7 +628,13 @@ async fn copied_budgets_count_under_the_new_prefix_and_those_in_use_there_stay()
     let server = RedisServer::start();
     let url = server.url();
     let old = limiter(&url).await;
-    let new = RateLimiter::new(RedisStore::builder("shop").url(&url).connect().await.unwrap());
+    let new = RateLimiter::new(
+        RedisStore::builder("shop")
+            .url(&url)
+            .connect()
+            .await
+            .unwrap(),
+    );
     charge(&old, "alice").await;
     charge(&old, "bob").await;
     let mallory = Key::new("mallory");
@@ -382,18 +645,28 @@ async fn copied_budgets_count_under_the_new_prefix_and_those_in_use_there_stay()
     let copy = ["copy", "--to-prefix", "shop"];
     let asks = run(&url, &copy);
     assert!(
-        asks.code == 2 && asks.err.contains("Copy the budgets of `tollgate` to `shop`"),
+        asks.code == 2
+            && asks
+                .err
+                .contains("Copy the budgets of `tollgate` to `shop`"),
         "{asks:?}"
     );
     let copied = run(&url, &[&copy[..], &["--yes"]].concat());
-    assert!(copied.code == 0 && copied.out.contains("copied 8, kept 4"), "{copied:?}");
+    assert!(
+        copied.code == 0 && copied.out.contains("copied 8, kept 4"),
+        "{copied:?}"
+    );
     for limit in limits() {
         let left = |limiter: &RateLimiter, client: &str| {
             let (limiter, limit, client) = (limiter.clone(), limit.clone(), Key::new(client));
             async move { limiter.peek(&limit, &client, 1).await.unwrap() }
         };
         let there = left(&new, "alice").await;
-        assert_eq!(there.remaining(), left(&old, "alice").await.remaining(), "{limit}");
+        assert_eq!(
+            there.remaining(),
+            left(&old, "alice").await.remaining(),
+            "{limit}"
+        );
         assert!(there.remaining() < limit.quota().capacity() - 6, "{limit}");
         let bob = left(&new, "bob").await.remaining();
         assert!(bob >= limit.quota().capacity() - 3, "{limit}: {bob}");
@@ -402,5 +675,8 @@ async fn copied_budgets_count_under_the_new_prefix_and_those_in_use_there_stay()
     let again = run(&url, &[&copy[..], &["--yes"]].concat());
     assert!(again.out.contains("copied 0, kept 12"), "{again:?}");
     let nowhere = run(&url, &["copy", "--yes"]);
-    assert!(nowhere.code == 2 && nowhere.err.contains("--to-prefix"), "{nowhere:?}");
+    assert!(
+        nowhere.code == 2 && nowhere.err.contains("--to-prefix"),
+        "{nowhere:?}"
+    );
 }

@@ -32,7 +32,12 @@ fn requests() -> Vec<(u64, String)> {
 }
 
 fn clock(second: u64) -> String {
-    format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
+    format!(
+        "{:02}:{:02}:{:02}",
+        second / 3_600,
+        second / 60 % 60,
+        second % 60
+    )
 }
 
 fn combined() -> String {
@@ -46,7 +51,10 @@ fn combined() -> String {
 /// The same requests in each format.
 fn logs() -> [(&'static str, String); 5] {
     let of = |line: &dyn Fn(String, &str) -> String| {
-        requests().iter().map(|(second, ip)| line(clock(*second), ip) + "\n").collect()
+        requests()
+            .iter()
+            .map(|(second, ip)| line(clock(*second), ip) + "\n")
+            .collect()
     };
     [
         ("combined", combined()),
@@ -151,7 +159,10 @@ fn every_format_gives_the_same_report() {
         report["lines"]["format"] = Value::Null;
         reports.push(report);
     }
-    assert!(reports.windows(2).all(|pair| pair[0] == pair[1]), "{reports:#?}");
+    assert!(
+        reports.windows(2).all(|pair| pair[0] == pair[1]),
+        "{reports:#?}"
+    );
 }
 
 #[test]
@@ -168,19 +179,25 @@ fn gzip_and_several_files_and_standard_input_are_read_alike() {
     assert_eq!(of_files, expected);
     assert_eq!(tollgate_with(&arguments, &gzipped(&log)).json(), expected);
     let mixed = fs::read(second).unwrap();
-    assert_eq!(tollgate_with(&[&arguments[..], &[first, "-"]].concat(), &mixed).json(), expected);
+    assert_eq!(
+        tollgate_with(&[&arguments[..], &[first, "-"]].concat(), &mixed).json(),
+        expected
+    );
 }
 
 #[test]
 fn what_follows_the_data_of_gzip_is_left_out() {
-    let (log, expected) =
-        (combined(), tollgate_with(&["replay", "--limit", "1/s"], combined().as_bytes()));
+    let (log, expected) = (
+        combined(),
+        tollgate_with(&["replay", "--limit", "1/s"], combined().as_bytes()),
+    );
     for tail in [&[0; 512][..], b"garbage\n"] {
         let bytes = [&gzipped(log.trim_end())[..], tail].concat();
         let run = tollgate_with(&["replay", "--limit", "1/s"], &bytes);
         assert_eq!((run.code, &run.out), (0, &expected.out), "{run:?}");
         assert!(
-            run.err.contains("standard input: what follows the gzip data is left out"),
+            run.err
+                .contains("standard input: what follows the gzip data is left out"),
             "{run:?}"
         );
     }
@@ -188,7 +205,10 @@ fn what_follows_the_data_of_gzip_is_left_out() {
     let middle = corrupt.len() / 2;
     corrupt.truncate(middle);
     let run = tollgate_with(&["replay", "--limit", "1/s"], &corrupt);
-    assert!(run.code == 2 && run.err.contains("cannot read standard input"), "{run:?}");
+    assert!(
+        run.code == 2 && run.err.contains("cannot read standard input"),
+        "{run:?}"
+    );
 }
 
 #[test]
@@ -218,7 +238,10 @@ fn several_limits_are_compared_on_the_same_requests() {
     ];
     let report = tollgate_with(&arguments, combined().as_bytes()).json();
     let limits = report["limits"].as_array().unwrap();
-    let names: Vec<_> = limits.iter().map(|it| it["limit"].as_str().unwrap()).collect();
+    let names: Vec<_> = limits
+        .iter()
+        .map(|it| it["limit"].as_str().unwrap())
+        .collect();
     assert_eq!(
         names,
         [
@@ -243,16 +266,35 @@ fn suggested_limit_is_the_smallest_that_denies_no_more_than_the_share() {
         let of = |name: &str| report["limits"][0][name].as_f64().unwrap();
         (of("denied_share"), of("keys_denied_share"))
     };
-    for (wanted, most) in [("requests=5%", 0.05), ("clients=10%", 0.1), ("requests=0%", 0.0)] {
+    for (wanted, most) in [
+        ("requests=5%", 0.05),
+        ("clients=10%", 0.1),
+        ("requests=0%", 0.0),
+    ] {
         let arguments = ["replay", "--limit", "20/min", "--suggest", wanted, "--json"];
         let found = tollgate_with(&arguments, log.as_bytes()).json()["suggestion"].clone();
         let limit = found["limit"].as_str().unwrap();
         let smaller = found["smaller"]["limit"].as_str().unwrap();
         let (of_limit, of_smaller) = (share(limit), share(smaller));
-        let pick = |it: (f64, f64)| if wanted.starts_with("clients") { it.1 } else { it.0 };
-        assert!(pick(of_limit) <= most && pick(of_smaller) > most, "{wanted}: {limit}, {smaller}");
+        let pick = |it: (f64, f64)| {
+            if wanted.starts_with("clients") {
+                it.1
+            } else {
+                it.0
+            }
+        };
+        assert!(
+            pick(of_limit) <= most && pick(of_smaller) > most,
+            "{wanted}: {limit}, {smaller}"
+        );
         assert_eq!(found["denied_share"].as_f64().unwrap(), of_limit.0);
-        let number = |text: &str| text.split([' ', '/']).nth(1).unwrap().parse::<u64>().unwrap();
+        let number = |text: &str| {
+            text.split([' ', '/'])
+                .nth(1)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
         assert_eq!(number(limit), number(smaller) + 1);
     }
 }
@@ -260,12 +302,28 @@ fn suggested_limit_is_the_smallest_that_denies_no_more_than_the_share() {
 #[test]
 fn table_names_the_most_denied_and_html_has_a_plot() {
     let html = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("report.html");
-    let arguments = ["replay", "--limit", "20/min", "--top", "1", "--html", html.to_str().unwrap()];
+    let arguments = [
+        "replay",
+        "--limit",
+        "20/min",
+        "--top",
+        "1",
+        "--html",
+        html.to_str().unwrap(),
+    ];
     let run = tollgate_with(&arguments, combined().as_bytes());
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.out.contains("| token_bucket 20/min |"), "{}", run.out);
-    assert!(run.out.contains("Most denied by token_bucket 20/min"), "{}", run.out);
-    assert!(run.out.contains("203.0.113.1") && !run.out.contains("203.0.113.2"), "{}", run.out);
+    assert!(
+        run.out.contains("Most denied by token_bucket 20/min"),
+        "{}",
+        run.out
+    );
+    assert!(
+        run.out.contains("203.0.113.1") && !run.out.contains("203.0.113.2"),
+        "{}",
+        run.out
+    );
     let page = fs::read_to_string(html).unwrap();
     assert!(page.contains("<svg") && page.contains("203.0.113.1") && page.ends_with("</html>\n"));
 }
@@ -279,25 +337,55 @@ fn hostile_lines_are_counted_and_shown_without_their_power() {
             .repeat(30),
     );
     let html = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("hostile.html");
-    let arguments =
-        ["replay", "--limit", "1/min", "--key", "user", "--html", html.to_str().unwrap()];
+    let arguments = [
+        "replay",
+        "--limit",
+        "1/min",
+        "--key",
+        "user",
+        "--html",
+        html.to_str().unwrap(),
+    ];
     let run = tollgate_with(&arguments, &log);
     assert_eq!(run.code, 0, "{run:?}");
-    assert!(!run.out.contains('\u{1b}') && run.out.contains("\\u{1b}"), "{}", run.out);
-    assert!(run.out.contains("1 line could not be read as combined"), "{}", run.out);
-    assert!(run.out.contains("1,057 requests without user"), "{}", run.out);
+    assert!(
+        !run.out.contains('\u{1b}') && run.out.contains("\\u{1b}"),
+        "{}",
+        run.out
+    );
+    assert!(
+        run.out.contains("1 line could not be read as combined"),
+        "{}",
+        run.out
+    );
+    assert!(
+        run.out.contains("1,057 requests without user"),
+        "{}",
+        run.out
+    );
     assert!(!run.err.contains('\u{1b}'), "{}", run.err);
     let unknown = tollgate_with(&["replay", "--limit", "1/min"], b"\x1b[2J no log\n");
-    assert!(unknown.code == 2 && !unknown.err.contains('\u{1b}'), "{unknown:?}");
+    assert!(
+        unknown.code == 2 && !unknown.err.contains('\u{1b}'),
+        "{unknown:?}"
+    );
     let page = fs::read_to_string(html).unwrap();
     assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"));
-    assert!(!page.contains('\u{1b}') && page.contains("1 line could not be read"), "{page}");
+    assert!(
+        !page.contains('\u{1b}') && page.contains("1 line could not be read"),
+        "{page}"
+    );
     // However long a line is, the error is short.
-    for line in
-        [[b'x'; 3_000_000].to_vec(), [b"{\"time\":\"", &[0x1b; 900_000][..], b"\"}"].concat()]
-    {
+    for line in [
+        [b'x'; 3_000_000].to_vec(),
+        [b"{\"time\":\"", &[0x1b; 900_000][..], b"\"}"].concat(),
+    ] {
         let run = tollgate_with(&["replay", "--limit", "1/min"], &line);
-        assert!(run.code == 2 && run.err.len() < 5_000, "{} bytes", run.err.len());
+        assert!(
+            run.code == 2 && run.err.len() < 5_000,
+            "{} bytes",
+            run.err.len()
+        );
     }
 }
 
@@ -305,13 +393,33 @@ fn hostile_lines_are_counted_and_shown_without_their_power() {
 fn mistakes_are_errors_that_say_what_to_do() {
     for (arguments, input, why) in [
         (&["--limit", "20"][..], "", "has no slash"),
-        (&["--limit", "20/min", "/no/such/file"], "", "cannot read /no/such/file"),
+        (
+            &["--limit", "20/min", "/no/such/file"],
+            "",
+            "cannot read /no/such/file",
+        ),
         (&["--limit", "20/min"], "", "the log is empty"),
-        (&["--limit", "20/min"], "hello\n", "none of the known formats"),
-        (&["--limit", "20/min", "--key", "ip"], "", "use client_ip, user"),
-        (&["--limit", "20/min", "--compare", "x"], "", "--compare `x`"),
+        (
+            &["--limit", "20/min"],
+            "hello\n",
+            "none of the known formats",
+        ),
+        (
+            &["--limit", "20/min", "--key", "ip"],
+            "",
+            "use client_ip, user",
+        ),
+        (
+            &["--limit", "20/min", "--compare", "x"],
+            "",
+            "--compare `x`",
+        ),
         (&["--limit", "20/min", "--suggest", "1"], "", "percentage"),
-        (&["--limit", "20/min", "--format", "json"], "{}\n", "no field of a time"),
+        (
+            &["--limit", "20/min", "--format", "json"],
+            "{}\n",
+            "no field of a time",
+        ),
         (
             &["--limit", "20/min", "--format", "json"],
             "{\"when\":1,\"src\":2}\n",
@@ -330,7 +438,10 @@ fn mistakes_are_errors_that_say_what_to_do() {
         (&[], "", "--limit"),
     ] {
         let run = tollgate_with(&[&["replay"], arguments].concat(), input.as_bytes());
-        assert!(run.code == 2 && run.err.contains(why), "{arguments:?}: {run:?}");
+        assert!(
+            run.code == 2 && run.err.contains(why),
+            "{arguments:?}: {run:?}"
+        );
     }
 }
 
@@ -343,15 +454,26 @@ fn lines_out_of_order_count_at_the_time_of_the_line_before() {
     let log: String = [10, 12, 11, 12, 5].map(line).concat();
     let run = tollgate_with(&["replay", "--limit", "fixed_window 3/10s"], log.as_bytes());
     assert!(
-        run.out.contains("2 lines older than a line before, counted at its time"),
+        run.out
+            .contains("2 lines older than a line before, counted at its time"),
         "{}",
         run.out
     );
-    assert!(run.out.contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"), "{}", run.out);
-    let report =
-        tollgate_with(&["replay", "--limit", "fixed_window 3/10s", "--json"], log.as_bytes());
+    assert!(
+        run.out
+            .contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"),
+        "{}",
+        run.out
+    );
+    let report = tollgate_with(
+        &["replay", "--limit", "fixed_window 3/10s", "--json"],
+        log.as_bytes(),
+    );
     let limit = &report.json()["limits"][0];
-    assert_eq!((&limit["allowed"], &limit["denied"]), (&3.into(), &2.into()));
+    assert_eq!(
+        (&limit["allowed"], &limit["denied"]),
+        (&3.into(), &2.into())
+    );
 }
 
 #[test]
@@ -363,9 +485,16 @@ fn files_in_the_wrong_order_are_an_error() {
     let second = second.replace(":00:0", ":01:0");
     let wrong = format!("{second}{first}");
     let run = tollgate_with(&["replay", "--limit", "1/s"], wrong.as_bytes());
-    assert!(run.code == 2 && run.err.contains("give the oldest file first"), "{run:?}");
+    assert!(
+        run.code == 2 && run.err.contains("give the oldest file first"),
+        "{run:?}"
+    );
     assert_eq!(
-        tollgate_with(&["replay", "--limit", "1/s"], format!("{first}{second}").as_bytes()).code,
+        tollgate_with(
+            &["replay", "--limit", "1/s"],
+            format!("{first}{second}").as_bytes()
+        )
+        .code,
         0
     );
 }
@@ -385,8 +514,16 @@ fn reader_that_leaves_early_is_no_error() {
         .unwrap();
     drop(child.stdout.take());
     let mut errors = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-    assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""));
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut errors)
+        .unwrap();
+    assert_eq!(
+        (child.wait().unwrap().code(), errors.as_str()),
+        (Some(0), "")
+    );
 
     // Nor is one of the notes.
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -399,7 +536,10 @@ fn reader_that_leaves_early_is_no_error() {
         .unwrap();
     drop(child.stderr.take());
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    assert!(
+        output.status.success() && !output.stdout.is_empty(),
+        "{output:?}"
+    );
 }
 
 /// A log of nginx's `main` format: the peer, and X-Forwarded-For.
@@ -419,7 +559,10 @@ fn client_of_nginx_behind_a_proxy_is_in_x_forwarded_for() {
     let log = nginx_main(&|second| ("10.0.2.5", format!("6.6.6.6, 203.0.113.{}", second % 50)));
     let run = tollgate_with(&["replay", "--limit", "20/min", "--json"], log.as_bytes());
     let report = run.json();
-    assert_eq!((&report["keys"], &report["limits"][0]["denied"]), (&50.into(), &0.into()));
+    assert_eq!(
+        (&report["keys"], &report["limits"][0]["denied"]),
+        (&50.into(), &0.into())
+    );
     assert!(report["lines"].get("private_clients").is_none(), "{report}");
 }
 
@@ -431,21 +574,39 @@ fn proxy_that_is_not_trusted_inside_of_a_trusted_chain_is_a_warning() {
     let warning = "trusted proxies named clients in private networks: 10.0.1.9;";
     assert!(run.code == 0 && run.out.contains(warning), "{run:?}");
     let report = tollgate_with(&[&arguments[..], &["--json"]].concat(), log.as_bytes()).json();
-    assert_eq!(report["lines"]["private_clients"]["named_by_proxies"][0], "10.0.1.9");
-    let both = ["replay", "--limit", "20/min", "--trusted", "10.0.2.0/24,10.0.1.0/24"];
+    assert_eq!(
+        report["lines"]["private_clients"]["named_by_proxies"][0],
+        "10.0.1.9"
+    );
+    let both = [
+        "replay",
+        "--limit",
+        "20/min",
+        "--trusted",
+        "10.0.2.0/24,10.0.1.0/24",
+    ];
     let run = tollgate_with(&both, log.as_bytes());
-    assert!(run.out.contains("50 keys") && !run.out.contains("warning"), "{run:?}");
+    assert!(
+        run.out.contains("50 keys") && !run.out.contains("warning"),
+        "{run:?}"
+    );
 }
 
 #[test]
 fn log_of_proxies_instead_of_clients_is_a_warning() {
-    let log = combined().replace("203.0.113.", "10.0.2.").replace("198.51.100.", "192.168.0.");
+    let log = combined()
+        .replace("203.0.113.", "10.0.2.")
+        .replace("198.51.100.", "192.168.0.");
     let run = tollgate_with(&["replay", "--limit", "20/min"], log.as_bytes());
     let warning = "1,057 of 1,057 requests are of private addresses (10.0.2.1, 10.0.2.3, 10.0.2.2";
     assert!(run.out.contains(warning), "{run:?}");
     assert!(run.out.contains("$http_x_forwarded_for"), "{run:?}");
     let by_path = ["replay", "--limit", "20/min", "--key", "path"];
-    assert!(!tollgate_with(&by_path, log.as_bytes()).out.contains("warning"));
+    assert!(
+        !tollgate_with(&by_path, log.as_bytes())
+            .out
+            .contains("warning")
+    );
 }
 
 #[test]
@@ -457,5 +618,8 @@ fn trusted_networks_without_effect_are_an_error() {
     assert!(run.code == 2 && run.err.contains(why), "{run:?}");
     let of_user = [&trusted[..], &["--key", "user"]].concat();
     let run = tollgate_with(&of_user, log.as_bytes());
-    assert!(run.code == 2 && run.err.contains("which has no client_ip"), "{run:?}");
+    assert!(
+        run.code == 2 && run.err.contains("which has no client_ip"),
+        "{run:?}"
+    );
 }

@@ -34,7 +34,10 @@ impl TlsServer {
         let issuer = Issuer::new(of_ca, ca_key);
         for name in ["127.0.0.1", "operator"] {
             let key = KeyPair::generate().unwrap();
-            write(&format!("{name}.crt"), params(name).signed_by(&key, &issuer).unwrap().pem());
+            write(
+                &format!("{name}.crt"),
+                params(name).signed_by(&key, &issuer).unwrap().pem(),
+            );
             write(&format!("{name}.key"), key.serialize_pem());
         }
         let path = |name: &str| files.join(name).display().to_string();
@@ -47,12 +50,19 @@ impl TlsServer {
                 ["--tls-key-file".to_owned(), path("127.0.0.1.key")],
                 ["--tls-auth-clients".to_owned(), "yes".to_owned()],
             ];
-            Some((RedisServer::start_on_with(free_port(), &arguments.concat())?, port))
+            Some((
+                RedisServer::start_on_with(free_port(), &arguments.concat())?,
+                port,
+            ))
         };
         let (server, port) = (0..10)
             .find_map(start)
             .expect("redis-server starts with TLS: it has to be built with it");
-        Self { _server: server, url: format!("rediss://127.0.0.1:{port}/"), files }
+        Self {
+            _server: server,
+            url: format!("rediss://127.0.0.1:{port}/"),
+            files,
+        }
     }
 
     fn file(&self, name: &str) -> String {
@@ -76,12 +86,22 @@ impl Drop for TlsServer {
 fn commands_reach_a_redis_with_a_private_ca_that_requires_a_certificate() {
     let server = TlsServer::start();
     let url = server.url.as_str();
-    let limit = ["--name", "api", "--algorithm", "gcra", "--for", "1h", "--yes"];
+    let limit = [
+        "--name",
+        "api",
+        "--algorithm",
+        "gcra",
+        "--for",
+        "1h",
+        "--yes",
+    ];
     let block = server.run(&[&["block", "alice", "--url", url], &limit[..]].concat());
     assert_eq!(block.code, 0, "{block:?}");
     let keys = server.run(&["keys", "--url", url]);
     assert!(keys.code == 0 && keys.out.contains("alice"), "{keys:?}");
-    let peek = server.run(&["peek", "alice", "--url", url, "--name", "api", "--limit", "gcra 5/s"]);
+    let peek = server.run(&[
+        "peek", "alice", "--url", url, "--name", "api", "--limit", "gcra 5/s",
+    ]);
     assert!(peek.out.starts_with("blocked: "), "{peek:?}");
     let doctor = server.run(&["doctor", url]);
     assert!(doctor.out.contains("a service can start"), "{doctor:?}");
@@ -92,7 +112,15 @@ fn copy_uses_the_certificates_for_the_one_redis_that_has_tls() {
     let server = TlsServer::start();
     let plain = RedisServer::start();
     let (tls, plain) = (server.url.as_str(), plain.url());
-    let limit = ["--name", "api", "--algorithm", "gcra", "--for", "1h", "--yes"];
+    let limit = [
+        "--name",
+        "api",
+        "--algorithm",
+        "gcra",
+        "--for",
+        "1h",
+        "--yes",
+    ];
     let block = server.run(&[&["block", "alice", "--url", tls], &limit[..]].concat());
     assert_eq!(block.code, 0, "{block:?}");
     let copy = server.run(&["copy", "--url", tls, "--to-url", &plain, "--yes"]);
@@ -107,15 +135,27 @@ fn missing_and_misplaced_certificates_are_errors() {
     let server = TlsServer::start();
     let url = server.url.as_str();
     let without = tollgate(&["keys", "--url", url]);
-    assert!(without.code == 2 && without.err.contains("cannot connect to"), "{without:?}");
+    assert!(
+        without.code == 2 && without.err.contains("cannot connect to"),
+        "{without:?}"
+    );
     let doctor = tollgate(&["doctor", url]);
-    assert!(doctor.code == 1 && doctor.out.contains("certificates"), "{doctor:?}");
+    assert!(
+        doctor.code == 1 && doctor.out.contains("certificates"),
+        "{doctor:?}"
+    );
 
     let plain = server.run(&["keys", "--url", "redis://127.0.0.1/"]);
-    assert!(plain.code == 2 && plain.err.contains("write rediss://"), "{plain:?}");
+    assert!(
+        plain.code == 2 && plain.err.contains("write rediss://"),
+        "{plain:?}"
+    );
     let ca = server.file("none.crt");
     let missing = tollgate(&["keys", "--url", url, "--ca", &ca]);
-    assert!(missing.code == 2 && missing.err.contains("cannot read"), "{missing:?}");
+    assert!(
+        missing.code == 2 && missing.err.contains("cannot read"),
+        "{missing:?}"
+    );
     let cert = server.file("operator.crt");
     let half = tollgate(&["keys", "--url", url, "--cert", &cert]);
     assert!(half.code == 2 && half.err.contains("--key"), "{half:?}");

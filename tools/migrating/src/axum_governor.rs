@@ -8,7 +8,9 @@ pub(crate) fn app() -> Router {
         .quota_default(Quota::requests_per_second(nz!(10u32)).burst(nz!(20u32)))
         .finish()
         .unwrap();
-    let app = Router::new().route("/", get(|| async { "hello" })).layer(GovernorLayer::new(cfg));
+    let app = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(GovernorLayer::new(cfg));
     // The example ends here.
     app
 }
@@ -21,5 +23,7 @@ pub(crate) fn slow() -> Router {
         .quota_default(Quota::requests_per_minute(nz!(32u32)).burst(nz!(1u32)))
         .finish()
         .unwrap();
-    Router::new().route("/", get(|| async { "hello" })).layer(GovernorLayer::new(cfg))
+    Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(GovernorLayer::new(cfg))
 }

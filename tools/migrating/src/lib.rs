@@ -20,9 +20,13 @@ const GUIDE: &str = include_str!("../../../src/guide/migrating.md");
 
 /// The lines of an example, without what surrounds it.
 fn example(source: &str) -> String {
-    let body = source.lines().skip_while(|line| !line.starts_with("pub(crate) fn")).skip(1);
+    let body = source
+        .lines()
+        .skip_while(|line| !line.starts_with("pub(crate) fn"))
+        .skip(1);
     let body = body.take_while(|line| *line != "    // The example ends here.");
-    body.map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n").collect()
+    body.map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n")
+        .collect()
 }
 
 #[test]
@@ -52,7 +56,11 @@ async fn send(app: &Router, address: [u8; 4]) -> (u32, Duration, Option<HeaderVa
             .unwrap();
         let response = app.clone().oneshot(request).await.unwrap();
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
-            return (allowed, start.elapsed(), response.headers().get("retry-after").cloned());
+            return (
+                allowed,
+                start.elapsed(),
+                response.headers().get("retry-after").cloned(),
+            );
         }
     }
     panic!("none of 1,000 requests was denied");
@@ -60,11 +68,18 @@ async fn send(app: &Router, address: [u8; 4]) -> (u32, Duration, Option<HeaderVa
 
 #[tokio::test]
 async fn each_allows_20_at_once_for_each_address() {
-    for app in [tower_governor::app(), axum_governor::app(), tower_rate_tier::app()] {
+    for app in [
+        tower_governor::app(),
+        axum_governor::app(),
+        tower_rate_tier::app(),
+    ] {
         for address in [[203, 0, 113, 1], [203, 0, 113, 2]] {
             let (allowed, took, _) = send(&app, address).await;
             let replenished = took.as_millis() as u32 / 100 + 1;
-            assert!((20..=20 + replenished).contains(&allowed), "{allowed} in {took:?}");
+            assert!(
+                (20..=20 + replenished).contains(&allowed),
+                "{allowed} in {took:?}"
+            );
         }
     }
 }

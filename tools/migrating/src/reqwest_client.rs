@@ -9,7 +9,9 @@ async fn get(
     client: &reqwest::Client,
     url: &str,
 ) -> Result<reqwest::Response, Box<dyn Error>> {
-    let turn = limiter.acquire(limit, &Key::new("provider"), Duration::from_secs(10)).await?;
+    let turn = limiter
+        .acquire(limit, &Key::new("provider"), Duration::from_secs(10))
+        .await?;
     if !turn.allowed() {
         return Err(format!("too many requests: {:?}", turn.retry_after()).into());
     }
@@ -43,8 +45,17 @@ mod tests {
         let client = reqwest::Client::new();
         let start = std::time::Instant::now();
         for _ in 0..5 {
-            assert_eq!(super::get(&limiter, &limit, &client, &url).await.unwrap().status(), 200);
+            assert_eq!(
+                super::get(&limiter, &limit, &client, &url)
+                    .await
+                    .unwrap()
+                    .status(),
+                200
+            );
         }
-        assert!(start.elapsed() >= Duration::from_millis(200), "four waits of 50 ms");
+        assert!(
+            start.elapsed() >= Duration::from_millis(200),
+            "four waits of 50 ms"
+        );
     }
 }

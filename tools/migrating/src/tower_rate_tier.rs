@@ -13,5 +13,7 @@ pub(crate) fn app() -> Router {
         Some(TierIdentity::new(ip, "per-ip"))
     });
     // The example ends here.
-    Router::new().route("/", get(|| async { "hello" })).layer(limit)
+    Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(limit)
 }

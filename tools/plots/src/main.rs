@@ -55,7 +55,9 @@ fn links() -> Result<(String, String), Box<dyn Error>> {
         .iter()
         .map(|(name, file, kind)| {
             let picture = BASE64.encode(fs::read(file_of(file))?);
-            Ok(format!("[picture: {name}]: data:image/{kind};base64,{picture}\n"))
+            Ok(format!(
+                "[picture: {name}]: data:image/{kind};base64,{picture}\n"
+            ))
         })
         .collect();
     Ok(("readme.md".to_owned(), links?))
@@ -86,7 +88,10 @@ mod tests {
         let folder = fs::read_dir(file_of("")).unwrap();
         for file in folder {
             let name = file.unwrap().file_name().into_string().unwrap();
-            assert!(names.contains(&name), "{name} is not one of this program's files");
+            assert!(
+                names.contains(&name),
+                "{name} is not one of this program's files"
+            );
         }
     }
 }

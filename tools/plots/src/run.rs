@@ -27,7 +27,10 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn allowed(&self) -> usize {
-        self.requests.iter().filter(|it| it.forwarded.is_some()).count()
+        self.requests
+            .iter()
+            .filter(|it| it.forwarded.is_some())
+            .count()
     }
 
     /// `12 of 20 allowed`
@@ -70,6 +73,9 @@ pub(crate) fn run(limit: &Limit, arrivals: &[u64], seconds: u64) -> Result<Run, 
                 remaining.push((arrived, decision.remaining() as f64));
             }
         }
-        Ok(Run { requests, remaining })
+        Ok(Run {
+            requests,
+            remaining,
+        })
     })
 }

@@ -44,8 +44,9 @@ impl<'a> Answer<'a> {
         answer.drains_at_us = Some(drains_at).filter(|at| ![0, full_at].contains(at));
         if limits.len() > 1 {
             let pairs = limits.iter().zip(decision.verdicts());
-            answer.limits =
-                pairs.map(|(limit, it)| Self::of_verdict(Some(limit.name()), it)).collect();
+            answer.limits = pairs
+                .map(|(limit, it)| Self::of_verdict(Some(limit.name()), it))
+                .collect();
         }
         answer
     }

@@ -16,7 +16,10 @@ impl TryFrom<Map<String, Value>> for WireLimit {
     fn try_from(mut fields: Map<String, Value>) -> Result<Self, String> {
         if let Some(micros) = fields.remove("period_us") {
             let micros = micros.as_u64().ok_or("`period_us` is not a whole number")?;
-            if fields.insert("period".to_owned(), format!("{micros}us").into()).is_some() {
+            if fields
+                .insert("period".to_owned(), format!("{micros}us").into())
+                .is_some()
+            {
                 return Err("`period` and `period_us` are the same: remove one".to_owned());
             }
         }
@@ -26,7 +29,9 @@ impl TryFrom<Map<String, Value>> for WireLimit {
         if fields.remove("shadow") == Some(Value::Bool(true)) {
             fields.insert("enforce".to_owned(), 0.into());
         }
-        serde_json::from_value(Value::Object(fields)).map(Self).map_err(|error| error.to_string())
+        serde_json::from_value(Value::Object(fields))
+            .map(Self)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -51,14 +56,20 @@ mod tests {
         let json =
             r#"{"name":"api","algorithm":"sliding_window","limit":5,"period_us":9,"cells":3}"#;
         let quota = tollgate::Quota::new(5, std::time::Duration::from_micros(9));
-        assert_eq!(parse(json).unwrap(), Limit::sliding_window_with("api", quota, 3).unwrap());
+        assert_eq!(
+            parse(json).unwrap(),
+            Limit::sliding_window_with("api", quota, 3).unwrap()
+        );
     }
 
     #[test]
     fn invalid_limits_are_errors_that_say_why() {
         for (period, reason) in [
             (r#""period_us":1.5"#, "`period_us` is not a whole number"),
-            (r#""period_us":1,"period":"1us""#, "`period` and `period_us` are the same"),
+            (
+                r#""period_us":1,"period":"1us""#,
+                "`period` and `period_us` are the same",
+            ),
             (r#""period_us":1,"color":"red""#, "unknown field `color`"),
             (r#""period":"soon""#, "soon"),
         ] {

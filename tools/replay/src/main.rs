@@ -93,11 +93,17 @@ async fn answer(
 }
 
 fn in_line(number: usize, error: Box<dyn Error>) -> Box<dyn Error> {
-    if is_broken_pipe(&*error) { error } else { format!("line {number}: {error}").into() }
+    if is_broken_pipe(&*error) {
+        error
+    } else {
+        format!("line {number}: {error}").into()
+    }
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    let json = error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+    let json = error
+        .downcast_ref::<serde_json::Error>()
+        .and_then(serde_json::Error::io_error_kind);
     io.or(json) == Some(io::ErrorKind::BrokenPipe)
 }

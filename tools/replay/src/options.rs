@@ -43,11 +43,18 @@ impl Options {
     pub(crate) fn parse(
         arguments: impl IntoIterator<Item = String>,
     ) -> Result<Option<Self>, String> {
-        let mut options = Self { limits: Vec::new(), store: StoreKind::Memory, summary: false };
+        let mut options = Self {
+            limits: Vec::new(),
+            store: StoreKind::Memory,
+            summary: false,
+        };
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
-            let mut value =
-                || arguments.next().ok_or(format!("{argument} needs a value; see --help"));
+            let mut value = || {
+                arguments
+                    .next()
+                    .ok_or(format!("{argument} needs a value; see --help"))
+            };
             match argument.as_str() {
                 "--limit" => options.add_limit(&value()?)?,
                 "--store" => options.store = StoreKind::parse(value()?)?,
@@ -78,7 +85,9 @@ impl StoreKind {
         match store.as_str() {
             "memory" => Ok(Self::Memory),
             url if url.contains(':') => Ok(Self::Redis(store)),
-            _ => Err(format!("--store is `{store}`; use `memory` or the URL of a Redis")),
+            _ => Err(format!(
+                "--store is `{store}`; use `memory` or the URL of a Redis"
+            )),
         }
     }
 }
@@ -96,7 +105,15 @@ mod tests {
 
     #[test]
     fn options_come_in_any_order() {
-        let options = parse(&["--limit", A, "--summary", "--limit", B, "--store", "redis://h/"]);
+        let options = parse(&[
+            "--limit",
+            A,
+            "--summary",
+            "--limit",
+            B,
+            "--store",
+            "redis://h/",
+        ]);
         let options = options.unwrap().unwrap();
         let names: Vec<_> = options.limits.iter().map(Limit::name).collect();
         assert_eq!((names, options.summary), (vec!["a", "b"], true));
@@ -122,8 +139,14 @@ mod tests {
             (&[][..], "no limit: give at least one --limit"),
             (&["--limit"], "--limit needs a value"),
             (&["--limit", "{}"], "--limit {}: "),
-            (&["--limit", A, "--limit", A], "two limits have the name `a`"),
-            (&["--limit", A, "--store", "disk"], "--store is `disk`; use `memory` or the URL"),
+            (
+                &["--limit", A, "--limit", A],
+                "two limits have the name `a`",
+            ),
+            (
+                &["--limit", A, "--store", "disk"],
+                "--store is `disk`; use `memory` or the URL",
+            ),
             (&["--limit", A, "--verbose"], "unknown option `--verbose`"),
         ] {
             let error = parse(arguments).unwrap_err();

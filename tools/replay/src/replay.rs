@@ -26,7 +26,11 @@ impl Replay {
             StoreKind::Memory => RateLimiter::new(MemoryStore::with_clock(clock.clone())),
             StoreKind::Redis(url) => RateLimiter::new(connect(url, &clock).await?),
         };
-        Ok(Self { limits, clock, limiter })
+        Ok(Self {
+            limits,
+            clock,
+            limiter,
+        })
     }
 
     /// The limits that are in force.
@@ -44,7 +48,10 @@ impl Replay {
         let block = Duration::from_micros(request.block_us);
         let ask = |limit| {
             let check = Check::new(limit, &key).with_cost(request.cost);
-            check.with_max_wait(max_wait).with_block(block).with_receipt(receipt)
+            check
+                .with_max_wait(max_wait)
+                .with_block(block)
+                .with_receipt(receipt)
         };
         let group: Vec<_> = self.limits.iter().map(ask).collect();
         Ok(self.limiter.apply(request.op(), group).await?)
@@ -55,7 +62,10 @@ impl Replay {
 fn replace(limits: &mut [Limit], limit: &Limit) -> Result<(), String> {
     let place = limits.iter_mut().find(|known| known.name() == limit.name());
     let place = place.ok_or_else(|| {
-        format!("no --limit has the name `{}`, so there is none to change", limit.name())
+        format!(
+            "no --limit has the name `{}`, so there is none to change",
+            limit.name()
+        )
     })?;
     *place = limit.clone();
     Ok(())

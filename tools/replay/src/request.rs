@@ -61,10 +61,15 @@ impl Request {
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let request: Self = serde_json::from_str(line).map_err(|error| {
             // Each line is parsed alone, so the parser always reports line 1.
-            error.to_string().replace(" at line 1 column", ", at column")
+            error
+                .to_string()
+                .replace(" at line 1 column", ", at column")
         })?;
         if request.at_us > LATEST_US {
-            return Err(format!("at_us is {}, more than 200 years after 1970", request.at_us));
+            return Err(format!(
+                "at_us is {}, more than 200 years after 1970",
+                request.at_us
+            ));
         }
         Ok(request)
     }
@@ -94,7 +99,10 @@ mod tests {
     #[test]
     fn time_is_the_only_required_field() {
         let request = Request::parse(r#"{"at_us":7}"#).unwrap();
-        assert_eq!((request.at_us, request.op(), request.cost), (7, Op::Charge, 1));
+        assert_eq!(
+            (request.at_us, request.op(), request.cost),
+            (7, Op::Charge, 1)
+        );
         assert_eq!((request.key.as_str(), request.receipt()), ("", None));
         assert!(request.limit.is_none());
     }
@@ -117,7 +125,10 @@ mod tests {
     #[test]
     fn refund_has_a_receipt() {
         let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
-        assert_eq!(Request::parse(line).unwrap().receipt(), Some(Receipt::new(7, 3)));
+        assert_eq!(
+            Request::parse(line).unwrap().receipt(),
+            Some(Receipt::new(7, 3))
+        );
         let line = r#"{"at_us":9,"op":"settle","receipt":{"at_us":7,"cost":3,"drains_at_us":12}}"#;
         let receipt = Receipt::new(7, 3).with_drains_at(12);
         assert_eq!(Request::parse(line).unwrap().receipt(), Some(receipt));
@@ -129,11 +140,17 @@ mod tests {
             ("{}", "missing field `at_us`, at column 2"),
             ("[1", "at column"),
             (r#"{"at_us":-1}"#, "expected u64"),
-            (r#"{"at_us":6400000000000000}"#, "more than 200 years after 1970"),
+            (
+                r#"{"at_us":6400000000000000}"#,
+                "more than 200 years after 1970",
+            ),
             (r#"{"at_us":7,"op":"take"}"#, "unknown variant `take`"),
             (r#"{"at_us":7,"cost":4294967296}"#, "expected u32"),
             (r#"{"at_us":7,"user":"alice"}"#, "unknown field `user`"),
-            (r#"{"at_us":7,"receipt":{"at_us":7}}"#, "missing field `cost`"),
+            (
+                r#"{"at_us":7,"receipt":{"at_us":7}}"#,
+                "missing field `cost`",
+            ),
             (r#"{"at_us":7,"limit":{"name":"api"}}"#, "algorithm"),
         ] {
             let error = Request::parse(line).unwrap_err();

@@ -74,7 +74,10 @@ fn peak_rate(charges: &[(u64, u64)]) -> Peak {
             first += 1;
         }
         if units > peak.units_per_second {
-            peak = Peak { units_per_second: units, from_us: charges[first].0 };
+            peak = Peak {
+                units_per_second: units,
+                from_us: charges[first].0,
+            };
         }
     }
     peak
@@ -86,7 +89,10 @@ mod tests {
 
     #[test]
     fn peak_rate_is_the_most_units_in_any_second() {
-        let peak = |units_per_second, from_us| Peak { units_per_second, from_us };
+        let peak = |units_per_second, from_us| Peak {
+            units_per_second,
+            from_us,
+        };
         for (charges, expected) in [
             (&[][..], peak(0, 0)),
             (&[(5, 3)], peak(3, 5)),
@@ -113,8 +119,26 @@ mod tests {
         }
         let summary = summary.finish();
         assert_eq!((summary.checks, summary.allowed, summary.denied), (4, 3, 1));
-        assert_eq!(summary.keys["a"], Totals { allowed: 2, denied: 1 });
-        assert_eq!(summary.keys["b"], Totals { allowed: 1, denied: 0 });
-        assert_eq!(summary.peak_rate, Peak { units_per_second: 4, from_us: 2_000_000 });
+        assert_eq!(
+            summary.keys["a"],
+            Totals {
+                allowed: 2,
+                denied: 1
+            }
+        );
+        assert_eq!(
+            summary.keys["b"],
+            Totals {
+                allowed: 1,
+                denied: 0
+            }
+        );
+        assert_eq!(
+            summary.peak_rate,
+            Peak {
+                units_per_second: 4,
+                from_us: 2_000_000
+            }
+        );
     }
 }

@@ -37,7 +37,10 @@ fn each_line_is_answered_before_the_next_is_read() {
         writeln!(input, r#"{{"at_us":{at_us}}}"#).unwrap();
         let mut answer = String::new();
         output.read_line(&mut answer).unwrap();
-        assert!(answer.contains(&format!(r#""allowed":{allowed}"#)), "{answer}");
+        assert!(
+            answer.contains(&format!(r#""allowed":{allowed}"#)),
+            "{answer}"
+        );
     }
     drop(input);
     assert!(program.wait().unwrap().success());
@@ -63,7 +66,10 @@ fn errors_name_the_line_and_follow_earlier_answers() {
 fn invalid_options_are_errors() {
     for (arguments, reason) in [
         (&[][..], "replay: no limit"),
-        (&["--limit", LIMIT, "--store", "redis://127.0.0.1:1/"], "replay: "),
+        (
+            &["--limit", LIMIT, "--store", "redis://127.0.0.1:1/"],
+            "replay: ",
+        ),
     ] {
         let output = replay(arguments, "");
         assert!(!output.success);
@@ -96,5 +102,8 @@ fn summary_counts_charges_and_finds_the_peak() {
         })
     );
     // Alice's second check leaves after a second.
-    assert_eq!(summary(QUEUE)["peak_rate"], json!({"units_per_second": 2, "from_us": 0}));
+    assert_eq!(
+        summary(QUEUE)["peak_rate"],
+        json!({"units_per_second": 2, "from_us": 0})
+    );
 }

@@ -18,10 +18,16 @@ fn vectors() -> Vec<(String, Vec<Value>)> {
     let vectors: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
         .map(|path| {
             let text = fs::read_to_string(&path).unwrap();
-            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let lines = text
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
             (path.display().to_string(), lines)
         })
         .collect();

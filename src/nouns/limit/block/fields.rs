@@ -14,7 +14,10 @@ use crate::nouns::{ConfigError, Quota};
 /// When keys that keep being denied are blocked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, expecting = "a table with `after`, `for`, `factor` and `max`")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table with `after`, `for`, `factor` and `max`"
+)]
 pub(crate) struct BlockFields {
     /// Denials in a time, such as `20/5min`, after which a key is blocked. Default: only operators block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +73,10 @@ impl TryFrom<&BlockFields> for BlockPolicy {
                 })?;
                 check_denials(after.limit()).map_err(|error| error.at("block.after"))?;
                 // It is in the range, which is small.
-                Self::after(u32::try_from(after.limit()).unwrap_or(u32::MAX), after.period())
+                Self::after(
+                    u32::try_from(after.limit()).unwrap_or(u32::MAX),
+                    after.period(),
+                )
             }
         };
         let policy = match &fields.length {
@@ -111,7 +117,9 @@ impl From<BlockPolicy> for BlockFields {
             after: policy
                 .denials()
                 .map(|(denials, within)| Written(format!("{denials}/{}", period::write(within)))),
-            length: policy.denials().map(|_| Written(period::write(policy.length()))),
+            length: policy
+                .denials()
+                .map(|_| Written(period::write(policy.length()))),
             factor: growth.map(|(factor, _)| factor.into()),
             max: growth.map(|(_, longest)| Written(period::write(longest))),
         }

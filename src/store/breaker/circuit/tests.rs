@@ -13,7 +13,10 @@ struct Bench {
 impl Bench {
     fn new(settings: BreakerSettings) -> Self {
         let now = Instant::now();
-        Self { circuit: Circuit::new(settings, now), now }
+        Self {
+            circuit: Circuit::new(settings, now),
+            now,
+        }
     }
 
     fn wait(&mut self, millis: u32) {
@@ -49,7 +52,9 @@ impl Bench {
 
     /// How many of a thousand checks are sent.
     fn admitted(&self) -> usize {
-        (0..1_000).filter(|_| self.circuit.admit(self.now).is_ok()).count()
+        (0..1_000)
+            .filter(|_| self.circuit.admit(self.now).is_ok())
+            .count()
     }
 }
 
@@ -67,10 +72,16 @@ async fn one_failure_of_three_calls_does_not_open_it_and_two_do() {
 
 #[tokio::test(start_paused = true)]
 async fn share_of_failures_within_the_window_opens_it() {
-    for (failure_percent, failing, opens) in
-        [(50, 49, false), (50, 51, true), (10, 9, false), (10, 11, true), (100, 99, false)]
-    {
-        let settings = BreakerSettings::new().failure_percent(failure_percent).min_calls(20);
+    for (failure_percent, failing, opens) in [
+        (50, 49, false),
+        (50, 51, true),
+        (10, 9, false),
+        (10, 11, true),
+        (100, 99, false),
+    ] {
+        let settings = BreakerSettings::new()
+            .failure_percent(failure_percent)
+            .min_calls(20);
         let mut bench = Bench::new(settings);
         (0..300).for_each(|_| assert_eq!(bench.call(1, false), None));
         let mut opened = false;
@@ -114,9 +125,16 @@ async fn open_breaker_sends_nothing_and_says_when_it_probes() {
     bench.open();
     assert_eq!(bench.admitted(), 0);
     let until_probe = bench.circuit.admit(bench.now).unwrap_err();
-    assert!((MS * 50..=MS * 100).contains(&until_probe), "{until_probe:?}");
+    assert!(
+        (MS * 50..=MS * 100).contains(&until_probe),
+        "{until_probe:?}"
+    );
     bench.wait(100);
-    assert_eq!(bench.circuit.admit(bench.now), Err(Duration::ZERO), "the probe is due");
+    assert_eq!(
+        bench.circuit.admit(bench.now),
+        Err(Duration::ZERO),
+        "the probe is due"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,7 +143,10 @@ async fn pauses_double_up_to_the_longest_and_half_of_each_is_jitter() {
     bench.open();
     for longest in [100, 200, 400, 800, 1_000, 1_000, 1_000] {
         let pause = bench.circuit.next().unwrap() - bench.now;
-        assert!((MS * longest / 2..=MS * longest).contains(&pause), "{longest}: {pause:?}");
+        assert!(
+            (MS * longest / 2..=MS * longest).contains(&pause),
+            "{longest}: {pause:?}"
+        );
         bench.probe(false);
     }
     let pauses: std::collections::BTreeSet<_> = (0..20)
@@ -180,7 +201,11 @@ async fn check_stands_in_for_an_overdue_probe() {
         let mut bench = Bench::new(BreakerSettings::new());
         bench.open();
         bench.wait(1_100);
-        assert_eq!(bench.admitted(), 1, "one is sent, and no other for a second");
+        assert_eq!(
+            bench.admitted(),
+            1,
+            "one is sent, and no other for a second"
+        );
         let begun = bench.circuit.begin(bench.now);
         bench.wait(10);
         bench.circuit.end(begun, failed, bench.now);
@@ -220,5 +245,11 @@ async fn outage_has_its_length_and_the_checks_that_were_not_sent() {
     bench.circuit.probed(true, bench.now);
     bench.wait(500);
     let outage = bench.circuit.close(bench.now).unwrap();
-    assert_eq!(outage, PastOutage { lasted: bench.now - opened_at, rejected: 1_000 });
+    assert_eq!(
+        outage,
+        PastOutage {
+            lasted: bench.now - opened_at,
+            rejected: 1_000
+        }
+    );
 }

@@ -37,7 +37,11 @@ impl Batch {
                 |(raw, check): (&RawVerdict, &Check)| raw.is_allowed() || check.is_shadow();
             let is_charged = run.op == Op::Charge && verdicts.iter().zip(group).all(allows);
             let mut verdicts = verdicts.iter().zip(group).map(|(raw, check)| {
-                let charged = if is_charged && raw.is_allowed() { check.cost() } else { 0 };
+                let charged = if is_charged && raw.is_allowed() {
+                    check.cost()
+                } else {
+                    0
+                };
                 let outcome = raw.outcome(check.limit().rule(), charged > 0);
                 Verdict::new(check.limit().clone(), outcome, charged).in_shadow(check.is_shadow())
             });
@@ -80,9 +84,15 @@ impl Batch {
                     self.read_answer(run, &mut reply, &mut verdicts, events)?;
                 }
             }
-            let last = verdicts.len().checked_sub(run.size).filter(|last| *last >= next);
+            let last = verdicts
+                .len()
+                .checked_sub(run.size)
+                .filter(|last| *last >= next);
             // The indices of a run that was not sent are never used.
-            cursors.push(RunCursor { next, last: last.or((run.times == 0).then_some(next))? });
+            cursors.push(RunCursor {
+                next,
+                last: last.or((run.times == 0).then_some(next))?,
+            });
         }
         reply.is_empty().then_some((verdicts, cursors))
     }
@@ -128,7 +138,11 @@ impl Batch {
                 into.push(first.later(before, charge.cost, rule)?);
             }
         }
-        if allowed < run.times { self.read_answer(run, reply, into, events) } else { Some(()) }
+        if allowed < run.times {
+            self.read_answer(run, reply, into, events)
+        } else {
+            Some(())
+        }
     }
 }
 
@@ -136,5 +150,8 @@ impl Batch {
 fn malformed(reply: &[i64]) -> String {
     const SHOWN: usize = 8;
     let start = &reply[..reply.len().min(SHOWN)];
-    format!("malformed reply of {} numbers, starting with {start:?}", reply.len())
+    format!(
+        "malformed reply of {} numbers, starting with {start:?}",
+        reply.len()
+    )
 }

@@ -68,7 +68,10 @@ impl RedisStoreBuilder {
         };
         let settings = |lanes: usize| LaneSettings {
             deadline: self.deadline,
-            max_waiting: self.max_waiting.div_ceil(lanes).max(MIN_WAITING.min(self.max_waiting)),
+            max_waiting: self
+                .max_waiting
+                .div_ceil(lanes)
+                .max(MIN_WAITING.min(self.max_waiting)),
             clock: self.clock.clone(),
             denials: remembers.then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
         };
@@ -77,9 +80,15 @@ impl RedisStoreBuilder {
             Topology::One(connect) => {
                 let first = nodes.node(connect, &target.name, "");
                 let settings = settings(self.lanes);
-                let others: Vec<_> = (1..self.lanes).map(|_| first.with_own_connection()).collect();
+                let others: Vec<_> = (1..self.lanes)
+                    .map(|_| first.with_own_connection())
+                    .collect();
                 let lane = |node| {
-                    Lane::new(Route::Fixed(Arc::new(node)), format!("{prefix}:"), settings.clone())
+                    Lane::new(
+                        Route::Fixed(Arc::new(node)),
+                        format!("{prefix}:"),
+                        settings.clone(),
+                    )
                 };
                 let lanes = std::iter::once(first).chain(others).map(lane).collect();
                 (lanes, Choice::Hash(DefaultHashBuilder::default()))
@@ -93,12 +102,17 @@ impl RedisStoreBuilder {
                     let prefix = format!("{prefix}:{{{}}}", cluster.partitions.tag(partition));
                     Lane::new(route, prefix, settings.clone())
                 };
-                ((0..partitions).map(lane).collect(), Choice::Partition(Arc::clone(&cluster)))
+                (
+                    (0..partitions).map(lane).collect(),
+                    Choice::Partition(Arc::clone(&cluster)),
+                )
             }
         };
         // It is set once, here.
         drop(lanes_of.set(Arc::downgrade(&lanes)));
-        RedisStore { lanes: Lanes { lanes, choice } }
+        RedisStore {
+            lanes: Lanes { lanes, choice },
+        }
     }
 
     /// Hash tags of partitions, from all over the slots of a cluster.
@@ -206,7 +220,10 @@ impl RedisStoreBuilder {
             ));
         }
         let topology = Topology::One(Arc::new(Pooled(pool.clone())));
-        Ok(Target { topology, name: "the pool's server".to_owned() })
+        Ok(Target {
+            topology,
+            name: "the pool's server".to_owned(),
+        })
     }
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.

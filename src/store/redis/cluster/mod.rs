@@ -112,7 +112,8 @@ impl Cluster {
         }
         self.refresh();
         was_read.await;
-        self.known_node(partition).unwrap_or_else(|| Err("the slots are not known".to_owned()))
+        self.known_node(partition)
+            .unwrap_or_else(|| Err("the slots are not known".to_owned()))
     }
 
     /// The node of a partition, or why it is not known. `None` if the slots were not read.
@@ -120,7 +121,11 @@ impl Cluster {
         if let Some(node) = self.node_of(partition) {
             return Some(Ok(node));
         }
-        let failure = self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let failure = self
+            .failure
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()?;
         self.refresh();
         Some(Err(failure))
     }
@@ -154,7 +159,9 @@ impl Cluster {
 
     /// Starts to read the slots again, if no task does and a runtime is there.
     pub(super) fn refresh(self: &Arc<Self>) {
-        let Ok(runtime) = Runtime::try_current() else { return };
+        let Ok(runtime) = Runtime::try_current() else {
+            return;
+        };
         let mut refreshing = lock(&self.refreshing);
         if refreshing.is_some_and(|since| since.elapsed() < STANDS_STILL) {
             return;
@@ -215,7 +222,10 @@ impl Cluster {
                 let missing = self.partitions.len() - covered;
                 (missing > 0).then(|| format!("no node has the slots of {missing} partitions"))
             }
-            None => Some(format!("no node answered CLUSTER SLOTS ({})", failures.join("; "))),
+            None => Some(format!(
+                "no node answered CLUSTER SLOTS ({})",
+                failures.join("; ")
+            )),
         };
         let failure = failure.map(|failure| format!("{}: {failure}", self.events.server()));
         let is_complete = failure.is_none();
@@ -226,9 +236,13 @@ impl Cluster {
     /// All that may tell, each once.
     fn peers(&self) -> HashMap<Address, Peer> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let seeds = self.seeds.iter().map(|seed| (seed.host_and_port(), seed.clone()));
-        let mut peers: HashMap<_, _> =
-            seeds.map(|(at, seed)| (at, Peer::Unknown(Box::new(seed)))).collect();
+        let seeds = self
+            .seeds
+            .iter()
+            .map(|seed| (seed.host_and_port(), seed.clone()));
+        let mut peers: HashMap<_, _> = seeds
+            .map(|(at, seed)| (at, Peer::Unknown(Box::new(seed))))
+            .collect();
         for (address, node) in &table.nodes {
             let peer = match (node.connections.current(), self.seeds.first()) {
                 (Some(handle), _) => Peer::Connected(handle.connection),
@@ -243,7 +257,9 @@ impl Cluster {
     /// The number of partitions whose slots are in these ranges.
     fn covered(&self, ranges: &[Range]) -> usize {
         let slots = (0..self.partitions.len()).map(|partition| self.partitions.slot(partition));
-        slots.filter(|slot| ranges.iter().any(|range| range.contains(*slot))).count()
+        slots
+            .filter(|slot| ranges.iter().any(|range| range.contains(*slot)))
+            .count()
     }
 
     /// Takes over what a node told. A partition of which it knows nothing keeps its node.
@@ -254,7 +270,11 @@ impl Cluster {
             let slot = self.partitions.slot(partition);
             match ranges.iter().find(|range| range.contains(slot)) {
                 Some(range) => {
-                    let host = if range.host.is_empty() { &asked.0 } else { &range.host };
+                    let host = if range.host.is_empty() {
+                        &asked.0
+                    } else {
+                        &range.host
+                    };
                     self.node_in(&mut table, (host.clone(), range.port))
                 }
                 None => before.get(partition).cloned().flatten(),
@@ -262,7 +282,12 @@ impl Cluster {
         });
         let owners: Vec<_> = owners.collect();
         // Nodes that have left are forgotten.
-        table.nodes.retain(|_, node| owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, node)));
+        table.nodes.retain(|_, node| {
+            owners
+                .iter()
+                .flatten()
+                .any(|owner| Arc::ptr_eq(owner, node))
+        });
         table.owners = owners;
     }
 }

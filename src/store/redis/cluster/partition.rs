@@ -65,7 +65,11 @@ fn slot(tag: &[u8]) -> u16 {
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            }
         })
     })
 }
@@ -95,7 +99,10 @@ mod tests {
                     of_masters[slot * masters / SLOTS] += 1;
                 }
                 let most = count.div_ceil(masters) + 1;
-                assert!(of_masters.iter().all(|it| *it <= most), "{count}: {of_masters:?}");
+                assert!(
+                    of_masters.iter().all(|it| *it <= most),
+                    "{count}: {of_masters:?}"
+                );
             }
         }
     }
@@ -113,6 +120,9 @@ mod tests {
         let partitions = Partitions::new(16);
         let mut counts = [0; 16];
         (0..16_000).for_each(|key: u32| counts[partitions.partition_of(&key.to_string())] += 1);
-        assert!(counts.iter().all(|count| (900..=1_100).contains(count)), "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (900..=1_100).contains(count)),
+            "{counts:?}"
+        );
     }
 }

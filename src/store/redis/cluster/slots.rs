@@ -20,17 +20,29 @@ impl Range {
 
 /// The ranges of a reply. `None` if it is malformed.
 pub(super) fn ranges(reply: Value) -> Option<Vec<Range>> {
-    let Value::Array(ranges) = reply else { return None };
+    let Value::Array(ranges) = reply else {
+        return None;
+    };
     ranges.into_iter().map(range).collect()
 }
 
 /// `[first, last, [host, port, id, ...] of the master, those of its replicas ...]`
 fn range(range: Value) -> Option<Range> {
-    let Value::Array(parts) = range else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &*parts else {
+    let Value::Array(parts) = range else {
         return None;
     };
-    let [host, Value::Int(port), ..] = &**master else { return None };
+    let [
+        Value::Int(first),
+        Value::Int(last),
+        Value::Array(master),
+        ..,
+    ] = &*parts
+    else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = &**master else {
+        return None;
+    };
     let host = match host {
         Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
         Value::SimpleString(host) => host.clone(),
@@ -40,7 +52,12 @@ fn range(range: Value) -> Option<Range> {
     let [first, last, port] = [first, last, port].map(|number| u16::try_from(*number).ok());
     // A node that does not know its own name says `?`.
     let host = if host == "?" { String::new() } else { host };
-    Some(Range { first: first?, last: last?, host, port: port? })
+    Some(Range {
+        first: first?,
+        last: last?,
+        host,
+        port: port?,
+    })
 }
 
 #[cfg(test)]
@@ -54,8 +71,16 @@ mod tests {
     #[test]
     fn masters_are_read_and_replicas_are_left_out() {
         let reply = b"*2\r\n*4\r\n:0\r\n:5460\r\n*3\r\n$8\r\n10.0.0.1\r\n:7000\r\n$2\r\nab\r\n*3\r\n$8\r\n10.0.0.4\r\n:7003\r\n$2\r\ncd\r\n*3\r\n:5461\r\n:16383\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nef\r\n*0\r\n";
-        let range = |first, last, host: &str, port| Range { first, last, host: host.into(), port };
-        let expected = [range(0, 5_460, "10.0.0.1", 7_000), range(5_461, 16_383, "", 7_001)];
+        let range = |first, last, host: &str, port| Range {
+            first,
+            last,
+            host: host.into(),
+            port,
+        };
+        let expected = [
+            range(0, 5_460, "10.0.0.1", 7_000),
+            range(5_461, 16_383, "", 7_001),
+        ];
         assert_eq!(parsed(reply).unwrap(), expected);
     }
 

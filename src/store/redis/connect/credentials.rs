@@ -18,19 +18,27 @@ pub struct Credentials {
 impl Credentials {
     /// A password, or a token, of the default user.
     pub fn password(password: impl Into<String>) -> Self {
-        Self { username: None, password: password.into() }
+        Self {
+            username: None,
+            password: password.into(),
+        }
     }
 
     /// A user, and its password or token.
     pub fn user(username: impl Into<String>, password: impl Into<String>) -> Self {
-        Self { username: Some(username.into()), password: password.into() }
+        Self {
+            username: Some(username.into()),
+            password: password.into(),
+        }
     }
 }
 
 impl fmt::Debug for Credentials {
     /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
+        f.debug_struct("Credentials")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
     }
 }
 

@@ -76,9 +76,9 @@ impl Link {
     /// The server that is the master in place of this one. The connection works, and is to be replaced.
     pub(super) fn superseded(&self) -> Option<String> {
         match self {
-            Self::Elected(_, watched) => {
-                watched.successor().map(|(host, port)| format!("{host}:{port}"))
-            }
+            Self::Elected(_, watched) => watched
+                .successor()
+                .map(|(host, port)| format!("{host}:{port}")),
             Self::Own(_) | Self::Pooled(_) => None,
         }
     }

@@ -56,9 +56,16 @@ struct Election {
 
 impl Sentinels {
     pub(super) fn new(sentinels: Vec<Server>, service: &str, master: Server) -> Self {
-        let sentinel = |server| Sentinel { server, connection: Mutex::default() };
+        let sentinel = |server| Sentinel {
+            server,
+            connection: Mutex::default(),
+        };
         let all = sentinels.into_iter().map(sentinel).collect();
-        Self { all, service: service.into(), master }
+        Self {
+            all,
+            service: service.into(),
+            master,
+        }
     }
 
     /// Connects to the master that the sentinels name now, and watches their election.
@@ -94,17 +101,31 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
                 let count = votes.entry(master.clone()).or_default();
                 *count += 1;
                 if *count > sentinels.len() / 2 {
-                    return Ok(Election { master, has_majority: true });
+                    return Ok(Election {
+                        master,
+                        has_majority: true,
+                    });
                 }
             }
             Err(failure) => failures.push(failure),
         }
     }
     // If two masters have equally many votes, all replicas of the service choose the same.
-    let elected = votes.into_iter().map(|(master, votes)| (votes, master)).max();
-    elected.map(|(_, master)| Election { master, has_majority: false }).ok_or_else(|| {
-        format!("no sentinel names a master of `{service}` ({})", failures.join("; "))
-    })
+    let elected = votes
+        .into_iter()
+        .map(|(master, votes)| (votes, master))
+        .max();
+    elected
+        .map(|(_, master)| Election {
+            master,
+            has_majority: false,
+        })
+        .ok_or_else(|| {
+            format!(
+                "no sentinel names a master of `{service}` ({})",
+                failures.join("; ")
+            )
+        })
 }
 
 impl Sentinel {
@@ -117,7 +138,9 @@ impl Sentinel {
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-        let answer = command.query_async::<Option<HostAndPort>>(&mut connection).await;
+        let answer = command
+            .query_async::<Option<HostAndPort>>(&mut connection)
+            .await;
         let answer = answer.map_err(|error| call::brief(&error))?;
         *kept = Some(connection);
         answer.ok_or_else(|| {
@@ -143,7 +166,10 @@ impl ElectionWatch {
             // It is set once, here.
             drop(found.set(next));
         });
-        Self { successor, task: watching.abort_handle() }
+        Self {
+            successor,
+            task: watching.abort_handle(),
+        }
     }
 
     /// The master that the sentinels name instead.
@@ -171,7 +197,10 @@ async fn next_master(
     }
     loop {
         drop(timeout(ASK_AGAIN, announced.notified()).await);
-        if let Ok(Election { master: named, has_majority: true }) = elect(sentinels, service).await
+        if let Ok(Election {
+            master: named,
+            has_majority: true,
+        }) = elect(sentinels, service).await
             && named != *master
         {
             return named;

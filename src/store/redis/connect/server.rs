@@ -35,7 +35,11 @@ impl Server {
     pub(super) fn new(info: &ConnectionInfo, credentials: Option<Provider>) -> Self {
         // The store's own deadline applies. A timeout of the connection could only shorten it.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        Self { info: info.clone().set_tcp_settings(tcp_settings()), credentials, config }
+        Self {
+            info: info.clone().set_tcp_settings(tcp_settings()),
+            credentials,
+            config,
+        }
     }
 
     pub(in crate::store::redis) fn address(&self) -> String {
@@ -56,7 +60,11 @@ impl Server {
     pub(in crate::store::redis) fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
         let address = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
                 host,
                 port,
                 insecure: *insecure,
@@ -64,7 +72,10 @@ impl Server {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Self { info: self.info.clone().set_addr(address), ..self.clone() }
+        Self {
+            info: self.info.clone().set_addr(address),
+            ..self.clone()
+        }
     }
 
     /// A connection that is not validated.
@@ -87,7 +98,10 @@ impl Server {
         let mut info = self.info.clone();
         if let Some(provider) = &self.credentials {
             let credentials = provider.provide().await?;
-            let settings = info.redis_settings().clone().set_password(credentials.password);
+            let settings = info
+                .redis_settings()
+                .clone()
+                .set_password(credentials.password);
             // A password alone is that of Redis' own user, and not of the user in the URL.
             let username = credentials.username.as_deref().unwrap_or("default");
             info = info.set_redis_settings(settings.set_username(username));
@@ -101,9 +115,12 @@ async fn open(
     config: &AsyncConnectionConfig,
     prefix: &str,
 ) -> Result<MultiplexedConnection, String> {
-    let connection: RedisResult<_> =
-        async { Client::open(info)?.get_multiplexed_async_connection_with_config(config).await }
-            .await;
+    let connection: RedisResult<_> = async {
+        Client::open(info)?
+            .get_multiplexed_async_connection_with_config(config)
+            .await
+    }
+    .await;
     connection.map_err(|error| in_words(&error, prefix))
 }
 
@@ -116,22 +133,37 @@ impl Connect for Server {
         Box::pin(async move {
             let info = self.login().await?;
             // Version 3 of the protocol sends messages to a connection that has other uses, too.
-            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            let settings = info
+                .redis_settings()
+                .clone()
+                .set_protocol(ProtocolVersion::RESP3);
             let messages = Arc::<Messages>::default();
             let received = Arc::clone(&messages);
-            let config = self.config.clone().set_push_sender(move |push| received.push(&push));
+            let config = self
+                .config
+                .clone()
+                .set_push_sender(move |push| received.push(&push));
             let mut connection = open(info.set_redis_settings(settings), &config, prefix).await?;
-            connection.subscribe(channel).await.map_err(|error| in_words(&error, prefix))?;
-            Ok(Some(Subscription { messages, _connection: connection }))
+            connection
+                .subscribe(channel)
+                .await
+                .map_err(|error| in_words(&error, prefix))?;
+            Ok(Some(Subscription {
+                messages,
+                _connection: connection,
+            }))
         })
     }
 }
 
 /// A dead peer closes the connection before the first check after a pause needs it.
 fn tcp_settings() -> TcpSettings {
-    let keepalive =
-        socket2::TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY);
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
     let settings = settings.set_user_timeout(UNANSWERED);
     settings
@@ -187,13 +219,26 @@ mod tests {
         server.config = server.config.set_dns_resolver(Silent);
         let topology = Topology::One(Arc::new(server));
         let store = RedisStore::builder("tollgate").without_circuit_breaker();
-        let store = store.build_on(Target { topology, name: "redis.internal".to_owned() });
+        let store = store.build_on(Target {
+            topology,
+            name: "redis.internal".to_owned(),
+        });
         let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
         for number in 0..3 {
             let asked = Instant::now();
             let check = Check::new(&limit, "alice");
-            assert!(store.apply(Op::Charge, check.into()).await.unwrap_err().is_unavailable());
-            assert!(asked.elapsed() <= Duration::from_millis(252), "{:?}", asked.elapsed());
+            assert!(
+                store
+                    .apply(Op::Charge, check.into())
+                    .await
+                    .unwrap_err()
+                    .is_unavailable()
+            );
+            assert!(
+                asked.elapsed() <= Duration::from_millis(252),
+                "{:?}",
+                asked.elapsed()
+            );
             // The first attempt hangs, and later checks know of it.
             assert!(number > 0 || asked.elapsed() >= Duration::from_millis(250));
         }
@@ -212,7 +257,9 @@ mod tests {
             // Whoever listens at the name's new address is asked.
             let (accepted, opened) =
                 tokio::join!(async { drop(listener.accept().await.unwrap()) }, opening);
-            let ((), Err(_)) = (accepted, opened) else { panic!("the peer hung up") };
+            let ((), Err(_)) = (accepted, opened) else {
+                panic!("the peer hung up")
+            };
         }
     }
 }

@@ -108,10 +108,17 @@ mod tests {
     #[test]
     fn message_that_is_no_short_text_counts_as_lost() {
         let long = vec![b'x'; LONGEST + 1];
-        for message in [Some(Value::BulkString(long)), Some(Value::BulkString(vec![0xff])), None] {
+        for message in [
+            Some(Value::BulkString(long)),
+            Some(Value::BulkString(vec![0xff])),
+            None,
+        ] {
             let mut received = Received::default();
             received.add(message.as_ref());
-            assert!(received.has_lost_some && received.texts.is_empty(), "{message:?}");
+            assert!(
+                received.has_lost_some && received.texts.is_empty(),
+                "{message:?}"
+            );
         }
     }
 }

@@ -40,7 +40,10 @@ impl Target {
             "redis-cluster" | "rediss-cluster" => cluster(url, tls, credentials),
             _ => {
                 let server = Server::new(&server(url, tls)?, credentials);
-                Ok(Self { name: server.address(), topology: Topology::One(Arc::new(server)) })
+                Ok(Self {
+                    name: server.address(),
+                    topology: Topology::One(Arc::new(server)),
+                })
             }
         }
     }
@@ -57,7 +60,11 @@ fn check_encoding(url: &str) -> Result<(), ConfigError> {
     let after_authority = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
     // The query of a socket's URL contains the password.
     let is_socket = scheme(url).ends_with("unix");
-    if after_authority.contains('@') && !is_socket { Err(not_encoded()) } else { Ok(()) }
+    if after_authority.contains('@') && !is_socket {
+        Err(not_encoded())
+    } else {
+        Ok(())
+    }
 }
 
 fn not_encoded() -> ConfigError {
@@ -124,11 +131,17 @@ fn sentinels(
     });
     let sentinels = sentinels.collect::<Result<_, ConfigError>>()?;
     // Any host will do: the sentinels name another.
-    let url = format!("{}://{}localhost/{database}?{settings}", hosts.scheme, hosts.user);
+    let url = format!(
+        "{}://{}localhost/{database}?{settings}",
+        hosts.scheme, hosts.user
+    );
     let server = Server::new(&server(&url, tls.clone())?, credentials);
     let name = format!("the sentinels {} (service `{service}`)", hosts.all);
     let sentinels = Sentinels::new(sentinels, service, server);
-    Ok(Target { topology: Topology::One(Arc::new(sentinels)), name })
+    Ok(Target {
+        topology: Topology::One(Arc::new(sentinels)),
+        name,
+    })
 }
 
 /// The user and the password of sentinels, as in a URL, and the other settings. `None` if one is unknown.
@@ -146,7 +159,11 @@ fn sentinel_login(query: &str) -> Option<(String, String)> {
         }
     }
     let has_login = !(username.is_empty() && password.is_empty());
-    let login = if has_login { format!("{username}:{password}@") } else { String::new() };
+    let login = if has_login {
+        format!("{username}:{password}@")
+    } else {
+        String::new()
+    };
     Some((login, others.join("&")))
 }
 
@@ -169,9 +186,15 @@ fn cluster(
     }
     let nodes = hosts.each(PORT).map(|host| {
         let url = format!("{}://{}{host}/?{}", hosts.scheme, hosts.user, hosts.query);
-        Ok(Server::new(&server(&url, tls.clone())?, credentials.clone()))
+        Ok(Server::new(
+            &server(&url, tls.clone())?,
+            credentials.clone(),
+        ))
     });
     let nodes = nodes.collect::<Result<_, ConfigError>>()?;
     let name = format!("the cluster {}", hosts.all);
-    Ok(Target { topology: Topology::Cluster(nodes), name })
+    Ok(Target {
+        topology: Topology::Cluster(nodes),
+        name,
+    })
 }

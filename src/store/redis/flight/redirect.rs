@@ -14,7 +14,10 @@ use crate::store::redis::route::Route;
 const PAUSE: Duration = Duration::from_millis(5);
 
 fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
-    let kind = answer.as_ref().and_then(|answer| answer.as_ref().err()).map(RedisError::kind);
+    let kind = answer
+        .as_ref()
+        .and_then(|answer| answer.as_ref().err())
+        .map(RedisError::kind);
     kind == Some(ErrorKind::Server(ServerErrorKind::TryAgain))
 }
 
@@ -30,11 +33,17 @@ pub(in crate::store::redis) fn pointed_at(
 }
 
 fn node_at(route: &Route, from: &Node, address: &str) -> Option<Arc<Node>> {
-    let Route::Partition(cluster, _) = route else { return None };
+    let Route::Partition(cluster, _) = route else {
+        return None;
+    };
     cluster.refresh();
     let (host, port) = address.rsplit_once(':')?;
     // A node that does not know the name of the other leaves it out: it is the one that was asked.
-    let host = if matches!(host, "" | "?") { &*from.host } else { host };
+    let host = if matches!(host, "" | "?") {
+        &*from.host
+    } else {
+        host
+    };
     cluster.node_at(host, port.parse().ok()?)
 }
 
@@ -45,7 +54,9 @@ impl Call {
         for _ in 0..MOST_REDIRECTIONS {
             let Some(Err(error)) = &*answer else { return };
             let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
-            let Some((address, _slot)) = error.redirect_node() else { return };
+            let Some((address, _slot)) = error.redirect_node() else {
+                return;
+            };
             if self.go_to(address).await.is_none() {
                 return;
             }
@@ -57,7 +68,9 @@ impl Call {
     /// Goes back to the node that has the slot: a redirection of the group before may have led elsewhere.
     pub(super) async fn return_to_owner(&mut self) {
         self.is_asking = false;
-        let Some(deadline) = self.place.batch.first_deadline() else { return };
+        let Some(deadline) = self.place.batch.first_deadline() else {
+            return;
+        };
         let owner = self.place.lane().route.connect();
         if let Ok(Ok(owner)) = timeout_at(deadline, owner).await {
             (self.node, self.handle) = owner;
@@ -74,7 +87,9 @@ impl Call {
             return false;
         }
         while self.place.is_worth_sending() {
-            let Some(deadline) = self.place.batch.first_deadline() else { return false };
+            let Some(deadline) = self.place.batch.first_deadline() else {
+                return false;
+            };
             if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
                 return false;
             }

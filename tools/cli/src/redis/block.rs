@@ -36,7 +36,11 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
     let mut found = Budgets::default();
     // A block is urgent: neither a long scan nor a master that is away holds it up.
-    let looking = timeout(PATIENCE, found.look(&arguments, (name, key.as_str()), &store)).await;
+    let looking = timeout(
+        PATIENCE,
+        found.look(&arguments, (name, key.as_str()), &store),
+    )
+    .await;
     let is_complete = matches!(looking, Ok(Ok(())));
     let incomplete = match &looking {
         Ok(Ok(())) => String::new(),
@@ -73,7 +77,9 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
         output::note(&format!(
             "`{client}` has no budget under {name}: check the key. The keys that services use: `tollgate keys --name {name}`"
         ));
-        hint(&arguments.key).iter().for_each(|hint| output::note(hint));
+        hint(&arguments.key)
+            .iter()
+            .for_each(|hint| output::note(hint));
     }
     let question = match length {
         Duration::ZERO => format!("End the block of `{client}` under {name}?"),
@@ -136,7 +142,9 @@ impl Budgets {
                 };
                 let keys = Vec::from_iter(keys.into_iter().filter(is_wanted));
                 for entry in scan::read(&mut server, &keys).await? {
-                    let Some(name) = Name::parse(&entry.key, prefix) else { continue };
+                    let Some(name) = Name::parse(&entry.key, prefix) else {
+                        continue;
+                    };
                     // A block without a budget can be ended, but does not show that a service has such a limit.
                     let has_budget =
                         !name.is_offences && !Value::read(&entry.value, 0).is_block_alone();
@@ -156,8 +164,13 @@ impl Budgets {
     }
 
     fn add(&mut self, name: &Name<'_>, client: &str, (prefix, store): (&str, &RedisStore)) {
-        let limit = name.kind.algorithm().and_then(|it| any_quota(it, name.limit).ok());
-        let (Some(limit), Ok(key)) = (limit, Key::from_encoded(name.client)) else { return };
+        let limit = name
+            .kind
+            .algorithm()
+            .and_then(|it| any_quota(it, name.limit).ok());
+        let (Some(limit), Ok(key)) = (limit, Key::from_encoded(name.client)) else {
+            return;
+        };
         if has_tag(store, prefix, (&limit, &key), name.tag) {
             self.here.insert(name.kind);
             self.has_client |= name.client == client;
@@ -172,6 +185,8 @@ impl Budgets {
         let mut kinds = self.here.clone();
         kinds.extend(named.map(|it| Kind::of_algorithm(it.name)));
         let algorithms = kinds.iter().filter_map(|kind| kind.algorithm());
-        algorithms.map(|algorithm| any_quota(algorithm, name)).collect()
+        algorithms
+            .map(|algorithm| any_quota(algorithm, name))
+            .collect()
     }
 }

@@ -27,7 +27,10 @@ impl Certificates {
     pub(crate) fn read(arguments: &TlsArguments, url: &str) -> anyhow::Result<Self> {
         let ca = arguments.tls_ca.as_deref().map(read).transpose()?;
         let client = match (&arguments.tls_cert, &arguments.tls_key) {
-            (Some(cert), Some(key)) => Some(Client { cert: read(cert)?, key: read(key)? }),
+            (Some(cert), Some(key)) => Some(Client {
+                cert: read(cert)?,
+                key: read(key)?,
+            }),
             _ => None,
         };
         if (ca.is_some() || client.is_some()) && !is_tls(url) {
@@ -44,7 +47,9 @@ impl Certificates {
             (None, None) => return None,
             (ca, client) => {
                 let tls = ca.map_or_else(Tls::new, |ca| Tls::new().ca(ca));
-                client.map(|client| tls.clone().client_cert(client.cert, client.key)).unwrap_or(tls)
+                client
+                    .map(|client| tls.clone().client_cert(client.cert, client.key))
+                    .unwrap_or(tls)
             }
         };
         Some(tls)
@@ -52,19 +57,24 @@ impl Certificates {
 
     /// As the client of Redis takes them. `None` if there are none.
     pub(super) fn of_client(&self) -> Option<TlsCertificates> {
-        let client_tls = self
-            .client
-            .clone()
-            .map(|client| ClientTlsConfig { client_cert: client.cert, client_key: client.key });
+        let client_tls = self.client.clone().map(|client| ClientTlsConfig {
+            client_cert: client.cert,
+            client_key: client.key,
+        });
         let has_any = self.ca.is_some() || client_tls.is_some();
-        has_any.then(|| TlsCertificates { client_tls, root_cert: self.ca.clone() })
+        has_any.then(|| TlsCertificates {
+            client_tls,
+            root_cert: self.ca.clone(),
+        })
     }
 }
 
 /// Whether connections to a URL are by TLS.
 pub(crate) fn is_tls(url: &str) -> bool {
     let url = url.trim_start().to_ascii_lowercase();
-    ["rediss", "valkeys"].iter().any(|scheme| url.starts_with(scheme))
+    ["rediss", "valkeys"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -37,7 +37,11 @@ pub(crate) async fn run(arguments: CopyArguments) -> anyhow::Result<ExitCode> {
         "Copy the budgets of `{}` to `{}` on {}?",
         printable(from.prefix()),
         printable(to.prefix()),
-        targets.iter().map(|it| it.address.as_str()).collect::<Vec<_>>().join(", "),
+        targets
+            .iter()
+            .map(|it| it.address.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
     );
     if !confirmed(&question, arguments.yes)? {
         output::print("nothing was changed")?;
@@ -52,7 +56,9 @@ pub(crate) async fn run(arguments: CopyArguments) -> anyhow::Result<ExitCode> {
             });
             let entries = scan::read(&mut source, &keys).await?;
             let all = entries.len();
-            let new = entries.into_iter().filter_map(|entry| renamed(entry, from.prefix(), &store));
+            let new = entries
+                .into_iter()
+                .filter_map(|entry| renamed(entry, from.prefix(), &store));
             let new = Vec::from_iter(new);
             counts.left_out += all - new.len();
             let copied = write(&mut targets, &new).await?;
@@ -94,7 +100,12 @@ async fn write(targets: &mut [Server], entries: &[Entry]) -> anyhow::Result<usiz
     let (mut written, mut kept) = (0, 0);
     let mut sets = pipe();
     for entry in entries {
-        sets.cmd("SET").arg(&entry.key).arg(&entry.value).arg("PX").arg(entry.ttl_ms).arg("NX");
+        sets.cmd("SET")
+            .arg(&entry.key)
+            .arg(&entry.value)
+            .arg("PX")
+            .arg(entry.ttl_ms)
+            .arg("NX");
     }
     sets.ignore_errors();
     // Each node of a cluster takes its own keys, and answers `MOVED` for all others.

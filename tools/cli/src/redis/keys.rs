@@ -31,12 +31,17 @@ pub(super) struct Row {
 impl Row {
     /// `None`: the key is another program's.
     pub(super) fn of(entry: &Entry, prefix: &str, now: u64) -> Option<Self> {
-        let (name, value) = (Name::parse(&entry.key, prefix)?, Value::read(&entry.value, now));
+        let (name, value) = (
+            Name::parse(&entry.key, prefix)?,
+            Value::read(&entry.value, now),
+        );
         Some(Self {
             client: name.client.to_owned(),
             limit: name.limit.to_owned(),
             what: match &value {
-                Value::Offences { blocked_for_ms: 0, .. } => {
+                Value::Offences {
+                    blocked_for_ms: 0, ..
+                } => {
                     format!("denials ({})", name.kind.name())
                 }
                 Value::Offences { .. } => format!("block ({})", name.kind.name()),
@@ -53,8 +58,14 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
     let prefix = arguments.redis.prefix();
     let is_wanted = |key: &str| {
         Name::parse(key, prefix).is_some_and(|name| {
-            arguments.name.as_deref().is_none_or(|limit| limit == name.limit)
-                && arguments.containing.as_deref().is_none_or(|text| name.client.contains(text))
+            arguments
+                .name
+                .as_deref()
+                .is_none_or(|limit| limit == name.limit)
+                && arguments
+                    .containing
+                    .as_deref()
+                    .is_none_or(|text| name.client.contains(text))
         })
     };
     let (mut rows, mut count, mut more) = (Vec::new(), 0, false);
@@ -91,7 +102,10 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
         )?;
     }
     if more {
-        output::note(&format!("there are more: --max shows more than {}", arguments.max));
+        output::note(&format!(
+            "there are more: --max shows more than {}",
+            arguments.max
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -103,7 +117,10 @@ pub(super) async fn rows_of(
 ) -> anyhow::Result<Vec<Row>> {
     let now = server.now().await?;
     let entries = read(server, keys).await?;
-    Ok(entries.iter().filter_map(|entry| Row::of(entry, prefix, now)).collect())
+    Ok(entries
+        .iter()
+        .filter_map(|entry| Row::of(entry, prefix, now))
+        .collect())
 }
 
 /// Prints a JSON object a line. Returns whether there is a reader.
@@ -124,7 +141,9 @@ pub(super) fn print_table(rows: &[Row], if_empty: &str) -> anyhow::Result<()> {
     let heads = ["client", "limit", "what", "used", "details", "expires in"];
     let mut table = table::plain(&heads, &["used"]);
     for row in rows {
-        let expires_in = row.expires_in_ms.map(|ms| rounded(Duration::from_millis(ms)));
+        let expires_in = row
+            .expires_in_ms
+            .map(|ms| rounded(Duration::from_millis(ms)));
         table.add_row([
             shortened(&row.client),
             shortened(&row.limit),

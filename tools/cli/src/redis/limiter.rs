@@ -17,7 +17,9 @@ pub(super) async fn limiter(redis: &RedisArguments) -> anyhow::Result<RateLimite
 
 /// A limit under which blocks are seen, reset and set.
 pub(super) fn blockable(spec: &LimitSpec, name: &str) -> anyhow::Result<Limit> {
-    Ok(spec.limit(name)?.with_block_policy(BlockPolicy::by_operators())?)
+    Ok(spec
+        .limit(name)?
+        .with_block_policy(BlockPolicy::by_operators())?)
 }
 
 /// A limit with any quota: the key of a budget depends on its name and its kind alone.

@@ -85,7 +85,13 @@ impl<'a> Name<'a> {
             "c" if !is_offences => Kind::InFlight,
             _ => return None,
         };
-        Some(Self { tag, client, kind, is_offences, limit })
+        Some(Self {
+            tag,
+            client,
+            kind,
+            is_offences,
+            limit,
+        })
     }
 }
 
@@ -98,7 +104,10 @@ pub(super) fn client(text: &str) -> Key {
 pub(super) fn hint(text: &str) -> Option<String> {
     let address: Ipv6Addr = text.parse().ok()?;
     let key = PeerIp::key_of(address.into());
-    Some(format!("services count IPv6 clients by network: try `{}`", key.as_str()))
+    Some(format!(
+        "services count IPv6 clients by network: try `{}`",
+        key.as_str()
+    ))
 }
 
 #[cfg(test)]
@@ -109,10 +118,22 @@ mod tests {
     fn keys_of_the_library_are_taken_apart_and_others_are_not() {
         let name = |key| Name::parse(key, "tollgate");
         let of = |tag, client, kind, is_offences, limit| {
-            Some(Name { tag, client, kind, is_offences, limit })
+            Some(Name {
+                tag,
+                client,
+                kind,
+                is_offences,
+                limit,
+            })
         };
-        assert_eq!(name("tollgate:{alice}:b:api"), of(None, "alice", Kind::Bucket, false, "api"));
-        assert_eq!(name("tollgate:{a:b}:lx:a:b"), of(None, "a:b", Kind::SlidingLog, true, "a:b"));
+        assert_eq!(
+            name("tollgate:{alice}:b:api"),
+            of(None, "alice", Kind::Bucket, false, "api")
+        );
+        assert_eq!(
+            name("tollgate:{a:b}:lx:a:b"),
+            of(None, "a:b", Kind::SlidingLog, true, "a:b")
+        );
         let in_flight = of(Some("7"), "alice", Kind::InFlight, false, "in");
         assert_eq!(name("tollgate:{7}{alice}:c:in"), in_flight);
         for other in [

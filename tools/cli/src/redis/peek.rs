@@ -36,7 +36,9 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
     }
     if decision.exceeds_capacity() {
         let (cost, capacity) = (arguments.cost, budget.capacity());
-        output::print(&format!("denied: {cost} units exceed the capacity of {capacity}"))?;
+        output::print(&format!(
+            "denied: {cost} units exceed the capacity of {capacity}"
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     let verdict = match (decision.allowed(), decision.is_blocked()) {
@@ -45,7 +47,12 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
         (false, false) => "denied",
     };
     let wait = decision.retry_after().map(|wait| {
-        format!(", {} {} after {}", arguments.cost, plural(arguments.cost), rounded(wait))
+        format!(
+            ", {} {} after {}",
+            arguments.cost,
+            plural(arguments.cost),
+            rounded(wait)
+        )
     });
     output::print(&format!(
         "{verdict}: {} of {} left{}, full in {}",
@@ -59,7 +66,9 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
             "Redis has no charge of this key under {}. If you expect one, check the name, the algorithm and the key",
             limit.name()
         ));
-        hint(&arguments.key).iter().for_each(|hint| output::note(hint));
+        hint(&arguments.key)
+            .iter()
+            .for_each(|hint| output::note(hint));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,9 +22,17 @@ pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
     let client = printable(key.as_str());
     let found = budgets_of(&arguments, key.as_str()).await?;
     if found.is_empty() {
-        let of = arguments.name.as_ref().map(|name| format!(" under {}", printable(name)));
-        output::print(&format!("no budget of `{client}`{}: it is full", of.unwrap_or_default()))?;
-        hint(&arguments.key).iter().for_each(|hint| output::note(hint));
+        let of = arguments
+            .name
+            .as_ref()
+            .map(|name| format!(" under {}", printable(name)));
+        output::print(&format!(
+            "no budget of `{client}`{}: it is full",
+            of.unwrap_or_default()
+        ))?;
+        hint(&arguments.key)
+            .iter()
+            .for_each(|hint| output::note(hint));
         return Ok(ExitCode::SUCCESS);
     }
     let mut limits = Vec::new();
@@ -34,7 +42,11 @@ pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
             Err(why) => output::note(&format!("{}: {why}", shortened(name))),
         }
     }
-    let names = limits.iter().map(|(limit, _)| limit.name()).collect::<Vec<_>>().join(", ");
+    let names = limits
+        .iter()
+        .map(|(limit, _)| limit.name())
+        .collect::<Vec<_>>()
+        .join(", ");
     let is_wanted =
         |names: &str| confirmed(&format!("Reset `{client}` under {names}?"), arguments.yes);
     if limits.is_empty() || !is_wanted(&names)? {
@@ -44,7 +56,10 @@ pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
     let prefix = arguments.redis.prefix();
     for (limit, tags) in &limits {
-        if !tags.iter().any(|tag| has_tag(&store, prefix, (limit, &key), tag.as_deref())) {
+        if !tags
+            .iter()
+            .any(|tag| has_tag(&store, prefix, (limit, &key), tag.as_deref()))
+        {
             bail!(OTHER_PARTITIONS);
         }
     }
@@ -74,7 +89,9 @@ async fn budgets_of(arguments: &ResetArguments, client: &str) -> anyhow::Result<
         // Keys of other types are keys of other programs.
         for entry in scan::read(&mut server, &keys).await? {
             if let Some(name) = Name::parse(&entry.key, prefix).filter(is_wanted) {
-                let tags = budgets.entry((name.limit.to_owned(), name.kind)).or_default();
+                let tags = budgets
+                    .entry((name.limit.to_owned(), name.kind))
+                    .or_default();
                 tags.push(name.tag.map(str::to_owned));
             }
         }

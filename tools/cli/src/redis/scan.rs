@@ -25,9 +25,14 @@ pub(super) struct Scan {
 impl Scan {
     /// All keys of a prefix, or those of a client.
     pub(super) fn new(prefix: &str, client: Option<&str>) -> Self {
-        let client = client.map_or("*".to_owned(), |client| format!("{{{}}}:*", escaped(client)));
+        let client = client.map_or("*".to_owned(), |client| {
+            format!("{{{}}}:*", escaped(client))
+        });
         let pattern = format!("{}:*{client}", escaped(prefix));
-        Self { pattern, cursor: Some("0".to_owned()) }
+        Self {
+            pattern,
+            cursor: Some("0".to_owned()),
+        }
     }
 
     /// Some more keys. `None`: there are no more. A key may come twice.
@@ -35,15 +40,25 @@ impl Scan {
         &mut self,
         server: &mut Server,
     ) -> anyhow::Result<Option<Vec<String>>> {
-        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let Some(cursor) = self.cursor.take() else {
+            return Ok(None);
+        };
         let mut scan = cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(&self.pattern)
+            .arg("COUNT")
+            .arg(STEP);
         let answer = scan.query_async(&mut server.connection).await;
         let (cursor, keys): (String, Vec<Vec<u8>>) =
             answer.with_context(|| format!("{}: SCAN", server.address))?;
         self.cursor = (cursor != "0").then_some(cursor);
         // The library's keys are text.
-        Ok(Some(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
+        Ok(Some(
+            keys.into_iter()
+                .filter_map(|key| String::from_utf8(key).ok())
+                .collect(),
+        ))
     }
 }
 
@@ -60,8 +75,12 @@ pub(super) async fn read(server: &mut Server, keys: &[String]) -> anyhow::Result
         .query_async(&mut server.connection)
         .await
         .with_context(|| format!("{}: TYPE", server.address))?;
-    let keys: Vec<_> =
-        keys.iter().zip(&types).filter(|(_, kind)| *kind == "string").map(|(key, _)| key).collect();
+    let keys: Vec<_> = keys
+        .iter()
+        .zip(&types)
+        .filter(|(_, kind)| *kind == "string")
+        .map(|(key, _)| key)
+        .collect();
     if keys.is_empty() {
         return Ok(Vec::new());
     }
@@ -87,7 +106,11 @@ pub(super) async fn read(server: &mut Server, keys: &[String]) -> anyhow::Result
         };
         if let Some(value) = value {
             let ttl_ms = redis::from_redis_value(pair[1].clone())?;
-            entries.push(Entry { key: (*key).clone(), value: value.clone(), ttl_ms });
+            entries.push(Entry {
+                key: (*key).clone(),
+                value: value.clone(),
+                ttl_ms,
+            });
         }
     }
     Ok(entries)
@@ -96,7 +119,9 @@ pub(super) async fn read(server: &mut Server, keys: &[String]) -> anyhow::Result
 /// A text without the meaning that SCAN's patterns give to some characters.
 fn escaped(text: &str) -> String {
     let special = |it: char| matches!(it, '*' | '?' | '[' | ']' | '\\' | '^');
-    text.chars().flat_map(|it| special(it).then_some('\\').into_iter().chain([it])).collect()
+    text.chars()
+        .flat_map(|it| special(it).then_some('\\').into_iter().chain([it]))
+        .collect()
 }
 
 #[cfg(test)]

@@ -34,15 +34,23 @@ impl Server {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
         let connection = connection.with_context(|| format!("cannot connect to {address}"))?;
-        Ok(Self { address: address.to_owned(), connection })
+        Ok(Self {
+            address: address.to_owned(),
+            connection,
+        })
     }
 
     /// Sends a command.
     pub(super) async fn ask<T: FromRedisValue>(&mut self, command: &[&str]) -> anyhow::Result<T> {
         let (name, arguments) = command.split_first().context("a command has a name")?;
-        let answer = cmd(name).arg(arguments).query_async(&mut self.connection).await;
+        let answer = cmd(name)
+            .arg(arguments)
+            .query_async(&mut self.connection)
+            .await;
         answer.with_context(|| format!("{}: {}", self.address, command.join(" ")))
     }
 
@@ -75,7 +83,9 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn parse(url: &'a str, scheme: &'static str) -> anyhow::Result<Self> {
-        let (_, rest) = url.split_once("://").context("the Redis URL has no scheme")?;
+        let (_, rest) = url
+            .split_once("://")
+            .context("the Redis URL has no scheme")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = match authority.rfind('@') {
@@ -86,7 +96,13 @@ impl<'a> Parts<'a> {
         if hosts.is_empty() {
             bail!("the Redis URL names no servers");
         }
-        Ok(Self { scheme, login, hosts, path, query })
+        Ok(Self {
+            scheme,
+            login,
+            hosts,
+            path,
+            query,
+        })
     }
 
     fn url(&self, host: &str, path: &str) -> String {
@@ -96,8 +112,10 @@ impl<'a> Parts<'a> {
 
 /// Connects to the servers that hold the budgets. Without one of them, the answer of a command would be a part.
 pub(super) async fn connect(url: &str, tls: &TlsArguments) -> anyhow::Result<Vec<Server>> {
-    let mut servers: Vec<_> =
-        connect_each(url, tls).await?.into_iter().collect::<anyhow::Result<_>>()?;
+    let mut servers: Vec<_> = connect_each(url, tls)
+        .await?
+        .into_iter()
+        .collect::<anyhow::Result<_>>()?;
     if let ([server], false) = (&mut servers[..], scheme_of(url).ends_with("-cluster"))
         && server.is_in_cluster_mode().await
     {
@@ -128,7 +146,9 @@ pub(super) async fn connect_each(
         "rediss-cluster" => masters(&Parts::parse(url, "rediss")?, certificates).await,
         "redis-sentinel" => master(&Parts::parse(url, "redis")?, certificates).await,
         "rediss-sentinel" => master(&Parts::parse(url, "rediss")?, certificates).await,
-        _ => Ok(vec![Server::connect(url, address_of(url), certificates).await]),
+        _ => Ok(vec![
+            Server::connect(url, address_of(url), certificates).await,
+        ]),
     }
 }
 
@@ -148,8 +168,14 @@ fn check_encoding(url: &str) -> anyhow::Result<()> {
 fn address_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?']).next().unwrap_or(rest);
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    if host.is_empty() { rest.split('?').next().unwrap_or(rest) } else { host }
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    if host.is_empty() {
+        rest.split('?').next().unwrap_or(rest)
+    } else {
+        host
+    }
 }
 
 async fn masters(
@@ -190,8 +216,12 @@ async fn masters(
 
 /// The address of a range's master: `[start, end, [host, port, ...], ...]`.
 fn master_of(range: &redis::Value) -> Option<String> {
-    let redis::Value::Array(range) = range else { return None };
-    let redis::Value::Array(node) = range.get(2)? else { return None };
+    let redis::Value::Array(range) = range else {
+        return None;
+    };
+    let redis::Value::Array(node) = range.get(2)? else {
+        return None;
+    };
     let host: String = redis::from_redis_value(node.first()?.clone()).unwrap_or_default();
     let port: u16 = redis::from_redis_value(node.get(1)?.clone()).ok()?;
     Some(format!("{host}:{port}"))
@@ -204,13 +234,25 @@ async fn master(
     let (service, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let setting = |name: &str| {
         let settings = parts.query.split('&').filter_map(|it| it.split_once('='));
-        settings.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or_default()
+        settings
+            .filter(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+            .next()
+            .unwrap_or_default()
     };
     let (user, password) = (setting("sentinel_username"), setting("sentinel_password"));
-    let login = if password.is_empty() { String::new() } else { format!("{user}:{password}@") };
+    let login = if password.is_empty() {
+        String::new()
+    } else {
+        format!("{user}:{password}@")
+    };
     let mut failures = Vec::new();
     for host in &parts.hosts {
-        let host = if host.contains(':') { (*host).to_owned() } else { format!("{host}:26379") };
+        let host = if host.contains(':') {
+            (*host).to_owned()
+        } else {
+            format!("{host}:26379")
+        };
         let answer = async {
             let url = format!("{}://{login}{host}/", parts.scheme);
             let mut sentinel = Server::connect(&url, &host, certificates).await?;
@@ -240,7 +282,10 @@ mod tests {
         for (url, address) in [
             ("redis://:p@ss%40@h:7/1", "h:7"),
             ("redis://h", "h"),
-            ("redis+unix:///run/redis.sock?pass=secret", "/run/redis.sock"),
+            (
+                "redis+unix:///run/redis.sock?pass=secret",
+                "/run/redis.sock",
+            ),
         ] {
             assert_eq!(address_of(url), address);
         }
@@ -248,10 +293,16 @@ mod tests {
 
     #[test]
     fn password_that_is_not_encoded_is_an_error_that_does_not_show_it() {
-        for url in ["redis://:pa/ss@h", "redis-cluster://:pa?ss@h", "redis-sentinel://u:pa#ss@h/s"]
-        {
+        for url in [
+            "redis://:pa/ss@h",
+            "redis-cluster://:pa?ss@h",
+            "redis-sentinel://u:pa#ss@h/s",
+        ] {
             let error = check_encoding(url).unwrap_err().to_string();
-            assert!(error.contains("percent-encode") && !error.contains("pa/"), "{error}");
+            assert!(
+                error.contains("percent-encode") && !error.contains("pa/"),
+                "{error}"
+            );
         }
         check_encoding("redis+unix:///run/redis.sock?pass=p@ss").unwrap();
         check_encoding("redis://:pa%2Fss@h/1").unwrap();
@@ -259,11 +310,16 @@ mod tests {
 
     #[test]
     fn url_of_several_servers_is_taken_apart() {
-        let parts =
-            Parts::parse("redis-sentinel://u:p@a:1,b/limits/2?sentinel_password=s", "redis");
+        let parts = Parts::parse(
+            "redis-sentinel://u:p@a:1,b/limits/2?sentinel_password=s",
+            "redis",
+        );
         let parts = parts.unwrap();
         assert_eq!((parts.login, &parts.hosts[..]), ("u:p@", &["a:1", "b"][..]));
-        assert_eq!((parts.path, parts.query), ("limits/2", "sentinel_password=s"));
+        assert_eq!(
+            (parts.path, parts.query),
+            ("limits/2", "sentinel_password=s")
+        );
         assert_eq!(parts.url("b:6379", "2"), "redis://u:p@b:6379/2");
         assert!(Parts::parse("redis-cluster:///", "redis").is_err());
     }

@@ -70,7 +70,11 @@ impl Numbers<'_> {
     fn next(&mut self, bytes: usize) -> Option<u64> {
         let (number, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
-        Some(number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Some(
+            number
+                .iter()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        )
     }
 }
 
@@ -82,7 +86,9 @@ impl Value {
 
     /// Reads a value, at a time in microseconds since the Unix epoch.
     pub(super) fn read(value: &[u8], now: u64) -> Self {
-        let Some((kind, rest)) = value.split_first() else { return Self::Unreadable };
+        let Some((kind, rest)) = value.split_first() else {
+            return Self::Unreadable;
+        };
         let numbers = Numbers(rest);
         let read = match kind {
             1 => fixed_window(numbers, now),
@@ -104,9 +110,10 @@ impl Value {
                 self.used() == "0"
             }
             Self::FixedWindow { windows } => windows.iter().all(|window| window.used == 0),
-            Self::Blocked { blocked_for_ms, budget } => {
-                *blocked_for_ms == 0 && budget.as_ref().is_none_or(|budget| budget.is_full())
-            }
+            Self::Blocked {
+                blocked_for_ms,
+                budget,
+            } => *blocked_for_ms == 0 && budget.as_ref().is_none_or(|budget| budget.is_full()),
             Self::InFlight { .. } | Self::Offences { .. } | Self::Unreadable => false,
         }
     }
@@ -122,9 +129,9 @@ impl Value {
             }
             Self::InFlight { in_flight, .. } => in_flight.to_string(),
             Self::Offences { denials, .. } => denials.to_string(),
-            Self::Blocked { budget, .. } => {
-                budget.as_ref().map_or_else(|| "0".to_owned(), |budget| budget.used())
-            }
+            Self::Blocked { budget, .. } => budget
+                .as_ref()
+                .map_or_else(|| "0".to_owned(), |budget| budget.used()),
             Self::Unreadable => "?".to_owned(),
         }
     }
@@ -132,31 +139,56 @@ impl Value {
     /// The rest, in words.
     pub(super) fn details(&self) -> String {
         match self {
-            Self::Bucket { rate, full_in_ms, .. } => {
-                format!("drains {rate}, full in {}", rounded(Duration::from_millis(*full_in_ms)))
+            Self::Bucket {
+                rate, full_in_ms, ..
+            } => {
+                format!(
+                    "drains {rate}, full in {}",
+                    rounded(Duration::from_millis(*full_in_ms))
+                )
             }
             Self::FixedWindow { windows } => {
                 let windows = windows.iter().enumerate().map(|(number, window)| {
                     let ends = rounded(Duration::from_millis(window.ends_in_ms));
                     let own = format!("window of {}, ends in {ends}", window.period);
-                    if number == 0 { own } else { format!("{own} ({} used)", window.used) }
+                    if number == 0 {
+                        own
+                    } else {
+                        format!("{own} ({} used)", window.used)
+                    }
                 });
                 windows.collect::<Vec<_>>().join("; ")
             }
-            Self::SlidingWindow { sub_windows, sub_window, .. } => {
+            Self::SlidingWindow {
+                sub_windows,
+                sub_window,
+                ..
+            } => {
                 format!("{sub_windows} sub-windows of {sub_window}")
             }
-            Self::SlidingLog { requests, period, .. } => {
+            Self::SlidingLog {
+                requests, period, ..
+            } => {
                 format!("{requests} in the last {period}")
             }
-            Self::InFlight { waiting, holders, .. } => {
+            Self::InFlight {
+                waiting, holders, ..
+            } => {
                 format!("{waiting} waiting, of {holders} processes")
             }
-            Self::Offences { blocked_for_ms: 0, .. } => "not blocked".to_owned(),
+            Self::Offences {
+                blocked_for_ms: 0, ..
+            } => "not blocked".to_owned(),
             Self::Offences { blocked_for_ms, .. } => {
-                format!("blocked for {}", rounded(Duration::from_millis(*blocked_for_ms)))
+                format!(
+                    "blocked for {}",
+                    rounded(Duration::from_millis(*blocked_for_ms))
+                )
             }
-            Self::Blocked { blocked_for_ms, budget } => {
+            Self::Blocked {
+                blocked_for_ms,
+                budget,
+            } => {
                 let block = match blocked_for_ms {
                     0 => "no longer blocked".to_owned(),
                     ms => format!("blocked for {}", rounded(Duration::from_millis(*ms))),
@@ -223,7 +255,9 @@ fn sliding_window(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
     let moved = (now / length).saturating_sub(at / length);
     for number in 0..counts {
         let count = numbers.next(7)?;
-        let place = usize::try_from(moved).ok().and_then(|moved| moved.checked_add(number));
+        let place = usize::try_from(moved)
+            .ok()
+            .and_then(|moved| moved.checked_add(number));
         if let Some(place) = place.and_then(|place| of_sub_windows.get_mut(place)) {
             *place = count;
         }
@@ -266,12 +300,20 @@ fn sliding_log(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         let (of_clock, of_sum) = (slot.next(clock_bytes)?, slot.next(sum_bytes)?);
         let age = clock.wrapping_sub(of_clock) % modulo(clock_bytes);
         if newest.checked_sub(age)? <= gone && now >= period {
-            used = if requests == 0 { 0 } else { sum.wrapping_sub(of_sum) % modulo(sum_bytes) };
+            used = if requests == 0 {
+                0
+            } else {
+                sum.wrapping_sub(of_sum) % modulo(sum_bytes)
+            };
             break;
         }
         requests += 1;
     }
-    Some(Value::SlidingLog { used, requests, period: exact(Duration::from_micros(period)) })
+    Some(Value::SlidingLog {
+        used,
+        requests,
+        period: exact(Duration::from_micros(period)),
+    })
 }
 
 fn offences(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
@@ -281,7 +323,10 @@ fn offences(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
     let (denials, _since) = (numbers.next(4)?, numbers.next(7)?);
     let ends_at = numbers.next(7)?;
     let blocked_for_ms = ends_at.saturating_sub(now).div_ceil(1_000);
-    Some(Value::Offences { denials, blocked_for_ms })
+    Some(Value::Offences {
+        denials,
+        blocked_for_ms,
+    })
 }
 
 fn blocked(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
@@ -293,7 +338,10 @@ fn blocked(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         [10, ..] => return None,
         budget => Some(Box::new(Value::read(budget, now))),
     };
-    Some(Value::Blocked { blocked_for_ms, budget })
+    Some(Value::Blocked {
+        blocked_for_ms,
+        budget,
+    })
 }
 
 fn in_flight(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
@@ -313,7 +361,11 @@ fn in_flight(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
             waiting = places.saturating_add(waiting);
         }
     }
-    Some(Value::InFlight { in_flight, waiting, holders: holding })
+    Some(Value::InFlight {
+        in_flight,
+        waiting,
+        holders: holding,
+    })
 }
 
 #[cfg(test)]

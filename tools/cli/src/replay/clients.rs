@@ -10,8 +10,14 @@ use serde::Serialize;
 use super::request::{Request, address};
 
 /// Where proxies are, unless `--trusted` says otherwise.
-const PRIVATE: [&str; 6] =
-    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "fc00::/7", "::1/128"];
+const PRIVATE: [&str; 6] = [
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "127.0.0.0/8",
+    "fc00::/7",
+    "::1/128",
+];
 
 /// Networks that clients on the internet do not have, though nobody trusts them without being told to.
 const SHARED_AND_LINK_LOCAL: [&str; 3] = ["100.64.0.0/10", "169.254.0.0/16", "fe80::/10"];
@@ -59,7 +65,11 @@ impl Clients {
         let private: Vec<IpNet> = networks(&PRIVATE);
         let is_told = !trusted.is_empty();
         Self {
-            trusted: if is_told { trusted.to_vec() } else { private.clone() },
+            trusted: if is_told {
+                trusted.to_vec()
+            } else {
+                private.clone()
+            },
             is_told,
             private: [private, networks(&SHARED_AND_LINK_LOCAL)].concat(),
             forwarded: 0,
@@ -74,7 +84,9 @@ impl Clients {
         let header = request.forwarded_for.as_deref();
         self.forwarded += u64::from(header.is_some());
         request.client_ip = self.client(peer, header);
-        let Some(client) = request.client_ip else { return };
+        let Some(client) = request.client_ip else {
+            return;
+        };
         self.requests += 1;
         if contain(&self.private, client) {
             let is_named = peer != Some(client) && !contain(&self.trusted, client);
@@ -92,7 +104,10 @@ impl Clients {
             return peer;
         }
         let mut client = peer;
-        for entry in forwarded_for.into_iter().flat_map(|header| header.rsplit(',')) {
+        for entry in forwarded_for
+            .into_iter()
+            .flat_map(|header| header.rsplit(','))
+        {
             client = Some(address(entry)?);
             if !client.is_some_and(is_trusted) {
                 break;
@@ -119,7 +134,10 @@ impl Clients {
         let requests = addresses.iter().map(|(_, it)| it.requests).sum();
         let few = |is_listed: &dyn Fn(&OfPrivate) -> bool| {
             let listed = addresses.iter().filter(|(_, it)| is_listed(it));
-            listed.map(|(address, _)| **address).take(NAMED).collect::<Vec<_>>()
+            listed
+                .map(|(address, _)| **address)
+                .take(NAMED)
+                .collect::<Vec<_>>()
         };
         let found = PrivateClients {
             requests,
@@ -149,7 +167,11 @@ mod tests {
 
     fn request<'a>(peer: &str, forwarded_for: Option<&'a str>) -> Request<'a> {
         let forwarded_for = forwarded_for.map(Into::into);
-        Request { client_ip: peer.parse().ok(), forwarded_for, ..Request::default() }
+        Request {
+            client_ip: peer.parse().ok(),
+            forwarded_for,
+            ..Request::default()
+        }
     }
 
     #[test]
@@ -162,13 +184,21 @@ mod tests {
             ("-", "10.0.0.2,10.0.0.1", Some("10.0.0.2")),
             ("-", "spoofed,10.0.0.1", None),
             ("10.0.0.1", "203.0.113.7", Some("203.0.113.7")),
-            ("10.0.0.1", "6.6.6.6, 203.0.113.7, 10.0.0.2", Some("203.0.113.7")),
+            (
+                "10.0.0.1",
+                "6.6.6.6, 203.0.113.7, 10.0.0.2",
+                Some("203.0.113.7"),
+            ),
             ("203.0.113.7", "6.6.6.6", Some("203.0.113.7")),
             ("203.0.113.7", "spoofed", Some("203.0.113.7")),
         ] {
             let mut request = request(peer, Some(header));
             clients.find(&mut request);
-            assert_eq!(request.client_ip, found.map(|it| it.parse().unwrap()), "{peer}, {header}");
+            assert_eq!(
+                request.client_ip,
+                found.map(|it| it.parse().unwrap()),
+                "{peer}, {header}"
+            );
         }
         let mut direct = request("10.0.0.1", None);
         clients.find(&mut direct);
@@ -182,7 +212,10 @@ mod tests {
             clients.find(&mut request("10.0.2.5", Some(client)));
         }
         let found = clients.private().unwrap();
-        assert_eq!(found.named_by_proxies, ["10.0.1.9".parse::<IpAddr>().unwrap()]);
+        assert_eq!(
+            found.named_by_proxies,
+            ["10.0.1.9".parse::<IpAddr>().unwrap()]
+        );
         assert!(!found.is_nearly_all(4));
     }
 

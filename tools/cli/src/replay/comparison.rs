@@ -23,7 +23,12 @@ impl Simulation {
     pub(super) fn new(spec: &LimitSpec) -> anyhow::Result<Self> {
         let (limit, clock) = (spec.limit("replay")?, ManualClock::new());
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
-        Ok(Self { spec: spec.clone(), limit, limiter, clock })
+        Ok(Self {
+            spec: spec.clone(),
+            limit,
+            limiter,
+            clock,
+        })
     }
 
     /// Whether a request at a time is allowed.
@@ -64,7 +69,10 @@ pub(super) struct Comparison {
 impl Comparison {
     pub(super) fn new(limits: &[LimitSpec]) -> anyhow::Result<Self> {
         let simulations: anyhow::Result<Vec<_>> = limits.iter().map(Simulation::new).collect();
-        let nothing = OfMinute { requests: 0, denied: vec![0; limits.len()].into() };
+        let nothing = OfMinute {
+            requests: 0,
+            denied: vec![0; limits.len()].into(),
+        };
         Ok(Self {
             simulations: simulations?,
             keys: HashMap::new(),
@@ -95,9 +103,18 @@ impl Comparison {
         // An entry would copy the key of every request.
         if !self.keys.contains_key(key) {
             let denied = vec![0; self.simulations.len()].into();
-            self.keys.insert(key.clone(), OfKey { name: name.into(), requests: 0, denied });
+            self.keys.insert(
+                key.clone(),
+                OfKey {
+                    name: name.into(),
+                    requests: 0,
+                    denied,
+                },
+            );
         }
-        let Some(of_key) = self.keys.get_mut(key) else { return Ok(()) };
+        let Some(of_key) = self.keys.get_mut(key) else {
+            return Ok(());
+        };
         of_key.requests += 1;
         let of_minute = &mut self.current.1;
         of_minute.requests += 1;

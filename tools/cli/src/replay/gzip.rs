@@ -20,7 +20,11 @@ pub(super) struct Gzip {
 
 impl Gzip {
     pub(super) fn new(bytes: Box<dyn BufRead>, name: &str) -> Self {
-        Self { member: GzDecoder::new(bytes), has_ended: false, name: name.to_owned() }
+        Self {
+            member: GzDecoder::new(bytes),
+            has_ended: false,
+            name: name.to_owned(),
+        }
     }
 }
 
@@ -39,7 +43,10 @@ impl Read for Gzip {
             self.has_ended = true;
             // Such as padding. Gzip itself leaves it out, too.
             if !bytes.fill_buf()?.is_empty() {
-                note(&format!("{}: what follows the gzip data is left out", printable(&self.name)));
+                note(&format!(
+                    "{}: what follows the gzip data is left out",
+                    printable(&self.name)
+                ));
             }
         }
         Ok(0)
@@ -82,7 +89,9 @@ mod tests {
             let mut reader: Box<dyn BufRead> = Box::new(buffered);
             assert!(begins(&mut reader).unwrap());
             let mut text = String::new();
-            Gzip::new(reader, "access.log.gz").read_to_string(&mut text).unwrap();
+            Gzip::new(reader, "access.log.gz")
+                .read_to_string(&mut text)
+                .unwrap();
             assert_eq!(text, "one\ntwo\n", "buffers of {capacity}");
         }
         for text in ["", "\u{1f}", "\u{1f}x", "x"] {

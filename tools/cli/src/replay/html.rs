@@ -45,11 +45,21 @@ pub(super) fn page(report: &Report) -> String {
         );
     }
     for it in &report.limits {
-        let _ = writeln!(page, "<h2>{}</h2>\n{}", escaped(&it.limit), timeline(report, it));
+        let _ = writeln!(
+            page,
+            "<h2>{}</h2>\n{}",
+            escaped(&it.limit),
+            timeline(report, it)
+        );
         if !it.most_denied.is_empty() {
             let rows = it.most_denied.iter().map(|key| {
                 let share = super::report::share(key.denied, key.requests);
-                [shortened(&key.key), grouped(key.requests), grouped(key.denied), percent(share)]
+                [
+                    shortened(&key.key),
+                    grouped(key.requests),
+                    grouped(key.denied),
+                    percent(share),
+                ]
             });
             page += &table(&["most denied", "requests", "denied", "share"], rows);
         }
@@ -79,11 +89,28 @@ fn timeline(report: &Report, it: &OfLimit) -> Chart {
         grouped(it.denied)
     );
     let mut chart = Chart::new(WIDTH, 260, &description);
-    let length = if minutes == 1 { "a minute".to_owned() } else { format!("{minutes} minutes") };
-    chart.legend((70.0, 24.0), [(Ink::Allowed, "allowed"), (Ink::Denied, "denied")]);
+    let length = if minutes == 1 {
+        "a minute".to_owned()
+    } else {
+        format!("{minutes} minutes")
+    };
+    chart.legend(
+        (70.0, 24.0),
+        [(Ink::Allowed, "allowed"), (Ink::Denied, "denied")],
+    );
     let right = f64::from(WIDTH) - 20.0;
-    chart.text(Ink::Text, Align::End, (right, 24.0), &format!("each bar: {length}"));
-    let area = Area { left: 70.0, top: 44.0, width: right - 70.0, height: 176.0 };
+    chart.text(
+        Ink::Text,
+        Align::End,
+        (right, 24.0),
+        &format!("each bar: {length}"),
+    );
+    let area = Area {
+        left: 70.0,
+        top: 44.0,
+        width: right - 70.0,
+        height: 176.0,
+    };
     let panel = Panel::new(area, 0.0..bars as f64, -down * 1.05..up * 1.05);
     for (number, (allowed, denied)) in allowed.iter().zip(&denied).enumerate() {
         let x = number as f64..number as f64 + 1.0;
@@ -104,8 +131,10 @@ fn timeline(report: &Report, it: &OfLimit) -> Chart {
 
 fn table<const N: usize>(heads: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let row = |cells: &[String], tag: &str| {
-        let cells: String =
-            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+        let cells: String = cells
+            .iter()
+            .map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell)))
+            .collect();
         format!("<tr>{cells}</tr>\n")
     };
     let head = row(&heads.map(str::to_owned), "th");

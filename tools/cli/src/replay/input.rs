@@ -37,9 +37,13 @@ impl Input {
         for file in files {
             let is_file = !is_stdin(file);
             let metadata = is_file.then(|| {
-                file.metadata().with_context(|| format!("cannot read {}", file.display()))
+                file.metadata()
+                    .with_context(|| format!("cannot read {}", file.display()))
             });
-            size = metadata.transpose()?.zip(size).map(|(it, size)| it.len() + size);
+            size = metadata
+                .transpose()?
+                .zip(size)
+                .map(|(it, size)| it.len() + size);
         }
         let mut files: VecDeque<_> = files.to_vec().into();
         if files.is_empty() {
@@ -48,7 +52,13 @@ impl Input {
         }
         let bar = bar(size)?;
         let (name, current) = (String::new(), None);
-        Ok(Self { files, name, current, sampled: VecDeque::new(), bar })
+        Ok(Self {
+            files,
+            name,
+            current,
+            sampled: VecDeque::new(),
+            bar,
+        })
     }
 
     /// The first lines, which are read again afterwards.
@@ -56,7 +66,11 @@ impl Input {
         let mut sampled = VecDeque::new();
         for _ in 0..lines {
             let mut line = Vec::new();
-            if self.read_until(b'\n', &mut line).map_err(|error| self.failed(&error))? == 0 {
+            if self
+                .read_until(b'\n', &mut line)
+                .map_err(|error| self.failed(&error))?
+                == 0
+            {
                 break;
             }
             sampled.push_back(line);
@@ -80,7 +94,9 @@ impl Input {
                     return Ok(read);
                 }
             }
-            let Some(file) = self.files.pop_front() else { return Ok(0) };
+            let Some(file) = self.files.pop_front() else {
+                return Ok(0);
+            };
             self.name = if is_stdin(&file) {
                 "standard input".to_owned()
             } else {
@@ -91,12 +107,18 @@ impl Input {
     }
 
     fn begin(&self, file: &Path) -> io::Result<Box<dyn BufRead>> {
-        let bytes: Box<dyn Read> =
-            if is_stdin(file) { Box::new(stdin()) } else { Box::new(File::open(file)?) };
+        let bytes: Box<dyn Read> = if is_stdin(file) {
+            Box::new(stdin())
+        } else {
+            Box::new(File::open(file)?)
+        };
         let counted: ProgressBarIter<_> = self.bar.wrap_read(bytes);
         let mut bytes: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER, counted));
         Ok(match gzip::begins(&mut bytes)? {
-            true => Box::new(BufReader::with_capacity(BUFFER, Gzip::new(bytes, &self.name))),
+            true => Box::new(BufReader::with_capacity(
+                BUFFER,
+                Gzip::new(bytes, &self.name),
+            )),
             false => bytes,
         })
     }
@@ -119,7 +141,10 @@ fn bar(size: Option<u64>) -> anyhow::Result<ProgressBar> {
             ProgressBar::new(size),
             "{percent:>3}% {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left",
         ),
-        None => (ProgressBar::new_spinner(), "{spinner} {bytes} read, {bytes_per_sec}"),
+        None => (
+            ProgressBar::new_spinner(),
+            "{spinner} {bytes} read, {bytes_per_sec}",
+        ),
     };
     bar.set_style(ProgressStyle::with_template(template)?);
     Ok(bar)

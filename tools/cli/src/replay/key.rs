@@ -51,7 +51,10 @@ impl FromStr for KeySpec {
                 },
             });
         }
-        Ok(Self { text: text.to_owned(), parts })
+        Ok(Self {
+            text: text.to_owned(),
+            parts,
+        })
     }
 }
 
@@ -120,7 +123,10 @@ mod tests {
 
     fn name_of(spec: &str, request: &Request<'_>) -> Option<String> {
         let mut name = String::new();
-        spec.parse::<KeySpec>().unwrap().key_of(request, &mut name).map(|_| name)
+        spec.parse::<KeySpec>()
+            .unwrap()
+            .key_of(request, &mut name)
+            .map(|_| name)
     }
 
     #[test]
@@ -145,8 +151,15 @@ mod tests {
             assert_eq!(name_of(spec, &request).as_deref(), name, "{spec}");
         }
         let network = name_of("client_ip", &request).unwrap();
-        let same = Request { client_ip: "2001:db8:1:2::9".parse().ok(), ..Request::default() };
-        assert_eq!(name_of("client_ip", &same).unwrap(), network, "one network, one key");
+        let same = Request {
+            client_ip: "2001:db8:1:2::9".parse().ok(),
+            ..Request::default()
+        };
+        assert_eq!(
+            name_of("client_ip", &same).unwrap(),
+            network,
+            "one network, one key"
+        );
     }
 
     #[test]

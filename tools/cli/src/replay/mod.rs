@@ -45,7 +45,11 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
         let limit = arguments.limit.varied(text);
         limits.push(limit.with_context(|| format!("--compare `{text}`"))?);
     }
-    let mut spool = arguments.suggest.as_ref().map(|_| Spool::new()).transpose()?;
+    let mut spool = arguments
+        .suggest
+        .as_ref()
+        .map(|_| Spool::new())
+        .transpose()?;
     let mut comparison = Comparison::new(&limits)?;
     let lines = read(&arguments, async |at_us, key, name| {
         if let Some(spool) = &mut spool {
@@ -55,7 +59,10 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
     })
     .await?;
     if comparison.requests() == 0 {
-        bail!("the log has no request of a key; {}", lines.explained(&arguments.key));
+        bail!(
+            "the log has no request of a key; {}",
+            lines.explained(&arguments.key)
+        );
     }
     let mut report = Report::new(&arguments.key, lines, comparison, arguments.top);
     if let (Some(suggest), Some(spool)) = (&arguments.suggest, spool) {
@@ -80,7 +87,10 @@ async fn read(
     mut take: impl AsyncFnMut(u64, &tollgate::Key, &str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Lines> {
     if !arguments.trusted.is_empty() && !arguments.key.has_client_ip() {
-        bail!("--trusted has no effect on the key {}, which has no client_ip", arguments.key);
+        bail!(
+            "--trusted has no effect on the key {}, which has no client_ip",
+            arguments.key
+        );
     }
     let mut lines = Lines::default();
     let mut format = arguments.format.map(Format::new);
@@ -90,12 +100,18 @@ async fn read(
         let sample = input.sample(SAMPLE)?;
         format = Some(Format::recognize(&sample)?);
     }
-    let Some(mut format) = format else { bail!("the format is unknown") };
+    let Some(mut format) = format else {
+        bail!("the format is unknown")
+    };
     let mut clients = Clients::new(&arguments.trusted);
     let (mut now, mut requests, mut far_behind) = (0, 0, 0_u64);
     loop {
         line.clear();
-        if input.read_until(b'\n', &mut line).map_err(|error| input.failed(&error))? == 0 {
+        if input
+            .read_until(b'\n', &mut line)
+            .map_err(|error| input.failed(&error))?
+            == 0
+        {
             break;
         }
         lines.read += 1;

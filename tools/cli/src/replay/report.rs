@@ -50,7 +50,10 @@ impl Lines {
 
     /// Where the lines went, for an error.
     pub(super) fn explained(&self, key: &KeySpec) -> String {
-        let skipped = self.first_skipped.as_ref().map(|it| format!(", the first is {it}"));
+        let skipped = self
+            .first_skipped
+            .as_ref()
+            .map(|it| format!(", the first is {it}"));
         let fields = self
             .fields_without_key
             .as_ref()
@@ -129,15 +132,22 @@ impl Report {
             keys: comparison.keys.len() as u64,
             limits,
             suggestion: None,
-            minutes: comparison.minutes.iter().map(|(at, it)| (*at, it.requests)).collect(),
+            minutes: comparison
+                .minutes
+                .iter()
+                .map(|(at, it)| (*at, it.requests))
+                .collect(),
         }
     }
 }
 
 fn of_limit(comparison: &Comparison, number: usize, top: usize) -> OfLimit {
     let denied: u64 = comparison.keys.values().map(|it| it.denied[number]).sum();
-    let mut offenders: Vec<_> =
-        comparison.keys.values().filter(|it| it.denied[number] > 0).collect();
+    let mut offenders: Vec<_> = comparison
+        .keys
+        .values()
+        .filter(|it| it.denied[number] > 0)
+        .collect();
     let keys_denied = offenders.len() as u64;
     offenders.sort_by(|a, b| (b.denied[number], &a.name).cmp(&(a.denied[number], &b.name)));
     let most_denied = offenders.iter().take(top).map(|it| Denied {
@@ -146,7 +156,11 @@ fn of_limit(comparison: &Comparison, number: usize, top: usize) -> OfLimit {
         denied: it.denied[number],
     });
     // Of equal minutes, the first.
-    let worst = comparison.minutes.iter().rev().max_by_key(|(_, it)| it.denied[number]);
+    let worst = comparison
+        .minutes
+        .iter()
+        .rev()
+        .max_by_key(|(_, it)| it.denied[number]);
     let worst = worst.filter(|(_, it)| it.denied[number] > 0);
     OfLimit {
         limit: comparison.simulations[number].spec.to_string(),
@@ -161,12 +175,20 @@ fn of_limit(comparison: &Comparison, number: usize, top: usize) -> OfLimit {
             denied: it.denied[number],
         }),
         most_denied: most_denied.collect(),
-        minutes: comparison.minutes.iter().map(|(at, it)| (*at, it.denied[number])).collect(),
+        minutes: comparison
+            .minutes
+            .iter()
+            .map(|(at, it)| (*at, it.denied[number]))
+            .collect(),
     }
 }
 
 pub(super) fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 /// In UTC, to the second.

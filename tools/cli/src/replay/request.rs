@@ -43,7 +43,9 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());
     }
-    text.parse::<std::net::SocketAddr>().ok().map(|it| it.ip().to_canonical())
+    text.parse::<std::net::SocketAddr>()
+        .ok()
+        .map(|it| it.ip().to_canonical())
 }
 
 #[cfg(test)]
@@ -60,7 +62,10 @@ mod tests {
             ("/redirect?to=https://x/y", "/redirect"),
             ("/x://y/admin", "/x://y/admin"),
         ] {
-            let request = Request { target: Some(target.into()), ..Request::default() };
+            let request = Request {
+                target: Some(target.into()),
+                ..Request::default()
+            };
             assert_eq!(request.path(), Some(path), "{target}");
         }
     }

@@ -112,13 +112,21 @@ const ENTRY: usize = 16;
 impl Spool {
     pub(super) fn new() -> anyhow::Result<Self> {
         let file = tempfile::tempfile().context("cannot create a temporary file")?;
-        Ok(Self { file: BufWriter::new(file), hasher: RandomState::new(), requests: 0 })
+        Ok(Self {
+            file: BufWriter::new(file),
+            hasher: RandomState::new(),
+            requests: 0,
+        })
     }
 
     pub(super) fn push(&mut self, at_us: u64, key: &Key) -> anyhow::Result<()> {
         let hash = self.hasher.hash_one(key);
-        self.file.write_all(&at_us.to_le_bytes()).context("cannot write a temporary file")?;
-        self.file.write_all(&hash.to_le_bytes()).context("cannot write a temporary file")?;
+        self.file
+            .write_all(&at_us.to_le_bytes())
+            .context("cannot write a temporary file")?;
+        self.file
+            .write_all(&hash.to_le_bytes())
+            .context("cannot write a temporary file")?;
         self.requests += 1;
         Ok(())
     }
@@ -142,7 +150,10 @@ impl Spool {
                 denied.insert(u64::from_le_bytes(key.try_into()?));
             }
         }
-        Ok(Denials { requests, keys: denied.len() as u64 })
+        Ok(Denials {
+            requests,
+            keys: denied.len() as u64,
+        })
     }
 }
 
@@ -217,13 +228,34 @@ mod tests {
         let parse = |text: &str| text.parse::<Suggest>();
         assert_eq!(
             parse("requests=1%").unwrap(),
-            Suggest { of: Of::Requests, most: Share(1_000_000_000) }
+            Suggest {
+                of: Of::Requests,
+                most: Share(1_000_000_000)
+            }
         );
-        assert_eq!(parse("0.5%").unwrap(), Suggest { of: Of::Requests, most: Share(500_000_000) });
-        assert_eq!(parse("clients=0%").unwrap(), Suggest { of: Of::Clients, most: Share(0) });
-        for text in
-            ["clients=1", "users=1%", "clients=100%", "clients=-1%", "clients=NaN%", "%", "1.%%"]
-        {
+        assert_eq!(
+            parse("0.5%").unwrap(),
+            Suggest {
+                of: Of::Requests,
+                most: Share(500_000_000)
+            }
+        );
+        assert_eq!(
+            parse("clients=0%").unwrap(),
+            Suggest {
+                of: Of::Clients,
+                most: Share(0)
+            }
+        );
+        for text in [
+            "clients=1",
+            "users=1%",
+            "clients=100%",
+            "clients=-1%",
+            "clients=NaN%",
+            "%",
+            "1.%%",
+        ] {
             assert!(parse(text).unwrap_err().to_string().contains('%'), "{text}");
         }
     }
@@ -239,7 +271,11 @@ mod tests {
             ("0", 0, 5, true),
             ("99.9", u64::MAX, u64::MAX, false),
         ] {
-            assert_eq!(Share::of_percent(percent).unwrap().holds(part, of), holds, "{percent}");
+            assert_eq!(
+                Share::of_percent(percent).unwrap().holds(part, of),
+                holds,
+                "{percent}"
+            );
         }
     }
 
@@ -249,7 +285,9 @@ mod tests {
         let mut spool = Spool::new().unwrap();
         for client in 0..10 {
             for _ in 0..if client == 0 { 7 } else { 2 } {
-                spool.push(1_000_000, &Key::new(client.to_string())).unwrap();
+                spool
+                    .push(1_000_000, &Key::new(client.to_string()))
+                    .unwrap();
             }
         }
         for (share, limit, smaller) in [

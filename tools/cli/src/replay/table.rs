@@ -9,9 +9,23 @@ use crate::output::{counted, shortened};
 use crate::table::{self, cell};
 
 /// The columns of a limit.
-pub(super) const LIMITS: [&str; 7] =
-    ["limit", "allowed", "denied", "share", "keys denied", "of keys", "worst minute"];
-const NUMBERS: [&str; 6] = ["allowed", "denied", "share", "keys denied", "of keys", "requests"];
+pub(super) const LIMITS: [&str; 7] = [
+    "limit",
+    "allowed",
+    "denied",
+    "share",
+    "keys denied",
+    "of keys",
+    "worst minute",
+];
+const NUMBERS: [&str; 6] = [
+    "allowed",
+    "denied",
+    "share",
+    "keys denied",
+    "of keys",
+    "requests",
+];
 
 pub(super) fn text(report: &Report) -> String {
     let mut text = format!(
@@ -30,12 +44,22 @@ pub(super) fn text(report: &Report) -> String {
     limits.add_rows(report.limits.iter().map(cells));
     let _ = writeln!(text, "\n{limits}");
     // --json and --html have those of the other limits.
-    for it in report.limits.iter().take(1).filter(|it| !it.most_denied.is_empty()) {
+    for it in report
+        .limits
+        .iter()
+        .take(1)
+        .filter(|it| !it.most_denied.is_empty())
+    {
         let mut keys = table::markdown(&["key", "requests", "denied", "share"], &NUMBERS);
         for key in &it.most_denied {
             let share = super::report::share(key.denied, key.requests);
             let name = cell(&shortened(&key.key));
-            keys.add_row([name, grouped(key.requests), grouped(key.denied), percent(share)]);
+            keys.add_row([
+                name,
+                grouped(key.requests),
+                grouped(key.denied),
+                percent(share),
+            ]);
         }
         let _ = writeln!(text, "\nMost denied by {}:\n{keys}", it.limit);
     }
@@ -90,7 +114,9 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     }
     if lines.out_of_order > 0 {
         let lines = lines_of(lines.out_of_order);
-        notes.push(format!("{lines} older than a line before, counted at its time"));
+        notes.push(format!(
+            "{lines} older than a line before, counted at its time"
+        ));
     }
     if let Some(clients) = &lines.private_clients {
         notes.extend(private_clients(clients, report.requests));
@@ -101,7 +127,11 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
 /// Warnings: behind a proxy that is counted as a client, all clients share a budget.
 fn private_clients(clients: &PrivateClients, requests: u64) -> Vec<String> {
     let listed = |addresses: &[IpAddr]| {
-        addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+        addresses
+            .iter()
+            .map(IpAddr::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let mut notes = Vec::new();
     if !clients.named_by_proxies.is_empty() {
@@ -151,7 +181,12 @@ pub(super) fn percent(share: f64) -> String {
 /// `1234567` as `1,234,567`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.join(",")
 }
 
@@ -161,7 +196,13 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_and_shares_are_percentages() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([0.0, 0.000_01, 0.25].map(percent), ["0 %", "< 0.01 %", "25.00 %"]);
+        assert_eq!(
+            [0, 999, 1_000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            [0.0, 0.000_01, 0.25].map(percent),
+            ["0 %", "< 0.01 %", "25.00 %"]
+        );
     }
 }

@@ -21,13 +21,25 @@ pub fn limits() -> Vec<Limit> {
 }
 
 pub async fn limiter(url: &str) -> RateLimiter {
-    RateLimiter::new(RedisStore::builder("tollgate").url(url).connect().await.unwrap())
+    RateLimiter::new(
+        RedisStore::builder("tollgate")
+            .url(url)
+            .connect()
+            .await
+            .unwrap(),
+    )
 }
 
 /// Charges seven units to a client under every limit.
 pub async fn charge(limiter: &RateLimiter, client: &str) {
     for limit in limits() {
-        assert!(limiter.check_n(&limit, &Key::new(client), 7).await.unwrap().allowed());
+        assert!(
+            limiter
+                .check_n(&limit, &Key::new(client), 7)
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
 }
 
@@ -49,8 +61,12 @@ pub fn shown(url: &str, client: &str) -> Vec<(String, u64)> {
         "offences" => row["denials"].as_u64(),
         _ => row["used"].as_u64(),
     };
-    let row =
-        |row: &serde_json::Value| (row["limit"].as_str().unwrap().to_owned(), used(row).unwrap());
+    let row = |row: &serde_json::Value| {
+        (
+            row["limit"].as_str().unwrap().to_owned(),
+            used(row).unwrap(),
+        )
+    };
     let mut rows: Vec<_> = run.json_lines().iter().map(row).collect();
     rows.sort();
     rows

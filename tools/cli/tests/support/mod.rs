@@ -1,6 +1,11 @@
 //! Helpers of the tests: the program, and real servers.
 
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
 
 pub mod budgets;
 #[path = "../../../../tests/support/cluster.rs"]
@@ -24,7 +29,10 @@ pub struct Run {
 impl Run {
     /// The lines of standard output, as JSON.
     pub fn json_lines(&self) -> Vec<serde_json::Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     pub fn json(&self) -> serde_json::Value {
@@ -50,7 +58,11 @@ pub fn tollgate_with(arguments: &[&str], input: &[u8]) -> Run {
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-    Run { code: output.status.code().unwrap(), out, err }
+    Run {
+        code: output.status.code().unwrap(),
+        out,
+        err,
+    }
 }
 
 /// Runs `tollgate` without input.

@@ -43,13 +43,26 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     for (number, (name, limit)) in limits.iter().enumerate() {
         let (column, row) = ((number % 2) as f64, (number / 2) as f64);
         let (left, top) = (28.0 + column * 432.0, 84.0 + row * 184.0);
-        let area = Area { left, top, width: PANEL.0, height: PANEL.1 };
+        let area = Area {
+            left,
+            top,
+            width: PANEL.0,
+            height: PANEL.1,
+        };
         let panel = Panel::new(area, 0.0..SECONDS as f64, -14.0..11.0);
         let run = run(limit, &arrivals, SECONDS)?;
         traffic(&mut chart, &panel, &run, 0.5);
-        panel.bottom_axis(&mut chart, ticks.iter().map(|(at, label)| (*at, label.as_str())));
+        panel.bottom_axis(
+            &mut chart,
+            ticks.iter().map(|(at, label)| (*at, label.as_str())),
+        );
         chart.heading(Align::Start, (left, top - 10.0), name);
-        chart.text(Ink::Text, Align::End, (left + PANEL.0, top - 10.0), &run.summary());
+        chart.text(
+            Ink::Text,
+            Align::End,
+            (left + PANEL.0, top - 10.0),
+            &run.summary(),
+        );
     }
     Ok(chart)
 }

@@ -26,7 +26,11 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
         "A token bucket with one request a second and bursts of 1, 5 and 12. A larger burst lets a page that loads twelve \
          things at once pass. The rate over time is the same.",
     );
-    chart.heading(Align::Start, (48.0, 30.0), "One request a second, with three bursts");
+    chart.heading(
+        Align::Start,
+        (48.0, 30.0),
+        "One request a second, with three bursts",
+    );
     chart.legend((WIDTH as f64 - 400.0, 30.0), TRAFFIC);
     let ticks = seconds([0, 10, 20, 30, 40]);
     for (number, burst) in [1, 5, 12].into_iter().enumerate() {
@@ -36,11 +40,19 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
         let panel = Panel::new(area, 0.0..SECONDS as f64, -12.0..13.0);
         let run = run(&limit, &arrivals, SECONDS)?;
         traffic(&mut chart, &panel, &run, 0.5);
-        panel.bottom_axis(&mut chart, ticks.iter().map(|(at, label)| (*at, label.as_str())));
+        panel.bottom_axis(
+            &mut chart,
+            ticks.iter().map(|(at, label)| (*at, label.as_str())),
+        );
         let name = format!("burst({burst})");
         chart.heading(Align::Start, (area.left, area.top - 10.0), &name);
         let right = area.left + area.width;
-        chart.text(Ink::Text, Align::End, (right, area.top - 10.0), &run.summary());
+        chart.text(
+            Ink::Text,
+            Align::End,
+            (right, area.top - 10.0),
+            &run.summary(),
+        );
     }
     Ok(chart)
 }

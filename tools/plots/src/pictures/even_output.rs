@@ -29,8 +29,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     );
     let title = "A leaky bucket: one request a second, and a queue of 6";
     chart.heading(Align::Start, (48.0, 30.0), title);
-    let meaning =
-        [(Ink::Allowed, "forwarded, after its delay"), (Ink::Denied, "denied: the queue is full")];
+    let meaning = [
+        (Ink::Allowed, "forwarded, after its delay"),
+        (Ink::Denied, "denied: the queue is full"),
+    ];
     chart.legend((48.0, 54.0), meaning);
     let area = row(84.0, 120.0);
     let panel = Panel::new(area, 0.0..SECONDS as f64, 0.0..1.0);
@@ -49,6 +51,9 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     }
     panel.left_axis(&mut chart, [(arrive, "arrive"), (leave, "leave")]);
     let ticks = seconds([0, 5, 10, 15, 20]);
-    panel.bottom_axis(&mut chart, ticks.iter().map(|(at, label)| (*at, label.as_str())));
+    panel.bottom_axis(
+        &mut chart,
+        ticks.iter().map(|(at, label)| (*at, label.as_str())),
+    );
     Ok(chart)
 }

@@ -48,7 +48,12 @@ fn traffic(chart: &mut Chart, panel: &Panel, run: &Run, bar: f64) {
 
 /// An area of a picture's whole width, with space for an axis on its left.
 fn row(top: f64, height: f64) -> Area {
-    Area { left: 48.0, top, width: f64::from(WIDTH) - 68.0, height }
+    Area {
+        left: 48.0,
+        top,
+        width: f64::from(WIDTH) - 68.0,
+        height,
+    }
 }
 
 /// Seconds as labels of an axis.

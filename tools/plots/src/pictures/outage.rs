@@ -46,7 +46,10 @@ struct Second {
 
 pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let policies = [
-        ("Local: each replica has half of the quota", OnStoreFailure::Local { replicas: REPLICAS }),
+        (
+            "Local: each replica has half of the quota",
+            OnStoreFailure::Local { replicas: REPLICAS },
+        ),
         ("Fail open (the default)", OnStoreFailure::FailOpen),
         ("Fail closed", OnStoreFailure::FailClosed),
     ];
@@ -70,7 +73,11 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     for (number, (name, policy)) in policies.into_iter().enumerate() {
         let area = row(104.0 + number as f64 * 166.0, 116.0);
         let panel = Panel::new(area, 0.0..SECONDS as f64, -30.0..42.0);
-        panel.shade(&mut chart, Ink::Outage, OUTAGE.start as f64..OUTAGE.end as f64);
+        panel.shade(
+            &mut chart,
+            Ink::Outage,
+            OUTAGE.start as f64..OUTAGE.end as f64,
+        );
         for (number, second) in outage(policy)?.into_iter().enumerate() {
             let x = number as f64..number as f64 + 1.0;
             let mut below = 0.0;
@@ -86,7 +93,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
         }
         panel.left_axis(&mut chart, [(0.0, "0"), (20.0, "20/s")]);
         panel.threshold(&mut chart, Ink::Text, 20.0, "");
-        panel.bottom_axis(&mut chart, ticks.iter().map(|(at, label)| (*at, label.as_str())));
+        panel.bottom_axis(
+            &mut chart,
+            ticks.iter().map(|(at, label)| (*at, label.as_str())),
+        );
         chart.heading(Align::Start, (area.left, area.top - 10.0), name);
     }
     Ok(chart)
@@ -94,8 +104,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
 
 /// What two replicas do, second by second. Time is tokio's, which is paused, and jumps.
 fn outage(policy: OnStoreFailure) -> Result<[Second; SECONDS], Box<dyn Error>> {
-    let runtime =
-        runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()?;
     runtime.block_on(async {
         let limit =
             Limit::token_bucket("api", Quota::per_second(20))?.with_on_store_failure(policy)?;
@@ -113,7 +125,9 @@ fn outage(policy: OnStoreFailure) -> Result<[Second; SECONDS], Box<dyn Error>> {
         for request in 0..30 * SECONDS as u64 {
             let at = Duration::from_micros(request * 1_000_000 / 30);
             sleep_until(start + at).await;
-            shared.is_away.store(OUTAGE.contains(&at.as_secs()), Ordering::Relaxed);
+            shared
+                .is_away
+                .store(OUTAGE.contains(&at.as_secs()), Ordering::Relaxed);
             let replica = &replicas[request as usize % replicas.len()];
             let decision = replica.check(&limit, &key).await?;
             let second = &mut seconds[at.as_secs() as usize];

@@ -17,7 +17,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let quota = Quota::new(10, Duration::from_secs(PERIOD));
     let limits = [
         ("Sliding window", Limit::sliding_window("api", quota)?),
-        ("Sliding window of 10 sub-windows", Limit::sliding_window_with("api", quota, 10)?),
+        (
+            "Sliding window of 10 sub-windows",
+            Limit::sliding_window_with("api", quota, 10)?,
+        ),
         ("Sliding log", Limit::sliding_log("api", quota)?),
     ];
     // A burst late in one period, and then without a pause in the next one.
@@ -36,7 +39,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     );
     let title = "Uneven traffic under a limit of 10 in 10 seconds";
     chart.heading(Align::Start, (48.0, 30.0), title);
-    let meaning = [(Ink::Allowed, "requests allowed"), (Ink::Level, "allowed in the last 10 s")];
+    let meaning = [
+        (Ink::Allowed, "requests allowed"),
+        (Ink::Level, "allowed in the last 10 s"),
+    ];
     chart.legend((WIDTH as f64 - 370.0, 30.0), meaning);
     let ticks = seconds([0, 10, 20, 30, 40]);
     for (number, (name, limit)) in limits.iter().enumerate() {
@@ -50,7 +56,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
         }
         panel.threshold(&mut chart, Ink::Denied, 10.0, "");
         panel.left_axis(&mut chart, [(0.0, "0"), (10.0, "10"), (20.0, "20")]);
-        panel.bottom_axis(&mut chart, ticks.iter().map(|(at, label)| (*at, label.as_str())));
+        panel.bottom_axis(
+            &mut chart,
+            ticks.iter().map(|(at, label)| (*at, label.as_str())),
+        );
         let most = trailing.iter().map(|(_, count)| *count).fold(0.0, f64::max);
         chart.heading(Align::Start, (area.left, area.top - 10.0), name);
         let result = format!("{}, at most {most} in 10 seconds", run.summary());
@@ -64,7 +73,10 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
 fn trailing(run: &Run) -> Vec<(f64, f64)> {
     let allowed = run.forwarded();
     let moments = allowed.iter().flat_map(|at| [*at, *at + PERIOD as f64]);
-    let mut moments: Vec<_> = moments.chain([0.0]).filter(|at| *at < SECONDS as f64).collect();
+    let mut moments: Vec<_> = moments
+        .chain([0.0])
+        .filter(|at| *at < SECONDS as f64)
+        .collect();
     moments.sort_by(f64::total_cmp);
     let count = |now: f64| {
         let is_within = |at: &&f64| **at <= now && **at > now - PERIOD as f64;

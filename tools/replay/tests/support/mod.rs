@@ -13,7 +13,10 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn lines(&self) -> Vec<Value> {
-        self.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 }
 

@@ -24,11 +24,17 @@ const QUEUED: Duration = Duration::from_millis(20);
 
 pub(super) async fn examine(server: &mut Server, deadline: Duration, findings: &mut Findings) {
     if let Err(error) = latency(server, deadline, findings).await {
-        let if_no_right = (Level::Problem, "give this user +ping, which services need, too");
+        let if_no_right = (
+            Level::Problem,
+            "give this user +ping, which services need, too",
+        );
         failed("latency", &error, if_no_right, findings);
     }
     if let Err(error) = clock(server, findings).await {
-        let if_no_right = (Level::Problem, "give this user +time, which services need, too");
+        let if_no_right = (
+            Level::Problem,
+            "give this user +time, which services need, too",
+        );
         failed("clock", &error, if_no_right, findings);
     }
     let info: String = match server.ask(&["INFO"]).await {
@@ -54,7 +60,9 @@ fn failed(
     if_no_right: (Level, &'static str),
     findings: &mut Findings,
 ) {
-    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<RedisError>());
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<RedisError>());
     let (level, advice) = match causes.any(|cause| cause.code() == Some("NOPERM")) {
         true => if_no_right,
         false => (
@@ -71,7 +79,11 @@ struct Info(HashMap<String, String>);
 impl Info {
     fn parse(text: &str) -> Self {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
-        Self(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+        Self(
+            fields
+                .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+                .collect(),
+        )
     }
 
     fn text(&self, name: &str) -> &str {
@@ -107,7 +119,11 @@ async fn latency(
     );
     let needed = slowest + QUEUED;
     if needed > deadline {
-        let level = if slowest > deadline { Level::Problem } else { Level::Advice };
+        let level = if slowest > deadline {
+            Level::Problem
+        } else {
+            Level::Advice
+        };
         let advice = format!(
             "checks fail after the deadline of {:.0} ms: set it to {:.0} ms or more (`RedisStoreBuilder::deadline`), or look \
              for slow commands (SLOWLOG GET)",
@@ -164,7 +180,11 @@ fn version(info: &Info, findings: &mut Findings) {
             "tollgate is tested on Redis 6.2 and later, and Valkey 8 and later",
         );
     } else if version < (6, 2, 7) {
-        findings.advice("version", found, "before 6.2.7, scripts ignore min-replicas-to-write");
+        findings.advice(
+            "version",
+            found,
+            "before 6.2.7, scripts ignore min-replicas-to-write",
+        );
     } else {
         findings.good("version", found);
     }
@@ -223,8 +243,9 @@ async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) 
             "if this server is lost, services fail as their on_store_failure says until it is back",
         );
     }
-    let setting: Result<Vec<String>, _> =
-        server.ask(&["CONFIG", "GET", "min-replicas-to-write"]).await;
+    let setting: Result<Vec<String>, _> = server
+        .ask(&["CONFIG", "GET", "min-replicas-to-write"])
+        .await;
     match setting.ok().and_then(|it| it.get(1)?.parse::<u64>().ok()) {
         Some(0) => findings.advice(
             "replication",
@@ -238,7 +259,10 @@ async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) 
 
 async fn persistence(server: &mut Server, info: &Info, findings: &mut Findings) {
     let save: Result<Vec<String>, _> = server.ask(&["CONFIG", "GET", "save"]).await;
-    let found = match (info.text("aof_enabled"), save.ok().and_then(|it| it.into_iter().nth(1))) {
+    let found = match (
+        info.text("aof_enabled"),
+        save.ok().and_then(|it| it.into_iter().nth(1)),
+    ) {
         ("1", _) => "append-only file",
         (_, Some(times)) if times.is_empty() => "none",
         (_, Some(_)) => "snapshots",
@@ -266,7 +290,10 @@ async fn cluster(server: &mut Server, info: &Info, findings: &mut Findings) {
         }
     };
     let state = Info::parse(&state);
-    let (size, nodes) = (state.number("cluster_size"), state.number("cluster_known_nodes"));
+    let (size, nodes) = (
+        state.number("cluster_size"),
+        state.number("cluster_known_nodes"),
+    );
     let found = format!(
         "{size} shards, {nodes} nodes, {} of 16384 slots served",
         state.number("cluster_slots_ok")

@@ -46,7 +46,13 @@ impl Findings {
         advice: Option<Cow<'static, str>>,
     ) {
         let server = self.server.clone();
-        self.all.push(Finding { server, about, level, found, advice });
+        self.all.push(Finding {
+            server,
+            about,
+            level,
+            found,
+            advice,
+        });
     }
 
     fn good(&mut self, about: &'static str, found: impl Into<String>) {
@@ -68,11 +74,17 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
         Err(error) => vec![Err(error)],
     };
     let mut all = Vec::new();
-    let mut library = Findings { server: "tollgate".to_owned(), all: Vec::new() };
+    let mut library = Findings {
+        server: "tollgate".to_owned(),
+        all: Vec::new(),
+    };
     for server in servers {
         match server {
             Ok(mut server) => {
-                let mut findings = Findings { server: server.address.clone(), all: Vec::new() };
+                let mut findings = Findings {
+                    server: server.address.clone(),
+                    all: Vec::new(),
+                };
                 checks::examine(&mut server, arguments.deadline, &mut findings).await;
                 all.extend(findings.all);
             }
@@ -92,7 +104,11 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
         output::print(&text(&all))?;
     }
     let has_problem = all.iter().any(|it| it.level == Level::Problem);
-    Ok(if has_problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if has_problem {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// What a service does at its start: it loads the script, and runs each command that the script needs.
@@ -106,7 +122,10 @@ async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
     }
     match store.connect().await {
         Ok(_) => {
-            findings.good("start", "a service can start, and this user has the rights it needs");
+            findings.good(
+                "start",
+                "a service can start, and this user has the rights it needs",
+            );
         }
         Err(error) => {
             let advice = "a service that connects at its start does not start";
@@ -128,7 +147,11 @@ fn text(all: &[Finding]) -> String {
             Level::Problem => "PROBLEM",
         };
         lines.push(format!("  {mark}  {}: {}", it.about, printable(&it.found)));
-        lines.extend(it.advice.as_ref().map(|advice| format!("           -> {advice}")));
+        lines.extend(
+            it.advice
+                .as_ref()
+                .map(|advice| format!("           -> {advice}")),
+        );
     }
     lines.join("\n")
 }

@@ -16,7 +16,11 @@ fn values_that_are_cut_off_or_of_other_programs_are_unreadable() {
         for length in 0..20 {
             let mut value = vec![kind];
             value.extend(vec![0xff; length]);
-            assert_eq!(Value::read(&value, 0), Value::Unreadable, "{kind}: {length} bytes");
+            assert_eq!(
+                Value::read(&value, 0),
+                Value::Unreadable,
+                "{kind}: {length} bytes"
+            );
         }
     }
     for value in [&b""[..], b"5", b"1700000000000", &[0; 100]] {
@@ -29,7 +33,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (self.0 >> 33) % bound
     }
 }
@@ -39,7 +46,9 @@ async fn units_used_are_those_that_the_library_says_at_any_time() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let start = Duration::from_secs(1_700_000_000);
-    let store = RedisStore::builder("tollgate").url(server.url()).clock(clock.clone());
+    let store = RedisStore::builder("tollgate")
+        .url(server.url())
+        .clock(clock.clone());
     let limiter = RateLimiter::new(store.connect().await.unwrap());
     let mut random = Random(7);
     for spec in [

@@ -23,8 +23,17 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let host = target.as_ref().and_then(|target| {
         let (_, rest) = target.split_once("://")?;
         let authority = rest.split('/').next()?;
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+        let host = authority
+            .rsplit_once(':')
+            .map_or(authority, |(host, _)| host);
         Some(host.to_owned().into())
     });
-    Ok(Request { at_us, client_ip, method, host, target, ..Request::default() })
+    Ok(Request {
+        at_us,
+        client_ip,
+        method,
+        host,
+        target,
+        ..Request::default()
+    })
 }

@@ -11,16 +11,20 @@ use crate::replay::request::{Request, address};
 
 pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
     // A user chooses its name, which may have brackets. Its quotes are escaped.
-    let (head, rest) = line.split_once("] \"").ok_or("no time in brackets before a request")?;
+    let (head, rest) = line
+        .split_once("] \"")
+        .ok_or("no time in brackets before a request")?;
     let (who, time) = head.rsplit_once('[').ok_or("no time in brackets")?;
     let who = who.trim_end();
     let mut parts = Parts::of(&line[line.len() - rest.len() - 1..]);
     let (first, rest) = who.split_once(' ').unwrap_or((who, ""));
     // A name as in `host:port`, then the client.
     let (host, first, rest) = match rest.split_once(' ') {
-        Some((second, rest)) if address(first).is_none() && address(second).is_some() => {
-            (first.rsplit_once(':').map(|(host, _)| host.into()), second, rest)
-        }
+        Some((second, rest)) if address(first).is_none() && address(second).is_some() => (
+            first.rsplit_once(':').map(|(host, _)| host.into()),
+            second,
+            rest,
+        ),
         _ => (None, first, rest),
     };
     // The identity is never used, and a user's name may have spaces.
@@ -33,7 +37,16 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     }
     let (client_ip, user) = (address(first), given(user));
     let forwarded_for = forwarded_for(parts);
-    Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: None })
+    Ok(Request {
+        at_us,
+        client_ip,
+        forwarded_for,
+        user,
+        method,
+        host,
+        target,
+        json: None,
+    })
 }
 
 /// What follows the size, the referer and the agent, if a proxy's address ends it: a log may have other fields there.

@@ -25,5 +25,12 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let [forwarded_for, _agent, _id, host] = quoted;
     let host = given(host);
     let forwarded_for = given(forwarded_for);
-    Ok(Request { at_us, forwarded_for, method, host, target, ..Request::default() })
+    Ok(Request {
+        at_us,
+        forwarded_for,
+        method,
+        host,
+        target,
+        ..Request::default()
+    })
 }

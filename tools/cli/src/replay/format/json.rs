@@ -44,8 +44,15 @@ const FORWARDED_FOR: [&str; 7] = [
     "request_X-Forwarded-For",
     "request.headers.X-Forwarded-For",
 ];
-const USER: [&str; 7] =
-    ["user", "user_id", "userId", "remote_user", "user.id", "ClientUsername", "username"];
+const USER: [&str; 7] = [
+    "user",
+    "user_id",
+    "userId",
+    "remote_user",
+    "user.id",
+    "ClientUsername",
+    "username",
+];
 const METHOD: [&str; 6] = [
     "method",
     "request_method",
@@ -54,7 +61,13 @@ const METHOD: [&str; 6] = [
     "RequestMethod",
     "http.request.method",
 ];
-const HOST: [&str; 5] = ["host", "http_host", "server_name", "RequestHost", "authority"];
+const HOST: [&str; 5] = [
+    "host",
+    "http_host",
+    "server_name",
+    "RequestHost",
+    "authority",
+];
 const TARGET: [&str; 9] = [
     "path",
     "uri",
@@ -70,12 +83,19 @@ const TARGET: [&str; 9] = [
 pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
     let json = object(line)?;
     let is_given = |value: &&Value| !value.is_null() && value.as_str() != Some("");
-    let first =
-        |names: &[&str]| names.iter().find_map(|name| field(&json, name).filter(is_given)).cloned();
+    let first = |names: &[&str]| {
+        names
+            .iter()
+            .find_map(|name| field(&json, name).filter(is_given))
+            .cloned()
+    };
     let text = |names: &[&str]| names.iter().find_map(|name| text_of(&json, name));
     let time = first(&TIME).ok_or_else(|| {
         let there = names_of_fields(&json);
-        format!("no field of a time ({}); its fields are: {there}", TIME.join(", "))
+        format!(
+            "no field of a time ({}); its fields are: {there}",
+            TIME.join(", ")
+        )
     })?;
     let at_us = times.of_json(&time)?;
     let client_ip = text(&CLIENT).and_then(|it| address(&it));
@@ -88,7 +108,16 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
         target = path.map(|it| it.into_owned().into());
     }
     let (user, host) = (text(&USER), text(&HOST));
-    Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: Some(json) })
+    Ok(Request {
+        at_us,
+        client_ip,
+        forwarded_for,
+        user,
+        method,
+        host,
+        target,
+        json: Some(json),
+    })
 }
 
 pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
@@ -102,18 +131,35 @@ pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let forwarded_for = text_of(request, "headers.X-Forwarded-For");
     let (method, host) = (text_of(request, "method"), text_of(request, "host"));
     let (target, user) = (text_of(request, "uri"), text_of(&json, "user_id"));
-    Ok(Request { at_us, client_ip, forwarded_for, user, method, host, target, json: Some(json) })
+    Ok(Request {
+        at_us,
+        client_ip,
+        forwarded_for,
+        user,
+        method,
+        host,
+        target,
+        json: Some(json),
+    })
 }
 
 /// For messages about a line that lacks one.
 pub(in crate::replay) fn names_of_fields(json: &Value) -> String {
-    let names = json.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let names = json
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.as_str());
     names.collect::<Vec<_>>().join(", ")
 }
 
 fn object(line: &str) -> Result<Value, String> {
     let json: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
-    if json.is_object() { Ok(json) } else { Err("no JSON object".to_owned()) }
+    if json.is_object() {
+        Ok(json)
+    } else {
+        Err("no JSON object".to_owned())
+    }
 }
 
 fn text_of<'a>(json: &Value, name: &str) -> Option<Cow<'a, str>> {
@@ -123,7 +169,9 @@ fn text_of<'a>(json: &Value, name: &str) -> Option<Cow<'a, str>> {
         // A header that was sent several times.
         Value::Array(values) => {
             let texts: Option<Vec<_>> = values.iter().map(Value::as_str).collect();
-            texts.filter(|it| !it.is_empty()).map(|it| it.join(",").into())
+            texts
+                .filter(|it| !it.is_empty())
+                .map(|it| it.join(",").into())
         }
         _ => None,
     }
@@ -136,7 +184,15 @@ mod tests {
     #[test]
     fn guide_lists_the_names_of_all_fields() {
         let guide = include_str!("../../../../../src/guide/operating.md");
-        let groups: [&[&str]; 7] = [&TIME, &CLIENT, &FORWARDED_FOR, &USER, &METHOD, &HOST, &TARGET];
+        let groups: [&[&str]; 7] = [
+            &TIME,
+            &CLIENT,
+            &FORWARDED_FOR,
+            &USER,
+            &METHOD,
+            &HOST,
+            &TARGET,
+        ];
         for names in groups {
             let listed: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
             assert!(guide.contains(&listed.join(", ")), "{names:?}");

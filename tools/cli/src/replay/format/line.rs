@@ -16,7 +16,11 @@ impl<'a> Parts<'a> {
         let end = text.find(' ').unwrap_or(text.len());
         let (word, rest) = text.split_at(end);
         self.0 = rest;
-        if word.is_empty() { Err("the line ends early".to_owned()) } else { Ok(word) }
+        if word.is_empty() {
+            Err("the line ends early".to_owned())
+        } else {
+            Ok(word)
+        }
     }
 
     /// What is in the next brackets, and what stands before them.

@@ -23,26 +23,41 @@ pub(super) struct Format {
 }
 
 /// From the most specific to the least.
-const ALL: [FormatName; 5] =
-    [FormatName::Envoy, FormatName::Alb, FormatName::Combined, FormatName::Caddy, FormatName::Json];
+const ALL: [FormatName; 5] = [
+    FormatName::Envoy,
+    FormatName::Alb,
+    FormatName::Combined,
+    FormatName::Caddy,
+    FormatName::Json,
+];
 
 impl Format {
     pub(super) fn new(name: FormatName) -> Self {
-        Self { name, times: Times::default() }
+        Self {
+            name,
+            times: Times::default(),
+        }
     }
 
     /// The format of most of these lines.
     pub(super) fn recognize(lines: &[String]) -> anyhow::Result<Self> {
-        let lines: Vec<_> =
-            lines.iter().filter(|it| !it.is_empty() && !it.starts_with('#')).collect();
+        let lines: Vec<_> = lines
+            .iter()
+            .filter(|it| !it.is_empty() && !it.starts_with('#'))
+            .collect();
         for name in ALL {
             let mut format = Self::new(name);
-            let parsed = lines.iter().filter(|line| format.parse(line).is_ok()).count();
+            let parsed = lines
+                .iter()
+                .filter(|line| format.parse(line).is_ok())
+                .count();
             if parsed > 0 && parsed * 2 >= lines.len() {
                 return Ok(format);
             }
         }
-        let Some(first) = lines.first() else { bail!("the log is empty") };
+        let Some(first) = lines.first() else {
+            bail!("the log is empty")
+        };
         let mut tried = Vec::new();
         for name in ALL {
             if let Err(why) = Self::new(name).parse(first) {
@@ -208,11 +223,22 @@ mod tests {
 
     #[test]
     fn log_of_no_known_format_is_an_error_that_says_what_each_format_lacks() {
-        let error = Format::recognize(&["hello".to_owned()]).err().unwrap().to_string();
-        for part in ["its first line is `hello`", "--format", "combined: ", "json: "] {
+        let error = Format::recognize(&["hello".to_owned()])
+            .err()
+            .unwrap()
+            .to_string();
+        for part in [
+            "its first line is `hello`",
+            "--format",
+            "combined: ",
+            "json: ",
+        ] {
             assert!(error.contains(part), "{error}");
         }
-        let error = Format::recognize(&[String::new()]).err().unwrap().to_string();
+        let error = Format::recognize(&[String::new()])
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("the log is empty"), "{error}");
     }
 }

@@ -25,7 +25,10 @@ impl Times {
 
     /// RFC 3339.
     pub(super) fn of_iso(&self, text: &str) -> Result<u64, String> {
-        micros(text.parse().map_err(|error| format!("the time `{text}`: {error}"))?)
+        micros(
+            text.parse()
+                .map_err(|error| format!("the time `{text}`: {error}"))?,
+        )
     }
 
     /// A text of one of these forms, or a number of seconds, milliseconds or microseconds.
@@ -48,7 +51,11 @@ fn of_number(number: f64) -> Result<u64, String> {
         0.0..1e11 => 1e6,
         1e11..1e14 => 1e3,
         1e14..1e16 => 1.0,
-        _ => return Err(format!("the time {number} is no number of seconds, ms or us")),
+        _ => {
+            return Err(format!(
+                "the time {number} is no number of seconds, ms or us"
+            ));
+        }
     };
     // Apart, so that the fraction of a large number is not rounded with it.
     in_range((number.trunc() * scale + (number.fract() * scale).round()) as u64)
@@ -62,7 +69,11 @@ fn micros(time: Timestamp) -> Result<u64, String> {
 /// The library's clock ends with the year 2254: its scripts calculate with 53 bits.
 fn in_range(at_us: u64) -> Result<u64, String> {
     const END: u64 = 8_993_721_600_000_000;
-    if at_us < END { Ok(at_us) } else { Err("the time is after the year 2254".to_owned()) }
+    if at_us < END {
+        Ok(at_us)
+    } else {
+        Err("the time is after the year 2254".to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +89,10 @@ mod tests {
             (json!(1.5), Some(1_500_000)),
             (json!("1760104536.25"), Some(1_760_104_536_250_000)),
             (json!(1_760_104_536_250_u64), Some(1_760_104_536_250_000)),
-            (json!(1_760_104_536_250_000_u64), Some(1_760_104_536_250_000)),
+            (
+                json!(1_760_104_536_250_000_u64),
+                Some(1_760_104_536_250_000),
+            ),
             (json!("2254-12-31T23:59:59Z"), Some(8_993_721_599_000_000)),
             (json!("2255-01-01T00:00:00Z"), None),
             (json!(9e9), None),
