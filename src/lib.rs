@@ -12,6 +12,16 @@
     not(test),
     warn(clippy::arithmetic_side_effects, clippy::disallowed_methods)
 )]
+// With all features, nothing is unused. With fewer, some helpers of their code are.
+#![cfg_attr(
+    not(all(
+        feature = "config",
+        feature = "http",
+        feature = "metrics",
+        feature = "redis"
+    )),
+    allow(dead_code, unused_imports)
+)]
 
 mod algorithm;
 #[cfg(feature = "config")]

@@ -343,7 +343,6 @@ impl Bucket {
 
     /// The time until `cost` fits, if the level is empty after `reset_after`: the level need not be empty by
     /// then, but by what the capacity is above the cost.
-    #[cfg(feature = "http")]
     pub(super) const fn next_after(&self, reset_after: Micros, cost: u64) -> Micros {
         let spare = self.capacity.saturating_sub(cost);
         // Rounded down, so that the difference is not too short.

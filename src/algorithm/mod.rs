@@ -230,10 +230,6 @@ impl Rule {
     }
 
     /// Whether the state is a level that drains.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "for the reply of a script")
-    )]
     pub(crate) const fn drains(&self) -> bool {
         matches!(
             self,
@@ -269,10 +265,6 @@ impl Rule {
 
     /// The verdict of a charge that follows the first of several identical charges at the same
     /// instant. `charged` is the sum of all costs after the first, including this one.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "for a batch of checks")
-    )]
     pub(crate) fn follow(&self, first: First, charged: u64, cost: u64) -> Followed {
         match self {
             Self::TokenBucket(TokenBucket(bucket)) | Self::Gcra(Gcra(bucket)) => {
@@ -296,7 +288,6 @@ impl Rule {
     /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`. `None` for a
     /// sliding window and a log: a few units are replenished long before all are, and the outcome of a
     /// charge does not say when.
-    #[cfg(feature = "http")]
     pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Option<Micros> {
         match self {
             Self::TokenBucket(TokenBucket(bucket))
@@ -325,10 +316,6 @@ impl Rule {
 
 /// The verdict of the first of several identical charges at the same instant.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "redis"),
-    allow(dead_code, reason = "for a batch of checks")
-)]
 pub(crate) struct First {
     pub(crate) reset_after: Micros,
     /// The rounding of `reset_after`, in parts of the limit's rate.
@@ -339,10 +326,6 @@ pub(crate) struct First {
 
 /// The verdict of a charge that follows the first.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "redis"),
-    allow(dead_code, reason = "for a batch of checks")
-)]
 pub(crate) struct Followed {
     pub(crate) reset_after: Micros,
     pub(crate) delay: Micros,

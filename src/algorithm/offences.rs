@@ -29,7 +29,6 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     /// The policy of a limit that does not block keys.
-    #[cfg(feature = "redis")]
     pub(crate) const NONE: Self = Self {
         denials: 0,
         within: 0,

@@ -15,7 +15,6 @@ pub use self::config::Config;
 pub(crate) use self::config::{LimitConfig, Match, PlanConfig};
 pub(crate) use self::field::Field;
 pub use self::parse::Format;
-#[cfg(feature = "redis")]
 pub(crate) use self::parse::MAX_TEXT;
 pub use self::source::{ConfigSource, FileSource};
 pub(crate) use self::value::{CostConfig, KeyConfig, OneOrMany};

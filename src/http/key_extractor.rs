@@ -219,7 +219,6 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 pub struct Or<A, B>(A, B);
 
 impl<A: KeyExtractor, B: KeyExtractor> Or<A, B> {
-    #[cfg(feature = "config")]
     pub(super) const fn new(first: A, fallback: B) -> Self {
         Self(first, fallback)
     }

@@ -6,31 +6,24 @@ mod failover;
 mod observed;
 mod permits;
 mod registry;
-#[cfg(feature = "http")]
 mod unanswered;
 mod waiting;
 
 use std::fmt;
-#[cfg(feature = "config")]
 use std::sync::Weak;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
-#[cfg(feature = "http")]
 pub(crate) use self::observed::Observed;
-#[cfg(feature = "http")]
 pub(crate) use self::permits::Acquired;
 use self::permits::Agents;
 pub use self::permits::Permit;
 use self::registry::Registry;
-#[cfg(feature = "http")]
 use self::unanswered::Unanswered;
-#[cfg(feature = "http")]
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
-#[cfg(feature = "http")]
 pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::{Answer, MemoryStore, Store};
@@ -101,7 +94,6 @@ struct Shared {
     /// The permits of this process. `None` if the store grants none.
     agents: OnceLock<Option<Agents>>,
     permit_lease: OnceLock<Duration>,
-    #[cfg(feature = "http")]
     unanswered: Unanswered,
 }
 
@@ -116,7 +108,6 @@ impl RateLimiter {
             denied_keys: OnceLock::new(),
             agents: OnceLock::new(),
             permit_lease: OnceLock::new(),
-            #[cfg(feature = "http")]
             unanswered: Unanswered::default(),
         };
         Self {
@@ -350,7 +341,6 @@ impl RateLimiter {
     }
 
     /// Whether both are handles of one limiter.
-    #[cfg(feature = "http")]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -389,7 +379,6 @@ impl RateLimiter {
 
     /// Registers the limits of a set in place of those that it had, or leaves them as they are. An error comes with its
     /// limit.
-    #[cfg(feature = "config")]
     pub(crate) fn register_set<'a>(
         &self,
         set: &Arc<()>,
@@ -405,7 +394,6 @@ impl RateLimiter {
     }
 
     /// A handle that does not keep the limiter.
-    #[cfg(feature = "config")]
     pub(crate) fn downgrade(&self) -> WeakLimiter {
         WeakLimiter(Arc::downgrade(&self.shared))
     }
@@ -427,17 +415,14 @@ impl RateLimiter {
     /// # }
     /// ```
     pub async fn flush(&self) {
-        #[cfg(feature = "http")]
         self.flush_settlements().await;
         self.flush_permits().await;
     }
 }
 
 /// A handle of a limiter that may be gone.
-#[cfg(feature = "config")]
 pub(crate) struct WeakLimiter(Weak<Shared>);
 
-#[cfg(feature = "config")]
 impl WeakLimiter {
     pub(crate) fn upgrade(&self) -> Option<RateLimiter> {
         self.0.upgrade().map(|shared| RateLimiter { shared })

@@ -1,7 +1,6 @@
 //! The names of limits that layers were built with: limits of one name share what they count.
 
 use std::collections::HashMap;
-#[cfg(feature = "config")]
 use std::sync::{Arc, Weak};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +14,6 @@ enum Registered {
     /// A limit that stays as it is.
     Limit(Limit),
     /// A limit of a set, which may replace it. Names of a set that is gone are free.
-    #[cfg(feature = "config")]
     Set(Weak<()>),
 }
 
@@ -33,7 +31,6 @@ impl Registry {
                     ))
                     .of_limit(limit.name()));
                 }
-                #[cfg(feature = "config")]
                 Some(Registered::Set(set)) if set.strong_count() > 0 => {
                     return Err(ConfigError::new(
                         "the name is that of a limit from a configuration: limits of one name share \
@@ -52,7 +49,6 @@ impl Registry {
     }
 
     /// Replaces the names of a set by new ones, or leaves them as they are.
-    #[cfg(feature = "config")]
     pub(super) fn replace_set<'a>(
         &self,
         set: &Arc<()>,
@@ -86,7 +82,6 @@ impl Registry {
     }
 }
 
-#[cfg(feature = "config")]
 fn is(registered: &Weak<()>, set: &Arc<()>) -> bool {
     std::ptr::eq(registered.as_ptr(), Arc::as_ptr(set))
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "http")]
 use super::Enforced;
 use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
 use crate::algorithm::offences::Blocking;
@@ -174,14 +173,12 @@ impl Check {
     }
 
     /// Sets the failure policy of a limit that has none.
-    #[cfg(feature = "http")]
     pub(crate) fn or_on_store_failure(mut self, policy: OnStoreFailure) -> Self {
         self.rare.get_or_insert_default().on_store_failure = Some(policy);
         self
     }
 
     /// The same check of a limit that is enforced for a share of its keys.
-    #[cfg(feature = "http")]
     pub(crate) fn with_enforced(self, enforced: Enforced) -> Self {
         Self {
             limit: self.limit.with_enforced(enforced),

@@ -102,7 +102,6 @@ impl Decision {
     }
 
     /// The decision of a group whose parts were decided by several servers, each at its own time.
-    #[cfg(feature = "redis")]
     pub(crate) fn of_parts(verdicts: Vec<Verdict>, decided_at: Micros) -> Option<Self> {
         Some(Self {
             decided_at,
@@ -111,7 +110,6 @@ impl Decision {
     }
 
     /// The same decision, with what limits in shadow mode would have denied by another decision of the group.
-    #[cfg(feature = "redis")]
     pub(crate) fn with_shadow_denials_of(self, other: &Self) -> Self {
         if other.shadow_denials().next().is_none() {
             return self;
@@ -122,7 +120,6 @@ impl Decision {
     }
 
     /// The same decision, as one that charged nothing.
-    #[cfg(feature = "redis")]
     pub(crate) fn uncharged(mut self) -> Self {
         self.deciding = self.deciding.uncharged();
         self.group = self.group.into_iter().map(Verdict::uncharged).collect();
@@ -245,21 +242,18 @@ impl Decision {
     }
 
     /// Whether a limit may be in shadow mode.
-    #[cfg(feature = "http")]
     #[inline]
     pub(crate) const fn has_shadow(&self) -> bool {
         self.deciding.is_shadow() || !self.group.is_empty()
     }
 
     /// Whether the same checks would be denied now: a budget has fewer units left than its check consumed.
-    #[cfg(feature = "http")]
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.verdicts().iter().any(Verdict::is_used_up)
     }
 
     /// The time until the same checks are allowed again, as far as it is known.
-    #[cfg(feature = "http")]
     pub(crate) fn next_after(&self) -> Micros {
         self.verdicts()
             .iter()
@@ -269,7 +263,6 @@ impl Decision {
     }
 
     /// Whether its deciding limit is stricter than that of another decision.
-    #[cfg(feature = "http")]
     pub(crate) fn is_stricter_than(&self, other: &Self) -> bool {
         self.deciding.severity() > other.deciding.severity()
     }
@@ -289,7 +282,6 @@ impl Decision {
     }
 
     /// The same decision, for units that were charged earlier.
-    #[cfg(feature = "redis")]
     pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
         self.deciding.charged = units;
         self.deciding.charged_at = charged_at;
@@ -297,7 +289,6 @@ impl Decision {
     }
 
     /// The same decision, `elapsed` later.
-    #[cfg(feature = "redis")]
     pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
         let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
         if self.decided_at > 0 {

@@ -56,7 +56,6 @@ impl DigestSecret {
 }
 
 impl Digest {
-    #[cfg(feature = "http")]
     pub(crate) const fn as_bytes(&self) -> &[u8] {
         &self.0
     }

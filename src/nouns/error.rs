@@ -52,7 +52,6 @@ impl ConfigError {
     }
 
     /// The field of a limit that is at fault.
-    #[cfg(feature = "config")]
     pub(crate) const fn field(&self) -> Option<&'static str> {
         self.field
     }
@@ -163,13 +162,11 @@ impl Error {
 
     /// Creates an error: the store's deadline, or the caller's, expired before the check was sent.
     /// Nothing was charged.
-    #[cfg(feature = "redis")]
     pub(crate) const fn timeout_unsent() -> Self {
         Self::new(ErrorKind::Timeout, false)
     }
 
     /// The same error, with the server's address.
-    #[cfg(feature = "redis")]
     pub(crate) fn at_server(self, server: &str) -> Self {
         self.because(format!("Redis at {server}"))
     }
@@ -186,7 +183,6 @@ impl Error {
     }
 
     /// The same error, of an operation of which a part was carried out.
-    #[cfg(feature = "redis")]
     pub(crate) const fn after_a_part(mut self) -> Self {
         self.may_have_charged = true;
         self
@@ -194,7 +190,6 @@ impl Error {
 
     /// Creates an error: the circuit breaker is open. Nothing was charged. It is made for each check of an
     /// outage, so it needs no allocation.
-    #[cfg(feature = "redis")]
     pub(crate) fn circuit_open(probe_after: Duration) -> Self {
         let probe_after_ms = u32::try_from(probe_after.as_millis()).unwrap_or(u32::MAX);
         Self {

@@ -90,7 +90,6 @@ impl OnStoreFailure {
     }
 
     /// Checks the number of replicas.
-    #[cfg(feature = "http")]
     pub(crate) fn validate(self) -> Result<(), ConfigError> {
         self.replicas().map(|_| ())
     }

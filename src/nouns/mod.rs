@@ -18,17 +18,14 @@ pub use self::check::{Check, Op};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
 pub use self::decision::{Decision, Source};
-#[cfg(feature = "http")]
 pub(crate) use self::digest::Digest;
 pub(crate) use self::digest::DigestSecret;
 pub use self::error::{ConfigError, Error};
 pub use self::failure::OnStoreFailure;
 pub use self::group::Group;
-#[cfg(feature = "http")]
 pub(crate) use self::group::MAX_GROUP;
 pub use self::holder::HolderId;
 pub use self::key::Key;
-#[cfg(feature = "http")]
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]

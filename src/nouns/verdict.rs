@@ -60,7 +60,6 @@ impl Blocked {
     }
 
     /// What stands of it, `elapsed` later.
-    #[cfg(feature = "redis")]
     pub(super) const fn after(self, elapsed: Micros) -> Self {
         Self::standing(self.left().saturating_sub(elapsed))
     }
@@ -182,7 +181,6 @@ impl Verdict {
     }
 
     /// The same answer, as one that charged nothing.
-    #[cfg(feature = "redis")]
     pub(super) const fn uncharged(mut self) -> Self {
         self.outcome.delay = 0;
         self.charged = 0;
@@ -190,7 +188,6 @@ impl Verdict {
     }
 
     /// The same denial of a blocked key, of a check with another cost: of the budget, only the block is known.
-    #[cfg(feature = "redis")]
     pub(crate) const fn of_blocked_key(mut self) -> Self {
         self.outcome.retry_after = Some(self.outcome.blocked.left());
         self
@@ -316,14 +313,12 @@ impl Verdict {
     }
 
     /// Whether fewer units are left than this charge consumed.
-    #[cfg(feature = "http")]
     #[inline]
     pub(crate) const fn is_used_up(&self) -> bool {
         !self.is_shadow && self.outcome.remaining < self.charged as u64
     }
 
     /// The time until the same check is allowed again, if the budget is used up and the time is known.
-    #[cfg(feature = "http")]
     pub(crate) fn next_after(&self) -> Option<Micros> {
         let rule = self.limit.rule();
         self.is_used_up()

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-#[cfg(feature = "redis")]
 use std::task::ready;
 use std::task::{Context, Poll};
 
-#[cfg(feature = "redis")]
 use super::promise::Promised;
 use crate::nouns::{Decision, Error};
 
@@ -18,15 +16,12 @@ pub struct Answer(Inner);
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
     Later(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-    #[cfg(feature = "redis")]
     Promised(Promised, Option<Box<dyn Resolve>>),
 }
 
 /// What makes another answer of an answer.
-#[cfg(feature = "redis")]
 trait Resolve: FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send {}
 
-#[cfg(feature = "redis")]
 impl<F: FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send> Resolve for F {}
 
 impl Answer {
@@ -41,7 +36,6 @@ impl Answer {
         Self(Inner::Later(Box::pin(answer)))
     }
 
-    #[cfg(feature = "redis")]
     pub(super) const fn promised(promised: Promised) -> Self {
         Self(Inner::Promised(promised, None))
     }
@@ -58,7 +52,6 @@ impl Answer {
             },
             // The answer stays where it is: every check on Redis passes here, and a future around it would be moved and polled
             // through a pointer.
-            #[cfg(feature = "redis")]
             Inner::Promised(_, unresolved @ None) => {
                 *unresolved = Some(Box::new(resolve));
                 self
@@ -68,7 +61,6 @@ impl Answer {
     }
 
     /// The answer, if it is ready.
-    #[cfg(feature = "http")]
     #[inline]
     pub(crate) const fn as_ready(&self) -> Option<&Result<Decision, Error>> {
         match &self.0 {
@@ -94,7 +86,6 @@ impl Future for Answer {
             // Polled again after completion, it stays pending.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
             Inner::Later(answer) => answer.as_mut().poll(cx),
-            #[cfg(feature = "redis")]
             Inner::Promised(answer, resolve) => {
                 let answer = ready!(Pin::new(answer).poll(cx));
                 Poll::Ready(match resolve.take() {
@@ -111,7 +102,6 @@ impl fmt::Debug for Answer {
         f.write_str(match self.0 {
             Inner::Ready(_) => "Answer(ready)",
             Inner::Later(_) => "Answer(later)",
-            #[cfg(feature = "redis")]
             Inner::Promised(..) => "Answer(promised)",
         })
     }

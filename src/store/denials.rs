@@ -254,7 +254,6 @@ impl Denials {
 
     /// A check that was asked earlier, as one that is asked now, if no change of its budgets began meanwhile. It is of
     /// the earlier time.
-    #[cfg(feature = "redis")]
     pub(super) fn still_asked(&self, asked: AskedAt, group: &[Check]) -> Option<AskedAt> {
         let now = self.asked(asked.at);
         let is_unchanged =

@@ -27,7 +27,6 @@ mod memory;
 pub(crate) mod permits;
 #[cfg(feature = "redis")]
 mod prefetch;
-#[cfg(feature = "redis")]
 mod promise;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

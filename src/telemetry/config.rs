@@ -40,13 +40,11 @@ pub(crate) fn unwatched(path: &Path, error: &dyn Display) {
 }
 
 /// The channel of a configuration in Redis cannot be subscribed to. The key is read each second.
-#[cfg(feature = "redis")]
 pub(crate) fn unsubscribed(channel: &str, error: &str) {
     tracing::warn!(target: TARGET, channel, error, "channel of limits not subscribed: the key is polled");
 }
 
 /// Redis is unavailable, and the key of a configuration is not read. Reported once, until it is read again.
-#[cfg(feature = "redis")]
 pub(crate) fn limits_not_read(key: &str, error: &str) {
     tracing::warn!(target: TARGET, key, error, "limits not read: the store is unavailable");
 }

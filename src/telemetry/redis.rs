@@ -157,3 +157,13 @@ impl fmt::Debug for RedisEvents {
             .finish_non_exhaustive()
     }
 }
+
+/// What is announced on a channel is not received. Reported once, until it is.
+pub(crate) fn changes_not_followed(channel: &str, error: &str) {
+    tracing::warn!(
+        target: TARGET,
+        channel,
+        error,
+        "channel of changes not subscribed: look-ups keep their values for as long as they are fresh"
+    );
+}

@@ -67,7 +67,6 @@ impl Throttles {
 
 impl Throttle {
     /// Forgets what was not reported: another event sums it up.
-    #[cfg(feature = "redis")]
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unreported = 0;

@@ -6,7 +6,6 @@ use http::request::Parts;
 
 use super::{Choosing, Limits, Reject};
 use crate::http::policy::{Asked, Unasked};
-#[cfg(feature = "config")]
 use crate::nouns::Limit;
 use crate::nouns::{Check, Enforced, OnStoreFailure};
 
@@ -39,7 +38,6 @@ impl Inherited {
     }
 
     /// A limit from a configuration, with the settings of the layer.
-    #[cfg(feature = "config")]
     pub(in crate::http) fn of_layer(self, limit: &Limit) -> Limit {
         let enforced = self.enforced.unwrap_or_else(|| limit.enforced());
         let limit = limit.clone().with_enforced(enforced);

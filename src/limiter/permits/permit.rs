@@ -11,10 +11,6 @@ use crate::nouns::{Limit, Source};
 use crate::telemetry::{self, Level};
 
 /// The answer to a caller of this crate.
-#[cfg_attr(
-    not(feature = "http"),
-    expect(dead_code, reason = "layers report the source")
-)]
 pub(crate) struct Acquired {
     pub(crate) permit: Option<Permit>,
     pub(crate) source: Source,

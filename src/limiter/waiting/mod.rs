@@ -7,7 +7,6 @@
 mod front;
 mod places;
 mod reservation;
-#[cfg(feature = "http")]
 mod settings;
 mod turns;
 mod width;
@@ -22,7 +21,6 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep_until};
 
 use self::places::Places;
-#[cfg(feature = "http")]
 pub(crate) use self::settings::WaitSettings;
 pub(super) use self::turns::Turns;
 use self::turns::{QueueFull, Turn};
@@ -215,7 +213,6 @@ impl RateLimiter {
 
     /// Charges a group, and waits for its units as the settings say. A request that need not wait is decided like
     /// any other. No delay is left to be waited out.
-    #[cfg(feature = "http")]
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         let bounds = Bounds::new(settings.max_wait, false);
         let mut first = self.charge_at_once(&group, settings.max_wait);

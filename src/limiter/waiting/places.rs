@@ -1,6 +1,5 @@
 //! Bounds on the number of waiters.
 
-#[cfg(feature = "http")]
 use super::settings::{WaitSettings, WaiterGuard};
 
 /// How many callers may wait.
@@ -8,17 +7,13 @@ pub(super) enum Places {
     /// Any number: the application calls.
     Unbounded,
     /// As many requests as a layer lets wait.
-    #[cfg(feature = "http")]
     Bounded(WaitSettings),
 }
 
 /// The place of one waiter.
 pub(super) enum HeldPlace {
     Uncounted,
-    #[cfg(feature = "http")]
-    Counted {
-        _guard: WaiterGuard,
-    },
+    Counted { _guard: WaiterGuard },
 }
 
 impl Places {
@@ -26,7 +21,6 @@ impl Places {
     pub(super) fn take(&self) -> Option<HeldPlace> {
         match self {
             Self::Unbounded => Some(HeldPlace::Uncounted),
-            #[cfg(feature = "http")]
             Self::Bounded(settings) => Some(HeldPlace::Counted {
                 _guard: settings.take_place()?,
             }),
@@ -37,7 +31,6 @@ impl Places {
     pub(super) const fn per_key(&self) -> usize {
         match self {
             Self::Unbounded => usize::MAX,
-            #[cfg(feature = "http")]
             Self::Bounded(settings) => settings.max_waiters_per_key,
         }
     }

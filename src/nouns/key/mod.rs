@@ -129,7 +129,6 @@ impl Key {
     }
 
     /// How often this key, or a part of it, was marked as a fallback. Zero if it is hashed.
-    #[cfg(feature = "http")]
     pub(crate) fn fallbacks(&self) -> usize {
         self.0
             .as_bytes()

@@ -24,7 +24,6 @@ impl Enforced {
         Ok(Self(percent))
     }
 
-    #[cfg(feature = "http")]
     pub(crate) fn is_always(self) -> bool {
         self == Self::default()
     }

@@ -85,12 +85,10 @@ impl Limit {
         Ok(self.with(|definition| definition.set_enforced(enforced)))
     }
 
-    #[cfg(feature = "http")]
     pub(crate) fn with_enforced(self, enforced: Enforced) -> Self {
         self.with(|definition| definition.set_enforced(enforced))
     }
 
-    #[cfg(feature = "config")]
     pub(crate) fn enforced(&self) -> Enforced {
         self.shared.enforced
     }
@@ -194,7 +192,6 @@ impl Limit {
     }
 
     /// A copy that shares no reference count with this limit.
-    #[cfg(feature = "http")]
     pub(crate) fn deep_clone(&self) -> Self {
         self.clone().with(|_| {})
     }

@@ -18,7 +18,6 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    #[cfg(feature = "metrics")]
     pub(super) const COUNT: usize = Self::Error as usize + 1;
 
     #[inline]
@@ -32,7 +31,6 @@ impl Outcome {
         }
     }
 
-    #[cfg(feature = "metrics")]
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -59,7 +57,6 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    #[cfg(feature = "metrics")]
     pub(super) const COUNT: usize = Self::None as usize + 1;
 
     pub(crate) const fn name(self) -> &'static str {

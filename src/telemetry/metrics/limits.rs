@@ -11,9 +11,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use hashbrown::HashMap;
 use metrics::{Counter, Gauge, Recorder};
 
-#[cfg(feature = "redis")]
 use super::names::DENY_CACHE_HITS;
-#[cfg(feature = "http")]
 use super::names::KEYS;
 use super::names::{DECISIONS, PERMITS_HELD};
 use super::recorder::{self, Address, Level};
@@ -35,7 +33,6 @@ thread_local! {
 struct Handles {
     recorder: Address,
     of_limits: HashMap<Box<str>, OfLimit>,
-    #[cfg(feature = "redis")]
     deny_cache_hits: Option<Counter>,
 }
 
@@ -44,21 +41,18 @@ impl Default for Handles {
         Self {
             recorder: ptr::null(),
             of_limits: HashMap::new(),
-            #[cfg(feature = "redis")]
             deny_cache_hits: None,
         }
     }
 }
 
 /// The labels of the extractors of a chain.
-#[cfg(feature = "http")]
 const EXTRACTORS: [&str; 4] = ["first", "second", "third", "further"];
 
 #[derive(Default)]
 struct OfLimit {
     decisions: [[Option<Counter>; Origin::COUNT]; Outcome::COUNT],
     permits: Option<Gauge>,
-    #[cfg(feature = "http")]
     keys: [Option<Counter>; EXTRACTORS.len()],
 }
 
@@ -84,7 +78,6 @@ pub(super) fn count(limit: &str, outcome: Outcome, origin: Origin) {
 }
 
 /// Counts a key by the extractor that found it, after so many that found none.
-#[cfg(feature = "http")]
 pub(super) fn found_key(limit: &str, fallbacks: usize) {
     let number = fallbacks.min(EXTRACTORS.len() - 1);
     let register = |recorder: &dyn Recorder, limit: &str| {
@@ -118,7 +111,6 @@ pub(super) fn hold_permit(limit: &str) -> Level {
 }
 
 /// Counts a check that is denied again without asking the store.
-#[cfg(feature = "redis")]
 pub(super) fn denied_from_cache() {
     recorder::with(|recorder, address| {
         let register = || recorder::counter(recorder, &DENY_CACHE_HITS, &[]);

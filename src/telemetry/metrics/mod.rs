@@ -9,21 +9,15 @@
 mod label;
 #[cfg_attr(not(feature = "metrics"), path = "no_limits.rs")]
 mod limits;
-#[cfg_attr(
-    not(feature = "metrics"),
-    allow(dead_code, reason = "`no_recorder` has no use for them")
-)]
 mod names;
 #[cfg_attr(not(feature = "metrics"), path = "no_recorder.rs")]
 mod recorder;
-#[cfg(feature = "redis")]
 mod store;
 
 pub(crate) use self::label::{Origin, Outcome};
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::Level;
-#[cfg(feature = "redis")]
 pub(crate) use self::store::{BreakerMetrics, Queued, StoreMetrics};
 use crate::nouns::{Decision, Error, Limit, Source};
 
@@ -59,7 +53,6 @@ pub(super) fn decided_in_flight(limit: &Limit, outcome: Outcome, source: Source)
 }
 
 /// Counts a key by the extractor that found it, after so many that found none.
-#[cfg(feature = "http")]
 #[inline]
 pub(super) fn found_key(limit: &str, fallbacks: usize) {
     limits::found_key(limit, fallbacks);
@@ -77,7 +70,6 @@ pub(super) fn failed(error: &Error) {
 }
 
 /// Counts a request that no limit is asked about.
-#[cfg(feature = "http")]
 pub(super) fn unchecked(reason: &'static str, is_rejected: bool) {
     let outcome = if is_rejected { "rejected" } else { "forwarded" };
     let labels = [("reason", reason), ("outcome", outcome)];
@@ -90,21 +82,18 @@ pub(super) fn blocked(limit: &str) {
 }
 
 /// Counts a check that is denied again without asking the store.
-#[cfg(feature = "redis")]
 #[inline]
 pub(crate) fn denied_from_cache() {
     limits::denied_from_cache();
 }
 
 /// Counts units that are charged in advance, or returned.
-#[cfg(feature = "redis")]
 pub(crate) fn prefetched(limit: &str, event: &'static str, units: u64) {
     let labels = [("limit", limits::label(limit)), ("event", event)];
     recorder::add(&names::PREFETCHED_UNITS, &labels, units);
 }
 
 /// Counts a request as waiting, until the level is dropped.
-#[cfg(feature = "http")]
 pub(crate) fn waiting() -> Level {
     let mut level = Level::none();
     level.set(&names::WAITING_REQUESTS, &[], 1);
@@ -112,19 +101,16 @@ pub(crate) fn waiting() -> Level {
 }
 
 /// Counts a look-up that failed.
-#[cfg(feature = "http")]
 pub(super) fn lookup_failed() {
     recorder::add(&names::LOOKUP_FAILURES, &[], 1);
 }
 
 /// Counts a settlement that failed.
-#[cfg(feature = "http")]
 pub(super) fn unsettled() {
     recorder::add(&names::UNSETTLED, &[], 1);
 }
 
 /// Counts a set of limits as one whose newest version is rejected, until the level is dropped.
-#[cfg(feature = "config")]
 pub(super) fn configuration_rejected() -> Level {
     let mut level = Level::none();
     level.set(&names::CONFIGURATIONS_REJECTED, &[], 1);
@@ -132,7 +118,6 @@ pub(super) fn configuration_rejected() -> Level {
 }
 
 /// Counts a new version of a configuration.
-#[cfg(feature = "config")]
 pub(super) fn configuration(outcome: &'static str) {
     recorder::add(&names::CONFIGURATION_UPDATES, &[("outcome", outcome)], 1);
 }

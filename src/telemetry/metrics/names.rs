@@ -115,7 +115,6 @@ pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
 ];
 
 /// All of them, for their descriptions.
-#[cfg(feature = "metrics")]
 pub(super) static ALL: [&Metric; 19] = [
     &DECISIONS,
     &STORE_FAILURES,

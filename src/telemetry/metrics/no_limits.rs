@@ -6,7 +6,6 @@ use super::{Origin, Outcome};
 #[inline]
 pub(super) const fn count(_: &str, _: Outcome, _: Origin) {}
 
-#[cfg(feature = "http")]
 #[inline]
 pub(super) const fn found_key(_: &str, _: usize) {}
 
@@ -15,7 +14,6 @@ pub(super) const fn hold_permit(_: &str) -> Level {
     Level::none()
 }
 
-#[cfg(feature = "redis")]
 #[inline]
 pub(super) const fn denied_from_cache() {}
 

@@ -23,7 +23,6 @@ impl Metric {
 #[inline]
 pub(super) const fn add(_: &Metric, _: &[(&'static str, &str)], _: u64) {}
 
-#[cfg(feature = "redis")]
 #[inline]
 pub(super) const fn record(_: &Metric, _: &[(&'static str, &str)], _: f64) {}
 
@@ -34,7 +33,6 @@ impl Level {
         Self
     }
 
-    #[cfg(any(feature = "http", feature = "redis"))]
     #[inline]
     pub(super) const fn set(&mut self, _: &Metric, _: &[(&'static str, &str)], _: usize) {}
 }

@@ -124,7 +124,6 @@ pub(super) fn add(metric: &Metric, labels: &[(&'static str, &str)], amount: u64)
 }
 
 /// Adds a value to a histogram.
-#[cfg(feature = "redis")]
 pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f64) {
     with(|recorder, _| {
         describe(recorder);
@@ -142,7 +141,6 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    #[cfg(any(feature = "http", feature = "redis"))]
     pub(super) const fn none() -> Self {
         Self {
             gauge: Gauge::noop(),
@@ -156,7 +154,6 @@ impl Level {
         Self { gauge, amount: 1 }
     }
 
-    #[cfg(any(feature = "http", feature = "redis"))]
     pub(super) fn set(&mut self, metric: &Metric, labels: &[(&'static str, &str)], amount: usize) {
         if self.amount == 0 {
             self.gauge = with(|recorder, _| gauge(recorder, metric, labels));

@@ -8,7 +8,6 @@ use super::names::{
     STORE_CALL_DURATION,
 };
 use super::recorder::{self, Level};
-use crate::store::BreakerState;
 
 /// The metrics of one store. All its nodes and lanes share the label.
 #[derive(Clone)]
@@ -80,28 +79,15 @@ impl BreakerMetrics {
         }
     }
 
-    /// The breaker is in another state.
-    pub(crate) fn is_now(&self, state: BreakerState) {
-        let name = match state {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-            BreakerState::HalfOpen => "half_open",
-        };
-        recorder::add(
-            &BREAKER_TRANSITIONS,
-            &[("store", &*self.store), ("state", name)],
-            1,
-        );
-        let labels = |state| [("store", &*self.store), ("state", state)];
+    /// The breaker is in another state: `closed`, `open` or `half_open`.
+    pub(crate) fn is_now(&self, state: &'static str) {
+        let store = ("store", &*self.store);
+        recorder::add(&BREAKER_TRANSITIONS, &[store, ("state", state)], 1);
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        levels.open.set(
-            &BREAKERS,
-            &labels("open"),
-            usize::from(state == BreakerState::Open),
-        );
-        let is_half_open = usize::from(state == BreakerState::HalfOpen);
-        levels
-            .half_open
-            .set(&BREAKERS, &labels("half_open"), is_half_open);
+        let Levels { open, half_open } = &mut *levels;
+        for (name, level) in [("open", open), ("half_open", half_open)] {
+            let is_in_it = usize::from(state == name);
+            level.set(&BREAKERS, &[store, ("state", name)], is_in_it);
+        }
     }
 }
